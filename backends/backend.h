@@ -1,0 +1,46 @@
+// Backend: compiles a graph. Executable: runs it.
+//   B1  Run gives what running the recorded ops one after the other gives: values, dtypes, strides, aliasing, in-place
+//       writes, RNG use, autograd.
+//   B2  Nothing in this header or in the backends under it (but callable/) knows Python.
+//   B3  An exception of an op leaves Run as the op threw it; the caller translates it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ir/graph.h"
+
+namespace frametap {
+
+// What a backend relies on beyond rank, dtype, device and requires_grad of the inputs.
+struct Assumptions {
+  bool static_sizes = false;    // sizes of all inputs are exactly those of the recorded types
+  bool static_strides = false;
+};
+
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // `inputs` in the order of Graph::inputs (moved from); gives the values of Graph::outputs.
+  virtual std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) = 0;
+  // False if the caller must hold Python's lock (the executable calls Python itself).
+  virtual bool releases_gil() const { return true; }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+  virtual Assumptions assumptions() const { return {}; }
+  virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
+};
+
+std::unique_ptr<Backend> MakeReferenceBackend();
+std::unique_ptr<Backend> MakeNativeBackend();
+
+}  // namespace frametap

@@ -1,0 +1,49 @@
+// The version-neutral window on CPython's frames and code objects. Implemented once for each minor version in
+// frame_eval/cpython/3.x; nothing outside that folder includes pycore_*.h or tests PY_VERSION_HEX.
+#pragma once
+
+#include <Python.h>
+
+#include <vector>
+
+#include "frame_eval/tracer.h"
+#include "ir/position.h"
+
+namespace frametap {
+
+// The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL for a
+// call group). `function` is co_qualname with everything up to "<locals>." removed.
+Position PositionAt(PyCodeObject* code, int offset);
+
+// Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free
+// variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).
+std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
+
+// Name of localsplus[i]; whether it is a plain local, a cell (own variable captured by inner functions) or free.
+enum class SlotKind : uint8_t { kLocal, kCell, kFree };
+PyObject* SlotName(PyCodeObject* code, int slot);  // borrowed
+SlotKind KindOfSlot(PyCodeObject* code, int slot);
+int SlotCount(PyCodeObject* code);                 // nlocalsplus
+int StackSize(PyCodeObject* code);                 // co_stacksize
+
+// Facts of the instruction that begins at `offset`.
+struct InstructionInfo {
+  int next;            // offset of the instruction after it (caches skipped)
+  const char* name;    // "CALL", "POP_JUMP_FORWARD_IF_FALSE": for logs and tests, not for goldens
+  bool is_branch;      // conditional jump
+  bool is_backward;    // a jump back (loop)
+  bool is_return;
+};
+InstructionInfo InstructionAt(PyCodeObject* code, int offset);
+
+// Runs the frame on with our interpreter until it is left. Called by the hook only.
+PyObject* Interpret(PyThreadState* ts, _PyInterpreterFrame* raw, Tracer* tracer);
+
+// Offset at which a fresh frame of this code starts to run user-visible instructions (after COPY_FREE_VARS, MAKE_CELL,
+// RESUME and the like).
+int StartOffset(PyCodeObject* code);
+
+// "" if the running interpreter is the one this was built for, else a sentence for the user.
+const char* VersionProblem();
+
+}  // namespace frametap

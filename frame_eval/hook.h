@@ -1,0 +1,48 @@
+// The PEP 523 hook: which frames come to our interpreter.
+//   K1  It is installed only while at least one HookScope is alive in the process, and acts only on threads that have one;
+//       frames of other threads go straight to CPython.
+//   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin with
+//       an exception being thrown in.
+//   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
+#pragma once
+
+#include <Python.h>
+
+#include "frame_eval/tracer.h"
+
+namespace frametap {
+
+// Decides, for a thread, whether a frame is to be interpreted; asked for every Python frame that starts or resumes.
+class FrameFilter {
+ public:
+  virtual ~FrameFilter() = default;
+  virtual bool Wants(PyCodeObject* code, bool is_generator, bool resumed) = 0;
+  virtual Tracer* tracer() = 0;  // may be null: run by our interpreter, tell nobody
+};
+
+// While alive, frames of this thread go through `filter`. Nests; the innermost counts.
+class HookScope {
+ public:
+  explicit HookScope(FrameFilter* filter);
+  ~HookScope();
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+
+ private:
+  FrameFilter* previous_;
+};
+
+// While alive, this thread's frames go straight to CPython.
+class HookPause {
+ public:
+  HookPause();
+  ~HookPause();
+
+ private:
+  FrameFilter* previous_;
+};
+
+bool HookInstalled();
+bool ThreadIsTraced();  // a debugger, profiler or coverage is active on this thread
+
+}  // namespace frametap

@@ -1,0 +1,92 @@
+// GuardRecorder: collects, while a trace runs, the sources it read and what it relied on.
+//   R1  `seen` is the object at the source in the state at the entry of the segment (the recorder keeps reads of
+//       places that the trace itself has written away from here).
+//   R2  A predicate on a source implies that the path to it can be followed; following it runs no Python code.
+//   R3  Predicates are kept in read order; an equal or implied one is not added twice.
+// Not here: evaluation (guard_tree.h).
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "guards/ref.h"
+#include "ir/position.h"
+#include "ir/segment_ir.h"
+#include "ir/source.h"
+
+namespace frametap {
+
+class GuardTree;
+
+// Facts of a tensor; the basic ones (exact type, dtype, device, layout, key set, requires_grad, rank) always hold.
+struct TensorRead {
+  bool sizes = false;    // all sizes
+  bool strides = false;  // all strides (implies sizes) and storage offset being zero or not
+  uint64_t dims = 0;     // single sizes, bit i for dimension i (< 64)
+};
+
+// The thread's state that every segment guards; taken at the entry.
+struct WorldState {
+  bool grad_mode, inference_mode, autocast_cpu, deterministic;
+  int8_t autocast_dtype, default_dtype;
+  bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
+  static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway
+  friend bool operator==(const WorldState&, const WorldState&) = default;
+};
+
+class GuardRecorder {
+ public:
+  struct Mark {
+    size_t predicates;
+    size_t sources;
+  };
+
+  explicit GuardRecorder(WorldState world);
+  ~GuardRecorder();
+
+  // -- sources: `seen` is borrowed and kept alive until Freeze or destruction --
+  SourceId Local(int slot, const std::string& name, PyObject* seen);
+  SourceId Cell(int slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
+  SourceId Stack(int index, PyObject* seen);
+  SourceId Function(PyObject* function);
+  SourceId Pinned(PyObject* object, const std::string& text);           // known by identity; held strongly
+  // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
+  SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
+  PyObject* seen(SourceId id) const;
+  const SourceTable& table() const;
+
+  // -- predicates --
+  void Type(SourceId id, const Position& why);       // exact type, and that the type's attributes have not changed
+  void Identity(SourceId id, const Position& why);   // the very object
+  void Value(SourceId id, const Position& why);      // equal type and value: None, bool, int, float (bitwise), complex,
+                                                     // str, bytes, Ellipsis, dtype, device, layout, slices and tuples of these;
+                                                     // identity for anything else
+  void Length(SourceId id, const Position& why);     // list, tuple, dict, set
+  void Keys(SourceId id, const Position& why);       // dict: its keys in order (implies the length)
+  void Absent(SourceId dict, PyObject* key, const Position& why);
+  void Present(SourceId dict, PyObject* key, const Position& why);
+  void Tensor(SourceId id, const TensorRead& read, const Position& why);  // reads of one tensor are merged
+  void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why);
+  void SameObject(SourceId a, SourceId b, bool same, const Position& why);
+  void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
+
+  Mark mark() const;
+  void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
+
+  // Lines for SegmentIr, with `binds` filled from `inputs` (source, value) pairs.
+  std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const;
+  std::vector<std::string> StateLines() const;
+
+  // The recorder is empty afterwards. `wanted`: sources whose objects replay needs (graph inputs, operands of exits and
+  // effects); their registers are readable after a hit.
+  std::unique_ptr<GuardTree> Freeze(const std::vector<SourceId>& wanted);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace frametap

@@ -1,0 +1,57 @@
+// GuardTree: decides whether a segment may replay on the objects at hand, and reaches what replay needs.
+//   V1  Check runs no Python code, raises nothing, leaves the error indicator as it was.
+//   V2  A hit means that every predicate holds now; a doubt is a miss.
+//   V3  A watched dict (reached by identity only, with an unchanged version) is not read again; a changed version makes
+//       the keys that were read be read again, and is remembered if they are still right.
+//   V4  Segments are shared by threads: Check changes only caches that any thread may write (Python's lock is held).
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "guards/guard_recorder.h"
+
+namespace frametap {
+
+// What the roots of sources refer to. Everything borrowed.
+struct Roots {
+  PyObject* const* localsplus = nullptr;
+  int nlocalsplus = 0;
+  bool cells_are_plain = false;  // before MAKE_CELL / COPY_FREE_VARS ran: cell slots hold plain values or null, and free
+                                 // variables are to be read from function.__closure__ (frame-less replay)
+  PyObject* const* stack = nullptr;
+  int depth = 0;
+  PyObject* function = nullptr;
+};
+
+enum class Verdict : uint8_t { kHit, kMiss, kError };
+
+// A miss in words: printed as in the dump.
+struct MissReport {
+  std::string source;  // "L.x"
+  std::string want;    // "tensor f32[*, 32] cpu"
+  std::string got;     // "tensor f64[4, 32] cpu"
+  std::string why;     // "dtype: f64 != f32"
+  Position line;       // what made the guard
+};
+
+class GuardTree {
+ public:
+  virtual ~GuardTree() = default;
+  virtual Verdict Check(const Roots& roots) = 0;
+  // After a hit and until Python code runs: the object at a wanted source (borrowed; kSize, kStride, kLength sources have
+  // none: use Number).
+  virtual PyObject* Object(SourceId id) const = 0;
+  virtual int64_t Number(SourceId id) const = 0;
+  // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.
+  virtual MissReport Explain(const Roots& roots) = 0;
+  virtual size_t predicate_count() const = 0;
+  // Garbage collection: visits every object that the tree holds strongly.
+  virtual int Traverse(visitproc visit, void* arg) const = 0;
+};
+
+}  // namespace frametap

@@ -1,0 +1,56 @@
+// Ref, Borrowed, TriState: ownership and the three answers of the C-API, in the type.
+//   R1  Ref owns one reference and dies only with Python's lock held; an empty Ref from a C-API call means "raised".
+//   R2  Ref::Steal and Ref::New are the only ways from a pointer to a Ref.
+//   R3  TriState has no conversion to bool: -1 cannot be mistaken for "true".
+#pragma once
+
+#include <Python.h>
+
+#include <utility>
+
+namespace frametap {
+
+template <class T = PyObject>
+class Ref {
+ public:
+  Ref() = default;
+  static Ref Steal(T* p) { return Ref(p); }
+  static Ref New(T* p) {
+    Py_XINCREF(reinterpret_cast<PyObject*>(p));
+    return Ref(p);
+  }
+  Ref(const Ref& o) : p_(o.p_) { Py_XINCREF(reinterpret_cast<PyObject*>(p_)); }
+  Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(reinterpret_cast<PyObject*>(p_)); }
+
+  T* get() const { return p_; }
+  T* Release() { return std::exchange(p_, nullptr); }
+  explicit operator bool() const { return p_ != nullptr; }
+
+ private:
+  explicit Ref(T* p) : p_(p) {}
+  T* p_ = nullptr;
+};
+
+enum class TriState : signed char { kError = -1, kNo = 0, kYes = 1 };
+inline TriState ToTriState(int c_api_result) {
+  return c_api_result < 0 ? TriState::kError : c_api_result ? TriState::kYes : TriState::kNo;
+}
+
+// Saves the error indicator and puts it back: for code that must leave it as it found it.
+class ErrScope {
+ public:
+  ErrScope() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~ErrScope() { PyErr_Restore(type_, value_, traceback_); }
+  ErrScope(const ErrScope&) = delete;
+  ErrScope& operator=(const ErrScope&) = delete;
+
+ private:
+  PyObject *type_, *value_, *traceback_;
+};
+
+}  // namespace frametap

@@ -1,0 +1,125 @@
+// Graph: SSA over ATen operators. A node applies one op to values and constants and defines values.
+//   G1  A value is defined once: as an input, as a constant, or as an output of one node; before its first use.
+//   G2  Arguments are in schema order and complete (defaults are filled in); the printer leaves defaults out.
+//   G3  Order is program order. In-place ops are ordinary nodes; nothing may move across a node that writes to
+//       what it reads.
+// Not here: text (print.cc, parse.cc), checks (verify.cc), guards, how it is run (backends/).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <string>
+#include <vector>
+
+#include "ir/ids.h"
+#include "ir/position.h"
+#include "ir/type.h"
+
+namespace frametap {
+
+// An op that is no dispatcher op: arithmetic on Python numbers that are graph values. See ir/ops/scalar.h.
+enum class ScalarOp : uint8_t {
+  kNone,
+  kIntAdd,
+  kIntSub,
+  kIntMul,
+  kIntNeg,
+  kFloatAdd,
+  kFloatSub,
+  kFloatMul,
+  kFloatDiv,
+  kFloatNeg,
+};
+
+// An argument of a node: a value, a constant, or a list that holds at least one value.
+struct Arg {
+  enum class Kind : uint8_t { kConst, kValue, kList };
+
+  Kind kind = Kind::kConst;
+  ValueId value;           // kValue
+  c10::IValue constant;    // kConst; None included
+  std::vector<Arg> items;  // kList: each kValue or kConst(None) or kConst
+
+  static Arg Of(ValueId id) {
+    Arg a;
+    a.kind = Kind::kValue;
+    a.value = id;
+    return a;
+  }
+  static Arg Const(c10::IValue v) {
+    Arg a;
+    a.constant = std::move(v);
+    return a;
+  }
+  static Arg List(std::vector<Arg> items) {
+    Arg a;
+    a.kind = Kind::kList;
+    a.items = std::move(items);
+    return a;
+  }
+};
+
+// Thread state under which an op ran and must run again.
+struct EagerState {
+  bool grad_mode = true;
+  bool inference_mode = false;
+  bool autocast_cpu = false;
+  bool autocast_cache = true;
+  c10::ScalarType autocast_cpu_dtype = c10::ScalarType::BFloat16;
+
+  friend bool operator==(const EagerState& a, const EagerState& b) {
+    return a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.autocast_cpu == b.autocast_cpu &&
+           a.autocast_cache == b.autocast_cache && a.autocast_cpu_dtype == b.autocast_cpu_dtype;
+  }
+};
+
+struct Node {
+  std::optional<c10::OperatorHandle> op;  // empty: `scalar_op` says what it is
+  ScalarOp scalar_op = ScalarOp::kNone;
+  std::vector<Arg> args;         // G2
+  std::vector<ValueId> outputs;  // one for each return of the schema; one for a scalar op
+  StateId state;                 // into Graph::states
+  WherePtr where;                // may be null (made by a pass, or parsed without a position)
+
+  bool is_scalar() const { return !op.has_value(); }
+  std::string op_name() const;  // "aten.add.Tensor", "aten.relu", "int.add"
+};
+
+struct Value {
+  std::string name;  // without '%'; unique in the graph
+  Type type;
+  NodeId def;        // invalid for inputs and constants
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<ValueId> inputs;
+  std::vector<std::pair<ValueId, at::Tensor>> constants;  // tensors made from Python data while recording
+  std::vector<Node> nodes;
+  std::vector<ValueId> outputs;
+  std::vector<EagerState> states;  // at least one; states[0] is that of the entry
+
+  Graph() : states(1) {}
+
+  ValueId NewValue(std::string name, Type type, NodeId def = NodeId());
+  ValueId AddInput(std::string name, Type type);
+  ValueId AddConstant(std::string name, at::Tensor tensor);
+  StateId AddState(const EagerState& state);  // finds an equal one
+  NodeId AddNode(Node node);                  // sets def of the outputs
+
+  const Value& value(ValueId id) const { return values[id.raw()]; }
+  Value& value(ValueId id) { return values[id.raw()]; }
+  const Node& node(NodeId id) const { return nodes[id.raw()]; }
+};
+
+// Calls `f(ValueId)` for every value an argument list uses, lists included.
+template <class F>
+void ForEachUse(const std::vector<Arg>& args, F&& f) {
+  for (const Arg& a : args) {
+    if (a.kind == Arg::Kind::kValue) f(a.value);
+    if (a.kind == Arg::Kind::kList) ForEachUse(a.items, f);
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,44 @@
+// Type: what is known of a graph value. Sizes are those seen while recording; they are hints unless a guard or a
+// backend's assumption says otherwise.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace frametap {
+
+struct Type {
+  enum class Kind : uint8_t { kNone, kTensor, kTensorList, kInt, kFloat, kBool, kOpaque };
+
+  Kind kind = Kind::kNone;
+  // kTensor only:
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes;  // -1: not known
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  bool requires_grad = false;
+
+  static Type Of(const at::Tensor& tensor);
+  static Type Scalar(Kind kind) {
+    Type t;
+    t.kind = kind;
+    return t;
+  }
+  friend bool operator==(const Type& a, const Type& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.sizes == b.sizes && a.device == b.device;
+  }
+};
+
+// `f32[8, 64]`, `i64[]`, `f32[?, 3] cuda:0` (the device only when it is not cpu), `int`, `float`, `bool`, `none`,
+// `tensors`, `opaque`.
+std::string ToString(const Type& type);
+// f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool c64 c128 …; the names are those of `ToString(Type)`.
+std::string DtypeName(c10::ScalarType dtype);
+std::optional<c10::ScalarType> ParseDtype(const std::string& name);
+
+}  // namespace frametap
