@@ -1,0 +1,7 @@
+#include "python/bindings/bindings.h"
+
+namespace frametap {
+
+void BindBackends(pybind11::module_& m) {}
+
+}  // namespace frametap

@@ -1,0 +1,33 @@
+// The only pybind11 outside backends/callable: one file a noun, each with one function that adds it to the module.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "backends/backend.h"
+#include "ir/graph.h"
+
+namespace frametap {
+
+// A graph as Python sees it. `weights[i]` is defined where input i is a parameter or buffer known at capture.
+struct GraphHandle {
+  std::shared_ptr<const Graph> graph;
+  std::vector<at::Tensor> weights;
+};
+
+// A compiled graph as Python sees it; empty after it was given to a segment.
+struct ExecutableHandle {
+  std::unique_ptr<Executable> executable;
+};
+
+// A backend as Python sees it (shared with the compiled functions that use it).
+using BackendHandle = std::shared_ptr<Backend>;
+
+void BindErrors(pybind11::module_& m);    // errors.cc: absl::Status and C++ errors to frametap's exceptions
+void BindGraph(pybind11::module_& m);     // graph.cc: Graph, Node, Value, parse, print, verify
+void BindBackends(pybind11::module_& m);  // backends.cc: reference, native, callable
+void BindQuant(pybind11::module_& m);     // quant.cc
+void BindCompiled(pybind11::module_& m);  // compiled.cc: CompiledFunction, Segment, Guard
+
+}  // namespace frametap
