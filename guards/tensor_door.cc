@@ -1,0 +1,68 @@
+// The door's other side: THPVariable and its neighbours.
+#include "guards/tensor_door.h"
+
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <exception>
+
+namespace frametap {
+
+// THPVariable_Check would call PyObject_IsInstance and so a metaclass's __instancecheck__; the layout that TensorOf
+// relies on is that of real subtypes.
+bool IsTensor(PyObject* object) {
+  if (THPVariableClass == nullptr) return false;
+  return IsExactTensor(object) || PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
+}
+
+bool IsExactTensor(PyObject* object) {
+  return THPVariableClass != nullptr && THPVariable_CheckExact(object);
+}
+
+const at::Tensor& TensorOf(PyObject* tensor) {
+  return THPVariable_Unpack(tensor);
+}
+
+PyObject* WrapTensor(at::Tensor tensor) {
+  try {
+    return THPVariable_Wrap(std::move(tensor));
+  } catch (...) {
+    SetPythonErrorFromException();
+    return nullptr;
+  }
+}
+
+void SetPythonErrorFromException() noexcept {
+  try {
+    torch::translate_exception_to_python(std::current_exception());
+  } catch (...) {
+    // Not a std::exception: the translation lets it through.
+    PyErr_SetString(PyExc_RuntimeError, "unknown C++ exception");
+  }
+}
+
+bool TorchConstantOf(PyObject* object, c10::IValue* out) {
+  if (THPDtype_Check(object)) {
+    *out = static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type);
+  } else if (THPDevice_Check(object)) {
+    *out = reinterpret_cast<THPDevice*>(object)->device;
+  } else if (THPLayout_Check(object)) {
+    *out = static_cast<int64_t>(reinterpret_cast<THPLayout*>(object)->layout);
+  } else if (THPMemoryFormat_Check(object)) {
+    *out = static_cast<int64_t>(reinterpret_cast<THPMemoryFormat*>(object)->memory_format);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+PyObject* DtypeObject(c10::ScalarType dtype) {
+  return reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype));
+}
+
+}  // namespace frametap
