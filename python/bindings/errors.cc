@@ -1,7 +1,37 @@
+#include "python/bindings/errors.h"
+
+#include <exception>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
 
 namespace frametap {
 
-void BindErrors(pybind11::module_& m) {}
+namespace py = pybind11;
+
+void Throw(const absl::Status& status, const char* exception) {
+  py::object type = py::module_::import("frametap._errors").attr(exception);
+  py::object error = type(std::string(status.message()));
+  if (auto traceback = status.GetPayload(kTracebackPayload)) error.attr("add_note")(std::string(*traceback));
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw py::error_already_set();
+}
+
+void BindErrors(py::module_&) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    if (!pointer) return;
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const py::error_already_set&) {
+      throw;
+    } catch (const py::builtin_exception&) {
+      throw;
+    } catch (...) {
+      SetPythonErrorFromException();
+    }
+  });
+}
 
 }  // namespace frametap
