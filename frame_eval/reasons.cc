@@ -1,0 +1,16 @@
+#include "frame_eval/reasons.h"
+
+namespace frametap {
+
+const ReasonRow& RowOf(Reason reason) {
+  static const ReasonRow kRows[] = {
+#define BREAK(name, text, advice) {#name, text, advice, true},
+#define ABORT(name, text, advice) {#name, text, advice, false},
+#include "frame_eval/reasons.def"
+#undef BREAK
+#undef ABORT
+  };
+  return kRows[static_cast<int>(reason)];
+}
+
+}  // namespace frametap

@@ -1,0 +1,59 @@
+#include "frame_eval/segment.h"
+
+namespace frametap {
+
+EntryPoint* Store::Find(PyCodeObject* code, int offset) {
+  auto it = entries_.find(Key(code, offset));
+  return it == entries_.end() ? nullptr : it->second.get();
+}
+
+EntryPoint& Store::FindOrAdd(PyCodeObject* code, int offset) {
+  std::unique_ptr<EntryPoint>& entry = entries_[Key(code, offset)];
+  if (!entry) {
+    entry = std::make_unique<EntryPoint>();
+    codes_.try_emplace(code, Ref<>::New(reinterpret_cast<PyObject*>(code)));
+  }
+  return *entry;
+}
+
+void Store::Publish(std::shared_ptr<Segment> segment) {
+  EntryPoint& entry = FindOrAdd(reinterpret_cast<PyCodeObject*>(segment->code.get()), segment->entry_offset);
+  entry.segments.insert(entry.segments.begin(), segment);
+  order_.push_back(std::move(segment));
+}
+
+void Store::Reset() {
+  // Destructors may run Python code that comes back here: empty the members first.
+  auto entries = std::move(entries_);
+  auto codes = std::move(codes_);
+  auto order = std::move(order_);
+  entries_.clear();
+  codes_.clear();
+  order_.clear();
+  names_.clear();
+  log_.clear();
+  recordings = hits = misses = 0;
+  recording_seconds = 0;
+}
+
+void Store::Log(LogEntry entry) {
+  if (log_.size() == kMaxLog) log_.pop_front();
+  log_.push_back(std::move(entry));
+}
+
+std::string Store::NextName(const std::string& function) {
+  return function + "#" + std::to_string(names_[function]++);
+}
+
+int Store::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(function_.get());
+  for (const auto& segment : order_) {
+    // A segment that is being replayed is held there too and must not be taken for garbage.
+    if (segment.use_count() > 2) continue;
+    for (const Ref<>& constant : segment->constants) Py_VISIT(constant.get());
+    if (int stop = segment->guards->Traverse(visit, arg)) return stop;
+  }
+  return 0;
+}
+
+}  // namespace frametap

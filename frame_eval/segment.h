@@ -1,0 +1,103 @@
+// Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
+//   X1  Immutable after publication but for the counters and the executable (replaced under Python's lock).
+//   X2  Constants are held strongly; objects of the recording call are not.
+// EntryPoint: (code, offset) where a segment may begin; Store: all entry points of one compiled function.
+#pragma once
+
+#include <Python.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "backends/backend.h"
+#include "frame_eval/reasons.h"
+#include "guards/guard_tree.h"
+#include "guards/ref.h"
+#include "ir/segment_ir.h"
+
+namespace frametap {
+
+struct Segment {
+  SegmentIr ir;
+  std::unique_ptr<GuardTree> guards;
+  std::shared_ptr<Executable> executable;
+  std::vector<Ref<>> constants;         // by ConstId
+  std::vector<SourceId> input_sources;  // beside ir.graph.inputs
+  std::vector<at::Tensor> weights;      // beside ir.graph.inputs: defined where the input is a parameter or buffer
+  bool restartable = true;              // no op writes to a tensor that existed before, none uses random numbers
+  uint64_t hits = 0;
+  Ref<> code;                           // the entry frame's code object
+  int entry_offset = 0;
+};
+
+struct EntryPoint {
+  std::vector<std::shared_ptr<Segment>> segments;  // most recently hit first
+  int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
+  int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
+  bool limit_told = false;
+};
+
+// One line of a compiled function's history.
+struct LogEntry {
+  enum class Kind : uint8_t { kRecorded, kMiss, kBreak, kAbort, kError };
+  Kind kind;
+  std::string segment;  // name of the segment recorded, missed or ended
+  std::string reason;   // row name
+  std::string text;     // in words
+  std::string advice;
+  Position at;
+  MissReport miss;
+};
+
+struct Options {
+  bool fullgraph = false;
+  bool dynamic = true;   // false: sizes and strides of every input are guarded
+  int segment_limit = 64;  // of one entry point
+};
+
+class Store {
+ public:
+  static constexpr int kMaxDenials = 3;
+  static constexpr size_t kMaxLog = 4096;
+
+  Store(Ref<> function, std::shared_ptr<Backend> backend, Options options)
+      : function_(std::move(function)), backend_(std::move(backend)), options_(options) {}
+
+  EntryPoint* Find(PyCodeObject* code, int offset);     // null if there is none
+  EntryPoint& FindOrAdd(PyCodeObject* code, int offset);
+  void Publish(std::shared_ptr<Segment> segment);
+  std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
+  void Reset();
+  void Log(LogEntry entry);
+  int Traverse(visitproc visit, void* arg) const;
+
+  PyObject* function() const { return function_.get(); }
+  Backend& backend() { return *backend_; }
+  std::shared_ptr<Backend> shared_backend() const { return backend_; }
+  void set_backend(std::shared_ptr<Backend> backend) { backend_ = std::move(backend); }
+  const Options& options() const { return options_; }
+  std::deque<LogEntry>& log() { return log_; }
+  std::string NextName(const std::string& function);
+
+  uint64_t recordings = 0;
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  double recording_seconds = 0;
+
+ private:
+  using Key = std::pair<PyCodeObject*, int>;
+  Ref<> function_;
+  std::shared_ptr<Backend> backend_;
+  Options options_;
+  absl::flat_hash_map<Key, std::unique_ptr<EntryPoint>> entries_;
+  absl::flat_hash_map<PyCodeObject*, Ref<>> codes_;  // keeps keys alive
+  std::vector<std::shared_ptr<Segment>> order_;
+  absl::flat_hash_map<std::string, int> names_;
+  std::deque<LogEntry> log_;
+};
+
+}  // namespace frametap
