@@ -1,0 +1,277 @@
+#include "ir/ops/op_facts.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+
+namespace frametap {
+namespace {
+
+enum Bit : uint16_t {
+  kWrites = 1 << 0,
+  kDataSize = 1 << 1,
+  kScalarData = 1 << 2,
+  kScalarMeta = 1 << 3,
+  kRandom = 1 << 4,
+  kFactory = 1 << 5,
+  kSizeRank = 1 << 6,
+  kList = 1 << 7,
+  kNoResult = 1 << 8,
+};
+constexpr size_t kAllBits = 1 << 9;
+constexpr uint16_t kByOverload = 1 << 9;  // of a row: the rows that count are those of name.overload
+
+struct Row {
+  const char* name;  // all overloads, or one
+  uint16_t bits;
+};
+
+// What neither schema nor tag tells. kScalarMeta replaces the schema's guess that a number follows from elements.
+constexpr Row kRows[] = {
+    // Running statistics are written without an annotation.
+    {"aten::batch_norm", kWrites},
+    {"aten::native_batch_norm", kWrites},
+    {"aten::_batch_norm_impl_index", kWrites | kScalarMeta},
+    {"aten::cudnn_batch_norm", kWrites},
+    {"aten::miopen_batch_norm", kWrites},
+    {"aten::instance_norm", kWrites},
+    {"aten::batch_norm_update_stats", kWrites},
+    {"aten::batch_norm_gather_stats", kWrites},
+    {"aten::batch_norm_gather_stats_with_counts", kWrites},
+    {"aten::_cudnn_rnn_flatten_weight", kWrites},
+    {"aten::_backward", kWrites},
+    {"aten::_sobol_engine_scramble_", kWrites},
+
+    // Sizes that follow from elements.
+    {"aten::nonzero", kDataSize},
+    {"aten::nonzero_numpy", kDataSize},
+    {"aten::argwhere", kDataSize},
+    {"aten::masked_select", kDataSize},
+    {"aten::_unique", kDataSize},
+    {"aten::_unique2", kDataSize},
+    {"aten::unique_dim", kDataSize},
+    {"aten::unique_consecutive", kDataSize},
+    {"aten::unique_dim_consecutive", kDataSize},
+    {"aten::bincount", kDataSize},
+    {"aten::one_hot", kDataSize},
+    {"aten::repeat_interleave", kByOverload},
+    {"aten::repeat_interleave.Tensor", kDataSize},
+    {"aten::repeat_interleave.self_Tensor", kDataSize},
+    {"aten::_ctc_loss", kDataSize},
+    {"aten::segment_reduce", kDataSize},
+    {"aten::to_sparse", kDataSize},
+    {"aten::_to_sparse", kDataSize},
+    {"aten::to_sparse_csr", kDataSize},
+    {"aten::to_sparse_csc", kDataSize},
+    {"aten::to_sparse_bsr", kDataSize},
+    {"aten::to_sparse_bsc", kDataSize},
+    {"aten::_to_sparse_csr", kDataSize},
+    {"aten::_to_sparse_csc", kDataSize},
+    {"aten::_to_sparse_bsr", kDataSize},
+    {"aten::_to_sparse_bsc", kDataSize},
+    {"aten::coalesce", kDataSize},
+    {"aten::_coalesce", kDataSize},
+    {"aten::_pack_padded_sequence", kDataSize},
+    {"aten::_pad_packed_sequence", kDataSize},
+    {"aten::nested_to_padded_tensor", kDataSize},
+    {"aten::_nested_tensor_from_mask", kDataSize},
+    {"aten::index", kDataSize},  // with a mask; integer indices never
+    {"aten::_unsafe_index", kDataSize},
+    {"aten::tensor_split", kByOverload},
+    {"aten::tensor_split.tensor_indices_or_sections", kDataSize},
+    {"aten::linalg_lstsq", kDataSize},
+    {"aten::resize_as_sparse_", kDataSize},
+    {"torchvision::nms", kDataSize},
+
+    // Ranks that follow from sizes.
+    {"aten::squeeze", kSizeRank},
+    {"aten::squeeze_", kSizeRank},
+    {"aten::squeeze_copy", kSizeRank},
+    {"aten::cov", kSizeRank},
+    {"aten::corrcoef", kSizeRank},
+
+    // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the schema's
+    // guess. Numbers that do not:
+    {"aten::size", kScalarMeta},
+    {"aten::stride", kScalarMeta},
+    {"aten::sym_size", kScalarMeta},
+    {"aten::sym_stride", kScalarMeta},
+    {"aten::sym_numel", kScalarMeta},
+    {"aten::sym_storage_offset", kScalarMeta},
+    {"aten::sym_is_contiguous", kScalarMeta},
+    {"aten::numel", kScalarMeta},
+    {"aten::dim", kScalarMeta},
+    {"aten::len", kScalarMeta},
+    {"aten::storage_offset", kScalarMeta},
+    {"aten::element_size", kScalarMeta},
+    {"aten::get_device", kScalarMeta},
+    {"aten::is_complex", kScalarMeta},
+    {"aten::is_floating_point", kScalarMeta},
+    {"aten::is_signed", kScalarMeta},
+    {"aten::is_contiguous", kScalarMeta},
+    {"aten::is_non_overlapping_and_dense", kScalarMeta},
+    {"aten::is_strides_like_format", kScalarMeta},
+    {"aten::is_same_size", kScalarMeta},
+    {"aten::is_set_to", kScalarMeta},
+    {"aten::is_conj", kScalarMeta},
+    {"aten::is_neg", kScalarMeta},
+    {"aten::is_inference", kScalarMeta},
+    {"aten::is_leaf", kScalarMeta},
+    {"aten::is_pinned", kScalarMeta},
+    {"aten::is_distributed", kScalarMeta},
+    {"aten::is_coalesced", kScalarMeta},
+    {"aten::_is_zerotensor", kScalarMeta},
+    {"aten::_version", kScalarMeta},
+    {"aten::output_nr", kScalarMeta},
+    {"aten::retains_grad", kScalarMeta},
+    {"aten::dense_dim", kScalarMeta},
+    {"aten::sparse_dim", kScalarMeta},
+    {"aten::_dimI", kScalarMeta},
+    {"aten::_dimV", kScalarMeta},
+    {"aten::_nnz", kScalarMeta},
+    {"aten::q_scale", kScalarMeta},
+    {"aten::q_zero_point", kScalarMeta},
+    {"aten::q_per_channel_axis", kScalarMeta},
+    {"aten::qscheme", kScalarMeta},
+    {"aten::result_type", kScalarMeta},
+    {"aten::can_cast", kScalarMeta},
+    {"aten::promote_types", kScalarMeta},
+    {"aten::_has_compatible_shallow_copy_type", kScalarMeta},
+    {"aten::_has_same_storage_numel", kScalarMeta},
+    {"aten::_debug_has_internal_overlap", kScalarMeta},
+    {"aten::_fused_sdp_choice", kScalarMeta},
+    {"aten::_nnpack_available", kScalarMeta},
+    {"aten::cudnn_is_acceptable", kScalarMeta},
+    {"aten::is_vulkan_available", kScalarMeta},
+    {"aten::_nested_get_ragged_idx", kScalarMeta},
+    {"aten::_use_cudnn_rnn_flatten_weight", kScalarMeta},
+    {"aten::_use_cudnn_ctc_loss", kScalarMeta},
+    {"aten::_scaled_dot_product_flash_attention", kScalarMeta},
+    {"aten::_scaled_dot_product_cudnn_attention", kScalarMeta},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", kScalarMeta},
+    {"aten::_flash_attention_forward", kScalarMeta},
+    {"aten::_efficient_attention_forward", kScalarMeta},
+    {"aten::_cudnn_attention_forward", kScalarMeta},
+
+    // Generators reached without a generator argument and without a tag.
+    {"aten::seed", kRandom},
+    {"aten::initial_seed", kRandom},
+    {"aten::manual_seed", kRandom | kNoResult},
+};
+
+uint16_t RowBits(const c10::OperatorName& op) {
+  static const auto* const rows = [] {
+    auto* map = new absl::flat_hash_map<absl::string_view, uint16_t>();
+    for (const Row& row : kRows) map->emplace(row.name, row.bits);
+    return map;
+  }();
+  auto it = rows->find(op.name);
+  if (it != rows->end() && it->second == kByOverload) it = rows->find(op.name + "." + op.overload_name);
+  return it == rows->end() ? 0 : it->second;
+}
+
+enum class Holds : uint8_t { kNothing, kTensor, kTensorList, kNumber, kOther };
+
+Holds Kind(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return Holds::kTensor;
+    case c10::TypeKind::OptionalType:
+      return Kind(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType: {
+      const Holds element = Kind(*type.castRaw<c10::ListType>()->getElementType());
+      return element == Holds::kTensor ? Holds::kTensorList : Holds::kOther;
+    }
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::ComplexType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::SymFloatType:
+    case c10::TypeKind::SymBoolType:
+      return Holds::kNumber;
+    case c10::TypeKind::GeneratorType:
+    case c10::TypeKind::NoneType:
+      return Holds::kNothing;
+    default:
+      return Holds::kOther;
+  }
+}
+
+bool HoldsGenerator(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::GeneratorType) return true;
+  const auto* optional = type.castRaw<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+uint16_t SchemaBits(const c10::FunctionSchema& schema) {
+  uint16_t bits = 0;
+  bool takes_tensor = false;
+  bool gives_tensor = false;
+  for (const c10::Argument& a : schema.arguments()) {
+    if (a.alias_info() != nullptr && a.alias_info()->isWrite()) bits |= kWrites;
+    const Holds holds = Kind(*a.type());
+    if (holds == Holds::kTensor || holds == Holds::kTensorList) takes_tensor = true;
+    if (HoldsGenerator(*a.type())) bits |= kRandom;
+  }
+  for (const c10::Argument& r : schema.returns()) {
+    const Holds holds = Kind(*r.type());
+    if (holds == Holds::kTensor || holds == Holds::kTensorList) gives_tensor = true;
+    if (holds == Holds::kTensorList) bits |= kList;
+    if (holds == Holds::kNumber) bits |= kScalarData;
+  }
+  if (gives_tensor && !takes_tensor) bits |= kFactory;
+  if (schema.returns().empty()) bits |= kNoResult;
+  return bits;
+}
+
+uint16_t TagBits(const c10::OperatorHandle& op) {
+  uint16_t bits = 0;
+  for (const at::Tag tag : op.getTags()) {
+    if (tag == at::Tag::data_dependent_output) bits |= kScalarData;
+    if (tag == at::Tag::dynamic_output_shape) bits |= kDataSize;
+    if (tag == at::Tag::nondeterministic_seeded) bits |= kRandom;
+    if (tag == at::Tag::inplace_view || tag == at::Tag::maybe_aliasing_or_mutating) bits |= kWrites;
+  }
+  return bits;
+}
+
+// Every combination of facts exists once, so that an answer outlives the op it was given for.
+const std::array<OpFacts, kAllBits>& Combinations() {
+  static const auto* const all = [] {
+    auto* facts = new std::array<OpFacts, kAllBits>();
+    for (size_t bits = 0; bits < kAllBits; ++bits) {
+      OpFacts& f = (*facts)[bits];
+      f.writes_inputs = bits & kWrites;
+      f.data_dependent_size = bits & kDataSize;
+      f.scalar_from_data = bits & kScalarData;
+      f.scalar_from_metadata = bits & kScalarMeta;
+      f.random = bits & kRandom;
+      f.factory = bits & kFactory;
+      f.size_dependent_rank = bits & kSizeRank;
+      f.list_result = bits & kList;
+      f.no_result = bits & kNoResult;
+    }
+    return facts;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+const OpFacts& FactsOf(const c10::OperatorHandle& op) {
+  uint16_t bits = RowBits(op.operator_name());
+  const uint16_t schema = SchemaBits(op.schema());
+  bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
+  bits |= TagBits(op);
+  return Combinations()[bits];
+}
+
+}  // namespace frametap

@@ -1,0 +1,31 @@
+// OpFacts: what an op does beyond computing tensors from tensors. One row an op kind (op_facts.cc); an op without a row
+// has what its schema and its tags say.
+//   F1  A doubt errs towards true: a fact that is false has been decided, by the schema, by a tag or by a row.
+//   F2  The answer depends on the op alone, never on its arguments, and is never stale: an op that was removed and
+//       registered again under the same name is judged by its new schema.
+// Not here: shapes, and how an op is run.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace frametap {
+
+struct OpFacts {
+  bool writes_inputs = false;         // mutates an argument: in-place, out=, running statistics, gradients
+  bool data_dependent_size = false;   // a size of a result follows from the elements of an argument
+  bool scalar_from_data = false;      // a result is a Python number that follows from the elements of an argument
+  bool scalar_from_metadata = false;  // … from sizes, strides, dtype or other state that is not elements
+  bool random = false;                // draws from a generator (for some arguments at least)
+  bool factory = false;               // takes no tensor and gives one
+  bool size_dependent_rank = false;   // the rank of a result follows from sizes, not from ranks
+  bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
+  bool no_result = false;             // run for what it does: assertions, backward
+
+  // Nothing but its results, or an exception, tells that it ran.
+  bool pure() const { return !writes_inputs && !random && !no_result; }
+};
+
+// About a tenth of a microsecond; any thread. The reference is valid for ever.
+const OpFacts& FactsOf(const c10::OperatorHandle& op);
+
+}  // namespace frametap
