@@ -38,6 +38,11 @@ class Backend {
   virtual std::string name() const = 0;
   virtual Assumptions assumptions() const { return {}; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
+  // With the values that the inputs had while recording, for a backend that wants examples; the others need none.
+  virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph,
+                                                                 const std::vector<c10::IValue>& examples) {
+    return Compile(graph);
+  }
 };
 
 std::unique_ptr<Backend> MakeReferenceBackend();

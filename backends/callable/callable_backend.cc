@@ -1,0 +1,144 @@
+#include "backends/callable/callable_backend.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "backends/callable/values.h"
+
+namespace frametap {
+
+namespace py = pybind11;
+
+namespace {
+
+// A Python object whose last owner may be without the lock, or outlive the interpreter.
+class Held {
+ public:
+  explicit Held(py::object object) : object_(std::move(object)) {}
+  ~Held() {
+    if (Py_IsInitialized()) {
+      py::gil_scoped_acquire lock;
+      object_ = py::object();
+    } else {
+      object_.release();
+    }
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  const py::object& operator*() const { return object_; }
+
+ private:
+  py::object object_;
+};
+
+// "TypeError: …" as the message, the traceback as a payload (the key is that of python/bindings/errors.h).
+absl::Status ToStatus(const std::string& what, py::error_already_set& error) {
+  std::string text;
+  std::string traceback;
+  try {
+    py::module_ format = py::module_::import("traceback");
+    text = py::str(py::str("").attr("join")(format.attr("format_exception_only")(error.type(), error.value())));
+    traceback = py::str(
+        py::str("").attr("join")(format.attr("format_exception")(error.type(), error.value(), error.trace())));
+  } catch (const py::error_already_set&) {
+    text = error.what();
+  }
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  absl::Status status = absl::InternalError(absl::StrCat(what, ": ", text));
+  if (!traceback.empty()) status.SetPayload("frametap/traceback", absl::Cord(traceback));
+  return status;
+}
+
+class CallableExecutable : public Executable {
+ public:
+  CallableExecutable(py::object program, const Graph& graph) : program_(std::move(program)) {
+    for (ValueId id : graph.outputs) {
+      const Type::Kind kind = graph.value(id).type.kind;
+      // A value without a recorded type (a graph parsed from a short text) may be anything.
+      kinds_.push_back(kind == Type::Kind::kNone ? Type::Kind::kOpaque : kind);
+    }
+  }
+
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) override {
+    py::gil_scoped_acquire lock;
+    py::tuple args(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
+    inputs.clear();
+    py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
+    if (!results) throw py::error_already_set();
+    std::vector<c10::IValue> out;
+    out.reserve(kinds_.size());
+    size_t i = 0;
+    for (py::handle item : results) {  // the program has checked the number
+      absl::StatusOr<c10::IValue> value = FromPython(item, kinds_[i]);
+      if (!value.ok()) {
+        (*program_).attr("refuse_result")(i, std::string(value.status().message()));
+      }
+      out.push_back(*std::move(value));
+      ++i;
+    }
+    return out;
+  }
+
+  bool releases_gil() const override { return false; }
+
+ private:
+  Held program_;
+  std::vector<Type::Kind> kinds_;
+};
+
+class CallableBackend : public Backend {
+ public:
+  CallableBackend(py::object function, std::string name, bool static_shapes, GraphView view)
+      : function_(std::move(function)),
+        name_(std::move(name)),
+        static_shapes_(static_shapes),
+        view_(std::move(view)) {}
+
+  std::string name() const override { return name_; }
+
+  Assumptions assumptions() const override {
+    return Assumptions{.static_sizes = static_shapes_, .static_strides = static_shapes_};
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override { return Build(graph, nullptr); }
+
+  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph,
+                                                         const std::vector<c10::IValue>& examples) override {
+    return Build(graph, &examples);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const std::vector<c10::IValue>* examples) {
+    py::gil_scoped_acquire lock;
+    try {
+      py::object make = py::module_::import("frametap._callable").attr("Program");
+      py::object program = make(view_(graph), *function_, name_, static_shapes_);
+      if (examples != nullptr) {
+        py::list values;
+        for (const c10::IValue& value : *examples) values.append(ToPython(value));
+        program.attr("prepare")(values);
+      }
+      return std::make_unique<CallableExecutable>(std::move(program), graph);
+    } catch (py::error_already_set& error) {
+      return ToStatus(absl::StrCat("the backend '", name_, "' could not compile a graph"), error);
+    }
+  }
+
+  Held function_;
+  std::string name_;
+  bool static_shapes_;
+  GraphView view_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCallableBackend(py::object function, std::string name, bool static_shapes,
+                                             GraphView view) {
+  return std::make_unique<CallableBackend>(std::move(function), std::move(name), static_shapes, std::move(view));
+}
+
+}  // namespace frametap

@@ -1,0 +1,27 @@
+// The callable backend: a Python function `(GraphModule, example_inputs) -> callable`, as TorchDynamo's backends are.
+//   D1  The function is called with examples that are real inputs: at once if the caller of CompileFor has them, else at
+//       the first Run.
+//   D2  An executable that cannot give what the graph says (number, kinds of results) raises; it never returns less.
+//   D3  Run is called in the state of the graph's entry (states[0]); guards see to it.
+// The Python half (torch.fx, specialisation on numbers and aliases) is frametap/_callable.py.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "backends/backend.h"
+
+namespace frametap {
+
+// Gives the Python object that shows a graph; the object does not refer to `graph` afterwards.
+using GraphView = std::function<pybind11::object(const Graph& graph)>;
+
+// `static_shapes`: sizes and strides of the inputs are taken for constants by what `function` returns.
+// Compile, Run and the destructors take Python's lock themselves.
+std::unique_ptr<Backend> MakeCallableBackend(pybind11::object function, std::string name, bool static_shapes,
+                                             GraphView view);
+
+}  // namespace frametap
