@@ -18,7 +18,8 @@
 
 namespace frametap {
 
-// An op that is no dispatcher op: arithmetic on Python numbers that are graph values. See ir/ops/scalar.h.
+// An op that is no dispatcher op: arithmetic on Python numbers that are graph values, and access to the elements of an op's
+// list result (the recorder adds one kListItem node for each element). See ir/ops/scalar.h.
 enum class ScalarOp : uint8_t {
   kNone,
   kIntAdd,
@@ -30,6 +31,7 @@ enum class ScalarOp : uint8_t {
   kFloatMul,
   kFloatDiv,
   kFloatNeg,
+  kListItem,  // list.item(%tensors, 2): an element of a kTensorList value, as a tensor value of its own
 };
 
 // An argument of a node: a value, a constant, or a list that holds at least one value.
