@@ -46,7 +46,9 @@ def write_entry_points() -> None:
         lines += [f"{name} = {target}" for name, target in entries.items()]
     folder = ROOT / "python" / "frametap.egg-info"
     version = project.get("version", "0+checkout")
-    write_if_changed(folder / "PKG-INFO", f"Metadata-Version: 2.1\nName: frametap\nVersion: {version}\n")
+    write_if_changed(
+        folder / "PKG-INFO", f"Metadata-Version: 2.1\nName: frametap\nVersion: {version}\n"
+    )
     write_if_changed(folder / "entry_points.txt", "\n".join(lines) + "\n")
 
 

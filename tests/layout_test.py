@@ -1,0 +1,289 @@
+"""The layout of the source tree, as rules that can fail.
+
+  L1  Includes follow the arrows: python -> frame_eval, backends -> guards -> ir. backends/ knows
+      neither guards/ nor Python, but for backends/callable/.
+  L2  ir/ and backends/ (but for callable/) build without an interpreter: no Python.h, no pybind11.
+  L3  CPython's private headers and version tests stay under frame_eval/cpython/ and guards/watch.*.
+  L4  pybind11 stays in python/ and backends/callable/ (tests may embed an interpreter with it).
+  L5  torch's umbrella headers are included nowhere.
+  L6  Some names say nothing of a file, and are not used for files.
+  L7  Every reason of reasons.def is given by some source file.
+  L8  Nothing names the place where it was written: no absolute home paths, no package hosts.
+  L9  Every header begins with a comment that says what it is.
+  L10 Links between our documents lead somewhere.
+
+Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
+this file shows each of them a small bad tree.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+Tree = dict[str, str]
+
+ARROWS = {
+    "ir": {"ir"},
+    "guards": {"guards", "ir"},
+    "backends": {"backends", "ir"},
+    "backends/callable": {"backends", "guards", "ir"},
+    "frame_eval": {"frame_eval", "guards", "backends", "ir"},
+    "python": {"python", "frame_eval", "guards", "backends", "ir"},
+}
+FOLDERS = {"ir", "guards", "backends", "frame_eval", "python"}
+UMBRELLAS = {"torch/torch.h", "torch/extension.h", "torch/all.h", "ATen/ATen.h"}
+EMPTY_NAMES = {
+    *("context", "manager", "helper", "helpers", "util", "utils", "info", "data"),
+    *("process", "extra", "wrapper", "misc", "common"),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+# Written in pieces, so that this file does not find itself.
+WORKPLACE = re.compile(
+    r"(?<![\w.])/(?:home|root|work|Users)/\w"
+    + "|py"
+    + r"pi\.org|files\.python"
+    + r"hosted|download\.py"
+    + r"torch\.org"
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def is_cpp(path: str) -> bool:
+    return path.endswith((".h", ".cc", ".c", ".def"))
+
+
+def folder_of(path: str) -> str:
+    if path.startswith("backends/callable/"):
+        return "backends/callable"
+    return path.split("/", 1)[0]
+
+
+def includes(tree: Tree) -> Iterator[tuple[str, str]]:
+    for path, text in tree.items():
+        if is_cpp(path):
+            for name in INCLUDE.findall(text):
+                yield path, name
+
+
+def knows_no_python(path: str) -> bool:
+    return folder_of(path) in {"ir", "backends"}
+
+
+def l1_arrows(tree: Tree) -> list[str]:
+    return [
+        f"{path} includes {name}"
+        for path, name in includes(tree)
+        if folder_of(path) in ARROWS
+        and name.split("/", 1)[0] in FOLDERS
+        and name.split("/", 1)[0] not in ARROWS[folder_of(path)]
+    ]
+
+
+def l2_no_interpreter(tree: Tree) -> list[str]:
+    return [
+        f"{path} includes {name}"
+        for path, name in includes(tree)
+        if knows_no_python(path)
+        and (
+            name in {"Python.h", "frameobject.h"}
+            or name.startswith(("pybind11/", "torch/csrc/utils/pybind", "cpython/"))
+            or (name.startswith("torch/csrc/") and "python" in name)
+        )
+    ]
+
+
+def l3_versions(tree: Tree) -> list[str]:
+    private = re.compile(r"\bpycore_\w+|\bPY_VERSION_HEX\b|\bPy_BUILD_CORE\b")
+    return [
+        f"{path} uses {found.group()}"
+        for path, text in tree.items()
+        if is_cpp(path)
+        and not path.startswith(("frame_eval/cpython/", "guards/watch."))
+        and (found := private.search(text))
+    ]
+
+
+def l4_pybind11(tree: Tree) -> list[str]:
+    return [
+        f"{path} includes {name}"
+        for path, name in includes(tree)
+        if name.startswith("pybind11/") or name == "torch/csrc/utils/pybind.h"
+        if not path.startswith(("python/", "backends/callable/", "tests/"))
+    ]
+
+
+def l5_umbrellas(tree: Tree) -> list[str]:
+    return [f"{path} includes {name}" for path, name in includes(tree) if name in UMBRELLAS]
+
+
+def l6_names(tree: Tree) -> list[str]:
+    return [
+        path
+        for path in tree
+        if path.endswith((".h", ".cc", ".c", ".py"))
+        and EMPTY_NAMES & set(PurePosixPath(path).stem.lower().split("_"))
+    ]
+
+
+def l7_reasons(tree: Tree) -> list[str]:
+    table = tree.get("frame_eval/reasons.def", "")
+    rows = re.findall(r"^(?:BREAK|ABORT)\((\w+),", table, re.MULTILINE)
+    if not rows:
+        return ["frame_eval/reasons.def has no rows"]
+    sources = "\n".join(
+        text
+        for path, text in tree.items()
+        if path.endswith((".cc", ".h")) and not path.startswith("tests/")
+    )
+    used = set(re.findall(r"\bReason::(\w+)", sources))
+    return [f"no source file gives the reason {row}" for row in rows if row not in used]
+
+
+def l8_workplace(tree: Tree) -> list[str]:
+    return [
+        f"{path}:{number}: {found.group()}"
+        for path, text in tree.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := WORKPLACE.search(line))
+    ]
+
+
+def l9_header_comments(tree: Tree) -> list[str]:
+    return [
+        path
+        for path, text in tree.items()
+        if path.endswith(".h") and not re.match(r"// \S.{10,}", text)
+    ]
+
+
+def l10_links(tree: Tree) -> list[str]:
+    folders = {str(parent) for path in tree for parent in PurePosixPath(path).parents}
+    broken = []
+    for path, text in tree.items():
+        if not path.endswith(".md"):
+            continue
+        for target in LINK.findall(text):
+            if "://" in target:
+                continue
+            parts: list[str] = []
+            for part in [*PurePosixPath(path).parent.parts, *PurePosixPath(target).parts]:
+                if part == "..":
+                    del parts[-1:]
+                else:
+                    parts.append(part)
+            found = "/".join(parts)
+            if found not in tree and found not in folders:
+                broken.append(f"{path} links to {target}")
+    return broken
+
+
+Rule = Callable[[Tree], list[str]]
+RULES: list[Rule] = [
+    l1_arrows,
+    l2_no_interpreter,
+    l3_versions,
+    l4_pybind11,
+    l5_umbrellas,
+    l6_names,
+    l7_reasons,
+    l8_workplace,
+    l9_header_comments,
+    l10_links,
+]
+
+
+@pytest.fixture(scope="module")
+def our_tree() -> Tree:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tree = {}
+    for path in listed.stdout.splitlines():
+        try:
+            tree[path] = (ROOT / path).read_text()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue  # a binary file, or one that was deleted but not committed yet
+    return tree
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_tree_follows(rule: Rule, our_tree: Tree) -> None:
+    assert rule(our_tree) == []
+
+
+REASONS = 'BREAK(branch, "a branch", "advice")\nABORT(fault, "a fault", "advice")\n'
+BAD: list[tuple[Rule, Tree]] = [
+    (l1_arrows, {"ir/a.cc": '#include "guards/ref.h"\n'}),
+    (l1_arrows, {"guards/a.cc": '#include "frame_eval/hook.h"\n'}),
+    (l1_arrows, {"guards/a.cc": '#include "backends/backend.h"\n'}),
+    (l1_arrows, {"backends/native/a.cc": '#include "guards/ref.h"\n'}),
+    (l1_arrows, {"backends/callable/a.cc": '#include "frame_eval/hook.h"\n'}),
+    (l1_arrows, {"frame_eval/a.cc": '# include "python/bindings/bindings.h"\n'}),
+    (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
+    (l2_no_interpreter, {"backends/quant/a.h": "  #include <pybind11/pybind11.h>\n"}),
+    (l2_no_interpreter, {"backends/a.h": "#include <torch/csrc/autograd/python_variable.h>\n"}),
+    (l3_versions, {"frame_eval/a.cc": '#include "internal/pycore_frame.h"\n'}),
+    (l3_versions, {"guards/a.cc": "#if PY_VERSION_HEX >= 0x030C0000\n"}),
+    (l4_pybind11, {"frame_eval/a.cc": "#include <pybind11/pybind11.h>\n"}),
+    (l4_pybind11, {"guards/a.cc": "#include <torch/csrc/utils/pybind.h>\n"}),
+    (l5_umbrellas, {"tests/unit/a_test.cc": "#include <torch/torch.h>\n"}),
+    (l5_umbrellas, {"ir/a.cc": "#include <ATen/ATen.h>\n"}),
+    (l6_names, {"ir/graph_utils.cc": ""}),
+    (l6_names, {"python/frametap/helper.py": ""}),
+    (l7_reasons, {"frame_eval/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch"}),
+    (
+        l7_reasons,
+        {
+            "frame_eval/reasons.def": REASONS,
+            "ir/a.cc": "Reason::fault",
+            "tests/a.cc": "Reason::branch",
+        },
+    ),
+    (l7_reasons, {}),
+    (l8_workplace, {"a.md": "see /" + "home/someone/notes\n"}),
+    (l8_workplace, {"tools/a.py": 'open("/' + 'root/x")\n'}),
+    (l8_workplace, {"a.md": "pip install -i https://py" + "pi.org/simple torch\n"}),
+    (l9_header_comments, {"ir/a.h": "#pragma once\n"}),
+    (l9_header_comments, {"ir/a.h": "// a.h\n"}),
+    (l10_links, {"docs/a.md": "[graph](../ir/graph.h)\n"}),
+]
+GOOD: list[tuple[Rule, Tree]] = [
+    (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
+    (l1_arrows, {"backends/callable/a.cc": '#include "guards/tensor_door.h"\n'}),
+    (l2_no_interpreter, {"backends/callable/a.cc": "#include <Python.h>\n"}),
+    (l3_versions, {"frame_eval/cpython/3.11/a.cc": '#include "internal/pycore_frame.h"\n'}),
+    (l4_pybind11, {"python/bindings/a.cc": "#include <pybind11/pybind11.h>\n"}),
+    (l5_umbrellas, {"ir/a.cc": "#include <ATen/core/Tensor.h>\n// not torch/torch.h\n"}),
+    (l6_names, {"frame_eval/interpreter.h": "", "docs/data.md": ""}),
+    (
+        l7_reasons,
+        {"frame_eval/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch, Reason::fault"},
+    ),
+    (l8_workplace, {"tools/dev": 'cd "$root/work/x" && ls ./home/a /usr/bin\n'}),
+    (l9_header_comments, {"ir/a.h": "// Graph: SSA over operators.\n#pragma once\n"}),
+    (l10_links, {"docs/a.md": "[graph](../ir/graph.h#L1) [ir](../ir)\n", "ir/graph.h": ""}),
+]
+
+
+@pytest.mark.parametrize(("rule", "tree"), BAD)
+def test_rule_finds(rule: Rule, tree: Tree) -> None:
+    assert len(rule(tree)) == 1
+
+
+@pytest.mark.parametrize(("rule", "tree"), GOOD)
+def test_rule_accepts(rule: Rule, tree: Tree) -> None:
+    assert rule(tree) == []
+
+
+def test_every_rule_has_a_bad_tree() -> None:
+    assert {rule for rule, _ in BAD} == set(RULES)
