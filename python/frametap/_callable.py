@@ -1,0 +1,248 @@
+"""Backends that are Python functions ``(GraphModule, example_inputs) -> callable``.
+
+P1  What the function returned is called only with inputs for which it was made: with ``static``, one
+    variant for each set of numbers that reach tensor ops and, where the graph writes to a tensor, for
+    each way in which inputs share memory. Sizes, strides, dtypes are the guards' business.
+P2  Numbers that only give other numbers (a counter) are computed here and make no variants.
+P3  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
+
+Not here: the graph module (``fx.py``), conversion of values (``backends/callable``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from frametap import _C, fx
+from frametap._errors import BackendError
+
+__all__ = ["MAX_VARIANTS", "Program", "resolve_backend"]
+
+MAX_VARIANTS = 8
+
+CompilerFn = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
+
+log = logging.getLogger("frametap")
+
+# Names of torch's registry that run the module as it is: nothing relies on sizes.
+_RUNS_THE_MODULE = frozenset({"eager"})
+
+
+def resolve_backend(backend: str | CompilerFn | _C.Backend) -> _C.Backend:
+    """The backend for what a user writes: a name, a function in TorchDynamo's form, or a backend."""
+    if isinstance(backend, _C.Backend):
+        return backend
+    if not isinstance(backend, str):
+        if not callable(backend):
+            raise BackendError(
+                "backend: a name or a function (GraphModule, example_inputs) -> callable expected, "
+                f"got {type(backend).__name__}"
+            )
+        name = getattr(backend, "__name__", type(backend).__name__)
+        return _C.callable_backend(backend, name)
+    # "frametap" is our own entry in torch's registry.
+    if backend in ("native", "frametap"):
+        return _C.native_backend()
+    if backend == "reference":
+        return _C.reference_backend()
+    function = _from_torch(backend)
+    return _C.callable_backend(function, backend, static=backend not in _RUNS_THE_MODULE)
+
+
+def _from_torch(name: str) -> CompilerFn:
+    import torch._dynamo
+
+    known = torch._dynamo.list_backends(exclude_tags=None)
+    if name not in known:
+        candidates = ["native", "reference", *(k for k in known if k != "frametap")]
+        near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no name is near it."
+        raise BackendError(
+            f"no backend is called {name!r}; {hint} Known names: {', '.join(candidates)}"
+        )
+    function = torch._dynamo.lookup_backend(name)
+
+    def compile_exactly(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        with _exact_results():
+            return function(module, examples)
+
+    return compile_exactly
+
+
+@contextlib.contextmanager
+def _exact_results() -> Iterator[None]:
+    """Settings under which torch's compilers do what eager does where they would not by default."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    with (
+        # The random numbers of eager mode, not of a generator of inductor's own.
+        torch._inductor.config.patch(fallback_random=True),
+        # Else a second backward through the same graph is refused.
+        torch._functorch.config.patch(donated_buffer=False),
+    ):
+        yield
+
+
+class Program:
+    """A graph for one such backend; called with the graph's inputs, gives the graph's outputs."""
+
+    def __init__(self, graph: _C.Graph, function: CompilerFn, name: str, static: bool) -> None:
+        self._graph = graph
+        self._function = function
+        self._name = name
+        self._outputs = list(graph.outputs)
+        self._numbers = _Numbers(graph) if static else None
+        self._watch_aliases = static and any(node.writes for node in graph.nodes)
+        host = self._numbers.values if self._numbers else frozenset()
+        self._passed = [i for i, value in enumerate(graph.inputs) if value not in host]
+        self._given = [value for value in self._outputs if value not in host]
+        self._variants: dict[Hashable, Callable[..., Any]] = {}
+        self._plain: torch.fx.GraphModule | None = None
+        fx.build(
+            graph, {}
+        )  # what cannot be shown to the backend is an error now, not at the first run
+
+    def prepare(self, examples: Sequence[Any]) -> None:
+        """Compiles for these inputs."""
+        self._find(examples, self._evaluate(examples))
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        numbers = self._evaluate(inputs)
+        compiled = self._find(inputs, numbers)
+        if compiled is None:
+            return list(self._plain_module()(*inputs))
+        results = self._checked(compiled(*(inputs[i] for i in self._passed)))
+        if len(results) == len(self._outputs):
+            return results
+        rest = iter(results)
+        return [numbers[out] if out in numbers else next(rest) for out in self._outputs]
+
+    def refuse_result(self, index: int, why: str) -> None:
+        value = self._outputs[index]
+        raise BackendError(
+            f"the backend {self._name!r} gave a wrong result {index} (%{value.name}): {why}; "
+            "the callable it returns must give what the graph module gives"
+        )
+
+    def _evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
+        return self._numbers.evaluate(inputs) if self._numbers else {}
+
+    def _find(
+        self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]
+    ) -> Callable[..., Any] | None:
+        key = self._key(inputs, numbers)
+        compiled = self._variants.get(key)
+        if compiled is None:
+            if len(self._variants) >= MAX_VARIANTS:
+                self._warn_once()
+                return None
+            compiled = self._variants[key] = self._compile(inputs, numbers)
+        return compiled
+
+    def _key(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Hashable:
+        baked = self._numbers.baked if self._numbers else ()
+        return (
+            tuple(_number_key(numbers[value]) for value in baked),
+            _alias_key(inputs) if self._watch_aliases else (),
+        )
+
+    def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Callable[..., Any]:
+        examples = [inputs[i] for i in self._passed]
+        module = fx.build(self._graph, numbers)
+        with fx.entry_state(self._graph.entry_state):
+            compiled = self._function(module, examples)
+        if not callable(compiled):
+            raise BackendError(
+                f"the backend {self._name!r} returned {type(compiled).__name__}; "
+                "it must return a callable that takes the graph's inputs"
+            )
+        return compiled
+
+    def _checked(self, results: Any) -> list[Any]:
+        if not isinstance(results, tuple | list):
+            results = (results,)
+        if len(results) != len(self._given):
+            raise BackendError(
+                f"the backend {self._name!r} gave {len(results)} results, the graph has "
+                f"{len(self._given)}: {', '.join(f'%{value.name}' for value in self._given)}"
+            )
+        return list(results)
+
+    def _plain_module(self) -> torch.fx.GraphModule:
+        if self._plain is None:
+            self._plain = fx.build(self._graph, {})
+        return self._plain
+
+    def _warn_once(self) -> None:
+        if self._plain is None:
+            log.warning(
+                "backend %r: a graph was compiled for %d sets of numbers or shared inputs; further "
+                "ones run uncompiled. Pass numbers that change often as tensors.",
+                self._name,
+                MAX_VARIANTS,
+            )
+
+
+class _Numbers:
+    """The part of a graph that is arithmetic on input numbers."""
+
+    def __init__(self, graph: _C.Graph) -> None:
+        self._inputs = [
+            (i, value) for i, value in enumerate(graph.inputs) if value.kind in fx.NUMBER_KINDS
+        ]
+        known = {value for _, value in self._inputs}
+        self._nodes: list[tuple[Callable[..., Any], list[Any], _C.Value]] = []
+        baked: dict[_C.Value, None] = {}
+        for node in graph.nodes:
+            args = node.args
+            if node.is_scalar and all(not isinstance(a, _C.Value) or a in known for a in args):
+                (out,) = node.outputs
+                self._nodes.append((fx.SCALAR_OPS[node.op], args, out))
+                known.add(out)
+            else:
+                baked.update((value, None) for value in _values(args) if value in known)
+        self.values = frozenset(known)
+        self.baked = tuple(baked)
+
+    def evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
+        numbers = {value: inputs[i] for i, value in self._inputs}
+        for function, args, out in self._nodes:
+            numbers[out] = function(*(numbers[a] if isinstance(a, _C.Value) else a for a in args))
+        return numbers
+
+
+def _values(args: Any) -> Iterator[_C.Value]:
+    for arg in args:
+        if isinstance(arg, _C.Value):
+            yield arg
+        elif isinstance(arg, list):
+            yield from _values(arg)
+
+
+def _number_key(number: Any) -> Hashable:
+    return number.hex() if isinstance(number, float) else number  # 0.0 is not -0.0, nan is nan
+
+
+def _alias_key(inputs: Sequence[Any]) -> Hashable:
+    first: dict[int, int] = {}
+    shared = []
+    for index, tensor in enumerate(inputs):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        try:
+            storage = tensor.untyped_storage()._cdata
+        except (RuntimeError, NotImplementedError):  # sparse tensors have none
+            storage = id(tensor)
+        owner = first.setdefault(storage, index)
+        if owner != index:
+            other = inputs[owner]
+            offsets = tensor.storage_offset(), other.storage_offset()
+            shared.append((index, owner, tensor is other, *offsets))
+    return tuple(shared)

@@ -1,0 +1,358 @@
+"""A graph of frametap as a ``torch.fx.GraphModule``.
+
+F1  The module computes what the graph computes: same ops, same order, in-place ops included, thread
+    state (grad mode, inference mode, autocast) switched where the recording switched it and put back
+    at the end.
+F2  Every call carries ``stack_trace`` and ``nn_module_stack`` in the forms that torch itself uses, and
+    ``val``, ``example_value``, ``tensor_meta`` if they were asked for and could be computed.
+F3  The graph that was given is not changed, and the module does not refer to it.
+
+Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from frametap import _C
+
+__all__ = ["SCALAR_OPS", "entry_state", "to_fx"]
+
+SCALAR_OPS: dict[str, Callable[..., Any]] = {
+    "int.add": operator.add,
+    "int.sub": operator.sub,
+    "int.mul": operator.mul,
+    "int.neg": operator.neg,
+    "float.add": operator.add,
+    "float.sub": operator.sub,
+    "float.mul": operator.mul,
+    "float.div": operator.truediv,
+    "float.neg": operator.neg,
+    "list.item": operator.getitem,
+}
+
+NUMBER_KINDS = frozenset({"int", "float", "bool"})
+
+State = dict[str, Any]
+
+
+def to_fx(
+    graph: _C.Graph,
+    level: str = "aten",
+    *,
+    examples: Sequence[Any] | None = None,
+    fake: bool = True,
+) -> torch.fx.GraphModule:
+    """The graph as an fx module whose ``forward`` takes the graph's inputs and returns a tuple.
+
+    ``fake``: fill ``meta["val"]`` by running the module on fake tensors, made from ``examples`` (the
+    inputs' values) or else from the recorded types, contiguous.
+    """
+    if level != "aten":
+        raise ValueError(f"to_fx: level must be 'aten', not {level!r}")
+    module = build(graph, {})
+    if fake:
+        _propagate(module, graph, examples)
+    return module
+
+
+def build(graph: _C.Graph, numbers: Mapping[_C.Value, Any]) -> torch.fx.GraphModule:
+    """The module for the graph with the values in ``numbers`` replaced by plain numbers.
+
+    Inputs, nodes and outputs that ``numbers`` covers do not appear in the module.
+    """
+    builder = _Builder(graph, numbers)
+    return builder.module()
+
+
+def target_of(op: str) -> Callable[..., Any]:
+    """``aten.add.Tensor`` -> ``torch.ops.aten.add.Tensor``; ``aten.relu`` -> its default overload."""
+    if op in SCALAR_OPS:
+        return SCALAR_OPS[op]
+    namespace, name, *overload = op.split(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    return getattr(packet, overload[0] if overload else "default")
+
+
+@contextlib.contextmanager
+def entry_state(state: State) -> Iterator[None]:
+    """The thread state in which a graph begins; what was there before is put back afterwards."""
+    with contextlib.ExitStack() as stack:
+        if state["inference_mode"] != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(state["inference_mode"]))
+        stack.enter_context(torch.set_grad_enabled(state["grad_mode"]))
+        if state["autocast_cpu"] or torch.is_autocast_enabled("cpu"):
+            stack.enter_context(
+                torch.autocast(
+                    "cpu",
+                    dtype=state["autocast_cpu_dtype"],
+                    enabled=state["autocast_cpu"],
+                    cache_enabled=state["autocast_cache"],
+                )
+            )
+        yield
+
+
+class _Builder:
+    def __init__(self, graph: _C.Graph, numbers: Mapping[_C.Value, Any]) -> None:
+        self.graph = graph
+        self.root = torch.nn.Module()
+        self.fx = torch.fx.Graph()
+        self.env: dict[_C.Value, Any] = dict(numbers)
+        self.numbers = numbers
+        self.attributes = 0
+
+    def module(self) -> torch.fx.GraphModule:
+        for value in self.graph.inputs:
+            if value not in self.env:
+                self.env[value] = self.fx.placeholder(_identifier(value.name, "arg"))
+        for value, tensor in self.graph.constants:
+            self.env[value] = self._attribute(tensor, value.name)
+        states = _StateSwitches(self.fx, self.graph.entry_state)
+        for node in self.graph.nodes:
+            outputs = node.outputs
+            if outputs and all(out in self.numbers for out in outputs):
+                continue
+            meta = _source_meta(node)
+            if not node.is_scalar:
+                states.switch_to(node.state, meta)
+            self._call(node, outputs, meta)
+        states.leave()
+        self.fx.output(
+            tuple(self.env[out] for out in self.graph.outputs if out not in self.numbers)
+        )
+        module = torch.fx.GraphModule(self.root, self.fx, class_name="FrametapGraph")
+        module.graph.lint()
+        return module
+
+    def _call(self, node: _C.Node, outputs: list[_C.Value], meta: dict[str, Any]) -> None:
+        target = target_of(node.op)
+        args = [self._arg(arg) for arg in node.args]
+        kwargs: dict[str, Any] = {}
+        if not node.is_scalar:
+            args, kwargs = _call_form(target, args)
+        name = _identifier(outputs[0].name, "") if len(outputs) == 1 else ""
+        call = self.fx.create_node("call_function", target, tuple(args), kwargs, name=name or None)
+        call.meta.update(meta)
+        if len(outputs) == 1:
+            self.env[outputs[0]] = call
+            return
+        for index, out in enumerate(outputs):
+            item = self.fx.create_node(
+                "call_function",
+                operator.getitem,
+                (call, index),
+                name=_identifier(out.name, "") or None,
+            )
+            item.meta.update(meta)
+            self.env[out] = item
+
+    def _arg(self, arg: Any) -> Any:
+        if isinstance(arg, _C.Value):
+            return self.env[arg]
+        if isinstance(arg, list):
+            return [self._arg(item) for item in arg]
+        if isinstance(arg, torch.Tensor | torch.Generator):
+            return self._attribute(arg, "")
+        return arg
+
+    def _attribute(self, value: Any, name: str) -> torch.fx.Node:
+        attribute = f"_constant{self.attributes}"
+        if identifier := _identifier(name, ""):
+            attribute += f"_{identifier}"
+        self.attributes += 1
+        if isinstance(value, torch.Tensor):
+            self.root.register_buffer(attribute, value)
+        else:
+            setattr(self.root, attribute, value)
+        return self.fx.get_attr(attribute)
+
+
+class _StateSwitches:
+    """Writes the calls that switch thread state between nodes, in the form that TorchDynamo uses."""
+
+    def __init__(self, fx: torch.fx.Graph, entry: State) -> None:
+        self.fx = fx
+        self.entry = entry
+        self.now = dict(entry)
+        self.autocast: torch.fx.Node | None = None
+        self.inference: torch.fx.Node | None = None
+        self.grad_outside_inference = entry["grad_mode"]
+
+    def switch_to(self, state: State, meta: dict[str, Any]) -> None:
+        if state == self.now:
+            return
+        inference = state["inference_mode"] != self.now["inference_mode"]
+        if inference or _autocast(state) != _autocast(self.now):
+            self._leave_autocast()
+        if inference:
+            self._leave_inference()
+            if state["inference_mode"] != self.entry["inference_mode"]:
+                self._enter_inference(state["inference_mode"], meta)
+        if _autocast(state) != _autocast(self.now):
+            self._enter_autocast(state, meta)
+        if state["grad_mode"] != self.now["grad_mode"]:
+            self._emit(torch._C._set_grad_enabled, (state["grad_mode"],), meta)
+        self.now = dict(state)
+
+    def leave(self) -> None:
+        self.switch_to(self.entry, {})
+
+    def _enter_autocast(self, state: State, meta: dict[str, Any]) -> None:
+        enabled, dtype, cache = _autocast(state)
+        self.autocast = self._emit(
+            torch.amp.autocast_mode._enter_autocast, ("cpu", dtype, enabled, cache), meta
+        )
+
+    def _leave_autocast(self) -> None:
+        if self.autocast is not None:
+            self._emit(torch.amp.autocast_mode._exit_autocast, (self.autocast,), {})
+            self.autocast = None
+            for key in ("autocast_cpu", "autocast_cpu_dtype", "autocast_cache"):
+                self.now[key] = self.entry[key]
+
+    def _enter_inference(self, enabled: bool, meta: dict[str, Any]) -> None:
+        self.grad_outside_inference = self.now["grad_mode"]
+        self.inference = self._emit(
+            torch.autograd.grad_mode._enter_inference_mode, (enabled,), meta
+        )
+        # Inference mode switches gradients with it, and leaving it puts back what was there.
+        self.now["grad_mode"] = not enabled
+        self.now["inference_mode"] = enabled
+
+    def _leave_inference(self) -> None:
+        if self.inference is not None:
+            self._emit(torch.autograd.grad_mode._exit_inference_mode, (self.inference,), {})
+            self.inference = None
+            self.now["grad_mode"] = self.grad_outside_inference
+            self.now["inference_mode"] = self.entry["inference_mode"]
+
+    def _emit(self, target: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> torch.fx.Node:
+        node = self.fx.call_function(target, args)
+        node.meta.update(meta)
+        return node
+
+
+def _autocast(state: State) -> tuple[bool, torch.dtype, bool]:
+    return state["autocast_cpu"], state["autocast_cpu_dtype"], state["autocast_cache"]
+
+
+def _identifier(name: str, fallback: str) -> str:
+    """``h`` for a name that the user gave; the fallback for a number (``0``)."""
+    return re.sub(r"\W", "_", name) if re.match(r"[^\W\d]", name) else fallback
+
+
+def _call_form(target: Any, args: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments as a person writes the call: keyword-only ones by name, defaults left out."""
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    schema = target._schema.arguments
+    for argument, value in zip(schema, args, strict=True):
+        if not argument.kwarg_only:
+            positional.append(value)
+        elif not _is_default(argument, value):
+            keyword[argument.name] = value
+    while positional and _is_default(schema[len(positional) - 1], positional[-1]):
+        positional.pop()
+    return positional, keyword
+
+
+def _is_default(argument: Any, value: Any) -> bool:
+    if not argument.has_default_value():
+        return False
+    default = argument.default_value
+    if isinstance(value, float) and isinstance(default, float):
+        return value.hex() == default.hex()  # tells -0.0 from 0.0
+    return type(value) is type(default) and value == default
+
+
+def _source_meta(node: _C.Node) -> dict[str, Any]:
+    meta: dict[str, Any] = {}
+    if (trace := node.stack_trace) is not None:
+        meta["stack_trace"] = trace
+    if scope := node.scope:
+        meta["nn_module_stack"] = OrderedDict(
+            (path, (path, _class_object(klass))) for path, klass in scope
+        )
+    return meta
+
+
+def _class_object(name: str) -> Any:
+    """The class of this qualified name if its module is loaded, else the name."""
+    module, _, qualname = name.rpartition(".")
+    found: Any = sys.modules.get(module)
+    found = getattr(found, qualname, None)
+    return found if isinstance(found, type) else name
+
+
+# -- fake values --
+
+_UNKNOWN = object()
+
+
+def _propagate(
+    module: torch.fx.GraphModule, graph: _C.Graph, examples: Sequence[Any] | None
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    if examples is None:
+        inputs = [_fake_of_type(value, mode) for value in graph.inputs]
+    else:
+        inputs = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in examples]
+    with entry_state(graph.entry_state), mode:
+        _FakeValues(module).run(*inputs)
+
+
+def _fake_of_type(value: _C.Value, mode: Any) -> Any:
+    if value.kind != "tensor" or None in value.shape:
+        return _UNKNOWN
+    with mode:
+        floating = value.dtype.is_floating_point or value.dtype.is_complex
+        return torch.empty(
+            value.shape,
+            dtype=value.dtype,
+            device=value.device,
+            requires_grad=value.requires_grad and floating,
+        )
+
+
+class _FakeValues(torch.fx.Interpreter):
+    """Fills ``meta`` where the value can be known without data; goes on where it cannot."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        if n.op == "output" or any(leaf is _UNKNOWN for leaf in leaves):
+            return _UNKNOWN
+        try:
+            result = super().run_node(n)
+        except Exception:  # noqa: BLE001  data-dependent, or an op without a rule for fake tensors
+            return _UNKNOWN
+        if n.target not in _STATE_CALLS and result is not _UNKNOWN:
+            n.meta["val"] = n.meta["example_value"] = result
+            if isinstance(result, torch.Tensor):
+                from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+                n.meta["tensor_meta"] = _extract_tensor_metadata(result)
+        return result
+
+
+_STATE_CALLS = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.amp.autocast_mode._enter_autocast,
+        torch.amp.autocast_mode._exit_autocast,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.autograd.grad_mode._exit_inference_mode,
+    }
+)
