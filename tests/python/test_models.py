@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from fixtures.models import MODELS, Case, available
 from fixtures.subject import EAGER, frametap
-from torch import Tensor, nn
 
 MODES = ["eval", "train"]
 ONE_GRAPH = [case for case in MODELS.values() if case.one_graph]
@@ -26,7 +27,15 @@ def assert_same(got: Any, want: Any, where: str) -> None:
     assert type(got) is type(want), f"{where}: {type(got)} is not {type(want)}"
     if isinstance(want, Tensor):
         assert got.requires_grad == want.requires_grad, where
-        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, check_stride=True, msg=lambda m: f"{where}: {m}")
+        torch.testing.assert_close(
+            got,
+            want,
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+            check_stride=True,
+            msg=lambda m: f"{where}: {m}",
+        )
     elif isinstance(want, dict):
         assert list(got) == list(want), where
         for key in want:
@@ -42,7 +51,9 @@ def assert_same(got: Any, want: Any, where: str) -> None:
         assert got == want, where
 
 
-def step(case: Case, model: Any, module: nn.Module, batch: int, backward: bool) -> tuple[Any, dict[str, Tensor]]:
+def step(
+    case: Case, model: Any, module: nn.Module, batch: int, backward: bool
+) -> tuple[Any, dict[str, Tensor]]:
     """One call, as a user makes it, from a fixed random state; with the gradients of all parameters."""
     torch.manual_seed(7)
     module.zero_grad(set_to_none=True)

@@ -1,0 +1,64 @@
+"""Every program of this folder, captured and plain, on each backend that must not change results."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pytest
+
+from fixtures.subject import EAGER, frametap
+
+from .harness import Difference, Program, all_programs, compare, plain
+
+BACKENDS = os.environ.get(
+    "FRAMETAP_TEST_BACKENDS", "native" if EAGER else "native,reference"
+).split(",")
+PROGRAMS = all_programs()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_same(program: Program, backend: str) -> None:
+    capture = plain if EAGER else functools.partial(frametap.compile, backend=backend)
+    plain_run, captured_run = compare(program, capture)
+    plain_run.close()
+    captured_run.close()
+
+
+def test_there_are_enough_programs() -> None:
+    assert len(PROGRAMS) >= 120
+
+
+SEES = {
+    "a value": ("def f(x):\n    return x + 1", "def f(x):\n    return x + 2"),
+    "a type": ("def f(x):\n    return [x]", "def f(x):\n    return (x,)"),
+    "an alias": ("def f(x):\n    return x", "def f(x):\n    return x.clone()"),
+    "a mutation": ("def f(x):\n    return x.add(1)", "def f(x):\n    return x.add_(1).clone()"),
+    "printing": ("def f(x):\n    print(1)", "def f(x):\n    pass"),
+    "a line": ("def f(x):\n    raise ValueError", "def f(x):\n\n    raise ValueError"),
+    "a global": ("n = 0\ndef f(x):\n    pass", "n = 0\ndef f(x):\n    global n; n += 1"),
+    "random state": ("def f(x):\n    pass", "def f(x):\n    torch.rand(1); return None"),
+    "a gradient": (
+        "def f(x):\n    return x.requires_grad_().sum()",
+        "def f(x):\n    return x.requires_grad_().sum().detach()",
+    ),
+    "key order": ("def f(x):\n    return {1: 1, 2: 2}", "def f(x):\n    return {2: 2, 1: 1}"),
+    "a zero's sign": ("def f(x):\n    return 0.0", "def f(x):\n    return -0.0"),
+}
+
+
+@pytest.mark.parametrize("what", SEES)
+def test_the_harness_sees(what: str) -> None:
+    """A harness that never complains proves nothing: here the second run executes another program."""
+    one, other = SEES[what]
+    call = "f(ones(2))" + ("  # raises ValueError" if "raise" in one else "")
+    programs = [Program(what, "same.txt", code, 1, call, 9) for code in (one, other)]
+
+    def wrong(f: object, **_: object) -> object:
+        names = f.__globals__  # type: ignore[attr-defined]
+        exec(compile(programs[1].code, "same.txt", "exec"), names)  # noqa: S102 - a test program
+        return names["f"]
+
+    with pytest.raises(Difference):
+        compare(programs[0], wrong)
