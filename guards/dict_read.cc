@@ -1,0 +1,104 @@
+#include "guards/dict_read.h"
+
+#include "guards/watch.h"
+
+namespace frametap {
+
+namespace {
+
+// Types whose equality and hash are CPython's own, all the way down.
+bool IsBuiltinKey(PyObject* o, int depth = 4) {
+  if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
+      PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
+    return true;
+  }
+  if (!PyTuple_CheckExact(o) || depth == 0) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+    if (!IsBuiltinKey(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+  }
+  return true;
+}
+
+// Functions, types without a metaclass of their own, modules …: equal only if identical, on both sides of ==.
+bool ComparesByIdentity(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  return type->tp_richcompare == PyBaseObject_Type.tp_richcompare || type->tp_richcompare == nullptr;
+}
+
+// `b''  == ''` warns under -b, which runs Python code.
+bool MixesBytesAndStr(PyObject* a, PyObject* b) {
+  return (PyBytes_Check(a) && PyUnicode_Check(b)) || (PyUnicode_Check(a) && PyBytes_Check(b));
+}
+
+}  // namespace
+
+Key Key::Of(PyObject* object, PyObject* dict) {
+  Key key;
+  key.object = Ref<>::New(object);
+  key.is_str = PyUnicode_CheckExact(object);
+  if (IsBuiltinKey(object)) {
+    key.hash = PyObject_Hash(object);
+    return key;
+  }
+  if (dict == nullptr || !PyDict_Check(dict)) return key;
+  Py_ssize_t at = 0;
+  PyObject *other, *value;
+  Py_hash_t hash;
+  while (_PyDict_Next(dict, &at, &other, &value, &hash)) {
+    if (other == object) {
+      key.hash = hash;
+      break;
+    }
+  }
+  return key;
+}
+
+Found SameKey(PyObject* a, PyObject* b) {
+  if (a == b) return Found::kYes;
+  if (IsBuiltinKey(a) && IsBuiltinKey(b)) {
+    if (MixesBytesAndStr(a, b) || PyTuple_CheckExact(a) != PyTuple_CheckExact(b)) return Found::kNo;
+    if (PyTuple_CheckExact(a)) {
+      if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return Found::kNo;
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
+        const Found same = SameKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
+        if (same != Found::kYes) return same;
+      }
+      return Found::kYes;
+    }
+    return PyObject_RichCompareBool(a, b, Py_EQ) == 1 ? Found::kYes : Found::kNo;
+  }
+  const bool a_settled = IsBuiltinKey(a) || ComparesByIdentity(a);
+  const bool b_settled = IsBuiltinKey(b) || ComparesByIdentity(b);
+  return a_settled && b_settled ? Found::kNo : Found::kDoubt;
+}
+
+Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
+  PyObject* wanted = key.object.get();
+  if (HasOnlyExactStrKeys(dict)) {
+    if (key.is_str) {
+      *value = _PyDict_GetItem_KnownHash(dict, wanted, key.hash);
+      return *value != nullptr ? Found::kYes : Found::kNo;
+    }
+    if (IsBuiltinKey(wanted)) return Found::kNo;
+  }
+  Py_ssize_t at = 0;
+  PyObject *other, *found;
+  Py_hash_t hash;
+  Found answer = Found::kNo;
+  while (_PyDict_Next(dict, &at, &other, &found, &hash)) {
+    if (other == wanted) {
+      *value = found;
+      return Found::kYes;
+    }
+    if (key.hash != -1 && hash != key.hash) continue;
+    const Found same = SameKey(other, wanted);
+    if (same == Found::kYes) {
+      *value = found;
+      return Found::kYes;
+    }
+    if (same == Found::kDoubt) answer = Found::kDoubt;
+  }
+  return answer;
+}
+
+}  // namespace frametap

@@ -1,0 +1,30 @@
+// Reading dicts by key without running code of a user.
+//   D1  A key is found by identity, or by hash and equality where both keys are of built-in immutable types. Where only
+//       another type's __eq__ could tell, the answer is kDoubt.
+//   D2  The error indicator is not touched.
+#pragma once
+
+#include <Python.h>
+
+#include "guards/ref.h"
+
+namespace frametap {
+
+enum class Found : uint8_t { kNo, kYes, kDoubt };
+
+struct Key {
+  Ref<> object;
+  Py_hash_t hash = -1;  // -1: not known; then only identity can find it
+  bool is_str = false;  // exact
+
+  // `dict` (may be null) is where the key was read: it knows the hash of keys of any type.
+  static Key Of(PyObject* object, PyObject* dict);
+};
+
+// `dict`: a dict or an instance of a subclass, whose overrides are not asked.
+Found DictGet(PyObject* dict, const Key& key, PyObject** value);
+
+// Equality of keys as a dict sees it (1 == 1.0 == True); kDoubt as in D1.
+Found SameKey(PyObject* a, PyObject* b);
+
+}  // namespace frametap

@@ -1,0 +1,24 @@
+// Value: equality of immutable values without running code of a user.
+//   E1  Equal means: same exact type and same value; floats bit by bit, containers element by element in iteration order.
+//   E2  An object of any other type equals only itself.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+
+namespace frametap {
+
+// None, Ellipsis, bool, int, float, complex, str, bytes, torch dtype, device, layout, memory format, and slices, tuples,
+// frozensets and torch.Size of these.
+bool IsPlainValue(PyObject* object);
+
+// E1, E2. Neither raises nor allocates (but for ints beyond 64 bits, which CPython compares).
+bool SameValue(PyObject* a, PyObject* b);
+
+// Short text without addresses: `3`, `'mean'`, `torch.float32`, `torch.nn.functional.relu`, `Model object`.
+// Runs no code of a user; leaves the error indicator as it was.
+std::string ShortRepr(PyObject* object);
+std::string TypeName(PyTypeObject* type);  // `Model`: without module and enclosing scopes
+
+}  // namespace frametap

@@ -1,0 +1,98 @@
+// World: the state of the thread, read from torch's thread-local variables without a call into Python.
+#include "guards/kinds/world.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include "absl/strings/str_cat.h"
+#include "ir/type.h"
+
+// Its header includes all of ATen.
+namespace at::autocast {
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+}
+
+namespace frametap {
+
+namespace {
+
+// Included by the functions that make the state active: functorch's levels, torch.jit.trace, functionalization.
+constexpr c10::DispatchKeySet kForeignLayers({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                              c10::DispatchKey::Tracer, c10::DispatchKey::Functionalize});
+
+std::string OnOff(const char* name, bool on) {
+  return absl::StrCat(name, on ? "(on)" : "(off)");
+}
+
+std::string Named(const char* name, int8_t dtype) {
+  return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
+}
+
+}  // namespace
+
+WorldState WorldState::Now() {
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  // A device's autocast is on where its key is not excluded; other devices' autocast is not modelled.
+  const c10::DispatchKeySet autocast_on = c10::autocast_dispatch_keyset - keys.excluded_;
+  const c10::DispatchKeySet cpu_autocast(c10::DispatchKey::AutocastCPU);
+
+  WorldState state{};
+  state.grad_mode = autograd.get_grad_mode();
+  state.inference_mode = autograd.get_inference_mode();
+  state.autocast_cpu = autocast_on.has(c10::DispatchKey::AutocastCPU);
+  state.autocast_dtype =
+      state.autocast_cpu ? static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU)) : int8_t{-1};
+  state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
+  state.deterministic = at::globalContext().deterministicAlgorithms();
+  state.modes_active = keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
+                       c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+                       at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+                       at::impl::PythonTorchFunctionTLS::get_disabled_state() !=
+                           at::impl::TorchFunctionDisabledState::ENABLED;
+  return state;
+}
+
+std::vector<std::string> StateWords(const WorldState& state) {
+  std::vector<std::string> words = {OnOff("grad_mode", state.grad_mode)};
+  if (state.inference_mode) words.push_back("inference_mode(on)");
+  words.push_back(state.autocast_cpu ? Named("autocast", state.autocast_dtype) : "autocast(off)");
+  if (state.default_dtype != static_cast<int8_t>(c10::ScalarType::Float)) {
+    words.push_back(Named("default_dtype", state.default_dtype));
+  }
+  if (state.deterministic) words.push_back("deterministic(on)");
+  if (state.modes_active) words.push_back("modes(on)");
+  return words;
+}
+
+bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report) {
+  const auto tell = [&](std::string wanted, std::string seen) {
+    report->source = "state";
+    report->why = absl::StrCat(seen, " != ", wanted);
+    std::swap(report->want, wanted);
+    std::swap(report->got, seen);
+    return true;
+  };
+  const auto autocast = [](const WorldState& s) {
+    return s.autocast_cpu ? Named("autocast", s.autocast_dtype) : std::string("autocast(off)");
+  };
+  if (want == got) return false;
+  if (want.grad_mode != got.grad_mode) return tell(OnOff("grad_mode", want.grad_mode), OnOff("grad_mode", got.grad_mode));
+  if (want.inference_mode != got.inference_mode) {
+    return tell(OnOff("inference_mode", want.inference_mode), OnOff("inference_mode", got.inference_mode));
+  }
+  if (autocast(want) != autocast(got)) return tell(autocast(want), autocast(got));
+  if (want.default_dtype != got.default_dtype) {
+    return tell(Named("default_dtype", want.default_dtype), Named("default_dtype", got.default_dtype));
+  }
+  if (want.deterministic != got.deterministic) {
+    return tell(OnOff("deterministic", want.deterministic), OnOff("deterministic", got.deterministic));
+  }
+  return tell(OnOff("modes", want.modes_active), OnOff("modes", got.modes_active));
+}
+
+}  // namespace frametap

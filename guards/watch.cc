@@ -1,0 +1,54 @@
+#include "guards/watch.h"
+
+#include <cstddef>
+
+#include "guards/ref.h"
+
+static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11, "version tags and the layout of dict keys are those of 3.11");
+
+namespace frametap {
+
+namespace {
+
+// The first fields of CPython's _dictkeysobject. Its header is internal and does not compile beside torch's.
+struct KeysPrefix {
+  Py_ssize_t refcnt;
+  uint8_t log2_size;
+  uint8_t log2_index_bytes;
+  uint8_t kind;  // 0: any keys; 1, 2: exact strings only
+};
+
+uint8_t KindOf(PyObject* dict) {
+  return reinterpret_cast<KeysPrefix*>(reinterpret_cast<PyDictObject*>(dict)->ma_keys)->kind;
+}
+
+// A build of Python with another layout must give slow look-ups, not wrong ones.
+bool LayoutIsAsExpected() {
+  Ref<> strings = Ref<>::Steal(PyDict_New());
+  Ref<> numbers = Ref<>::Steal(PyDict_New());
+  Ref<> name = Ref<>::Steal(PyUnicode_FromString("x"));
+  Ref<> number = Ref<>::Steal(PyLong_FromLong(1));
+  if (!strings || !numbers || !name || !number || PyDict_SetItem(strings.get(), name.get(), Py_None) < 0 ||
+      PyDict_SetItem(numbers.get(), number.get(), Py_None) < 0) {
+    PyErr_Clear();
+    return false;
+  }
+  return KindOf(strings.get()) == 1 && KindOf(numbers.get()) == 0;
+}
+
+}  // namespace
+
+bool HasOnlyExactStrKeys(PyObject* dict) {
+  static const bool as_expected = LayoutIsAsExpected();
+  return as_expected && KindOf(dict) != 0;
+}
+
+uint32_t TypeVersion(PyTypeObject* type) {
+  if ((type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) == 0) {
+    static PyObject* const name = PyUnicode_InternFromString("__init__");  // any name: a look-up assigns the version
+    _PyType_Lookup(type, name);
+  }
+  return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) != 0 ? type->tp_version_tag : 0;
+}
+
+}  // namespace frametap
