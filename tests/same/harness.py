@@ -124,7 +124,7 @@ class Observation:
     """All that can be seen after one statement."""
 
     statement: str
-    outcome: str
+    result: Any
     lines: list[str]
 
 
@@ -224,10 +224,9 @@ class Run:
                 describer.add(name, value)
         describer.lines += _world()
         text = ast.unparse(statement) + (f"  # call {repeat + 1}" if is_call else "")
-        outcome = describer.lines[0] if is_call else ""
         if error is not None:
             _forget_frames(error)
-        observation = Observation(text, outcome, describer.lines)
+        observation = Observation(text, result, describer.lines)
         self.observations.append(observation)
         return observation
 
@@ -270,6 +269,7 @@ class Run:
         self._names.clear()
         self._originals.clear()
         self.captured.clear()
+        self.observations.clear()
 
 
 def is_repeated(statement: ast.stmt) -> bool:
