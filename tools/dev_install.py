@@ -12,6 +12,7 @@ Each step does nothing where its result is there already.
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import tomllib
@@ -45,7 +46,8 @@ def write_entry_points() -> None:
         lines.append(f"[{group}]")
         lines += [f"{name} = {target}" for name, target in entries.items()]
     folder = ROOT / "python" / "frametap.egg-info"
-    version = project.get("version", "0+checkout")
+    code = (PACKAGE / "_version.py").read_text()
+    version = re.search(r'^__version__ = "(.+)"$', code, re.MULTILINE)[1]
     write_if_changed(
         folder / "PKG-INFO", f"Metadata-Version: 2.1\nName: frametap\nVersion: {version}\n"
     )
