@@ -1,0 +1,708 @@
+"""Programs in files: what ``frametap.save`` writes and ``frametap.load`` runs, without capture and
+without the source code of the model.
+
+A **program** is a set of straight-line **blocks**. A block is one graph; its **exit** says what comes
+next. Between blocks there is a **state**: slots (names) with values. Running goes like this:
+
+    bind the arguments to slots, named as the parameters
+    loop: the first block of the candidates whose checks hold
+          graph(inputs) -> slots named in `outputs`
+          exit: Return -> build the result; Jump, Branch -> the next candidates, with new slots
+
+A1  A file is complete or absent: it is written beside its place and renamed.
+A2  What is read is checked before it is used: format, versions, checksums, graphs. No code is loaded.
+A3  A call is refused, with the argument's name, unless it is one of those that the checks describe.
+A4  Slots do not outlive a jump except those that it assigns; `state` slots outlive the call.
+
+The file is a zip: ``manifest.json`` (versions, blocks, checksums), ``graphs/N.txt`` (text form),
+``tensors.pt`` (``torch.save``, readable with ``weights_only``).
+
+Not here: making a program from captured segments (``_save.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias, get_args
+
+import torch
+
+from frametap import _C
+from frametap._errors import ArtifactError, GraphError
+from frametap._version import __version__
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Block",
+    "Branch",
+    "Check",
+    "Const",
+    "Dict",
+    "EqualTo",
+    "Jump",
+    "Keys",
+    "Length",
+    "List",
+    "LoadedProgram",
+    "Number",
+    "Operand",
+    "Parameter",
+    "Program",
+    "Ref",
+    "Relation",
+    "Return",
+    "TensorLike",
+    "Tuple",
+    "load_program",
+    "save_program",
+]
+
+FORMAT = "frametap program"
+FORMAT_VERSION = 1
+
+
+# -- operands: where a value comes from --
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What is in a slot, or a weight, and the way from there.
+
+    ``path``: steps ``("item", key)`` (index or dict key), ``("attr", name)``, ``("size", i)``,
+    ``("stride", i)``, ``("length", 0)``.
+    """
+
+    name: str
+    path: tuple[tuple[str, Any], ...] = ()
+    weight: bool = False  # a name in Program.weights, else a slot
+
+    def __post_init__(self) -> None:
+        if unknown := {step for step, _ in self.path} - _STEPS.keys():
+            raise ValueError(f"a path has no step {unknown.pop()!r}")
+
+    def __str__(self) -> str:
+        text = self.name
+        for step, key in self.path:
+            if step == "item":
+                text += f"[{key!r}]"
+            elif step == "attr":
+                text += f".{key}"
+            elif step == "length":
+                text = f"len({text})"
+            else:
+                text += f".{step}({key})"
+        return text
+
+
+@dataclass(frozen=True)
+class Const:
+    """None, a bool, int, float, complex, str, bytes, dtype or device."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Tuple:
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class List:
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Dict:
+    """A dict whose keys are constants; order is kept."""
+
+    keys: tuple[Const, ...]
+    values: tuple[Operand, ...]
+
+
+Operand: TypeAlias = Ref | Const | Tuple | List | Dict
+
+
+# -- checks: which values a block was recorded for --
+
+
+@dataclass(frozen=True)
+class TensorLike:
+    """A tensor of this dtype and rank; ``None`` in ``shape`` is any size."""
+
+    dtype: torch.dtype
+    shape: tuple[int | None, ...]
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        return f"a tensor of {_short(self.dtype)} [{sizes}] on {self.device}"
+
+    def refusal(self, value: Any) -> str | None:
+        if not isinstance(value, torch.Tensor):
+            return type(value).__name__
+        sizes = tuple(value.shape)
+        same = len(sizes) == len(self.shape) and all(
+            want is None or want == got for want, got in zip(self.shape, sizes, strict=True)
+        )
+        if same and value.dtype == self.dtype and str(value.device) == self.device:
+            return None
+        return f"a tensor of {_short(value.dtype)} {list(sizes)} on {value.device}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """Any number of this type: "int", "float" or "bool"."""
+
+    type: str
+
+    def __str__(self) -> str:
+        return f"a number of type {self.type}"
+
+    def refusal(self, value: Any) -> str | None:
+        return None if type(value).__name__ == self.type else _described(value)
+
+
+@dataclass(frozen=True)
+class EqualTo:
+    """This very constant, by type and value."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+    def refusal(self, value: Any) -> str | None:
+        same = type(value) is type(self.value) and _bits(value) == _bits(self.value)
+        return None if same else _described(value)
+
+
+@dataclass(frozen=True)
+class Length:
+    """A container of this type ("tuple", "list", "dict") and length."""
+
+    type: str
+    length: int
+
+    def __str__(self) -> str:
+        return f"a {self.type} of length {self.length}"
+
+    def refusal(self, value: Any) -> str | None:
+        if type(value).__name__ != self.type:
+            return _described(value)
+        return None if len(value) == self.length else f"a {self.type} of length {len(value)}"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A dict with these keys, in this order."""
+
+    keys: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"a dict with the keys {list(self.keys)}"
+
+    def refusal(self, value: Any) -> str | None:
+        if not isinstance(value, dict):
+            return _described(value)
+        return None if tuple(value) == self.keys else f"a dict with the keys {list(value)}"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A number that compares so (``op``: "<", "<=", "==", "!=", ">", ">=") with a constant."""
+
+    op: str
+    number: float
+
+    def __post_init__(self) -> None:
+        if self.op not in _COMPARE:
+            raise ValueError(f"a relation has no operator {self.op!r}")
+
+    def __str__(self) -> str:
+        return f"a number {self.op} {self.number}"
+
+    def refusal(self, value: Any) -> str | None:
+        if isinstance(value, bool | int | float) and _COMPARE[self.op](value, self.number):
+            return None
+        return _described(value)
+
+
+@dataclass(frozen=True)
+class Check:
+    """The value at ``of`` must be as ``want`` says."""
+
+    of: Ref
+    want: TensorLike | Number | EqualTo | Length | Keys | Relation
+
+
+# -- blocks --
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Go on at the first of ``blocks`` whose checks hold, with these slots and no others."""
+
+    blocks: tuple[str, ...]
+    slots: Mapping[str, Operand] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """``bool(on)`` chooses the jump."""
+
+    on: Operand
+    if_true: Jump
+    if_false: Jump
+
+
+@dataclass(frozen=True)
+class Return:
+    """The call's result; ``state`` gives state slots their values for the next call."""
+
+    result: Operand
+    state: Mapping[str, Operand] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A graph, where its inputs come from, the slots of its outputs, and what comes next."""
+
+    name: str
+    graph_text: str
+    exit: Return | Jump | Branch
+    constants: tuple[torch.Tensor, ...] = ()  # in the text's order
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the call; ``kind``: a name of ``inspect.Parameter``'s kinds."""
+
+    name: str
+    kind: str = "POSITIONAL_OR_KEYWORD"
+    default: Const | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """Blocks, where a call begins (candidates, as in Jump), its parameters, and what persists."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    entry: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    state: Mapping[str, Const] = field(default_factory=dict)
+
+
+_COMPARE = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+_STEPS = {
+    "item": lambda value, key: value[key],
+    "attr": getattr,
+    "size": lambda value, i: value.size(i),
+    "stride": lambda value, i: value.stride(i),
+    "length": lambda value, _: len(value),
+}
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {_short(value.dtype)} {list(value.shape)}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def _bits(value: Any) -> Any:
+    """Equal exactly if the values are the same: 0.0 is not -0.0, and nan is nan."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, complex):
+        return value.real.hex(), value.imag.hex()
+    return value
+
+
+# -- JSON --
+
+_NODES: tuple[type, ...] = (
+    *get_args(Operand),
+    *(TensorLike, Number, EqualTo, Length, Keys, Relation, Check),
+    *(Jump, Branch, Return, Block, Parameter),
+)
+_NODE_OF = {node.__name__: node for node in _NODES}
+
+
+def _encode(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, torch.dtype):
+        return {"dtype": _short(value)}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {"map": [[_encode(k), _encode(v)] for k, v in value.items()]}
+    if isinstance(value, _NODES):
+        skip = ("graph_text", "constants") if isinstance(value, Block) else ()
+        fields = [f.name for f in dataclasses.fields(value) if f.name not in skip]
+        return {type(value).__name__: {name: _encode(getattr(value, name)) for name in fields}}
+    raise ArtifactError(
+        f"save: a value of type {type(value).__name__} cannot be written to a file; "
+        "only None, numbers, strings, bytes, dtypes, devices and tensors can"
+    )
+
+
+def _decode(value: Any, **more: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "float":
+        return float.fromhex(content)
+    if tag == "complex":
+        return complex(*map(float.fromhex, content))
+    if tag == "bytes":
+        return bytes.fromhex(content)
+    if tag == "dtype":
+        return _known_dtype(content)
+    if tag == "device":
+        return torch.device(content)
+    if tag == "map":
+        return {_decode(k): _decode(v) for k, v in content}
+    fields = {name: _decode(item) for name, item in content.items()}
+    return _NODE_OF[tag](**fields, **more)
+
+
+def _known_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{name} is no dtype")
+    return dtype
+
+
+# -- files --
+
+
+def save_program(path: str | os.PathLike[str], program: Program) -> None:
+    """Writes the program; an existing file is replaced only by a complete one."""
+    LoadedProgram(program)  # what could not be loaded again is not written
+    target = Path(path)
+    graphs = {f"graphs/{i}.txt": block.graph_text for i, block in enumerate(program.blocks)}
+    tensors = io.BytesIO()
+    torch.save(
+        {
+            "weights": {name: _plain(tensor) for name, tensor in program.weights.items()},
+            "constants": [[_plain(t) for t in block.constants] for block in program.blocks],
+        },
+        tensors,
+    )
+    files = {name: text.encode() for name, text in graphs.items()}
+    files["tensors.pt"] = tensors.getvalue()
+    manifest = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "frametap_version": __version__,
+        "torch_version": str(torch.__version__),
+        "name": program.name,
+        "parameters": _encode(program.parameters),
+        "entry": list(program.entry),
+        "state": _encode(program.state),
+        "blocks": _encode(program.blocks),
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("manifest.json", json.dumps(manifest, indent=1, allow_nan=False))
+        for name, data in files.items():
+            archive.writestr(name, data)
+    try:
+        _write_at_once(target, content.getbuffer())
+    except OSError as error:
+        raise ArtifactError(f"save: {target} cannot be written: {error.strerror}") from error
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach()  # a Parameter, or a tensor with a graph behind it, is saved as its data
+
+
+def _write_at_once(target: Path, content: memoryview) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load_program(path: str | os.PathLike[str]) -> LoadedProgram:
+    """The program in the file, compiled and ready to be called."""
+    source = Path(path)
+    try:
+        with zipfile.ZipFile(source) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+    except FileNotFoundError as error:
+        raise ArtifactError(f"load: there is no file {source}") from error
+    except OSError as error:
+        raise ArtifactError(f"load: {source} cannot be read: {error.strerror}") from error
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        _refuse(source, f"it is damaged, or was not written by frametap.save ({error})", error)
+    manifest = _manifest(source, files)
+    for name, digest in manifest["sha256"].items():
+        if name not in files or hashlib.sha256(files[name]).hexdigest() != digest:
+            _refuse(source, f"it is damaged: {name} is not what was written")
+    try:
+        tensors = torch.load(io.BytesIO(files["tensors.pt"]), weights_only=True, map_location="cpu")
+        blocks = tuple(
+            _decode(
+                block,
+                graph_text=files[f"graphs/{i}.txt"].decode(),
+                constants=tuple(tensors["constants"][i]),
+            )
+            for i, block in enumerate(manifest["blocks"])
+        )
+        program = Program(
+            name=manifest["name"],
+            parameters=_decode(manifest["parameters"]),
+            entry=tuple(manifest["entry"]),
+            blocks=blocks,
+            weights=tensors["weights"],
+            state=_decode(manifest["state"]),
+        )
+    except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
+        _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
+    try:
+        return LoadedProgram(program)
+    except ArtifactError as error:
+        _refuse(source, str(error), error)
+
+
+def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    try:
+        manifest = json.loads(files["manifest.json"])
+        if manifest["format"] != FORMAT:
+            raise KeyError("format")
+    except (KeyError, TypeError, ValueError) as error:
+        _refuse(source, "it was not written by frametap.save (no manifest of its format)", error)
+    version = manifest.get("format_version")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        _refuse(
+            source,
+            f"its format version is {version}, this frametap ({__version__}) reads up to "
+            f"{FORMAT_VERSION}; use the frametap that wrote it "
+            f"({manifest.get('frametap_version')}) or a newer one",
+        )
+    wrote, runs = str(manifest.get("torch_version")), str(torch.__version__)
+    if wrote.split(".")[:2] != runs.split(".")[:2]:
+        _refuse(
+            source,
+            f"it was written with torch {wrote}, this is torch {runs}; operators may differ: "
+            f"save the program again with torch {runs}",
+        )
+    missing = {"name", "parameters", "entry", "state", "blocks", "sha256"} - manifest.keys()
+    if missing:
+        _refuse(source, f"it is damaged: its manifest lacks {', '.join(sorted(missing))}")
+    return manifest
+
+
+def _refuse(source: Path, why: str, cause: BaseException | None = None) -> NoReturn:
+    raise ArtifactError(f"load: {source} cannot be loaded: {why}") from cause
+
+
+# -- running --
+
+
+class LoadedProgram:
+    """A program that can be called: ``program(*args, **kwargs)`` as the captured function was."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._blocks = {block.name: block for block in program.blocks}
+        self._signature = _signature(program)
+        self._state = {name: const.value for name, const in program.state.items()}
+        backend = _C.native_backend()
+        self._compiled = {block.name: _compile(block, backend) for block in program.blocks}
+        _check_names(program)
+
+    def __repr__(self) -> str:
+        return f"<frametap program {self.program.name}{self._signature}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self._signature
+
+    def graphs(self) -> dict[str, str]:
+        """The text of each block's graph."""
+        return {block.name: block.graph_text for block in self.program.blocks}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, and what else persists between calls."""
+        return {**self.program.weights, **self._state}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArtifactError(
+                f"{self.program.name}: {error}; the call is {self.program.name}{self._signature}"
+            ) from None
+        bound.apply_defaults()
+        slots = {**self._state, **bound.arguments}
+        block = self._choose(self.program.entry, slots, "the call")
+        while True:
+            inputs = [self._value(operand, slots) for operand in block.inputs]
+            results = self._compiled[block.name].run(inputs)
+            slots.update(zip(block.outputs, results, strict=True))
+            way_out = block.exit
+            if isinstance(way_out, Return):
+                result = self._value(way_out.result, slots)
+                self._state.update(
+                    {name: self._value(operand, slots) for name, operand in way_out.state.items()}
+                )
+                return result
+            if isinstance(way_out, Branch):
+                way_out = way_out.if_true if self._value(way_out.on, slots) else way_out.if_false
+            kept = {name: slots[name] for name in self._state}
+            slots = kept | {
+                name: self._value(operand, slots) for name, operand in way_out.slots.items()
+            }
+            block = self._choose(way_out.blocks, slots, f"what follows block {block.name!r}")
+
+    def _choose(self, names: Sequence[str], slots: Mapping[str, Any], where: str) -> Block:
+        refusals = []
+        for name in names:
+            refusal = self._first_refusal(self._blocks[name], slots)
+            if refusal is None:
+                return self._blocks[name]
+            if refusal not in refusals:
+                refusals.append(refusal)
+        detail = "".join(f"\n  {refusal}" for refusal in refusals)
+        raise ArtifactError(
+            f"{self.program.name}: {where} is none of those that were saved:{detail}\n"
+            "  call the original with such arguments before saving it, or change the arguments"
+        )
+
+    def _first_refusal(self, block: Block, slots: Mapping[str, Any]) -> str | None:
+        for check in block.checks:
+            try:
+                value = self._value(check.of, slots)
+            except (AttributeError, IndexError, KeyError, TypeError):
+                return f"argument {check.of}: {check.want} expected, and there is none"
+            got = check.want.refusal(value)
+            if got is not None:
+                return f"argument {check.of}: {check.want} expected, got {got}"
+        return None
+
+    def _value(self, operand: Operand, slots: Mapping[str, Any]) -> Any:
+        if isinstance(operand, Const):
+            return operand.value
+        if isinstance(operand, Tuple):
+            return tuple(self._value(item, slots) for item in operand.items)
+        if isinstance(operand, List):
+            return [self._value(item, slots) for item in operand.items]
+        if isinstance(operand, Dict):
+            values = (self._value(item, slots) for item in operand.values)
+            return dict(zip((key.value for key in operand.keys), values, strict=True))
+        value = (self.program.weights if operand.weight else slots)[operand.name]
+        for step, key in operand.path:
+            value = _STEPS[step](value, key)
+        return value
+
+
+def _signature(program: Program) -> inspect.Signature:
+    try:
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    parameter.name,
+                    getattr(inspect.Parameter, parameter.kind),
+                    default=inspect.Parameter.empty
+                    if parameter.default is None
+                    else parameter.default.value,
+                )
+                for parameter in program.parameters
+            ]
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArtifactError(f"the parameters are no signature: {error}") from error
+
+
+def _compile(block: Block, backend: _C.Backend) -> _C.Executable:
+    try:
+        graph = _C.parse_graph(block.graph_text, block.constants)
+        _C.verify(graph)
+    except GraphError as error:
+        raise ArtifactError(f"the graph of block {block.name!r} is wrong: {error}") from error
+    for what, given, wanted in (
+        ("inputs", block.inputs, graph.inputs),
+        ("outputs", block.outputs, graph.outputs),
+    ):
+        if len(given) != len(wanted):
+            raise ArtifactError(
+                f"block {block.name!r} names {len(given)} {what}, its graph has {len(wanted)}"
+            )
+    return _C.compile(backend, graph)
+
+
+def _check_names(program: Program) -> None:
+    """Blocks and weights that are referred to exist. Slots are known only when it runs."""
+    blocks = {block.name for block in program.blocks}
+    if len(blocks) != len(program.blocks):
+        raise ArtifactError("two blocks have the same name")
+
+    def follow(item: Any, where: str) -> None:
+        targets = item.blocks if isinstance(item, Jump) else ()
+        for name in targets:
+            if name not in blocks:
+                raise ArtifactError(f"{where} goes on at block {name!r}, which does not exist")
+        if isinstance(item, Ref) and item.weight and item.name not in program.weights:
+            raise ArtifactError(f"{where} uses the weight {item.name!r}, which does not exist")
+        if isinstance(item, Mapping):
+            item = tuple(item.values())
+        if isinstance(item, tuple):
+            for part in item:
+                follow(part, where)
+        elif isinstance(item, _NODES):
+            for part in dataclasses.fields(item):
+                follow(getattr(item, part.name), where)
+
+    follow(Jump(program.entry), "the entry")
+    for block in program.blocks:
+        follow(block, f"block {block.name!r}")
