@@ -33,6 +33,15 @@ endif()
 if(FRAMETAP_BUILD_TESTS AND NOT Python_Development.Embed_FOUND)
   message(FATAL_ERROR "The tests embed Python, and ${Python_EXECUTABLE} has no libpython3.11: install python3.11-dev, or pass -DFRAMETAP_BUILD_TESTS=OFF.")
 endif()
+if(FRAMETAP_BUILD_TESTS AND Python_LIBRARIES MATCHES "\\.a$")
+  # A Python without a shared library: a program that embeds it carries it whole, and torch finds it there.
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+    "import sysconfig as s; print(*(s.get_config_var(v) or '' for v in ('MODLIBS', 'LIBS', 'SYSLIBS')))"
+    OUTPUT_VARIABLE python_needs OUTPUT_STRIP_TRAILING_WHITESPACE)
+  separate_arguments(python_needs)
+  target_link_options(Python::Python INTERFACE -no-pie LINKER:--export-dynamic)
+  target_link_libraries(Python::Python INTERFACE ${python_needs})
+endif()
 
 # -- D2, D3 --
 # torch's version and place are read without importing it: an import costs seconds at each configuration.
