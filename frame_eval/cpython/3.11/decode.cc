@@ -1,0 +1,58 @@
+// The only file beside opcode_tables.c that sees opcode.h: its macros are named CALL, COPY, SEND, CACHE …
+#include "frame_eval/cpython/3.11/decode.h"
+
+#include "opcode.h"
+
+extern "C" const uint8_t frametap_opcode_caches[256];
+extern "C" const uint8_t frametap_opcode_deopt[256];
+
+namespace frametap {
+
+namespace opcodes {
+#define PREFIX(NAME, KIND)
+#define UNSUPPORTED(NAME, REASON)
+#define MAP(NAME, HANDLER, ARGUMENT) Step HANDLER(Execution& m, int arg);
+#include "frame_eval/cpython/3.11/opcodes.def"
+#undef MAP
+#undef UNSUPPORTED
+#undef PREFIX
+}  // namespace opcodes
+
+namespace {
+
+Step HandOver(Execution&, int) { return Step::kHandOver; }
+
+struct Table {
+  Decoded rows[256];
+
+  Table() {
+    for (Decoded& row : rows) row = {HandOver, "unknown", "not an opcode of Python 3.11", 0, 0, Prefix::kNone};
+#define PREFIX(NAME, KIND) Set(NAME, {HandOver, #NAME, nullptr, NAME, 0, Prefix::KIND});
+#define UNSUPPORTED(NAME, REASON) Set(NAME, {HandOver, #NAME, REASON, NAME, 0, Prefix::kNone});
+#define MAP(NAME, HANDLER, ARGUMENT)                                                                                   \
+  Set(NAME, {[](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME,      \
+             nullptr, NAME, 0, Prefix::kNone});
+#include "frame_eval/cpython/3.11/opcodes.def"
+#undef MAP
+#undef UNSUPPORTED
+#undef PREFIX
+    // A specialised opcode has the row of the one it came from. Unused numbers map to 0 there.
+    for (int opcode = 1; opcode < 256; ++opcode) {
+      int plain = frametap_opcode_deopt[opcode];
+      if (plain != 0 && plain != opcode) rows[opcode] = rows[plain];
+    }
+  }
+
+  void Set(int opcode, Decoded row) {
+    row.caches = frametap_opcode_caches[opcode];
+    rows[opcode] = row;
+  }
+};
+
+const Table kTable;
+
+}  // namespace
+
+const Decoded* const kDecode = kTable.rows;
+
+}  // namespace frametap

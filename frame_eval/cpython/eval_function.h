@@ -1,0 +1,25 @@
+// PEP 523 as this version of CPython has it: the evaluation function of the interpreter, and what the hook asks of a frame.
+#pragma once
+
+#include <Python.h>
+
+struct _PyInterpreterFrame;
+
+namespace frametap {
+
+using EvalFunction = PyObject* (*)(PyThreadState*, _PyInterpreterFrame*, int throwing);
+
+EvalFunction EvalDefault();
+EvalFunction GetEvalFunction();
+void SetEvalFunction(EvalFunction function);
+
+bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
+
+struct FrameFacts {
+  PyCodeObject* code;
+  bool is_generator;  // a generator's or coroutine's frame
+  bool resumed;       // it has run before
+};
+FrameFacts FactsOf(_PyInterpreterFrame* raw);
+
+}  // namespace frametap
