@@ -1,0 +1,226 @@
+"""Memory and reference counts: what a hundred thousand captured calls leave behind, and what dies with what.
+
+`FRAMETAP_LEAK_CALLS` changes the number of calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fixtures.subject import EAGER, frametap, needs_capture
+
+CALLS = int(os.environ.get("FRAMETAP_LEAK_CALLS", "20000" if EAGER else "100000"))
+
+
+class Refused(Exception):
+    pass
+
+
+TABLE = {"scale": 2.0}
+SHARED = object()
+LOG: list[Any] = []
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x: Tensor, how: int = 0, **options: Any) -> dict[str, Any]:
+        self.calls += 1
+        h = self.lin(x) * TABLE["scale"]
+        if how == 1:
+            id(SHARED)  # a call of something unknown
+            h = h + 1
+        elif how == 2:
+            raise Refused(h)
+        elif how == 3:
+            try:
+                h = h @ torch.ones(3)
+            except RuntimeError:
+                h = h * 2
+        elif how == 4:
+            h = h if h.sum() > 0 else -h
+        LOG.append(len(LOG))
+        LOG.clear()
+        return {"h": h, "tag": SHARED, "options": options}
+
+
+def resident_kb() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def watched(net: nn.Module, x: Tensor) -> dict[str, int]:
+    """Reference counts of things that the calls touch."""
+    objects = {
+        "shared": SHARED,
+        "table": TABLE,
+        "log": LOG,
+        "net": net,
+        "lin": net.lin,
+        "weight": net.lin.weight,
+        "x": x,
+        "class": Net,
+        "forward": Net.forward,
+        "globals": globals(),
+        "exception": Refused,
+        "none": None,
+    }
+    gc.collect()
+    return {name: sys.getrefcount(thing) for name, thing in objects.items()}
+
+
+def make_calls(f: Any, x: Tensor, count: int) -> None:
+    for i in range(count):
+        try:
+            f(x if i % 3 else -x, i % 5, step=i)
+        except Refused:
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
+def test_calls_leave_nothing(grad: bool) -> None:
+    net = Net()
+    f = frametap.compile(net)
+    x = torch.randn(2, 4)
+    with torch.set_grad_enabled(grad):
+        make_calls(f, x, 2000)
+        counts, blocks, resident = watched(net, x), sys.getallocatedblocks(), resident_kb()
+        make_calls(f, x, CALLS // 2)
+        after, blocks_after, resident_after = (
+            watched(net, x),
+            sys.getallocatedblocks(),
+            resident_kb(),
+        )
+    assert LOG == []
+    none = after.pop("none") - counts.pop("none")
+    assert abs(none) < 100
+    assert after == counts
+    assert blocks_after - blocks < 500
+    assert resident_after - resident < 2048, f"{resident} -> {resident_after} kB"
+
+
+def test_fresh_captures_leave_nothing() -> None:
+    """Capture, call, drop: code objects, segments and pins go."""
+
+    def once() -> None:
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        f = frametap.compile(net)
+        for _ in range(3):
+            f(torch.ones(1, 4))
+        names: dict[str, Any] = {}
+        exec("def g(x):\n    return x * 2 + 1\n", names)  # noqa: S102 - a fresh code object
+        g = frametap.compile(names["g"])
+        for _ in range(3):
+            g(torch.ones(2))
+
+    for _ in range(20):
+        once()
+    gc.collect()
+    blocks, resident = sys.getallocatedblocks(), resident_kb()
+    for _ in range(200):
+        once()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 2000
+    assert resident_kb() - resident < 4096
+
+
+def test_a_captured_model_dies() -> None:
+    net = nn.Linear(4, 4)
+    weight, model = weakref.ref(net.weight), weakref.ref(net)
+    f = frametap.compile(net)
+    for _ in range(3):
+        f(torch.ones(1, 4))
+    del f, net
+    gc.collect()
+    assert model() is None
+    assert weight() is None
+
+
+def test_arguments_and_results_die() -> None:
+    def body(x: Tensor, box: Any) -> Tensor:
+        y = x * 2
+        id(box)
+        return y + 1
+
+    class Box:
+        pass
+
+    f = frametap.compile(body)
+    for _ in range(3):
+        x, box = torch.ones(2), Box()
+        y = f(x, box)
+        refs = [weakref.ref(thing) for thing in (x, box, y)]
+        del x, box, y
+        assert [ref() for ref in refs] == [None, None, None]
+
+
+def test_exceptions_do_not_hold_arguments() -> None:
+    def body(x: Tensor) -> Tensor:
+        y = x * 2
+        raise Refused(y.shape[0])
+
+    f = frametap.compile(body)
+    for _ in range(3):
+        x = torch.ones(2)
+        ref = weakref.ref(x)
+        try:
+            f(x)
+        except Refused:
+            pass
+        del x
+        assert ref() is None
+
+
+@needs_capture
+def test_reset_lets_go() -> None:
+    held = nn.Linear(4, 4)
+    ref = weakref.ref(held)
+    f = frametap.compile(lambda x, m: m(x))
+    for _ in range(2):
+        f(torch.ones(1, 4), held)
+    frametap.reset(f)
+    del held
+    gc.collect()
+    assert ref() is None
+
+
+def test_peak_memory_of_recording_and_replay() -> None:
+    """Intermediates die at their last use: sixteen of 4 MB each never live together."""
+
+    def chain(x: Tensor) -> Tensor:
+        for _ in range(16):
+            x = x + 1
+        return x
+
+    f = frametap.compile(chain)
+    x = torch.zeros(1 << 20)
+    f(x[:4])
+    before = peak_kb_of(lambda: chain(x))
+    frametap.reset()
+    recording = peak_kb_of(lambda: f(x))
+    replay = peak_kb_of(lambda: f(x))
+    assert recording <= before + 8 * 1024
+    assert replay <= before + 8 * 1024
+
+
+def peak_kb_of(action: Any) -> int:
+    """The growth of the process' high-water mark, reset before the action."""
+    Path("/proc/self/clear_refs").write_text("5")
+    start = resident_kb()
+    action()
+    status = Path("/proc/self/status").read_text()
+    high = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    return high - start
