@@ -71,6 +71,9 @@ class GuardRecorder {
   void Tensor(SourceId id, const TensorRead& read, const Position& why);  // reads of one tensor are merged
   void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why);
   void SameObject(SourceId a, SourceId b, bool same, const Position& why);
+  // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder that
+  // reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may change.
+  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why);
   void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
 
   Mark mark() const;

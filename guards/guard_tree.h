@@ -50,6 +50,7 @@ class GuardTree {
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.
   virtual MissReport Explain(const Roots& roots) = 0;
   virtual size_t predicate_count() const = 0;
+  virtual uint64_t dict_reads() const { return 0; }  // how often a dict had to be read again; V3 keeps it from growing
   // Garbage collection: visits every object that the tree holds strongly.
   virtual int Traverse(visitproc visit, void* arg) const = 0;
 };

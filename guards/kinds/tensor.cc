@@ -34,9 +34,10 @@ const char* WithGrad(bool requires_grad) {
 
 }  // namespace
 
-TensorFact::TensorFact(PyObject* tensor) : type_(Ref<PyTypeObject>::New(Py_TYPE(tensor))), facts_(FactsOf(tensor)) {}
+TensorGuard::TensorGuard(PyObject* tensor)
+    : Guard(Kind::kTensor), type_(Ref<PyTypeObject>::New(Py_TYPE(tensor))), facts_(FactsOf(tensor)) {}
 
-TensorFact::Facts TensorFact::FactsOf(PyObject* tensor) {
+TensorGuard::Facts TensorGuard::FactsOf(PyObject* tensor) {
   const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
   Facts f;
   f.keys = impl.key_set().raw_repr();
@@ -56,14 +57,14 @@ TensorFact::Facts TensorFact::FactsOf(PyObject* tensor) {
   return f;
 }
 
-void TensorFact::Read(const TensorRead& read) {
+void TensorGuard::Read(const TensorRead& read) {
   read_.sizes |= read.sizes | read.strides;
   read_.strides |= read.strides;
   read_.dims |= read.dims;
   reads_shape_ = read_.sizes || read_.dims != 0;
 }
 
-bool TensorFact::BasicsHold(PyObject* object) const {
+bool TensorGuard::BasicsHold(PyObject* object) const {
   if (Py_TYPE(object) != type_.get()) return false;
   const c10::TensorImpl& impl = *TensorOf(object).unsafeGetTensorImpl();
   const c10::Device device = impl.device();
@@ -74,7 +75,7 @@ bool TensorFact::BasicsHold(PyObject* object) const {
          impl.requires_grad() == facts_.requires_grad;
 }
 
-bool TensorFact::Holds(PyObject* object) const {
+bool TensorGuard::Holds(PyObject* object) const {
   if (!BasicsHold(object)) return false;
   if (!reads_shape_) return true;
   const c10::TensorImpl& impl = *TensorOf(object).unsafeGetTensorImpl();
@@ -89,7 +90,7 @@ bool TensorFact::Holds(PyObject* object) const {
   return impl.strides() == c10::IntArrayRef(facts_.strides) && (impl.storage_offset() != 0) == facts_.offset;
 }
 
-std::string TensorFact::Shape(const Facts& facts, const TensorRead& shown) const {
+std::string TensorGuard::Text(const Facts& facts, const TensorRead& shown) {
   std::vector<bool> mask(facts.sizes.size());
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = shown.sizes || (i < 64 && (shown.dims >> i & 1) != 0);
   std::string text =
@@ -99,19 +100,21 @@ std::string TensorFact::Shape(const Facts& facts, const TensorRead& shown) const
   return text;
 }
 
-std::string TensorFact::Want() const {
-  return Shape(facts_, read_);
+std::string TensorGuard::Want() const {
+  return Text(facts_, read_);
 }
 
-std::string TensorFact::Got(PyObject* object) {
-  if (!IsTensor(object)) return ShortRepr(object);
-  const TensorFact fact(object);
-  TensorRead all;
-  all.sizes = all.strides = true;
-  return fact.Shape(fact.facts_, all);
+std::string TensorGuard::Got(const Reached& at) const {
+  if (at.object == nullptr || !IsTensor(at.object)) return Guard::Got(at);
+  TensorRead shown;
+  shown.sizes = true;
+  shown.strides = read_.strides;
+  return Text(FactsOf(at.object), shown);
 }
 
-std::string TensorFact::Why(PyObject* object) const {
+std::string TensorGuard::Why(const Reached& at) const {
+  PyObject* object = at.object;
+  if (object == nullptr) return "a number";
   if (Py_TYPE(object) != type_.get()) {
     return absl::StrCat("type: ", TypeName(Py_TYPE(object)), " != ", TypeName(type_.get()));
   }
@@ -147,6 +150,11 @@ std::string TensorFact::Why(PyObject* object) const {
   }
   if (got.offset != facts_.offset) return got.offset ? "storage offset is not 0" : "storage offset is 0";
   return "";
+}
+
+int TensorGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
+  return 0;
 }
 
 }  // namespace frametap

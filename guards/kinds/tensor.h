@@ -9,25 +9,24 @@
 #include <string>
 #include <vector>
 
+#include "guards/guard.h"
 #include "guards/guard_recorder.h"
-#include "guards/ref.h"
-
-namespace c10 {
-struct TensorImpl;
-}
 
 namespace frametap {
 
-class TensorFact {
+class TensorGuard : public Guard {
  public:
-  explicit TensorFact(PyObject* tensor);  // requires IsTensor
+  explicit TensorGuard(PyObject* tensor);  // requires IsTensor
 
-  void Read(const TensorRead& read);
+  void Read(const TensorRead& read);  // adds to what is read
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override { return at.object != nullptr && Holds(at.object); }
   bool Holds(PyObject* object) const;
-  std::string Want() const;                      // "tensor f32[*, 32]{32, 1} cpu grad"
-  std::string Why(PyObject* object) const;       // "dim 1: 48 != 32"; empty if it holds
-  static std::string Got(PyObject* object);      // "tensor f64[4, 48]{48, 1} cpu"
-  PyTypeObject* type() const { return type_.get(); }
+  std::string Want() const override;                   // "tensor f32[*, 32]{32, 1} cpu grad"
+  std::string Got(const Reached& at) const override;   // "tensor f64[4, 48] cpu"
+  std::string Why(const Reached& at) const override;   // "dim 1: 48 != 32"
+  int Traverse(visitproc visit, void* arg) const override;
 
  private:
   struct Facts {
@@ -41,7 +40,7 @@ class TensorFact {
     std::vector<int64_t> sizes, strides;
   };
   static Facts FactsOf(PyObject* tensor);
-  std::string Shape(const Facts& facts, const TensorRead& shown) const;
+  static std::string Text(const Facts& facts, const TensorRead& shown);
   bool BasicsHold(PyObject* object) const;
 
   Ref<PyTypeObject> type_;

@@ -1,0 +1,371 @@
+#include "guards/accessor.h"
+
+#include <c10/core/TensorImpl.h>
+#include <structmember.h>
+
+#include "absl/strings/str_cat.h"
+#include "guards/guard_tree.h"
+#include "guards/kinds/value.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+
+namespace {
+
+PyObject* g_no_dict = nullptr;
+PyObject* g_unreadable = Py_None;  // where there must be a dict: no read of it succeeds
+
+PyObject* Checked(PyObject* cell) {
+  return cell != nullptr && PyCell_Check(cell) ? PyCell_GET(cell) : nullptr;
+}
+
+// Before its first instructions ran, a frame has arguments in the slots of cells, and its free variables are in the
+// function's closure.
+PyObject* CellContent(const Roots& roots, int64_t slot) {
+  if (!roots.cells_are_plain) return slot < roots.nlocalsplus ? Checked(roots.localsplus[slot]) : nullptr;
+  if (roots.function == nullptr || !PyFunction_Check(roots.function)) return nullptr;
+  auto* function = reinterpret_cast<PyFunctionObject*>(roots.function);
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const int64_t first_free = code->co_nlocalsplus - code->co_nfreevars;
+  if (slot < first_free) return slot < roots.nlocalsplus ? roots.localsplus[slot] : nullptr;
+  PyObject* closure = function->func_closure;
+  const int64_t i = slot - first_free;
+  return closure != nullptr && i < PyTuple_GET_SIZE(closure) ? Checked(PyTuple_GET_ITEM(closure, i)) : nullptr;
+}
+
+PyObject* Item(PyObject* sequence, int64_t index) {
+  if (PyTuple_Check(sequence)) {
+    const Py_ssize_t n = PyTuple_GET_SIZE(sequence);
+    if (index < 0) index += n;
+    return index >= 0 && index < n ? PyTuple_GET_ITEM(sequence, index) : nullptr;
+  }
+  if (PyList_Check(sequence)) {
+    const Py_ssize_t n = PyList_GET_SIZE(sequence);
+    if (index < 0) index += n;
+    return index >= 0 && index < n ? PyList_GET_ITEM(sequence, index) : nullptr;
+  }
+  return nullptr;
+}
+
+PyObject* KeyAt(PyObject* dict, int64_t index) {
+  if (!PyDict_Check(dict) || index < 0 || index >= PyDict_GET_SIZE(dict)) return nullptr;
+  PyObject *key = nullptr, *value;
+  if (PyODict_Check(dict) && PyDict_GET_SIZE(dict) > 1) {
+    // Its order is that of a list of its own; the iterator is C code and the keys stay alive in the dict.
+    Ref<> it = Ref<>::Steal(PyODict_Type.tp_iter(dict));
+    for (int64_t i = 0; it && i <= index; ++i) {
+      key = PyIter_Next(it.get());
+      Py_XDECREF(key);
+    }
+    return key;
+  }
+  Py_ssize_t at = 0;
+  for (int64_t i = 0; i <= index; ++i) {
+    if (!PyDict_Next(dict, &at, &key, &value)) return nullptr;
+  }
+  return key;
+}
+
+bool LengthOf(PyObject* o, int64_t* length) {
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    *length = Py_SIZE(o);
+  } else if (PyDict_Check(o)) {
+    *length = PyDict_GET_SIZE(o);
+  } else if (PyAnySet_Check(o)) {
+    *length = PySet_GET_SIZE(o);
+  } else if (PyUnicode_Check(o)) {
+    *length = PyUnicode_GET_LENGTH(o);
+  } else if (PyBytes_Check(o)) {
+    *length = PyBytes_GET_SIZE(o);
+  } else if (IsTensor(o)) {
+    const c10::TensorImpl& impl = *TensorOf(o).unsafeGetTensorImpl();
+    if (impl.has_symbolic_sizes_strides() || impl.dim() == 0) return false;
+    *length = impl.size(0);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool SizeOrStride(const Step& step, PyObject* o, int64_t* number) {
+  if (!IsTensor(o)) return false;
+  const c10::TensorImpl& impl = *TensorOf(o).unsafeGetTensorImpl();
+  if (impl.has_symbolic_sizes_strides()) return false;
+  const int64_t rank = impl.dim();
+  const int64_t i = step.index < 0 ? step.index + rank : step.index;
+  if (i < 0 || i >= rank) return false;
+  if (step.accessor == Accessor::kSize) {
+    *number = impl.size(i);
+    return true;
+  }
+  if (impl.layout() != c10::Layout::Strided) return false;
+  *number = impl.stride(i);
+  return true;
+}
+
+PyObject* Grad(PyObject* o) {
+  if (!IsTensor(o)) return nullptr;
+  // Not Tensor::grad(), which warns for tensors that are no leaves.
+  const at::Tensor& grad = TensorOf(o).unsafeGetTensorImpl()->grad();
+  if (!grad.defined()) return Py_None;
+  // A tensor keeps the Python object it was given once for as long as it lives, and this one lives in `o`.
+  return Ref<>::Steal(WrapTensor(grad)).get();
+}
+
+bool ReadKey(PyObject* dict, DictOf which, const Key& key, PyObject** value) {
+  return dict != nullptr && IsReadable(which, dict) && DictGet(dict, key, value) == Found::kYes;
+}
+
+bool SurelyAbsent(PyObject* dict, DictOf which, const Key& key) {
+  PyObject* unused;
+  return dict == nullptr || (IsReadable(which, dict) && DictGet(dict, key, &unused) == Found::kNo);
+}
+
+// torch.nn.Module.__getattr__: not in the instance dict, then three dicts in this order.
+PyObject* ModuleAttr(const Step& step, PyObject* module) {
+  PyObject* own = DictAt(DictOf::kInstance, module);
+  if (own == nullptr || !SurelyAbsent(own, DictOf::kInstance, step.key)) return nullptr;
+  for (int home = 0; home <= step.home; ++home) {
+    PyObject *dict, *value;
+    if (!ReadKey(own, DictOf::kInstance, Key::Of(ModuleDictName(home), nullptr), &dict)) return nullptr;
+    if (!PyDict_CheckExact(dict) && !PyODict_CheckExact(dict)) return nullptr;
+    if (home == step.home) return ReadKey(dict, DictOf::kSelf, step.key, &value) ? value : nullptr;
+    if (!SurelyAbsent(dict, DictOf::kSelf, step.key)) return nullptr;
+  }
+  return nullptr;
+}
+
+PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
+  PyObject* found = nullptr;
+  switch (step.accessor) {
+    case Accessor::kLocal:
+      return step.index < roots.nlocalsplus ? roots.localsplus[step.index] : nullptr;
+    case Accessor::kCell:
+      return CellContent(roots, step.index);
+    case Accessor::kStack:
+      return step.index < roots.depth ? roots.stack[step.index] : nullptr;
+    case Accessor::kFunction:
+      return roots.function;
+    case Accessor::kPinned:
+      return step.key.object.get();
+    case Accessor::kAttr:
+    case Accessor::kKey:
+    case Accessor::kGlobal:
+    case Accessor::kKwDefault:
+      if (step.via == Step::Via::kDict) {
+        return ReadKey(DictAt(step.dict, parent), step.dict, step.key, &found) ? found : nullptr;
+      }
+      if (!step.slot_type || !PyType_IsSubtype(Py_TYPE(parent), step.slot_type.get())) return nullptr;
+      return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(parent) + step.slot_offset);
+    case Accessor::kBuiltin:
+      if (!SurelyAbsent(DictAt(DictOf::kGlobals, parent), DictOf::kGlobals, step.key)) return nullptr;
+      return ReadKey(DictAt(DictOf::kBuiltins, parent), DictOf::kBuiltins, step.key, &found) ? found : nullptr;
+    case Accessor::kModuleAttr:
+      return ModuleAttr(step, parent);
+    case Accessor::kItem:
+      return Item(parent, step.index);
+    case Accessor::kTypeOf:
+      return reinterpret_cast<PyObject*>(Py_TYPE(parent));
+    case Accessor::kDict:
+      return DictAt(DictOf::kInstance, parent);
+    case Accessor::kClosure:
+    case Accessor::kDefault: {
+      if (!PyFunction_Check(parent)) return nullptr;
+      auto* f = reinterpret_cast<PyFunctionObject*>(parent);
+      PyObject* items = step.accessor == Accessor::kClosure ? f->func_closure : f->func_defaults;
+      found = items != nullptr ? Item(items, step.index) : nullptr;
+      return step.accessor == Accessor::kClosure ? Checked(found) : found;
+    }
+    case Accessor::kSelf:
+      if (PyMethod_Check(parent)) return PyMethod_GET_SELF(parent);
+      return PyCFunction_Check(parent) ? PyCFunction_GET_SELF(parent) : nullptr;
+    case Accessor::kFunc:
+      return PyMethod_Check(parent) ? PyMethod_GET_FUNCTION(parent) : nullptr;
+    case Accessor::kGrad:
+      return Grad(parent);
+    case Accessor::kDictKeyAt:
+      return KeyAt(parent, step.index);
+    case Accessor::kSize:
+    case Accessor::kStride:
+    case Accessor::kLength:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+std::string Name(PyObject* str) {
+  std::string text = ShortRepr(str);
+  return text.size() >= 2 && PyUnicode_CheckExact(str) ? text.substr(1, text.size() - 2) : text;
+}
+
+std::string NotFound(PyObject* dict, DictOf which, const Key& key, const char* what) {
+  if (dict == nullptr) return absl::StrCat(what, " ", ShortRepr(key.object.get()), " is missing: there is no dict");
+  PyObject* unused;
+  const Found found = IsReadable(which, dict) ? DictGet(dict, key, &unused) : Found::kDoubt;
+  return absl::StrCat(what, " ", ShortRepr(key.object.get()),
+                      found == Found::kNo ? " is missing" : " cannot be looked up without running Python code");
+}
+
+}  // namespace
+
+PyObject** DictSlot(DictOf which, PyObject* object) {
+  if (which == DictOf::kInstance) {
+    PyObject** slot = _PyObject_GetDictPtr(object);  // gives an object with inline values its dict
+    if (slot != nullptr) return slot;
+    return (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0 ? &g_unreadable : &g_no_dict;
+  }
+  if (!PyFunction_Check(object)) return &g_no_dict;
+  auto* f = reinterpret_cast<PyFunctionObject*>(object);
+  switch (which) {
+    case DictOf::kGlobals:
+      return &f->func_globals;
+    case DictOf::kBuiltins:
+      return &f->func_builtins;
+    case DictOf::kKwDefaults:
+      return &f->func_kwdefaults;
+    case DictOf::kSelf:
+    case DictOf::kInstance:
+      break;
+  }
+  return &g_no_dict;
+}
+
+PyObject* DictAt(DictOf which, PyObject* object) {
+  return which == DictOf::kSelf ? object : *DictSlot(which, object);
+}
+
+bool IsReadable(DictOf which, PyObject* dict) {
+  return which == DictOf::kGlobals || which == DictOf::kBuiltins ? PyDict_CheckExact(dict) : PyDict_Check(dict);
+}
+
+PyObject* ModuleDictName(int home) {
+  static PyObject* const names[] = {PyUnicode_InternFromString("_parameters"), PyUnicode_InternFromString("_buffers"),
+                                    PyUnicode_InternFromString("_modules")};
+  return names[home];
+}
+
+Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key) {
+  Step step;
+  step.parent = parent_id;
+  step.accessor = accessor;
+  step.index = index;
+  switch (accessor) {
+    case Accessor::kKey:
+      step.via = Step::Via::kDict;
+      step.key = Key::Of(key, parent);
+      return step;
+    case Accessor::kGlobal:
+      step.via = Step::Via::kDict;
+      step.key = Key::Of(key, nullptr);
+      step.dict = parent != nullptr && PyDict_Check(parent)     ? DictOf::kSelf
+                  : parent != nullptr && PyModule_Check(parent) ? DictOf::kInstance
+                                                                : DictOf::kGlobals;
+      return step;
+    case Accessor::kBuiltin:
+      step.key = Key::Of(key, nullptr);
+      return step;
+    case Accessor::kKwDefault:
+      step.via = Step::Via::kDict;
+      step.dict = DictOf::kKwDefaults;
+      step.key = Key::Of(key, nullptr);
+      return step;
+    case Accessor::kAttr: {
+      step.key = Key::Of(key, nullptr);
+      step.via = Step::Via::kDict;
+      step.dict = DictOf::kInstance;
+      PyObject* own = parent != nullptr ? DictAt(DictOf::kInstance, parent) : nullptr;
+      PyObject* found;
+      if (parent == nullptr || (own != nullptr && DictGet(own, step.key, &found) == Found::kYes)) return step;
+      PyObject* descriptor = PyUnicode_Check(key) ? _PyType_Lookup(Py_TYPE(parent), key) : nullptr;
+      if (descriptor == nullptr || !Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return step;
+      auto* member = reinterpret_cast<PyMemberDescrObject*>(descriptor);
+      if (member->d_member->type != T_OBJECT_EX && member->d_member->type != T_OBJECT) return step;
+      step.via = Step::Via::kOther;
+      step.slot_type = Ref<PyTypeObject>::New(member->d_common.d_type);
+      step.slot_offset = member->d_member->offset;
+      return step;
+    }
+    case Accessor::kModuleAttr:
+      step.key = Key::Of(key, nullptr);
+      step.via = Step::Via::kModule;
+      for (step.home = 0; step.home < 2; ++step.home) {
+        if (parent != nullptr && ModuleAttr(step, parent) != nullptr) break;
+      }
+      return step;
+    default:
+      return step;
+  }
+}
+
+bool Follow(const Step& step, PyObject* parent, const Roots& roots, Reached* out) {
+  if (parent == nullptr && !IsRoot(step.accessor)) return false;
+  if (IsNumber(step.accessor)) {
+    out->object = nullptr;
+    return step.accessor == Accessor::kLength ? LengthOf(parent, &out->number)
+                                              : SizeOrStride(step, parent, &out->number);
+  }
+  out->object = ObjectAt(step, parent, roots);
+  return out->object != nullptr;
+}
+
+std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& roots) {
+  switch (step.accessor) {
+    case Accessor::kLocal:
+    case Accessor::kCell:
+      return absl::StrCat("variable '", step.text, "' is not bound");
+    case Accessor::kKey:
+      if (!PyDict_Check(parent)) return absl::StrCat("type: ", TypeName(Py_TYPE(parent)), " is not a dict");
+      return NotFound(parent, step.dict, step.key, "key");
+    case Accessor::kGlobal:
+      return NotFound(DictAt(step.dict, parent), step.dict, step.key, "global");
+    case Accessor::kBuiltin:
+      if (!SurelyAbsent(DictAt(DictOf::kGlobals, parent), DictOf::kGlobals, step.key)) {
+        return absl::StrCat("global '", Name(step.key.object.get()), "' hides the builtin");
+      }
+      return NotFound(DictAt(DictOf::kBuiltins, parent), DictOf::kBuiltins, step.key, "builtin");
+    case Accessor::kKwDefault:
+      return NotFound(DictAt(step.dict, parent), step.dict, step.key, "default of");
+    case Accessor::kModuleAttr:
+      if (!SurelyAbsent(DictAt(DictOf::kInstance, parent), DictOf::kInstance, step.key)) {
+        return absl::StrCat("attribute '", Name(step.key.object.get()), "' of the instance hides the module's");
+      }
+      return absl::StrCat("attribute '", Name(step.key.object.get()), "' is not in ", Name(ModuleDictName(step.home)),
+                          " or is hidden by another");
+    case Accessor::kAttr:
+      if (step.via == Step::Via::kDict) {
+        return NotFound(DictAt(step.dict, parent), step.dict, step.key, "attribute");
+      }
+      return absl::StrCat("attribute '", Name(step.key.object.get()), "' is missing");
+    case Accessor::kItem: {
+      int64_t length = 0;
+      if (!LengthOf(parent, &length)) return absl::StrCat("type: ", TypeName(Py_TYPE(parent)), " has no items");
+      return absl::StrCat("index ", step.index, " is out of range, length is ", length);
+    }
+    default:
+      return "cannot be reached any more";
+  }
+}
+
+void AppendTo(SourceTable* table, const std::vector<Step>& steps) {
+  for (size_t i = table->size(); i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    Source source;
+    source.parent = step.parent;
+    source.accessor = step.accessor;
+    source.index = step.index;
+    source.text = step.text;
+    if (source.text.empty() && step.key.object && step.accessor != Accessor::kPinned) {
+      source.text = step.accessor == Accessor::kKey ? ShortRepr(step.key.object.get()) : Name(step.key.object.get());
+    }
+    // Ids of the table and of the recorder are the same: keys that print alike are told apart.
+    while (table->Add(source).raw() != i) source.text += "'";
+  }
+}
+
+SourceTable TableOf(const std::vector<Step>& steps) {
+  SourceTable table;
+  AppendTo(&table, steps);
+  return table;
+}
+
+}  // namespace frametap

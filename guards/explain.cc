@@ -1,0 +1,114 @@
+// A miss in words: every predicate in read order, each path followed anew.
+#include "absl/strings/str_cat.h"
+#include "guards/frozen_guards.h"
+#include "guards/kinds/value.h"
+#include "guards/kinds/world.h"
+
+namespace frametap {
+
+namespace {
+
+class Explorer {
+ public:
+  Explorer(const FrozenGuards& guards, const Roots& roots)
+      : guards_(guards), roots_(roots), names_(TableOf(guards.steps)), found_(guards.steps.size()),
+        state_(guards.steps.size()) {}
+
+  const SourceTable& names() const { return names_; }
+
+  // False: `report` says where the path ends.
+  bool Reach(SourceId id, Reached* out, MissReport* report) {
+    const uint32_t i = id.raw();
+    if (state_[i] == kUnknown) {
+      const Step& step = guards_.steps[i];
+      Reached parent;
+      if (step.parent.valid() && !Reach(step.parent, &parent, report)) return false;
+      if (!Follow(step, parent.object, roots_, &found_[i])) {
+        report->source = names_.Name(id);
+        report->want = "present";
+        report->got = "missing";
+        report->why = WhyNotFollowed(step, parent.object, roots_);
+        return false;
+      }
+      state_[i] = kReached;
+    }
+    *out = found_[i];
+    return true;
+  }
+
+  bool Fails(const Predicate& p, MissReport* report) {
+    Reached at, other;
+    report->line = p.why;
+    if (!Reach(p.source, &at, report)) return true;
+    if (p.guard == nullptr) {
+      if (!Reach(p.other, &other, report)) return true;
+      if ((at.object == other.object) == p.same) return false;
+      report->want = SameObjectWant(p, names_);
+      report->got = p.same ? "another object" : "the same object";
+      report->why = absl::StrCat("it is ", p.same ? "not " : "", names_.Name(p.other));
+    } else {
+      if (p.guard->Holds(at)) return false;
+      report->want = p.guard->Want();
+      report->got = p.guard->Got(at);
+      report->why = Why(*p.guard, p.source, at);
+    }
+    report->source = names_.Name(p.source);
+    return true;
+  }
+
+ private:
+  enum State : uint8_t { kUnknown, kReached };
+
+  // The values of attributes and keys are told with their name: "attribute 'training' is True, was False".
+  std::string Why(const Guard& guard, SourceId id, const Reached& at) const {
+    std::string why = guard.Why(at);
+    const Step& step = guards_.steps[id.raw()];
+    if (guard.kind() == Guard::Kind::kLength && step.key.object) {
+      const std::string name = ShortRepr(step.key.object.get());
+      if (name.size() > 2 && PyUnicode_CheckExact(step.key.object.get())) {
+        return absl::StrCat(name.substr(1, name.size() - 2), ": ", why);
+      }
+    }
+    if (guard.kind() != Guard::Kind::kValue || at.object == nullptr) return why;
+    switch (step.accessor) {
+      case Accessor::kAttr:
+      case Accessor::kModuleAttr:
+        return absl::StrCat("attribute ", ShortRepr(step.key.object.get()), " ", why);
+      case Accessor::kKey:
+        return absl::StrCat("key ", ShortRepr(step.key.object.get()), " ", why);
+      case Accessor::kGlobal:
+        return absl::StrCat("global ", ShortRepr(step.key.object.get()), " ", why);
+      default:
+        return absl::StrCat(names_.Name(id), " ", why);
+    }
+  }
+
+  const FrozenGuards& guards_;
+  const Roots& roots_;
+  SourceTable names_;
+  std::vector<Reached> found_;
+  std::vector<State> state_;
+};
+
+}  // namespace
+
+std::string SameObjectWant(const Predicate& predicate, const SourceTable& table) {
+  return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
+}
+
+MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
+  MissReport report;
+  if (DescribeStateMiss(guards.world, WorldState::Now(), &report)) return report;
+  Explorer explorer(guards, roots);
+  for (const Predicate& p : guards.predicates) {
+    if (explorer.Fails(p, &report)) return report;
+  }
+  for (const SourceId id : guards.wanted) {
+    Reached unused;
+    report.line = Position();
+    if (!explorer.Reach(id, &unused, &report)) return report;
+  }
+  return MissReport();
+}
+
+}  // namespace frametap

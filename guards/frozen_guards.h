@@ -1,0 +1,35 @@
+// FrozenGuards: what a recorder hands to the tree that will check it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "guards/accessor.h"
+#include "guards/guard.h"
+#include "guards/guard_recorder.h"
+#include "guards/guard_tree.h"
+
+namespace frametap {
+
+struct Predicate {
+  SourceId source;
+  SourceId other;                // SameObject
+  bool same = false;             // SameObject
+  std::unique_ptr<Guard> guard;  // null: SameObject
+  Position why;
+};
+
+struct FrozenGuards {
+  WorldState world;
+  std::vector<Step> steps;  // by SourceId
+  std::vector<Predicate> predicates;
+  std::vector<SourceId> wanted;
+};
+
+std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
+
+// explain.cc: follows every path anew.
+MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
+std::string SameObjectWant(const Predicate& predicate, const SourceTable& table);
+
+}  // namespace frametap

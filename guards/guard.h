@@ -1,0 +1,42 @@
+// Guard: one predicate on what is found at a source. One kind, one file in kinds/.
+//   P1  Holds runs no Python code, raises nothing and allocates nothing; it is safe on any object.
+//   P2  kBinding: the answer depends on which object it is only, so it needs no second look while the binding is
+//       unchanged. kContent: the object may have changed inside.
+//   P3  Facts are those of the moment the guard is made.
+// Not here: which source, in which order (guard_recorder.h), how it is reached (accessor.h).
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+#include <string>
+
+#include "guards/accessor.h"
+
+namespace frametap {
+
+class Guard {
+ public:
+  enum class Kind : uint8_t { kType, kTypeAttr, kIdentity, kValue, kLength, kKeys, kKey, kTensor, kRelation };
+  enum class Scope : uint8_t { kBinding, kContent };
+
+  explicit Guard(Kind kind) : kind_(kind) {}
+  virtual ~Guard() = default;
+  Kind kind() const { return kind_; }
+
+  virtual Scope scope() const = 0;
+  virtual bool Holds(const Reached& at) const = 0;
+  virtual std::string Want() const = 0;
+  virtual std::string Got(const Reached& at) const;
+  virtual std::string Why(const Reached& at) const = 0;  // requires !Holds(at)
+  virtual int Traverse(visitproc visit, void* arg) const { return 0; }
+
+ private:
+  Kind kind_;
+};
+
+std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
+std::unique_ptr<Guard> MakeValueGuard(const Reached& at);
+std::unique_ptr<Guard> MakeRelationGuard(const Reached& at, int py_compare_op, PyObject* constant, bool outcome);
+
+}  // namespace frametap

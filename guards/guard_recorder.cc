@@ -1,0 +1,345 @@
+#include "guards/guard_recorder.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "guards/frozen_guards.h"
+#include "guards/kinds/keys.h"
+#include "guards/kinds/length.h"
+#include "guards/kinds/tensor.h"
+#include "guards/kinds/type.h"
+#include "guards/kinds/value.h"
+#include "guards/kinds/world.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+
+namespace {
+
+// S1 without building text: `key` is the address of an object that stands for all equal keys.
+struct SourceKey {
+  uint32_t parent;
+  Accessor accessor;
+  int64_t index;
+  const void* key;
+
+  friend bool operator==(const SourceKey&, const SourceKey&) = default;
+  template <class H>
+  friend H AbslHashValue(H h, const SourceKey& k) {
+    return H::combine(std::move(h), k.parent, static_cast<int>(k.accessor), k.index, k.key);
+  }
+};
+
+// R3. What of a source a predicate speaks of; two predicates with one key say the same.
+struct PredicateKey {
+  uint32_t source;
+  Guard::Kind kind;
+  int64_t detail;
+  const void* object;
+
+  friend bool operator==(const PredicateKey&, const PredicateKey&) = default;
+  template <class H>
+  friend H AbslHashValue(H h, const PredicateKey& k) {
+    return H::combine(std::move(h), k.source, static_cast<int>(k.kind), k.detail, k.object);
+  }
+};
+
+constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
+
+}  // namespace
+
+struct GuardRecorder::Impl {
+  explicit Impl(WorldState w) : world(w) {}
+
+  WorldState world;
+  std::vector<Step> steps;
+  std::vector<Ref<>> seen;
+  std::vector<int64_t> numbers;
+  std::vector<SourceKey> source_keys;
+  absl::flat_hash_map<SourceKey, uint32_t> sources;
+
+  std::vector<Predicate> predicates;
+  std::vector<PredicateKey> predicate_keys;
+  absl::flat_hash_map<PredicateKey, size_t> known;
+
+  std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
+  SourceTable table;
+
+  // The one object that stands for `key`: the interned string, the first equal value, else the object itself.
+  Ref<> Canonical(PyObject* key) {
+    if (key == nullptr) return Ref<>();
+    if (PyUnicode_CheckExact(key)) {
+      PyObject* interned = Ref<>::New(key).Release();
+      PyUnicode_InternInPlace(&interned);
+      return Ref<>::Steal(interned);
+    }
+    if (!IsPlainValue(key)) return Ref<>::New(key);
+    Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1) PyErr_Clear();  // slices have none on 3.11
+    std::vector<Ref<>>& alike = plain_keys[hash];
+    for (const Ref<>& other : alike) {
+      if (SameValue(other.get(), key)) return other;
+    }
+    alike.push_back(Ref<>::New(key));
+    return alike.back();
+  }
+
+  template <class MakeStepFn>
+  SourceId Add(const SourceKey& key, PyObject* object, MakeStepFn&& make) {
+    auto [it, is_new] = sources.try_emplace(key, static_cast<uint32_t>(steps.size()));
+    if (!is_new) return SourceId(it->second);
+    steps.push_back(make());
+    seen.push_back(Ref<>::New(object));
+    numbers.push_back(0);
+    source_keys.push_back(key);
+    return SourceId(steps.size() - 1);
+  }
+
+  SourceId Root(Accessor accessor, int64_t index, const std::string& text, PyObject* object, PyObject* pinned = nullptr) {
+    return Add({SourceId::kNoneRaw, accessor, pinned != nullptr ? 0 : index, pinned}, object, [&] {
+      Step step;
+      step.accessor = accessor;
+      step.index = index;
+      step.text = text;
+      step.key.object = Ref<>::New(pinned);
+      return step;
+    });
+  }
+
+  PyObject* object(SourceId id) const { return seen[id.raw()].get(); }
+  bool is_number(SourceId id) const { return IsNumber(steps[id.raw()].accessor); }
+  Reached reached(SourceId id) const {
+    return is_number(id) ? Reached::Number(numbers[id.raw()]) : Reached::Object(object(id));
+  }
+  // Sources without an object (unbound, or never told) have nothing that could be guarded.
+  bool empty(SourceId id) const { return !is_number(id) && object(id) == nullptr; }
+
+  bool Has(SourceId id, Guard::Kind kind, int64_t detail = 0, const void* object = nullptr) const {
+    return known.contains(PredicateKey{id.raw(), kind, detail, object});
+  }
+
+  template <class MakeGuardFn>
+  void Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const Position& why, MakeGuardFn&& make) {
+    const PredicateKey key{id.raw(), kind, detail, object};
+    if (!known.try_emplace(key, predicates.size()).second) return;
+    Predicate predicate;
+    predicate.source = id;
+    predicate.guard = make();
+    predicate.why = why;
+    predicates.push_back(std::move(predicate));
+    predicate_keys.push_back(key);
+  }
+
+  void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Position& why) {
+    Ref<> key = Canonical(name);
+    const int64_t detail = static_cast<int64_t>(dict) * 2 + (present ? 1 : 0);
+    Say(id, Guard::Kind::kKey, detail, key.get(), why, [&] {
+      return std::make_unique<KeyGuard>(dict, Key::Of(key.get(), DictAt(dict, object(id))), present);
+    });
+  }
+
+  // A dict, or what has one where names are looked up: a function's globals, a module's dict.
+  DictOf DictOfSeen(SourceId id) const {
+    PyObject* o = object(id);
+    return PyDict_Check(o) ? DictOf::kSelf : PyFunction_Check(o) ? DictOf::kGlobals : DictOf::kInstance;
+  }
+
+  void Truncate(size_t n_predicates, size_t n_sources) {
+    while (predicates.size() > n_predicates) {
+      known.erase(predicate_keys.back());
+      predicate_keys.pop_back();
+      predicates.pop_back();
+    }
+    if (steps.size() <= n_sources) return;
+    while (steps.size() > n_sources) {
+      sources.erase(source_keys.back());
+      source_keys.pop_back();
+      numbers.pop_back();
+      seen.pop_back();
+      steps.pop_back();
+    }
+    if (table.size() > n_sources) table = SourceTable();
+  }
+};
+
+GuardRecorder::GuardRecorder(WorldState world) : impl_(std::make_unique<Impl>(world)) {}
+GuardRecorder::~GuardRecorder() = default;
+
+SourceId GuardRecorder::Local(int slot, const std::string& name, PyObject* seen) {
+  return impl_->Root(Accessor::kLocal, slot, name, seen);
+}
+
+SourceId GuardRecorder::Cell(int slot, const std::string& name, PyObject* content) {
+  return impl_->Root(Accessor::kCell, slot, name, content);
+}
+
+SourceId GuardRecorder::Stack(int index, PyObject* seen) {
+  return impl_->Root(Accessor::kStack, index, "", seen);
+}
+
+SourceId GuardRecorder::Function(PyObject* function) {
+  return impl_->Root(Accessor::kFunction, 0, "", function);
+}
+
+SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
+  const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);
+  if (PyFunction_Check(object)) Identity(id, Position());  // the object is known, but its code can be assigned to
+  return id;
+}
+
+SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen) {
+  Impl& r = *impl_;
+  Ref<> canonical = r.Canonical(key);
+  const size_t count = r.steps.size();
+  PyObject* from = r.object(parent);
+  const SourceId id = r.Add({parent.raw(), accessor, index, canonical.get()}, seen,
+                            [&] { return MakeStep(parent, from, accessor, index, canonical.get()); });
+  if (r.steps.size() == count || !IsNumber(accessor)) return id;
+  Reached at;
+  if (seen != nullptr && PyLong_CheckExact(seen)) {
+    r.numbers[id.raw()] = PyLong_AsLongLong(seen);
+  } else if (Follow(r.steps[id.raw()], from, Roots{}, &at)) {
+    r.numbers[id.raw()] = at.number;
+  }
+  return id;
+}
+
+PyObject* GuardRecorder::seen(SourceId id) const {
+  return impl_->object(id);
+}
+
+const SourceTable& GuardRecorder::table() const {
+  AppendTo(&impl_->table, impl_->steps);
+  return impl_->table;
+}
+
+void GuardRecorder::Type(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr) return;
+  impl_->Say(id, Guard::Kind::kType, 0, nullptr, why, [&] { return std::make_unique<TypeGuard>(impl_->object(id)); });
+}
+
+void GuardRecorder::Identity(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr) return;
+  const Step& step = impl_->steps[id.raw()];
+  const std::string& text = step.accessor == Accessor::kPinned ? step.text : std::string();
+  impl_->Say(id, Guard::Kind::kIdentity, 0, nullptr, why, [&] { return MakeIdentityGuard(impl_->object(id), text); });
+}
+
+void GuardRecorder::Value(SourceId id, const Position& why) {
+  if (impl_->empty(id)) return;
+  if (!impl_->is_number(id) && !IsPlainValue(impl_->object(id))) return Identity(id, why);
+  if (impl_->Has(id, Guard::Kind::kIdentity)) return;
+  impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
+}
+
+void GuardRecorder::Length(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
+  impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why, [&] { return std::make_unique<LengthGuard>(impl_->object(id)); });
+}
+
+void GuardRecorder::Keys(SourceId id, const Position& why) {
+  PyObject* dict = impl_->object(id);
+  if (dict == nullptr || !PyDict_Check(dict)) return;
+  impl_->Say(id, Guard::Kind::kKeys, 0, nullptr, why, [&] { return std::make_unique<KeysGuard>(dict); });
+}
+
+void GuardRecorder::Absent(SourceId dict, PyObject* key, const Position& why) {
+  if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, false, why);
+}
+
+void GuardRecorder::Present(SourceId dict, PyObject* key, const Position& why) {
+  if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, true, why);
+}
+
+void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Position& why) {
+  if (impl_->object(object) != nullptr) impl_->SayKey(object, DictOf::kInstance, name, false, why);
+}
+
+void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why) {
+  if (impl_->object(object) == nullptr) return;
+  Ref<> key = impl_->Canonical(name);
+  impl_->Say(object, Guard::Kind::kTypeAttr, 0, key.get(), why,
+             [&] { return std::make_unique<TypeAttrGuard>(impl_->object(object), key.get(), found); });
+}
+
+void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Position& why) {
+  PyObject* tensor = impl_->object(id);
+  if (tensor == nullptr || !IsTensor(tensor)) return;
+  impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
+  const size_t i = impl_->known.at(PredicateKey{id.raw(), Guard::Kind::kTensor, 0, nullptr});
+  static_cast<TensorGuard*>(impl_->predicates[i].guard.get())->Read(read);
+}
+
+void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why) {
+  if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return;
+  Ref<> key = impl_->Canonical(constant);
+  impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why, [&] {
+    return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
+  });
+}
+
+void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Position& why) {
+  if (a == b || impl_->object(a) == nullptr || impl_->object(b) == nullptr) return;
+  if (b < a) std::swap(a, b);
+  const size_t count = impl_->predicates.size();
+  impl_->Say(b, Guard::Kind::kIdentity, kSameObjectDetail + a.raw(), nullptr, why,
+             [] { return std::unique_ptr<Guard>(); });
+  if (impl_->predicates.size() == count) return;
+  impl_->predicates.back().other = a;
+  impl_->predicates.back().same = same;
+}
+
+GuardRecorder::Mark GuardRecorder::mark() const {
+  return {impl_->predicates.size(), impl_->steps.size()};
+}
+
+void GuardRecorder::Rewind(const Mark& mark) {
+  impl_->Truncate(mark.predicates, mark.sources);
+}
+
+std::vector<GuardLine> GuardRecorder::Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const {
+  const SourceTable& names = table();
+  absl::flat_hash_map<uint32_t, ValueId> unbound;
+  for (const auto& [source, value] : inputs) unbound.try_emplace(source.raw(), value);
+  std::vector<GuardLine> lines;
+  lines.reserve(impl_->predicates.size() + inputs.size());
+  for (const Predicate& p : impl_->predicates) {
+    GuardLine line;
+    line.source = p.source;
+    line.predicate = p.guard != nullptr ? p.guard->Want() : SameObjectWant(p, names);
+    line.why = p.why;
+    if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
+      line.binds = it->second;
+      unbound.erase(it);
+    }
+    lines.push_back(std::move(line));
+  }
+  for (const auto& [source, value] : inputs) {
+    auto it = unbound.find(source.raw());
+    if (it == unbound.end() || it->second != value) continue;
+    GuardLine line;
+    line.source = source;
+    line.binds = value;
+    lines.push_back(std::move(line));
+    unbound.erase(it);
+  }
+  return lines;
+}
+
+std::vector<std::string> GuardRecorder::StateLines() const {
+  return StateWords(impl_->world);
+}
+
+std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wanted) {
+  FrozenGuards frozen;
+  frozen.world = impl_->world;
+  frozen.steps = std::move(impl_->steps);
+  frozen.predicates = std::move(impl_->predicates);
+  frozen.wanted = wanted;
+  impl_ = std::make_unique<Impl>(frozen.world);
+  return PlantTree(std::move(frozen));
+}
+
+}  // namespace frametap

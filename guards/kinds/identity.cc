@@ -1,0 +1,64 @@
+// Identity: the very object. A function also keeps its code, defaults, keyword defaults and closure, which can be
+// assigned to; the contents of cells and of the dict of keyword defaults are sources of their own.
+#include "absl/strings/str_cat.h"
+#include "guards/guard.h"
+#include "guards/kinds/value.h"
+
+namespace frametap {
+
+namespace {
+
+class IdentityGuard : public Guard {
+ public:
+  IdentityGuard(PyObject* object, std::string text)
+      : Guard(Kind::kIdentity), object_(Ref<>::New(object)), text_(std::move(text)) {
+    if (!PyFunction_Check(object)) return;
+    auto* f = reinterpret_cast<PyFunctionObject*>(object);
+    code_ = Ref<>::New(f->func_code);
+    defaults_ = Ref<>::New(f->func_defaults);
+    kwdefaults_ = Ref<>::New(f->func_kwdefaults);
+    closure_ = Ref<>::New(f->func_closure);
+  }
+
+  Scope scope() const override { return code_ ? Scope::kContent : Scope::kBinding; }
+
+  bool Holds(const Reached& at) const override {
+    if (at.object != object_.get()) return false;
+    if (!code_) return true;
+    auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
+    return f->func_code == code_.get() && f->func_defaults == defaults_.get() &&
+           f->func_kwdefaults == kwdefaults_.get() && f->func_closure == closure_.get();
+  }
+
+  std::string Want() const override { return absl::StrCat("is ", text_.empty() ? ShortRepr(object_.get()) : text_); }
+
+  std::string Why(const Reached& at) const override {
+    if (at.object != object_.get()) return "another object";
+    auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
+    if (f->func_code != code_.get()) return "__code__ was replaced";
+    if (f->func_defaults != defaults_.get()) return "__defaults__ were replaced";
+    if (f->func_kwdefaults != kwdefaults_.get()) return "__kwdefaults__ were replaced";
+    return "__closure__ is another";
+  }
+
+  int Traverse(visitproc visit, void* arg) const override {
+    Py_VISIT(object_.get());
+    Py_VISIT(code_.get());
+    Py_VISIT(defaults_.get());
+    Py_VISIT(kwdefaults_.get());
+    Py_VISIT(closure_.get());
+    return 0;
+  }
+
+ private:
+  Ref<> object_, code_, defaults_, kwdefaults_, closure_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text) {
+  return std::make_unique<IdentityGuard>(object, std::move(text));
+}
+
+}  // namespace frametap

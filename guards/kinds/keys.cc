@@ -1,0 +1,149 @@
+#include "guards/kinds/keys.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "guards/kinds/value.h"
+
+namespace frametap {
+
+namespace {
+
+constexpr Py_ssize_t kMaxShown = 8;
+
+// Calls f(key) in the dict's order until it says no; false if it did or if the order cannot be told.
+template <class F>
+bool ForEachKey(PyObject* dict, F&& f) {
+  PyObject *key, *value;
+  if (KeysGuard::OrderIsWatched(dict)) {
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &key, &value)) {
+      if (!f(key)) return false;
+    }
+    return true;
+  }
+  Ref<> it = Ref<>::Steal(PyODict_Type.tp_iter(dict));  // C code; the keys stay alive in the dict
+  while (it && (key = PyIter_Next(it.get())) != nullptr) {
+    Py_DECREF(key);
+    if (!f(key)) return false;
+  }
+  return static_cast<bool>(it);
+}
+
+std::string KeysText(PyObject* keys) {
+  std::string text = "keys [";
+  const Py_ssize_t n = PyTuple_GET_SIZE(keys);
+  for (Py_ssize_t i = 0; i < n && i < kMaxShown; ++i) {
+    absl::StrAppend(&text, i > 0 ? ", " : "", ShortRepr(PyTuple_GET_ITEM(keys, i)));
+  }
+  if (n > kMaxShown) absl::StrAppend(&text, ", ... ", n - kMaxShown, " more");
+  return absl::StrCat(text, "]");
+}
+
+Ref<> KeysOf(PyObject* dict) {
+  ErrScope keep;
+  Ref<> list = Ref<>::Steal(PyList_New(0));
+  if (!list) return list;
+  ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; });
+  return Ref<>::Steal(PyList_AsTuple(list.get()));
+}
+
+// The key itself, or an equal one that the program cannot tell from it by its type.
+bool IsKey(PyObject* a, PyObject* b) {
+  return a == b || (IsPlainValue(a) && SameValue(a, b));
+}
+
+bool Contains(PyObject* keys, PyObject* key) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
+    if (IsKey(PyTuple_GET_ITEM(keys, i), key)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool KeysGuard::OrderIsWatched(PyObject* dict) {
+  return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2;
+}
+
+KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysOf(dict)) {}
+
+bool KeysGuard::Holds(const Reached& at) const {
+  PyObject* keys = keys_.get();
+  if (keys == nullptr || at.object == nullptr || !PyDict_Check(at.object) ||
+      PyDict_GET_SIZE(at.object) != PyTuple_GET_SIZE(keys)) {
+    return false;
+  }
+  Py_ssize_t i = 0;
+  const Py_ssize_t n = PyTuple_GET_SIZE(keys);
+  return ForEachKey(at.object, [&](PyObject* key) {
+           const bool same = i < n && IsKey(PyTuple_GET_ITEM(keys, i), key);
+           ++i;
+           return same;
+         }) && i == n;
+}
+
+std::string KeysGuard::Want() const {
+  return keys_ ? KeysText(keys_.get()) : "keys";
+}
+
+std::string KeysGuard::Got(const Reached& at) const {
+  if (at.object == nullptr || !PyDict_Check(at.object)) return Guard::Got(at);
+  Ref<> keys = KeysOf(at.object);
+  return keys ? KeysText(keys.get()) : "dict";
+}
+
+std::string KeysGuard::Why(const Reached& at) const {
+  if (at.object == nullptr || !PyDict_Check(at.object)) return "it is no dict";
+  Ref<> got = KeysOf(at.object);
+  if (!got || !keys_) return "its keys cannot be listed";
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys_.get()); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(keys_.get(), i);
+    if (!Contains(got.get(), key)) return absl::StrCat("key ", ShortRepr(key), " is missing");
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(got.get()); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(got.get(), i);
+    if (!Contains(keys_.get(), key)) return absl::StrCat("key ", ShortRepr(key), " was added");
+  }
+  return "the order of the keys has changed";
+}
+
+int KeysGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(keys_.get());
+  return 0;
+}
+
+bool KeyGuard::Holds(const Reached& at) const {
+  if (at.object == nullptr) return false;
+  PyObject* dict = DictAt(dict_, at.object);
+  if (dict == nullptr) return !present_;
+  PyObject* unused;
+  return IsReadable(dict_, dict) && DictGet(dict, key_, &unused) == (present_ ? Found::kYes : Found::kNo);
+}
+
+std::string KeyGuard::Want() const {
+  return absl::StrCat(present_ ? "has " : "absent ", ShortRepr(key_.object.get()));
+}
+
+std::string KeyGuard::Got(const Reached& at) const {
+  if (at.object == nullptr) return Guard::Got(at);
+  return absl::StrCat(present_ ? "absent " : "has ", ShortRepr(key_.object.get()));
+}
+
+std::string KeyGuard::Why(const Reached& at) const {
+  const char* what = dict_ == DictOf::kInstance ? "attribute " : dict_ == DictOf::kGlobals ? "global " : "key ";
+  const std::string key = ShortRepr(key_.object.get());
+  PyObject* dict = at.object != nullptr ? DictAt(dict_, at.object) : nullptr;
+  PyObject* unused;
+  if (dict != nullptr && (!IsReadable(dict_, dict) || DictGet(dict, key_, &unused) == Found::kDoubt)) {
+    return absl::StrCat(what, key, " cannot be looked up without running Python code");
+  }
+  return absl::StrCat(what, key, present_ ? " is missing" : " is present");
+}
+
+int KeyGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(key_.object.get());
+  return 0;
+}
+
+}  // namespace frametap

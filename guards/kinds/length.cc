@@ -1,0 +1,51 @@
+#include "guards/kinds/length.h"
+
+#include "absl/strings/str_cat.h"
+#include "guards/kinds/value.h"
+
+namespace frametap {
+
+LengthGuard::LengthGuard(PyObject* container) : Guard(Kind::kLength) {
+  CountOf(container, &length_);
+}
+
+bool LengthGuard::CountOf(PyObject* object, Py_ssize_t* count) {
+  if (PyDict_Check(object)) {
+    *count = PyDict_GET_SIZE(object);
+  } else if (PyList_Check(object) || PyTuple_Check(object)) {
+    *count = Py_SIZE(object);
+  } else if (PyAnySet_Check(object)) {
+    *count = PySet_GET_SIZE(object);
+  } else if (PyUnicode_Check(object)) {
+    *count = PyUnicode_GET_LENGTH(object);
+  } else if (PyBytes_Check(object)) {
+    *count = PyBytes_GET_SIZE(object);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool LengthGuard::Holds(const Reached& at) const {
+  Py_ssize_t count;
+  return at.object != nullptr && CountOf(at.object, &count) && count == length_;
+}
+
+std::string LengthGuard::Want() const {
+  return absl::StrCat("len ", length_);
+}
+
+std::string LengthGuard::Got(const Reached& at) const {
+  Py_ssize_t count;
+  return at.object != nullptr && CountOf(at.object, &count) ? absl::StrCat("len ", count) : Guard::Got(at);
+}
+
+std::string LengthGuard::Why(const Reached& at) const {
+  Py_ssize_t count;
+  if (at.object == nullptr || !CountOf(at.object, &count)) return "it has no length";
+  if (PyDict_Check(at.object) && count == length_ + 1) return "a key was added";
+  if (PyDict_Check(at.object) && count == length_ - 1) return "a key was removed";
+  return absl::StrCat("length: ", count, " != ", length_);
+}
+
+}  // namespace frametap

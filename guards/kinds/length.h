@@ -1,0 +1,26 @@
+// Length: how many items a list, tuple, dict or set has.
+#pragma once
+
+#include "guards/guard.h"
+
+namespace frametap {
+
+class LengthGuard : public Guard {
+ public:
+  explicit LengthGuard(PyObject* container);
+
+  // Lists, tuples and dicts keep their count at the same place.
+  static bool CountOf(PyObject* object, Py_ssize_t* count);
+  Py_ssize_t length() const { return length_; }
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override;
+  std::string Want() const override;
+  std::string Got(const Reached& at) const override;
+  std::string Why(const Reached& at) const override;
+
+ private:
+  Py_ssize_t length_ = -1;
+};
+
+}  // namespace frametap

@@ -1,0 +1,70 @@
+#include "guards/kinds/type.h"
+
+#include "absl/strings/str_cat.h"
+#include "guards/kinds/value.h"
+
+namespace frametap {
+
+TypeGuard::TypeGuard(Kind kind, PyObject* object)
+    : Guard(kind), type_(Ref<PyTypeObject>::New(Py_TYPE(object))), version_(TypeVersion(Py_TYPE(object))) {}
+
+bool TypeGuard::is_immutable() const {
+  return (type_.get()->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 && type_.get() != &PyModule_Type;
+}
+
+bool TypeGuard::Holds(const Reached& at) const {
+  return at.object != nullptr && Py_TYPE(at.object) == type_.get() && (is_immutable() || LookupsHold());
+}
+
+std::string TypeGuard::Want() const {
+  const std::string name = TypeName(type_.get());
+  return is_immutable() ? name : absl::StrCat("type(", name, ") watched");
+}
+
+std::string TypeGuard::Got(const Reached& at) const {
+  if (at.object == nullptr) return "int";
+  const std::string name = TypeName(Py_TYPE(at.object));
+  if (Py_TYPE(at.object) == type_.get()) return absl::StrCat("type(", name, ") changed");
+  return (Py_TYPE(at.object)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 ? name : absl::StrCat("type(", name, ")");
+}
+
+std::string TypeGuard::Why(const Reached& at) const {
+  const std::string name = TypeName(type_.get());
+  if (at.object == nullptr) return absl::StrCat("type: int != ", name);
+  if (Py_TYPE(at.object) != type_.get()) {
+    const std::string got = TypeName(Py_TYPE(at.object));
+    return got == name ? absl::StrCat("type: another type named ", name) : absl::StrCat("type: ", got, " != ", name);
+  }
+  return absl::StrCat("an attribute of ", name, " or of one of its bases was changed");
+}
+
+int TypeGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
+  return 0;
+}
+
+TypeAttrGuard::TypeAttrGuard(PyObject* object, PyObject* name, PyObject* found)
+    : TypeGuard(Kind::kTypeAttr, object), name_(Ref<>::New(name)), found_(Ref<>::New(found)) {}
+
+bool TypeAttrGuard::LookupsHold() const {
+  return TypeIsUnchanged(type(), version()) || _PyType_Lookup(type(), name_.get()) == found_.get();
+}
+
+std::string TypeAttrGuard::Want() const {
+  return absl::StrCat("type(", TypeName(type()), ") ", found_ ? "" : "lacks ", ShortRepr(name_.get()),
+                      found_ ? absl::StrCat(" is ", ShortRepr(found_.get())) : "");
+}
+
+std::string TypeAttrGuard::Why(const Reached& at) const {
+  if (at.object == nullptr || Py_TYPE(at.object) != type()) return TypeGuard::Why(at);
+  return absl::StrCat("attribute ", ShortRepr(name_.get()), " of ", TypeName(type()),
+                      " or of one of its bases was changed");
+}
+
+int TypeAttrGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(name_.get());
+  Py_VISIT(found_.get());
+  return TypeGuard::Traverse(visit, arg);
+}
+
+}  // namespace frametap

@@ -1,0 +1,58 @@
+// Value: equal type and value (value.h), or an equal number where the source has no object.
+#include "absl/strings/str_cat.h"
+#include "guards/guard.h"
+#include "guards/kinds/value.h"
+
+namespace frametap {
+
+namespace {
+
+class ValueGuard : public Guard {
+ public:
+  explicit ValueGuard(PyObject* object) : Guard(Kind::kValue), object_(Ref<>::New(object)) {}
+
+  Scope scope() const override { return Scope::kBinding; }
+  bool Holds(const Reached& at) const override {
+    return at.object != nullptr && SameValue(at.object, object_.get());
+  }
+  std::string Want() const override {
+    return absl::StrCat(IsPlainValue(object_.get()) ? "== " : "is ", ShortRepr(object_.get()));
+  }
+  std::string Why(const Reached& at) const override {
+    return absl::StrCat("is ", Got(at), ", was ", ShortRepr(object_.get()));
+  }
+  int Traverse(visitproc visit, void* arg) const override {
+    Py_VISIT(object_.get());
+    return 0;
+  }
+
+ private:
+  Ref<> object_;
+};
+
+class NumberGuard : public Guard {
+ public:
+  explicit NumberGuard(int64_t number) : Guard(Kind::kValue), number_(number) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override { return at.object == nullptr && at.number == number_; }
+  std::string Want() const override { return absl::StrCat("== ", number_); }
+  std::string Why(const Reached& at) const override { return absl::StrCat(Got(at), " != ", number_); }
+
+ private:
+  int64_t number_;
+};
+
+}  // namespace
+
+std::string Guard::Got(const Reached& at) const {
+  return at.object != nullptr ? ShortRepr(at.object) : absl::StrCat(at.number);
+}
+
+std::unique_ptr<Guard> MakeValueGuard(const Reached& at) {
+  if (at.object == nullptr) return std::make_unique<NumberGuard>(at.number);
+  if (!IsPlainValue(at.object)) return MakeIdentityGuard(at.object, "");
+  return std::make_unique<ValueGuard>(at.object);
+}
+
+}  // namespace frametap
