@@ -1,0 +1,202 @@
+"""How every benchmark here measures.
+
+Laws
+  B1  What is compared runs in one process, in turn, round by round: a slow moment of the machine meets all of them.
+  B2  The minimum is the result (the median is shown beside it); ratios are of minima of the same run.
+  B3  One thread, and the conditions are printed with the numbers.
+  B4  A contestant that fails gives no number, and its error is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+EAGER_ONLY = os.environ.get("FRAMETAP_TEST_EAGER") == "1"
+
+
+@dataclass
+class Contestant:
+    """`run()` is what is timed. `prepare()` comes before each round, untimed: its value is handed to `run`."""
+
+    name: str
+    run: Callable[[Any], Any]
+    prepare: Callable[[], Any] = lambda: None
+    repeats: int = 1  # calls of `run` in one timing
+    seconds: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def best(self) -> float | None:
+        return min(self.seconds) if self.seconds else None
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No garbage collection inside a timing, nor between its preparation and itself (it would cool the caches)."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def race(contestants: list[Contestant], rounds: int) -> None:
+    """Interleaved rounds; the order turns by one each time."""
+    for number in range(rounds):
+        shift = number % len(contestants)
+        for contestant in contestants[shift:] + contestants[:shift]:
+            if contestant.error is None:
+                _one(contestant)
+
+
+def _one(contestant: Contestant) -> None:
+    try:
+        with quiet_collector():
+            prepared = contestant.prepare()
+            start = time.perf_counter()
+            for _ in range(contestant.repeats):
+                contestant.run(prepared)
+            contestant.seconds.append((time.perf_counter() - start) / contestant.repeats)
+    except Exception as error:  # noqa: BLE001 - one contestant must not end the race
+        contestant.error = f"{type(error).__name__}: {error}"
+
+
+def repeats_for(run: Callable[[], Any], seconds: float = 0.02) -> int:
+    """How many calls make a timing of about `seconds`."""
+    run()
+    start = time.perf_counter()
+    run()
+    return max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+
+
+def conditions() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(":")[2].strip()
+                break
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "frametap": None if EAGER_ONLY else __import__("frametap").__version__,
+    }
+
+
+def human(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+class Table:
+    """Rows of contestants, as Markdown and as JSON; the first contestant of a row is the measure of the others."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.rows: list[tuple[str, list[Contestant]]] = []
+
+    def add(self, name: str, contestants: list[Contestant]) -> None:
+        self.rows.append((name, contestants))
+
+    def markdown(self) -> str:
+        if not self.rows:
+            return ""
+        names = [c.name for c in self.rows[0][1]]
+        head = ["", names[0], *(part for n in names[1:] for part in (n, f"{n} / {names[0]}"))]
+        lines = [f"## {self.title}", "", _row(head), _row(["---"] * len(head))]
+        for name, contestants in self.rows:
+            base = contestants[0]
+            cells = [name, _cell(base)]
+            for contestant in contestants[1:]:
+                ratio = "–"
+                if contestant.best is not None and base.best is not None:
+                    ratio = f"{contestant.best / base.best:.2f}"
+                cells += [_cell(contestant), ratio]
+            lines.append(_row(cells))
+        errors = [
+            f"- {name}, {c.name}: {c.error}" for name, row in self.rows for c in row if c.error
+        ]
+        return "\n".join([*lines, *([""] if errors else []), *errors])
+
+    def data(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "contestants": {
+                    c.name: {
+                        "best_s": c.best,
+                        "median_s": c.median,
+                        "rounds": len(c.seconds),
+                        "repeats": c.repeats,
+                        "ratio": c.best / row[0].best if c.best and row[0].best else None,
+                        "error": c.error,
+                    }
+                    for c in row
+                },
+            }
+            for name, row in self.rows
+        ]
+
+
+def _cell(contestant: Contestant) -> str:
+    if contestant.best is None:
+        return "failed" if contestant.error else "–"
+    return f"{human(contestant.best)} ({human(contestant.median)})"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def arguments(description: str, rounds: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--models", nargs="*", help="only these rows")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
+    parser.add_argument("--no-dynamo", action="store_true", help="leave torch.compile out")
+    return parser.parse_args()
+
+
+def report(tables: list[Table], json_file: Path | None) -> int:
+    """Prints everything; 1 if a contestant failed."""
+    where = conditions()
+    print(", ".join(f"{key} {value}" for key, value in where.items()))
+    print("Minimum (median) over interleaved rounds of one process; ratios are of minima.\n")
+    for table in tables:
+        print(table.markdown() + "\n")
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        data = {"conditions": where, "tables": {t.title: t.data() for t in tables}}
+        json_file.write_text(json.dumps(data, indent=2) + "\n")
+    return int(any(c.error for table in tables for _, row in table.rows for c in row))
