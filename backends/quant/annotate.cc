@@ -1,0 +1,400 @@
+#include "backends/quant/annotate.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "backends/quant/op_table.h"
+
+namespace frametap::quant {
+namespace {
+
+constexpr const char* kFloatReaders =
+    "its result is read by float ops only; int8 would cost two conversions and save nothing";
+
+class Annotator {
+ public:
+  Annotator(const Normal& normal, const QuantConfig& config)
+      : normal_(normal), graph_(normal.graph), config_(config), uses_(normal.graph) {
+    const size_t nodes = graph_.nodes.size();
+    const size_t values = graph_.values.size();
+    a_.role.assign(nodes, Role::kFloat);
+    a_.owner.resize(nodes);
+    relu_of_.resize(nodes);
+    a_.reason.assign(nodes, "");
+    a_.quantized.assign(values, false);
+    a_.source.assign(values, true);
+    parent_.resize(values);
+    for (size_t v = 0; v < values; ++v) parent_[v] = static_cast<uint32_t>(v);
+    rows_.resize(nodes);
+    for (size_t i = 0; i < nodes; ++i) rows_[i] = RowOf(graph_.nodes[i]);
+  }
+
+  Annotation Run() {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) ChooseAnchor(NodeId(i));
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (a_.role[i] == Role::kAnchor) Absorb(NodeId(i));
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) PairWithRelu(NodeId(i));
+    FindBytes();
+    for (size_t i = graph_.nodes.size(); i-- > 0;) Ask(NodeId(i));
+    for (size_t v = 0; v < graph_.values.size(); ++v) a_.klass.push_back(ValueId(Root(static_cast<uint32_t>(v))));
+    return std::move(a_);
+  }
+
+ private:
+  Family family(NodeId n) const { return rows_[n.raw()] ? rows_[n.raw()]->family : Family::kFloat; }
+  const Type& type(ValueId v) const { return graph_.value(v).type; }
+
+  uint32_t Root(uint32_t v) {
+    while (parent_[v] != v) v = parent_[v] = parent_[parent_[v]];
+    return v;
+  }
+
+  // "" if the node may be int8 as far as its surroundings go.
+  std::string Excluded(NodeId n) const {
+    const Node& node = graph_.node(n);
+    if (config_.float_ops.contains(node.op_name())) return "left in float by request (float_ops)";
+    if (node.where != nullptr) {
+      for (const ModuleScope& scope : node.where->scope) {
+        if (config_.float_scopes.contains(scope.path)) {
+          return absl::StrCat("left in float by request (float_scopes: ", scope.path, ")");
+        }
+      }
+    }
+    if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) {
+      return "it ran under autocast; capture without autocast to quantize it";
+    }
+    std::string why;
+    const auto check = [&](ValueId v) {
+      if (normal_.written[v.raw()] && why.empty()) {
+        why = absl::StrCat("%", graph_.value(v).name, " is written in place by ", normal_.writer[v.raw()],
+                           "; use the out-of-place form");
+      }
+    };
+    ForEachUse(node.args, check);
+    for (ValueId v : node.outputs) check(v);
+    return why;
+  }
+
+  bool FrozenFloat(const Node& node, const char* name, bool optional) const {
+    const Arg* arg = FindArg(node, name);
+    if (arg == nullptr || IsNone(arg)) return optional;
+    if (arg->kind != Arg::Kind::kValue) return false;
+    const at::Tensor& t = normal_.known[arg->value.raw()];
+    return t.defined() && t.scalar_type() == at::kFloat && t.device().is_cpu();
+  }
+
+  // A1.
+  void ChooseAnchor(NodeId n) {
+    const Family kind = family(n);
+    if (kind != Family::kConv && kind != Family::kLinear) return;
+    const Node& node = graph_.node(n);
+    std::string& why = a_.reason[n.raw()];
+    why = Excluded(n);
+    if (!why.empty()) return;
+    const auto input = TensorArg(node, "input");
+    if (!input || !IsFloatTensor(type(*input)) || !IsFloatTensor(type(node.outputs[0]))) {
+      why = "its input is not a float32 tensor on the CPU";
+    } else if (!FrozenFloat(node, "weight", false) || !FrozenFloat(node, "bias", true)) {
+      why = "its weight or bias is not a frozen float32 parameter";
+    } else if (kind == Family::kConv) {
+      why = ConvObstacle(node, *input);
+    } else if (normal_.known[FindArg(node, "weight")->value.raw()].dim() != 2) {
+      why = "its weight has not two dimensions";
+    }
+    if (!why.empty()) return;
+    a_.role[n.raw()] = Role::kAnchor;
+    why = kind == Family::kConv ? "int8 convolution, one weight scale a channel" : "int8 linear, one weight scale a row";
+  }
+
+  std::string ConvObstacle(const Node& node, ValueId input) const {
+    const at::Tensor& weight = normal_.known[FindArg(node, "weight")->value.raw()];
+    if (weight.dim() != 4 || type(input).sizes.size() != 4) return "it has no batch dimension";
+    if (Is(node, "aten::conv2d", "padding")) return "its padding is a word; give numbers to have it in int8";
+    for (const char* name : {"stride", "padding", "dilation"}) {
+      const auto list = ConstInts(FindArg(node, name));
+      if (!list || list->empty()) return absl::StrCat("its ", name, " is not constant");
+    }
+    if (!ConstInt(FindArg(node, "groups"))) return "its groups are not constant";
+    return "";
+  }
+
+  NodeId SoleReader(ValueId v) const { return uses_.sole(v); }
+
+  void MakePart(NodeId part, NodeId owner, const std::string& how) {
+    a_.role[part.raw()] = Role::kPart;
+    a_.owner[part.raw()] = owner;
+    a_.reason[part.raw()] = absl::StrCat(how, " ", NameWithPlace(graph_.node(owner)));
+  }
+
+  bool IsPlainAdd(NodeId n) const {
+    const Node& node = graph_.node(n);
+    if (family(n) != Family::kAdd || ConstNumber(FindArg(node, "alpha")) != 1.0) return false;
+    const auto a = TensorArg(node, "self");
+    const auto b = TensorArg(node, "other");
+    return a && b && *a != *b && IsFloatTensor(type(*a)) && IsFloatTensor(type(*b)) &&
+           type(*a).sizes == type(*b).sizes && Excluded(n).empty();
+  }
+
+  // Longest first: anchor, add, relu; then anchor with relu or a curve.
+  void Absorb(NodeId anchor) {
+    const ValueId result = graph_.node(anchor).outputs[0];
+    const NodeId next = SoleReader(result);
+    if (!next.valid() || a_.role[next.raw()] != Role::kFloat) return;
+    if (family(anchor) == Family::kConv && IsPlainAdd(next) && LastAnchorOf(next) == anchor) {
+      residual_.push_back({next, anchor});
+      return;
+    }
+    const bool relu = family(next) == Family::kRelu;
+    const bool curve = family(next) == Family::kPostOp && TakesCurve(anchor, next);
+    if ((relu || curve) && Excluded(next).empty()) MakePart(next, anchor, "computed inside");
+  }
+
+  // A relu that alone reads a sum is computed with it; AskAdd decides for both.
+  void PairWithRelu(NodeId add) {
+    if (!IsPlainAdd(add)) return;
+    const NodeId next = SoleReader(graph_.node(add).outputs[0]);
+    if (!next.valid() || family(next) != Family::kRelu || !Excluded(next).empty()) return;
+    relu_of_[add.raw()] = next;
+    a_.role[next.raw()] = Role::kPart;
+    a_.owner[next.raw()] = add;
+  }
+
+  static bool TakesCurveName(Family anchor, const std::string& name) {
+    if (anchor == Family::kLinear) return name == "aten::gelu";
+    return name == "aten::hardtanh" || name == "aten::relu6" || name == "aten::hardswish" || name == "aten::silu";
+  }
+  bool TakesCurve(NodeId anchor, NodeId curve) const {
+    const Node& node = graph_.node(curve);
+    if (Is(node, "aten::hardtanh") &&
+        (!ConstNumber(FindArg(node, "min_val")) || !ConstNumber(FindArg(node, "max_val")))) {
+      return false;
+    }
+    return TakesCurveName(family(anchor), node.op->operator_name().name);
+  }
+
+  // Of two convolutions that end in one add, the later one computes the sum.
+  NodeId LastAnchorOf(NodeId add) const {
+    NodeId last;
+    for (const char* name : {"self", "other"}) {
+      const ValueId v = *TensorArg(graph_.node(add), name);
+      const NodeId def = graph_.value(v).def;
+      if (!def.valid() || a_.role[def.raw()] != Role::kAnchor || family(def) != Family::kConv) continue;
+      if (SoleReader(v) == add && (!last.valid() || last < def)) last = def;
+    }
+    return last;
+  }
+
+  std::vector<ValueId> ActivationsOf(NodeId n) const {
+    const Node& node = graph_.node(n);
+    std::vector<ValueId> out;
+    if (family(n) == Family::kCat) {
+      ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
+    } else if (family(n) == Family::kAdd) {
+      for (const char* name : {"self", "other"}) {
+        if (const auto v = TensorArg(node, name)) out.push_back(*v);
+      }
+    } else if (!node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
+      out.push_back(node.args[0].value);
+    }
+    return out;
+  }
+
+  bool MeanOverImage(const Node& node) const {
+    const auto input = TensorArg(node, "self");
+    auto dims = ConstInts(FindArg(node, "dim"));
+    if (!input || !dims || !IsNone(FindArg(node, "dtype")) || type(*input).sizes.size() != 4) return false;
+    for (int64_t& d : *dims) d = d < 0 ? d + 4 : d;
+    std::sort(dims->begin(), dims->end());
+    return *dims == std::vector<int64_t>{2, 3};
+  }
+
+  // Whether this op has a byte form at all; `why` otherwise.
+  bool HasByteForm(NodeId n, std::string* why) const {
+    const Node& node = graph_.node(n);
+    *why = Excluded(n);
+    if (!why->empty()) return false;
+    for (ValueId v : ActivationsOf(n)) {
+      if (!IsFloatTensor(type(v))) {
+        *why = "its input is not a float32 tensor on the CPU";
+        return false;
+      }
+    }
+    switch (family(n)) {
+      case Family::kAdd:
+        if (IsPlainAdd(n)) return true;
+        *why = "only a + b of two different float32 tensors of one size has an int8 kernel";
+        return false;
+      case Family::kMaxPool:
+        if (ConstInts(FindArg(node, "kernel_size")) && ConstInts(FindArg(node, "padding")) && Ranked(node)) return true;
+        break;
+      case Family::kAvgPool:
+        if (ConstInts(FindArg(node, "kernel_size")) && ConstInts(FindArg(node, "padding")) && Ranked(node) &&
+            (IsNone(FindArg(node, "divisor_override")))) {
+          return true;
+        }
+        *why = "a divisor of its own would leave the range of its input";
+        return false;
+      case Family::kAdaptivePool:
+        if (ConstInts(FindArg(node, "output_size")) && Ranked(node)) return true;
+        break;
+      case Family::kMean:
+        if (MeanOverImage(node)) return true;
+        *why = "only a mean over height and width of a batch of images has an int8 form";
+        return false;
+      case Family::kRelu:
+      case Family::kShape:
+        return true;
+      case Family::kCat:
+        if (!ActivationsOf(n).empty()) return true;
+        break;
+      default:
+        break;
+    }
+    *why = "its arguments are not constant";
+    return false;
+  }
+
+  bool Ranked(const Node& node) const {
+    const auto input = TensorArg(node, "self");
+    return input && (type(*input).sizes.size() == 4 || type(*input).sizes.size() == 3);
+  }
+
+  // bytes_[v]: an int8 op could hand v on in 8 bits. Optimistic; Ask decides.
+  void FindBytes() {
+    bytes_.assign(graph_.values.size(), false);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const NodeId n(i);
+      bool can = a_.role[i] == Role::kAnchor;
+      if (a_.role[i] == Role::kPart) can = bytes_[graph_.node(a_.owner[i]).outputs[0].raw()];
+      std::string why;
+      if (a_.role[i] == Role::kFloat && IsByteFamily(family(n)) && HasByteForm(n, &why)) {
+        const auto inputs = ActivationsOf(n);
+        const auto from_bytes = [&](ValueId v) { return bool(bytes_[v.raw()]); };
+        can = family(n) == Family::kAdd ? std::any_of(inputs.begin(), inputs.end(), from_bytes)
+                                        : std::all_of(inputs.begin(), inputs.end(), from_bytes);
+      }
+      for (ValueId v : graph_.nodes[i].outputs) bytes_[v.raw()] = can;
+    }
+  }
+
+  static bool IsByteFamily(Family f) {
+    switch (f) {
+      case Family::kAdd:
+      case Family::kRelu:
+      case Family::kMaxPool:
+      case Family::kAvgPool:
+      case Family::kAdaptivePool:
+      case Family::kMean:
+      case Family::kShape:
+      case Family::kCat:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void AskFor(ValueId v) { a_.quantized[v.raw()] = true; }
+
+  // A2, one node; called from the last to the first.
+  void Ask(NodeId n) {
+    const Node& node = graph_.node(n);
+    const size_t i = n.raw();
+    if (a_.role[i] == Role::kAnchor) {
+      AskFor(*TensorArg(node, "input"));
+      return;
+    }
+    if (a_.role[i] == Role::kPart) return;  // what it reads beside its owner's result was asked for when it was made
+    std::string& why = a_.reason[i];
+    if (!IsByteFamily(family(n))) {
+      if (why.empty()) why = FloatReason(n);
+      return;
+    }
+    if (!HasByteForm(n, &why)) return;
+    const ValueId result = node.outputs[0];
+    if (family(n) == Family::kAdd) {
+      AskAdd(n);
+      return;
+    }
+    if (!a_.quantized[result.raw()]) {
+      why = kFloatReaders;
+      return;
+    }
+    for (ValueId v : ActivationsOf(n)) {
+      if (!bytes_[v.raw()]) {
+        why = absl::StrCat("its input %", graph_.value(v).name,
+                           " comes from a float op or from outside; its result is quantized instead");
+        return;
+      }
+    }
+    a_.role[i] = Role::kFollows;
+    why = "on bytes, with the parameters of its input";
+    a_.source[result.raw()] = false;
+    for (ValueId v : ActivationsOf(n)) {
+      AskFor(v);
+      parent_[Root(result.raw())] = Root(v.raw());
+    }
+  }
+
+  void AskAdd(NodeId n) {
+    const NodeId relu = relu_of_[n.raw()];
+    const ValueId last = graph_.node(relu.valid() ? relu : n).outputs[0];
+    const auto inputs = ActivationsOf(n);
+    std::string why;
+    if (!a_.quantized[last.raw()]) {
+      why = kFloatReaders;
+    } else if (!bytes_[last.raw()]) {
+      why = "both inputs of the sum come from float ops or from outside; its result is quantized instead";
+    }
+    if (!why.empty()) {
+      a_.reason[n.raw()] = why;
+      if (relu.valid()) {
+        a_.role[relu.raw()] = Role::kFloat;
+        a_.reason[relu.raw()] = why;
+      }
+      return;
+    }
+    NodeId owner = n;
+    for (const auto& [add, anchor] : residual_) {
+      if (add == n) owner = anchor;
+    }
+    if (owner != n) {
+      MakePart(n, owner, "added inside");
+    } else {
+      a_.role[n.raw()] = Role::kAdd;
+      a_.reason[n.raw()] = "int8 addition";
+    }
+    if (relu.valid()) MakePart(relu, owner, "computed inside");
+    for (ValueId v : inputs) {
+      const NodeId def = graph_.value(v).def;
+      if (owner != n && def == owner) continue;  // the accumulator of the kernel never exists in 8 bits
+      AskFor(v);
+    }
+  }
+
+  std::string FloatReason(NodeId n) const {
+    const Node& node = graph_.node(n);
+    if (node.is_scalar()) return "arithmetic on numbers";
+    const OpRow* row = rows_[n.raw()];
+    if (row != nullptr && row->why != nullptr) return row->why;
+    if (family(n) == Family::kDropout) return "dropout in training mode; call eval() before capturing";
+    return absl::StrCat("no int8 kernel for ", node.op_name());
+  }
+
+  const Normal& normal_;
+  const Graph& graph_;
+  const QuantConfig& config_;
+  const Uses uses_;
+  Annotation a_;
+  std::vector<uint32_t> parent_;
+  std::vector<const OpRow*> rows_;
+  std::vector<bool> bytes_;
+  std::vector<NodeId> relu_of_;                      // by add
+  std::vector<std::pair<NodeId, NodeId>> residual_;  // add, convolution that can compute it
+};
+
+}  // namespace
+
+Annotation Annotate(const Normal& normal, const QuantConfig& config) { return Annotator(normal, config).Run(); }
+
+}  // namespace frametap::quant

@@ -1,0 +1,43 @@
+// Annotation: what each node of a normalised graph becomes, and which values exist in 8 bits. Decided once; convert
+// and lower follow it.
+//   A1  Convolutions and linears with a frozen f32 weight are int8, and ask for their input in 8 bits. What comes after
+//       them in the same kernel (relu, a residual add and its relu, a curve) belongs to them.
+//   A2  Asking goes backward: an add, a pool, a reshape, a concatenation runs on bytes if its result is asked for, and
+//       then asks for its own inputs. Nothing is quantized that no int8 op reads.
+//   A3  Ops on bytes that cannot leave the range of their input share its parameters (union-find).
+//   A4  Every node has a role and, if it stays float, a reason in words.
+//   A5  A value whose memory some op writes in place stays float.
+// Not here: numbers (statistics.h), graphs (convert.cc).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/quant/normalise.h"
+#include "backends/quant/quantize.h"
+
+namespace frametap::quant {
+
+enum class Role : uint8_t {
+  kFloat,
+  kAnchor,   // convolution or linear
+  kPart,     // part of an anchor's kernel, or a relu that is part of an add's
+  kAdd,      // an addition with a kernel of its own
+  kFollows,  // bytes with the parameters of its input
+};
+
+struct Annotation {
+  std::vector<Role> role;           // by node
+  std::vector<NodeId> owner;        // kPart: the anchor or add
+  std::vector<std::string> reason;  // by node
+  std::vector<bool> quantized;      // by value: exists in 8 bits
+  std::vector<ValueId> klass;       // by value: representative of the values that share its parameters
+  std::vector<bool> source;         // by value: its range counts for its class
+
+  bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat; }
+};
+
+Annotation Annotate(const Normal& normal, const QuantConfig& config);
+
+}  // namespace frametap::quant

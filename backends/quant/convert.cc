@@ -1,0 +1,290 @@
+#include <ATen/core/grad_mode.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "backends/quant/annotate.h"
+#include "backends/quant/observe.h"
+#include "backends/quant/onednn_adapter.h"
+#include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
+#include "backends/quant/quantize.h"
+
+namespace frametap::quant {
+namespace {
+
+class Converter {
+ public:
+  Converter(const Normal& normal, const Annotation& annotation)
+      : normal_(normal), from_(normal.graph), a_(annotation), out_(normal.graph, &normal.origin) {
+    params_.resize(from_.values.size());
+    dequantized_.resize(from_.values.size());
+    stored_.resize(from_.values.size());
+    for (EagerState& state : out_.graph.states) state.grad_mode = false;  // Q5
+  }
+
+  // By class, from all members whose range counts.
+  absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config) {
+    const bool full = config.activation_bits == 8 || (config.activation_bits == 0 && CpuTakesFullRange());
+    const int64_t qmax = full ? 255 : 127;
+    std::vector<Statistics> by_class(from_.values.size());
+    for (size_t v = 0; v < from_.values.size(); ++v) {
+      if (!a_.quantized[v] || !a_.source[v]) continue;
+      const ValueId origin = normal_.origin[v];
+      if (!origin.valid() || origin.raw() >= seen.statistics.size()) return Unseen(ValueId(v));
+      const Statistics& statistics = seen.statistics[origin.raw()];
+      if (!statistics.finite()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("calibration met NaN or infinity in ", Describe(source, origin),
+                         "; check the calibration data and the float model"));
+      }
+      by_class[a_.klass[v].raw()].Add(statistics);
+    }
+    for (size_t v = 0; v < from_.values.size(); ++v) {
+      if (!a_.quantized[v]) continue;
+      const Statistics& statistics = by_class[a_.klass[v].raw()];
+      if (statistics.empty()) return Unseen(ValueId(v));
+      const Range range =
+          config.observer == Observer::kMinMax ? statistics.MinMax() : statistics.LeastSquares(qmax);
+      params_[v] = ChooseAffine(range, 0, qmax);
+    }
+    return absl::OkStatus();
+  }
+
+  void Run() {
+    const Node start;
+    for (ValueId v : from_.inputs) Store(v, start);
+    for (size_t i = 0; i < from_.nodes.size(); ++i) {
+      const Node& node = from_.nodes[i];
+      if (a_.role[i] == Role::kAnchor) {
+        EmitAnchor(NodeId(i));
+      } else {
+        Node now = node;
+        now.args = Reads(NodeId(i), node.args);
+        for (size_t o = 0; o < node.outputs.size(); ++o) {
+          const Value& value = from_.value(node.outputs[o]);
+          now.outputs[o] = out_.NewValue(value.name, value.type, node.outputs[o]);
+          out_.Map(node.outputs[o], now.outputs[o]);
+        }
+        out_.graph.AddNode(std::move(now));
+      }
+      for (ValueId v : node.outputs) Store(v, node);
+    }
+    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
+  }
+
+  // What to compare with the float value v: its bytes, or itself.
+  ValueId Measured(ValueId v) { return stored_[v.raw()].valid() ? stored_[v.raw()] : out_.at(v); }
+  Rewrite& out() { return out_; }
+
+ private:
+  absl::Status Unseen(ValueId v) const {
+    return absl::FailedPreconditionError(absl::StrCat("calibration saw no data in %", from_.value(v).name,
+                                                      "; run the function on calibration data that reaches it"));
+  }
+
+  static std::string Describe(const Graph& source, ValueId v) {
+    const NodeId def = source.value(v).def;
+    return def.valid() ? absl::StrCat("the result of ", NameWithPlace(source.node(def)))
+                       : absl::StrCat("the input %", source.value(v).name);
+  }
+
+  // A value with an int8 producer exists in bytes only: all its readers read those.
+  ValueId Read(ValueId v, bool int8_reader) {
+    const bool bytes = dequantized_[v.raw()].valid() && (int8_reader || a_.int8(from_.value(v).def));
+    return bytes ? dequantized_[v.raw()] : out_.at(v);
+  }
+
+  std::vector<Arg> Reads(NodeId n, const std::vector<Arg>& args) {
+    std::vector<Arg> now = args;
+    for (Arg& arg : now) {
+      if (arg.kind == Arg::Kind::kValue) arg.value = Read(arg.value, a_.int8(n));
+      if (arg.kind == Arg::Kind::kList) arg.items = Reads(n, arg.items);
+    }
+    return now;
+  }
+
+  void Store(ValueId v, const Node& like) {
+    if (!a_.quantized[v.raw()]) return;
+    const Params& p = params_[v.raw()];
+    const Value& value = from_.value(v);
+    const ValueId bytes = out_.Emit(
+        quantize_,
+        {Arg::Of(out_.at(v)), Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin), Arg::Const(p.qmax),
+         Arg::Const(static_cast<int64_t>(at::kByte))},
+        value.name + "_q", Retyped(value.type, at::kByte), v, like);
+    stored_[v.raw()] = bytes;
+    dequantized_[v.raw()] =
+        out_.Emit(dequantize_, {Arg::Of(bytes), Arg::Const(p.scale), Arg::Const(p.zero_point)}, value.name + "_dq",
+                  Retyped(value.type, at::kFloat), v, like);
+  }
+
+  ValueId Weight(ValueId v, const Node& like) {
+    const auto found = weights_.find(v);
+    if (found != weights_.end()) return found->second;
+    const std::string& name = from_.value(v).name;
+    const QuantizedWeight w = QuantizeWeight(normal_.known[v.raw()]);
+    const ValueId bytes = out_.AddConstant(name + "_q", w.bytes);
+    const ValueId scales = out_.AddConstant(name + "_scales", w.scales);
+    const ValueId zeros = out_.AddConstant(name + "_zeros", w.zero_points);
+    const ValueId now =
+        out_.Emit(dequantize_channel_,
+                  {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(int64_t{0})}, name + "_dq",
+                  Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
+    weights_.emplace(v, now);
+    return now;
+  }
+
+  ValueId Bias(ValueId v) {
+    const auto found = biases_.find(v);
+    if (found != biases_.end()) return found->second;
+    const ValueId now =
+        out_.AddConstant(from_.value(v).name + "_frozen", normal_.known[v.raw()].detach().clone());
+    biases_.emplace(v, now);
+    return now;
+  }
+
+  void EmitAnchor(NodeId n) {
+    const Node& node = from_.node(n);
+    const ValueId weight = *TensorArg(node, "weight");
+    const auto bias = TensorArg(node, "bias");
+    const ValueId weight_now = Weight(weight, node);
+    std::vector<Arg> args = node.args;
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (args[i].kind != Arg::Kind::kValue) continue;
+      if (&node.args[i] == FindArg(node, "weight")) {
+        args[i].value = weight_now;
+      } else if (bias && &node.args[i] == FindArg(node, "bias")) {
+        args[i].value = Bias(*bias);
+      } else {
+        args[i].value = Read(args[i].value, true);
+      }
+    }
+    const ValueId result = node.outputs[0];
+    const Value& value = from_.value(result);
+    out_.Map(result, out_.Emit(*node.op, std::move(args), value.name, Retyped(value.type, at::kFloat), result, node));
+  }
+
+  const Normal& normal_;
+  const Graph& from_;
+  const Annotation& a_;
+  Rewrite out_;
+  std::vector<Params> params_;
+  std::vector<ValueId> dequantized_;
+  std::vector<ValueId> stored_;
+  absl::flat_hash_map<ValueId, ValueId> weights_;
+  absl::flat_hash_map<ValueId, ValueId> biases_;
+  const c10::OperatorHandle quantize_ = FindOperator("frametap::quantize_per_tensor");
+  const c10::OperatorHandle dequantize_ = FindOperator("frametap::dequantize_per_tensor");
+  const c10::OperatorHandle dequantize_channel_ = FindOperator("frametap::dequantize_per_channel");
+};
+
+OpReport Describe(const Node& node) {
+  OpReport row;
+  row.op = node.op_name();
+  if (node.where != nullptr) {
+    row.position = node.where->position;
+    if (!node.where->scope.empty()) row.scope = node.where->scope.back().path;
+  }
+  return row;
+}
+
+Decision DecisionOf(Role role) {
+  switch (role) {
+    case Role::kFloat:
+      return Decision::kFloat;
+    case Role::kAnchor:
+    case Role::kPart:
+    case Role::kAdd:
+      return Decision::kInt8;
+    case Role::kFollows:
+      return Decision::kFollows;
+  }
+  return Decision::kFloat;
+}
+
+// The last node of the kernel that `n` begins.
+NodeId LastOf(NodeId n, const Annotation& a) {
+  NodeId last = n;
+  for (size_t i = 0; i < a.role.size(); ++i) {
+    if (a.role[i] == Role::kPart && a.owner[i] == n && last < NodeId(i)) last = NodeId(i);
+  }
+  return last;
+}
+
+}  // namespace
+
+const char* ToString(Decision decision) {
+  switch (decision) {
+    case Decision::kInt8:
+      return "int8";
+    case Decision::kFloat:
+      return "float";
+    case Decision::kFolded:
+      return "folded";
+    case Decision::kFollows:
+      return "follows";
+  }
+  return "?";
+}
+
+absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                       const Observation& observation, const QuantConfig& config) {
+  RegisterOperators();
+  if (config.activation_bits != 0 && config.activation_bits != 7 && config.activation_bits != 8) {
+    return absl::InvalidArgumentError("activation_bits must be 0 (by the CPU), 7 or 8");
+  }
+  const ObservationView seen = ObservationView::Of(observation);
+  if (seen.runs == 0) {
+    return absl::FailedPreconditionError("calibration saw no data: call the observed function on some inputs first");
+  }
+  const at::NoGradGuard no_grad;
+  auto normal = Normalise(graph, weights);
+  if (!normal.ok()) return normal.status();
+  try {
+    const Annotation annotation = Annotate(*normal, config);
+    Converter converter(*normal, annotation);
+    if (auto status = converter.ChooseParams(graph, seen, config); !status.ok()) return status;
+    converter.Run();
+
+    QuantizedGraph result;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      OpReport row = Describe(graph.nodes[i]);
+      const Fate& fate = normal->fates[i];
+      ValueId measured;
+      if (!fate.now.valid()) {
+        row.decision = Decision::kFolded;
+        row.reason = fate.folded;
+      } else {
+        const size_t n = fate.now.raw();
+        row.decision = DecisionOf(annotation.role[n]);
+        row.reason = annotation.reason[n];
+        if (row.decision == Decision::kFloat && !fate.note.empty()) row.reason = fate.note;
+        if (annotation.role[n] != Role::kPart) {
+          const auto& outputs = normal->graph.node(LastOf(fate.now, annotation)).outputs;
+          if (!outputs.empty() && IsFloatTensor(normal->graph.value(outputs[0]).type)) {
+            measured = converter.Measured(outputs[0]);
+          }
+        }
+      }
+      result.report.push_back(std::move(row));
+      result.measured.push_back(measured);
+    }
+    result.reference = std::move(converter.out().graph);
+    result.reference_origin = std::move(converter.out().origin);
+    auto lowered = Lower(result.reference);
+    if (lowered.ok()) {
+      result.lowered = *std::move(lowered);
+    } else {
+      result.lowered = result.reference;
+      result.lowering_note = std::string(lowered.status().message());
+    }
+    if (config.measure) {
+      if (auto status = Measure(graph, seen.kept, &result); !status.ok()) return status;
+    }
+    return result;
+  } catch (const c10::Error& e) {
+    return absl::InternalError(absl::StrCat("quantizing the graph: ", e.what_without_backtrace()));
+  }
+}
+
+}  // namespace frametap::quant

@@ -1,0 +1,41 @@
+// Normalise: the float graph as the later passes want it.
+//   M1  An in-place op becomes its out-of-place form if nothing can see the difference: all its tensors are f32, the
+//       memory it writes belongs to the graph, and no other value that may share this memory is used later.
+//   M2  Dropout in eval mode disappears.
+//   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
+//       between them has no other reader.
+//   M4  A weight counts as known only if no op of the graph may write to it.
+// Not here: any decision on 8 bits.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "backends/quant/rewrite.h"
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+// What became of a node of the source graph.
+struct Fate {
+  NodeId now;          // in the new graph; invalid: gone
+  std::string folded;  // gone: where to and why
+  std::string note;    // kept: why it could not be normalised; "" if it could
+};
+
+struct Normal {
+  Graph graph;
+  std::vector<ValueId> origin;     // by value of `graph`: the value of the source graph
+  std::vector<at::Tensor> known;   // by value of `graph`: frozen tensors (weights and constants), else undefined
+  std::vector<bool> written;       // by value of `graph`: a remaining op may write its memory
+  std::vector<std::string> writer; // by value: that op, in words
+  std::vector<Fate> fates;         // by node of the source graph
+};
+
+absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights);
+
+// "aten.conv2d at forward:12:7"
+std::string NameWithPlace(const Node& node);
+
+}  // namespace frametap::quant

@@ -1,0 +1,120 @@
+#include "backends/quant/observe.h"
+
+#include "absl/strings/str_cat.h"
+#include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
+#include "backends/quant/rewrite.h"
+#include "backends/quant/run.h"
+
+namespace frametap::quant {
+namespace {
+
+// Values that may be asked for in 8 bits. A convolution's result that only a batch norm reads never is.
+std::vector<bool> Interesting(const Graph& graph, const std::vector<at::Tensor>& weights) {
+  std::vector<bool> out(graph.values.size(), false);
+  for (size_t v = 0; v < graph.values.size(); ++v) out[v] = IsFloatTensor(graph.values[v].type);
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (weights[i].defined()) out[graph.inputs[i].raw()] = false;
+  }
+  for (const auto& [v, tensor] : graph.constants) out[v.raw()] = false;
+  const Uses uses(graph);
+  for (const Node& node : graph.nodes) {
+    const OpRow* row = RowOf(node);
+    if (row == nullptr || (row->family != Family::kConv && row->family != Family::kLinear)) continue;
+    const NodeId next = uses.sole(node.outputs[0]);
+    if (!next.valid()) continue;
+    const OpRow* reader = RowOf(graph.node(next));
+    if (reader != nullptr && reader->family == Family::kBatchNorm &&
+        ConstBool(FindArg(graph.node(next), "training")) == false) {
+      out[node.outputs[0].raw()] = false;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+class ObservingExecutable : public Executable {
+ public:
+  ObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights, std::shared_ptr<Observation> observation)
+      : graph_(graph),
+        weights_(std::move(weights)),
+        interesting_(Interesting(graph_, weights_)),
+        observation_(std::move(observation)) {}
+
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) override {
+    Keep(inputs);
+    Walk walk(graph_, std::move(inputs), Held());
+    for (ValueId v : graph_.inputs) Observe(&walk, v);
+    while (!walk.done()) {
+      const NodeId n = walk.Step();
+      for (ValueId v : graph_.node(n).outputs) Observe(&walk, v);
+    }
+    std::vector<c10::IValue> outputs = walk.Outputs();
+    const std::lock_guard<std::mutex> lock(observation_->mutex_);
+    ++observation_->runs_;
+    return outputs;
+  }
+
+ private:
+  // Each interesting value lives until it was looked at, also if the graph does not read it.
+  std::vector<int> Held() const { return {interesting_.begin(), interesting_.end()}; }
+
+  void Observe(Walk* walk, ValueId v) {
+    if (!interesting_[v.raw()]) return;
+    const c10::IValue& value = walk->value(v);
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kFloat) {
+      Statistics seen;
+      seen.Add(value.toTensor());
+      const std::lock_guard<std::mutex> lock(observation_->mutex_);
+      if (observation_->statistics_.empty()) observation_->statistics_.resize(graph_.values.size());
+      observation_->statistics_[v.raw()].Add(seen);
+    }
+    walk->Release(v);
+  }
+
+  void Keep(const std::vector<c10::IValue>& inputs) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].isTensor() && !weights_[i].defined()) bytes += static_cast<int64_t>(inputs[i].toTensor().nbytes());
+    }
+    const std::lock_guard<std::mutex> lock(observation_->mutex_);
+    if (observation_->kept_.size() >= Observation::kKeptRuns ||
+        observation_->kept_bytes_ + bytes > Observation::kKeptBytes) {
+      return;
+    }
+    observation_->kept_bytes_ += bytes;
+    std::vector<c10::IValue> copy = inputs;
+    for (size_t i = 0; i < copy.size(); ++i) {
+      if (copy[i].isTensor() && !weights_[i].defined()) copy[i] = copy[i].toTensor().detach().clone();
+    }
+    observation_->kept_.push_back(std::move(copy));
+  }
+
+  const Graph graph_;
+  const std::vector<at::Tensor> weights_;
+  const std::vector<bool> interesting_;
+  const std::shared_ptr<Observation> observation_;
+};
+
+int64_t Observation::runs() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return runs_;
+}
+
+ObservationView ObservationView::Of(const Observation& observation) {
+  const std::lock_guard<std::mutex> lock(observation.mutex_);
+  return {observation.runs_, observation.statistics_, observation.kept_};
+}
+
+absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,
+                                                                    std::shared_ptr<Observation> observation) {
+  RegisterOperators();
+  if (weights.size() != graph.inputs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the graph has ", graph.inputs.size(), " inputs, but ",
+                                                   weights.size(), " entries of weights were given"));
+  }
+  return std::unique_ptr<Executable>(new ObservingExecutable(graph, std::move(weights), std::move(observation)));
+}
+
+}  // namespace frametap::quant

@@ -1,0 +1,172 @@
+#include "backends/quant/op_table.h"
+
+#include "absl/container/flat_hash_map.h"
+
+namespace frametap::quant {
+namespace {
+
+constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
+constexpr const char* kProduct =
+    "a product of two activations runs in float; only products with a frozen weight have an int8 kernel here";
+constexpr const char* kTransposed =
+    "a transposed convolution has no int8 kernel in this torch; upsampling followed by a convolution has one";
+constexpr const char* kCurve = "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
+                               "else reads";
+constexpr const char* kProbabilities = "probabilities need more than 8 bits; it usually ends the model";
+constexpr const char* kLookup = "a table look-up moves data only; int8 rows would need a weight-only scheme";
+
+constexpr OpRow kRows[] = {
+    {"aten::conv2d", "", Family::kConv, true, nullptr},
+    {"aten::conv2d", "padding", Family::kConv, true, nullptr},
+    {"aten::conv1d", "", Family::kFloat, true,
+     "a one-dimensional convolution is not lowered yet; unsqueeze to two dimensions to have it in int8"},
+    {"aten::conv3d", "", Family::kFloat, true, "a three-dimensional convolution is not lowered yet"},
+    {"aten::conv_transpose1d", "", Family::kFloat, true, kTransposed},
+    {"aten::conv_transpose2d", "input", Family::kFloat, true, kTransposed},
+    {"aten::conv_transpose3d", "input", Family::kFloat, true, kTransposed},
+    {"aten::linear", "", Family::kLinear, true, nullptr},
+    {"aten::add", "Tensor", Family::kAdd, true, nullptr},
+    {"aten::relu", "", Family::kRelu, true, nullptr},
+    {"aten::hardtanh", "", Family::kPostOp, true, kCurve},
+    {"aten::relu6", "", Family::kPostOp, true, kCurve},
+    {"aten::hardswish", "", Family::kPostOp, true, kCurve},
+    {"aten::silu", "", Family::kPostOp, true, kCurve},
+    {"aten::gelu", "", Family::kPostOp, true, kCurve},
+    {"aten::max_pool2d", "", Family::kMaxPool, true, nullptr},
+    {"aten::avg_pool2d", "", Family::kAvgPool, true, nullptr},
+    {"aten::adaptive_avg_pool2d", "", Family::kAdaptivePool, true, nullptr},
+    {"aten::mean", "dim", Family::kMean, true, nullptr},
+    {"aten::flatten", "using_ints", Family::kShape, false, nullptr},
+    {"aten::view", "", Family::kShape, false, nullptr},
+    {"aten::reshape", "", Family::kShape, false, nullptr},
+    {"aten::permute", "", Family::kShape, false, nullptr},
+    {"aten::transpose", "int", Family::kShape, false, nullptr},
+    {"aten::t", "", Family::kShape, false, nullptr},
+    {"aten::contiguous", "", Family::kShape, false, nullptr},
+    {"aten::squeeze", "", Family::kShape, false, nullptr},
+    {"aten::squeeze", "dim", Family::kShape, false, nullptr},
+    {"aten::unsqueeze", "", Family::kShape, false, nullptr},
+    {"aten::select", "int", Family::kShape, false, nullptr},
+    {"aten::slice", "Tensor", Family::kShape, false, nullptr},
+    {"aten::narrow", "", Family::kShape, false, nullptr},
+    {"aten::cat", "", Family::kCat, true, nullptr},
+    {"aten::batch_norm", "", Family::kBatchNorm, true, nullptr},
+    {"aten::dropout", "", Family::kDropout, false, nullptr},
+    {"aten::feature_dropout", "", Family::kDropout, false, nullptr},
+    {"aten::layer_norm", "", Family::kFloat, true, kNorm},
+    {"aten::group_norm", "", Family::kFloat, true, kNorm},
+    {"aten::instance_norm", "", Family::kFloat, true, kNorm},
+    {"aten::matmul", "", Family::kFloat, true, kProduct},
+    {"aten::mm", "", Family::kFloat, true, kProduct},
+    {"aten::bmm", "", Family::kFloat, true, kProduct},
+    {"aten::addmm", "", Family::kFloat, true,
+     "addmm takes its weight transposed; write it as linear to have it in int8"},
+    {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
+    {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
+    {"aten::_softmax", "", Family::kFloat, true, kProbabilities},
+    {"aten::log_softmax", "int", Family::kFloat, true, kProbabilities},
+    {"aten::sigmoid", "", Family::kFloat, true, "no int8 kernel for sigmoid on its own"},
+    {"aten::tanh", "", Family::kFloat, true, "no int8 kernel for tanh on its own"},
+    {"aten::hardsigmoid", "", Family::kFloat, true, "no int8 kernel for hardsigmoid on its own"},
+    {"aten::leaky_relu", "", Family::kFloat, true, "no int8 kernel for leaky_relu; relu has one"},
+    {"aten::mul", "Tensor", Family::kFloat, true, "no exact int8 kernel for a product of two tensors"},
+    {"aten::sub", "Tensor", Family::kFloat, true, "no int8 kernel for a difference; an addition has one"},
+    {"aten::div", "Tensor", Family::kFloat, true, "no int8 kernel for a quotient"},
+    {"aten::embedding", "", Family::kFloat, true, kLookup},
+    // What this backend itself emits.
+    {"aten::clone", "", Family::kFloat, true, nullptr},
+    {"aten::clamp_min", "", Family::kFloat, true, nullptr},
+    {"aten::clamp_max", "", Family::kFloat, true, nullptr},
+    {"frametap::quantize_per_tensor", "", Family::kFloat, true, nullptr},
+    {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},
+    {"frametap::dequantize_per_tensor", "", Family::kFloat, true, nullptr},
+    {"frametap::dequantize_per_channel", "", Family::kFloat, true, nullptr},
+    {"frametap::qadd", "", Family::kFloat, true, nullptr},
+    {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
+    {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
+    {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
+    {"onednn::qconv_pointwise", "", Family::kFloat, true, nullptr},
+    {"onednn::qlinear_pointwise", "", Family::kFloat, true, nullptr},
+};
+
+struct HashName {
+  size_t operator()(const c10::OperatorName& n) const { return std::hash<c10::OperatorName>()(n); }
+};
+
+}  // namespace
+
+const OpRow* RowOf(const Node& node) {
+  static const auto* const table = [] {
+    auto* t = new absl::flat_hash_map<c10::OperatorName, const OpRow*, HashName>();
+    for (const OpRow& row : kRows) t->emplace(c10::OperatorName(row.name, row.overload), &row);
+    return t;
+  }();
+  if (!node.op) return nullptr;
+  const auto it = table->find(node.op->operator_name());
+  return it == table->end() ? nullptr : it->second;
+}
+
+const Arg* FindArg(const Node& node, const char* name) {
+  if (!node.op) return nullptr;
+  const auto& arguments = node.op->schema().arguments();
+  for (size_t i = 0; i < arguments.size() && i < node.args.size(); ++i) {
+    if (arguments[i].name() == name) return &node.args[i];
+  }
+  return nullptr;
+}
+
+std::optional<std::vector<int64_t>> ConstInts(const Arg* arg) {
+  if (arg == nullptr) return std::nullopt;
+  if (arg->kind == Arg::Kind::kList) {
+    std::vector<int64_t> out;
+    for (const Arg& item : arg->items) {
+      if (item.kind != Arg::Kind::kConst || !item.constant.isInt()) return std::nullopt;
+      out.push_back(item.constant.toInt());
+    }
+    return out;
+  }
+  if (arg->kind != Arg::Kind::kConst) return std::nullopt;
+  const c10::IValue& v = arg->constant;
+  if (v.isInt()) return std::vector<int64_t>{v.toInt()};
+  if (v.isIntList()) return v.toIntVector();
+  if (v.isList()) {
+    std::vector<int64_t> out;
+    for (const c10::IValue& item : v.toListRef()) {
+      if (!item.isInt()) return std::nullopt;
+      out.push_back(item.toInt());
+    }
+    return out;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> ConstInt(const Arg* arg) {
+  if (arg == nullptr || arg->kind != Arg::Kind::kConst || !arg->constant.isInt()) return std::nullopt;
+  return arg->constant.toInt();
+}
+
+std::optional<bool> ConstBool(const Arg* arg) {
+  if (arg == nullptr || arg->kind != Arg::Kind::kConst || !arg->constant.isBool()) return std::nullopt;
+  return arg->constant.toBool();
+}
+
+std::optional<double> ConstNumber(const Arg* arg) {
+  if (arg == nullptr || arg->kind != Arg::Kind::kConst) return std::nullopt;
+  if (arg->constant.isInt()) return static_cast<double>(arg->constant.toInt());
+  if (arg->constant.isDouble()) return arg->constant.toDouble();
+  return std::nullopt;
+}
+
+bool IsNone(const Arg* arg) { return arg != nullptr && arg->kind == Arg::Kind::kConst && arg->constant.isNone(); }
+
+std::optional<ValueId> TensorArg(const Node& node, const char* name) {
+  const Arg* arg = FindArg(node, name);
+  if (arg == nullptr || arg->kind != Arg::Kind::kValue) return std::nullopt;
+  return arg->value;
+}
+
+bool Is(const Node& node, const char* name, const char* overload) {
+  return node.op && node.op->operator_name().name == name && node.op->operator_name().overload_name == overload;
+}
+
+}  // namespace frametap::quant

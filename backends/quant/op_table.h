@@ -1,0 +1,56 @@
+// The operators this backend knows: one row each. Everything else is float, with the reason of the default row.
+//   R1  Matching is by schema name and overload, never by module names.
+//   R2  `fresh`: the outputs share no memory with any argument. An op without a row may alias everything.
+// Not here: which of them become int8 in a given graph (annotate.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+enum class Family : uint8_t {
+  kConv,       // int8 kernel with a weight
+  kLinear,     // int8 kernel with a weight
+  kAdd,        // int8 kernel of its own, or part of a convolution
+  kRelu,       // part of the kernel before it, or bytes with its input's parameters
+  kPostOp,     // part of the kernel before it, or float
+  kMaxPool,    // bytes with its input's parameters, as the next four
+  kAvgPool,
+  kAdaptivePool,
+  kMean,       // over height and width only
+  kShape,
+  kCat,        // bytes; its inputs share parameters with its output
+  kBatchNorm,  // folded, or float
+  kDropout,    // dropped in eval mode
+  kFloat,      // known to stay float
+};
+
+struct OpRow {
+  const char* name;
+  const char* overload;
+  Family family;
+  bool fresh;
+  const char* why;  // kFloat: why there is no int8 form, with advice
+};
+
+// The row of a node's op, or null.
+const OpRow* RowOf(const Node& node);
+
+// Arguments by schema name.
+const Arg* FindArg(const Node& node, const char* name);
+std::optional<std::vector<int64_t>> ConstInts(const Arg* arg);  // an int counts as a list of one
+std::optional<int64_t> ConstInt(const Arg* arg);
+std::optional<bool> ConstBool(const Arg* arg);
+std::optional<double> ConstNumber(const Arg* arg);
+bool IsNone(const Arg* arg);
+std::optional<ValueId> TensorArg(const Node& node, const char* name);  // a value, not a constant
+
+// "aten::relu" and "": the schema a node runs.
+bool Is(const Node& node, const char* name, const char* overload = "");
+
+}  // namespace frametap::quant

@@ -1,0 +1,103 @@
+// Static int8 quantization of a captured graph: observe, convert, measure.
+//   Q1  The float graph was captured in eval form; its weights are inputs of the graph whose tensors are given beside it
+//       and are frozen: the result does not see later changes of them.
+//   Q2  Results have the same inputs in the same order (float weights are still taken, and ignored) and the same number
+//       of outputs, with the same shapes and dtypes, contiguous.
+//   Q3  The reference graph holds float ops between quantize and dequantize ops. It is the truth; `lowered` is a
+//       function of it alone, so that it can be saved and lowered again elsewhere.
+//   Q4  Every op of the float graph has a row that says int8 or why not.
+//   Q5  No gradients: all ops of the results run in no-grad mode.
+// Not here: capture; deciding which graphs to swap (the caller).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/backend.h"
+#include "backends/quant/statistics.h"
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+enum class Observer : uint8_t { kMinMax, kHistogram };
+
+struct QuantConfig {
+  Observer observer = Observer::kHistogram;
+  // 8: activations in 0..255; 7: 0..127, for CPUs whose u8 x s8 products saturate; 0: by this CPU.
+  int activation_bits = 0;
+  absl::flat_hash_set<std::string> float_ops;      // op names to leave in float: "aten.linear"
+  absl::flat_hash_set<std::string> float_scopes;   // module paths to leave in float, with what is inside: "head"
+  bool measure = true;                             // fill in the SQNR from the runs that the observation kept
+};
+
+enum class Decision : uint8_t { kInt8, kFloat, kFolded, kFollows };
+const char* ToString(Decision decision);
+
+struct OpReport {
+  std::string op;     // "aten.conv2d"
+  Position position;  // may be unknown
+  std::string scope;  // module path, "" if unknown
+  Decision decision = Decision::kFloat;
+  std::string reason;                    // how it is int8; where it was folded; why it is float, with advice
+  std::optional<double> sqnr;            // dB: this op quantized, everything before it in float
+  std::optional<double> cumulative_sqnr; // dB: everything up to here quantized; infinite if nothing differs
+};
+
+// What calibration saw. Any thread may add to it.
+class Observation {
+ public:
+  // At most so many runs, and bytes of them, are kept for Measure.
+  static constexpr size_t kKeptRuns = 4;
+  static constexpr int64_t kKeptBytes = int64_t{64} << 20;
+
+  int64_t runs() const;
+
+ private:
+  friend class ObservingExecutable;
+  friend struct ObservationView;
+
+  mutable std::mutex mutex_;
+  int64_t runs_ = 0;
+  std::vector<Statistics> statistics_;            // by value of the float graph
+  std::vector<std::vector<c10::IValue>> kept_;    // inputs of whole runs
+  int64_t kept_bytes_ = 0;
+};
+
+// Runs the graph as it is and adds what it sees to `observation`.
+absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph,
+                                                                    std::vector<at::Tensor> weights,
+                                                                    std::shared_ptr<Observation> observation);
+
+struct QuantizedGraph {
+  Graph reference;
+  Graph lowered;
+  std::string lowering_note;  // why `lowered` is the reference; "" if it is not
+  std::vector<OpReport> report;  // by node of the float graph
+  // Links for Measure.
+  std::vector<ValueId> reference_origin;  // by value of `reference`: the float graph's value
+  std::vector<ValueId> measured;          // by node of the float graph: the value of `reference` to compare, or invalid
+};
+
+// kFailedPrecondition: nothing was observed. kInvalidArgument: NaN or infinity was seen, the graph is in train mode, or
+// weights and graph do not fit.
+absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                       const Observation& observation, const QuantConfig& config = {});
+
+// Q3. kUnimplemented: this torch or CPU has not the kernels that are needed.
+absl::StatusOr<Graph> Lower(const Graph& reference);
+
+// Fills in the SQNR of the report from whole runs' inputs. kInvalidArgument: an input does not fit the graph.
+absl::Status Measure(const Graph& graph, const std::vector<std::vector<c10::IValue>>& runs, QuantizedGraph* quantized);
+
+// 10 log10(signal / noise) of `got` against `want`; infinite if equal.
+double Sqnr(const at::Tensor& want, const at::Tensor& got);
+
+}  // namespace frametap::quant

@@ -1,0 +1,150 @@
+#include "backends/quant/rewrite.h"
+
+#include <c10/util/Exception.h>
+
+#include "backends/quant/op_table.h"
+
+namespace frametap::quant {
+
+Uses::Uses(const Graph& graph) : nodes(graph.values.size()), outputs(graph.values.size(), 0) {
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    ForEachUse(graph.nodes[i].args, [&](ValueId v) { nodes[v.raw()].push_back(NodeId(i)); });
+  }
+  for (ValueId v : graph.outputs) ++outputs[v.raw()];
+}
+
+Rewrite::Rewrite(const Graph& from, const std::vector<ValueId>* from_origin)
+    : from_(from), from_origin_(from_origin), map_(from.values.size()) {
+  graph.states = from.states;
+  for (ValueId v : from.inputs) {
+    const Value& value = from.value(v);
+    names_.insert(value.name);
+    const ValueId now = graph.AddInput(value.name, value.type);
+    origin.resize(graph.values.size());
+    Map(v, now);
+  }
+  constant_.assign(from.values.size(), -1);
+  for (size_t i = 0; i < from.constants.size(); ++i) constant_[from.constants[i].first.raw()] = static_cast<int>(i);
+}
+
+ValueId Rewrite::at(ValueId old) {
+  if (!map_[old.raw()].valid() && constant_[old.raw()] >= 0) {
+    Map(old, AddConstant(from_.value(old).name, from_.constants[constant_[old.raw()]].second));
+  }
+  TORCH_CHECK(old.valid() && map_[old.raw()].valid(), "a value is used before it is defined");
+  return map_[old.raw()];
+}
+
+void Rewrite::Map(ValueId old, ValueId now) {
+  map_[old.raw()] = now;
+  if (!origin[now.raw()].valid()) origin[now.raw()] = from_origin_ ? (*from_origin_)[old.raw()] : old;
+}
+
+ValueId Rewrite::NewValue(const std::string& name, const Type& type, ValueId old_origin) {
+  std::string unique = name;
+  for (int i = 1; !names_.insert(unique).second; ++i) unique = name + "_" + std::to_string(i);
+  const ValueId now = graph.NewValue(unique, type);
+  origin.resize(graph.values.size());
+  if (old_origin.valid()) origin[now.raw()] = from_origin_ ? (*from_origin_)[old_origin.raw()] : old_origin;
+  return now;
+}
+
+ValueId Rewrite::AddConstant(const std::string& name, const at::Tensor& tensor) {
+  std::string unique = name;
+  for (int i = 1; !names_.insert(unique).second; ++i) unique = name + "_" + std::to_string(i);
+  const ValueId now = graph.AddConstant(unique, tensor);
+  origin.resize(graph.values.size());
+  return now;
+}
+
+std::vector<Arg> Rewrite::Args(const std::vector<Arg>& old) {
+  std::vector<Arg> now = old;
+  for (Arg& a : now) {
+    if (a.kind == Arg::Kind::kValue) a.value = at(a.value);
+    if (a.kind == Arg::Kind::kList) a.items = Args(a.items);
+  }
+  return now;
+}
+
+NodeId Rewrite::Copy(const Node& node) {
+  Node now = node;
+  now.args = Args(node.args);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const Value& value = from_.value(node.outputs[i]);
+    now.outputs[i] = NewValue(value.name, value.type, node.outputs[i]);
+    Map(node.outputs[i], now.outputs[i]);
+  }
+  return graph.AddNode(std::move(now));
+}
+
+ValueId Rewrite::Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
+                      ValueId old_origin, const Node& like) {
+  Node node;
+  node.op = op;
+  node.args = std::move(args);
+  node.state = like.state;
+  node.where = like.where;
+  const ValueId out = NewValue(name, type, old_origin);
+  node.outputs = {out};
+  graph.AddNode(std::move(node));
+  return out;
+}
+
+void Rewrite::CopyOutputs() {
+  for (ValueId v : from_.outputs) graph.outputs.push_back(at(v));
+}
+
+std::vector<ValueId> WrittenBy(const Node& node) {
+  std::vector<ValueId> written;
+  if (node.is_scalar()) return written;
+  const auto& arguments = node.op->schema().arguments();
+  for (size_t i = 0; i < node.args.size() && i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite()) {
+      ForEachUse({node.args[i]}, [&](ValueId v) { written.push_back(v); });
+    }
+  }
+  return written;
+}
+
+Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
+  for (size_t i = 0; i < parent_.size(); ++i) parent_[i] = static_cast<uint32_t>(i);
+  const auto join = [&](ValueId a, ValueId b) { parent_[root(a)] = root(b); };
+  for (const Node& node : graph.nodes) {
+    if (node.scalar_op == ScalarOp::kListItem) ForEachUse(node.args, [&](ValueId v) { join(v, node.outputs[0]); });
+    if (node.is_scalar()) continue;
+    const OpRow* row = RowOf(node);
+    if (row != nullptr && row->fresh) continue;
+    const auto& schema = node.op->schema();
+    // Results that are not annotated: those of an op that writes are what it wrote; others may be any argument.
+    const bool writes = !WrittenBy(node).empty();
+    for (size_t o = 0; o < node.outputs.size() && o < schema.returns().size(); ++o) {
+      const auto* annotated = schema.returns()[o].alias_info();
+      for (size_t i = 0; i < node.args.size() && i < schema.arguments().size(); ++i) {
+        const auto* argument = schema.arguments()[i].alias_info();
+        const bool written = argument != nullptr && argument->isWrite();
+        const bool joined = annotated == nullptr
+                                ? !writes || written
+                                : argument != nullptr && argument->beforeSets() == annotated->beforeSets();
+        if (joined) ForEachUse({node.args[i]}, [&](ValueId v) { join(v, node.outputs[o]); });
+      }
+    }
+  }
+}
+
+uint32_t Aliases::root(ValueId v) const {
+  uint32_t r = v.raw();
+  while (parent_[r] != r) r = parent_[r] = parent_[parent_[r]];
+  return r;
+}
+
+Type Retyped(Type type, c10::ScalarType dtype) {
+  type.dtype = dtype;
+  type.requires_grad = false;
+  return type;
+}
+
+bool IsFloatTensor(const Type& type) {
+  return type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Float && type.device.is_cpu();
+}
+
+}  // namespace frametap::quant

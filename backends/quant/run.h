@@ -1,0 +1,36 @@
+// Walk: runs a graph node by node; the caller may look at values and replace them between two steps.
+//   N1  Results are those of the recorded ops, in order, each under its recorded thread state.
+//   N2  A value is freed after its last use; `hold` counts further uses, which end with Release.
+// Not here: speed (backends/native runs the lowered graph).
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ir/eager_state.h"
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+class Walk {
+ public:
+  // The graph must outlive this. `hold`: further uses by value, or empty.
+  Walk(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& hold = {});
+
+  bool done() const { return next_ == graph_.nodes.size(); }
+  NodeId next() const { return NodeId(next_); }
+  NodeId Step();  // runs the next node; its dead arguments are freed before the call returns
+  const c10::IValue& value(ValueId v) const { return values_[v.raw()]; }
+  void Replace(ValueId v, c10::IValue value);  // nothing if the value is no longer needed
+  void Release(ValueId v);
+  std::vector<c10::IValue> Outputs() const;
+
+ private:
+  const Graph& graph_;
+  size_t next_ = 0;
+  std::vector<c10::IValue> values_;
+  std::vector<int> uses_;
+  EagerStateScope state_;
+};
+
+}  // namespace frametap::quant
