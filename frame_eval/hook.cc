@@ -1,5 +1,9 @@
 #include "frame_eval/hook.h"
 
+#ifdef __linux__
+#include <pthread.h>
+#endif
+
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/frame_view.h"
 
@@ -11,10 +15,21 @@ thread_local FrameFilter* thread_filter = nullptr;
 // (it was installed over ours once, and ours over it later), the chain has no end of its own.
 thread_local _PyInterpreterFrame* passed_on = nullptr;
 
-int scopes = 0;  // under the interpreter's lock
-EvalFunction previous = nullptr;
+// Under the interpreter's lock:
+int scopes = 0;
+int suspended = 0;                // frames that run without the hook (K4)
+EvalFunction previous = nullptr;  // what was installed before ours; null: CPython's own
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept;
+
+EvalFunction WithoutOurs() { return previous == nullptr ? EvalDefault() : previous; }
+
+void Install() {
+  EvalFunction current = GetEvalFunction();
+  if (current == FrametapEvalFrame) return;
+  previous = current == EvalDefault() ? nullptr : current;
+  SetEvalFunction(FrametapEvalFrame);
+}
 
 PyObject* PassOn(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
   if (passed_on == raw || previous == nullptr) return EvalDefault()(ts, raw, throwing);
@@ -22,6 +37,34 @@ PyObject* PassOn(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noex
   passed_on = raw;
   PyObject* result = previous(ts, raw, throwing);
   passed_on = outer;
+  return result;
+}
+
+// The address below which a quarter of this thread's C stack is left.
+const char* StackMark() {
+#ifdef __linux__
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return nullptr;
+  void* low = nullptr;
+  size_t size = 0;
+  int status = pthread_attr_getstack(&attributes, &low, &size);
+  pthread_attr_destroy(&attributes);
+  if (status == 0) return static_cast<const char*>(low) + size / 4;
+#endif
+  return nullptr;
+}
+
+bool StackIsLow() {
+  thread_local const char* const mark = StackMark();
+  return static_cast<const char*>(__builtin_frame_address(0)) < mark;
+}
+
+PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
+  ++suspended;
+  SetEvalFunction(WithoutOurs());
+  PyObject* result = EvalDefault()(ts, raw, throwing);
+  --suspended;
+  if (scopes > 0) Install();
   return result;
 }
 
@@ -35,6 +78,7 @@ bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
 }
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
+  if (StackIsLow()) [[unlikely]] return RunWithoutHook(ts, raw, throwing);
   FrameFilter* filter = thread_filter;
   if (filter == nullptr || throwing != 0 || passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
     return PassOn(ts, raw, throwing);
@@ -46,18 +90,18 @@ extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* r
 
 HookScope::HookScope(FrameFilter* filter) : previous_(thread_filter) {
   thread_filter = filter;
-  if (scopes++ > 0) return;
-  EvalFunction current = GetEvalFunction();
-  if (current == FrametapEvalFrame) return;
-  previous = current == EvalDefault() ? nullptr : current;
-  SetEvalFunction(FrametapEvalFrame);
+  if (scopes++ == 0) {
+    Install();
+  } else if (suspended > 0 && GetEvalFunction() == WithoutOurs()) {
+    Install();
+    reinstalled_ = true;
+  }
 }
 
 HookScope::~HookScope() {
   thread_filter = previous_;
   // Somebody who was installed over us may still call us: then we stay in their chain and pass everything on.
-  if (--scopes > 0 || GetEvalFunction() != FrametapEvalFrame) return;
-  SetEvalFunction(previous == nullptr ? EvalDefault() : previous);
+  if ((--scopes == 0 || reinstalled_) && GetEvalFunction() == FrametapEvalFrame) SetEvalFunction(WithoutOurs());
 }
 
 HookPause::HookPause() : previous_(thread_filter) { thread_filter = nullptr; }

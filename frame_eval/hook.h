@@ -4,6 +4,8 @@
 //   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin with
 //       an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
+//   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run without
+//       the hook, so that a deep recursion that CPython can do is still done.
 #pragma once
 
 #include <Python.h>
@@ -30,6 +32,7 @@ class HookScope {
 
  private:
   FrameFilter* previous_;
+  bool reinstalled_ = false;
 };
 
 // While alive, this thread's frames go straight to CPython.

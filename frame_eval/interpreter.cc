@@ -1,10 +1,10 @@
 // The loop: asks the tracer, decodes, calls the handler, unwinds. No opcode's meaning is here.
 #include "frame_eval/interpreter.h"
 
-#include <cstring>
 #include <utility>
 
 #include "frame_eval/cpython/3.11/decode.h"
+#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/raw_frame.h"
@@ -16,6 +16,8 @@ PyObject* Execution::Locals() const { return raw->f_locals; }
 void Execution::SetLastInstruction(int index) { raw->prev_instr = const_cast<uint16_t*>(first) + index; }
 
 int Execution::LastInstruction() const { return static_cast<int>(raw->prev_instr - first); }
+
+int Execution::NextStore() const { return StoreTarget(next); }
 
 void Execution::Fault() noexcept {
   traced = observed = false;
@@ -113,13 +115,14 @@ class Loop {
   bool Enter() { return activation_.Enter(); }
 
   PyObject* Run(_PyInterpreterFrame* raw, Shadow* shadows) {
+    bool resumed = m_.tracer != nullptr && FactsOf(raw).resumed;
     Load(raw, m_);
     m_.shadows = shadows;
     int known = static_cast<int>(m_.top - m_.objects);
     for (int i = 0; i < known; ++i) shadows[i] = Shadow{};
     m_.is_generator = IsGeneratorFrame(raw);
-    m_.resumed = m_.is_generator && HasRun();
     if (m_.tracer != nullptr) {
+      m_.resumed = resumed;
       Locate();
       try {
         m_.tracer->Enter(m_);
@@ -231,10 +234,6 @@ class Loop {
   void Locate() {
     m_.depth = static_cast<int>(m_.top - m_.base);
     m_.offset = static_cast<int>(m_.next - m_.first) * 2;
-  }
-
-  bool HasRun() const {
-    return m_.next != m_.first && std::strcmp(kDecode[m_.next[-1] & 0xff].name, "RETURN_GENERATOR") != 0;
   }
 
   Tracer::Go Ask() {

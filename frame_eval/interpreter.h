@@ -92,6 +92,9 @@ class Execution : public FrameState {
     return TellAfter(event, result);
   }
 
+  // The local that the next instruction stores into, or -1.
+  int NextStore() const;
+
   // NameError and its kinds, with the interpreter's own words.
   Step Unbound(int slot);
   Step NotDefined(PyObject* name);

@@ -50,6 +50,18 @@ Step Unary(Execution& m, int kind, unaryfunc function) {
   return op.Replace(1, function(m.Peek(1)));
 }
 
+// `text = text + more` where the local holds the only other reference: it is grown in place, as CPython does, for
+// otherwise a loop that appends would copy everything each time.
+bool AppendInPlace(Execution& m) {
+  PyObject* left = m.Peek(2);
+  if (m.traced || !PyUnicode_CheckExact(left) || !PyUnicode_CheckExact(m.Peek(1)) || Py_REFCNT(left) != 2) return false;
+  int slot = m.NextStore();
+  if (slot < 0 || m.objects[slot] != left) return false;
+  m.SetLocal(slot, nullptr, {});
+  PyUnicode_Append(&m.Peek(2), m.Peek(1));
+  return true;
+}
+
 PyObject* Not(PyObject* value) {
   int truth = PyObject_IsTrue(value);
   return truth < 0 ? nullptr : NewBool(truth == 0);
@@ -63,6 +75,10 @@ OPCODE(UnaryNot, "value -- result") { return Unary(m, 2, Not); }
 OPCODE(UnaryInvert, "value -- result") { return Unary(m, 3, PyNumber_Invert); }
 
 OPCODE(BinaryOp, "left right -- result") {
+  if ((arg == NB_ADD || arg == NB_INPLACE_ADD) && AppendInPlace(m)) {
+    m.Drop();
+    return m.Peek(1) == nullptr ? Step::kRaised : Step::kNext;
+  }
   Operation op(m, Op::kBinary, 2, arg);
   return op.Replace(2, kBinary.functions[arg](m.Peek(2), m.Peek(1)));
 }

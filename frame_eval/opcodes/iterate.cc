@@ -76,6 +76,7 @@ bool Gather(PyObject* sequence, int before, int after, Items* items) {
 // Puts the items where the sequence was, the first on top.
 Step Spread(Execution& m, Operation& op, Items& items) {
   int n = items.size();
+  if (n == 0) op.Succeeded(nullptr);
   PyObject* sequence = m.Pop();
   m.top += n;
   for (int i = 0; i < n; ++i) {

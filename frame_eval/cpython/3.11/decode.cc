@@ -22,16 +22,21 @@ namespace {
 
 Step HandOver(Execution&, int) { return Step::kHandOver; }
 
+struct Words {
+  const char* name;
+  const char* unsupported;
+};
+
 struct Table {
   Decoded rows[256];
+  Words words[256];
 
   Table() {
-    for (Decoded& row : rows) row = {HandOver, "unknown", "not an opcode of Python 3.11", 0, 0, Prefix::kNone};
-#define PREFIX(NAME, KIND) Set(NAME, {HandOver, #NAME, nullptr, NAME, 0, Prefix::KIND});
-#define UNSUPPORTED(NAME, REASON) Set(NAME, {HandOver, #NAME, REASON, NAME, 0, Prefix::kNone});
-#define MAP(NAME, HANDLER, ARGUMENT)                                                                                   \
-  Set(NAME, {[](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME,      \
-             nullptr, NAME, 0, Prefix::kNone});
+    for (int opcode = 0; opcode < 256; ++opcode) Set(opcode, HandOver, "unknown", "not an opcode of Python 3.11");
+#define PREFIX(NAME, KIND) Set(NAME, HandOver, #NAME, nullptr, Prefix::KIND);
+#define UNSUPPORTED(NAME, REASON) Set(NAME, HandOver, #NAME, REASON);
+#define MAP(NAME, HANDLER, ARGUMENT) \
+  Set(NAME, [](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME, nullptr);
 #include "frame_eval/cpython/3.11/opcodes.def"
 #undef MAP
 #undef UNSUPPORTED
@@ -43,9 +48,9 @@ struct Table {
     }
   }
 
-  void Set(int opcode, Decoded row) {
-    row.caches = frametap_opcode_caches[opcode];
-    rows[opcode] = row;
+  void Set(int opcode, Handler handler, const char* name, const char* unsupported, Prefix prefix = Prefix::kNone) {
+    rows[opcode] = {handler, frametap_opcode_caches[opcode], prefix, static_cast<uint8_t>(opcode)};
+    words[opcode] = {name, unsupported};
   }
 };
 
@@ -54,5 +59,10 @@ const Table kTable;
 }  // namespace
 
 const Decoded* const kDecode = kTable.rows;
+
+int StoreTarget(const uint16_t* unit) { return kTable.rows[*unit & 0xff].opcode == STORE_FAST ? *unit >> 8 : -1; }
+
+const char* NameOf(const Decoded& decoded) { return kTable.words[decoded.opcode].name; }
+const char* WhyUnsupported(const Decoded& decoded) { return kTable.words[decoded.opcode].unsupported; }
 
 }  // namespace frametap

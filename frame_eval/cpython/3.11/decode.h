@@ -9,13 +9,16 @@ enum class Prefix : uint8_t { kNone, kExtendedArg, kKwNames, kPrecall };
 
 struct Decoded {
   Handler handler = nullptr;
-  const char* name = nullptr;
-  const char* unsupported = nullptr;  // why CPython has to run it
-  uint8_t opcode = 0;                 // without specialisation
   uint8_t caches = 0;                 // code units after the instruction
   Prefix prefix = Prefix::kNone;      // the instruction goes on behind it
+  uint8_t opcode = 0;                 // without specialisation
 };
 
 extern const Decoded* const kDecode;  // by the low byte of a code unit
+
+int StoreTarget(const uint16_t* unit);  // the local that a STORE_FAST without prefix stores into, or -1
+
+const char* NameOf(const Decoded& decoded);
+const char* WhyUnsupported(const Decoded& decoded);  // null: it is supported
 
 }  // namespace frametap

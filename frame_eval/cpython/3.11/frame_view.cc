@@ -25,8 +25,8 @@ int Acting(PyCodeObject* code, int index) {
   return index;
 }
 
-bool Is(const Decoded& row, const char* name) { return std::strcmp(row.name, name) == 0; }
-bool Has(const Decoded& row, const char* part) { return std::strstr(row.name, part) != nullptr; }
+bool Is(const Decoded& row, const char* name) { return std::strcmp(NameOf(row), name) == 0; }
+bool Has(const Decoded& row, const char* part) { return std::strstr(NameOf(row), part) != nullptr; }
 
 }  // namespace
 
@@ -82,7 +82,7 @@ InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
   const Decoded& row = At(code, acting);
   InstructionInfo info;
   info.next = (acting + 1 + row.caches) * 2;
-  info.name = row.name;
+  info.name = NameOf(row);
   info.is_backward = Has(row, "JUMP_BACKWARD");
   info.is_branch = Has(row, "JUMP_FORWARD_IF") || Has(row, "JUMP_BACKWARD_IF") || Has(row, "JUMP_IF");
   info.is_return = Is(row, "RETURN_VALUE");
