@@ -160,14 +160,14 @@ class Describer:
             self.add(f"{path}.{name}", value)
 
     def _tensor(self, head: str, path: str, t: Tensor) -> None:
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        with torch.no_grad(), torch._C.DisableTorchFunction():
             plain = t.detach().as_subclass(Tensor)
             flags = [
                 type(t).__qualname__,
                 f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}",
                 f"stride{list(t.stride())}" if t.layout == torch.strided else str(t.layout),
             ]
-            if t.layout == torch.strided and not plain.is_quantized:
+            if t.layout == torch.strided and t.device.type == "cpu":
                 storage = self._storage(plain)
                 flags.append(f"storage {storage}+{t.storage_offset()}")
                 flags.append(_digest(_bytes(plain)))
@@ -248,8 +248,8 @@ def _digest(data: bytes) -> str:
 
 
 def _short_tensor(t: Tensor) -> str:
-    if t.layout != torch.strided:
-        return ""
+    if t.layout != torch.strided or t.device.type != "cpu":
+        return str(t.device)
     return "{" + ", ".join(f"{value:.6g}" for value in _first(t)) + "}"
 
 

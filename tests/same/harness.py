@@ -298,20 +298,24 @@ def _reset_world() -> None:
     np.random.seed(0)
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
 
 
 def _world() -> list[str]:
     """Random states and switches."""
+    device = torch.get_default_device()
+    with torch._C.DisableTorchFunction():  # a default device is a mode
+        state = torch.get_rng_state().numpy().tobytes()
     return [
-        f"torch random {hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()[:8]}",
+        f"torch random {hashlib.sha1(state).hexdigest()[:8]}",
         f"random {hashlib.sha1(repr(random.getstate()).encode()).hexdigest()[:8]}",
         f"numpy random {hashlib.sha1(repr(np.random.get_state()).encode()).hexdigest()[:8]}",
         (
             f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()} "
             f"autocast {torch.is_autocast_enabled('cpu')} {torch.get_autocast_dtype('cpu')} "
-            f"dtype {torch.get_default_dtype()} device {torch.get_default_device()} "
+            f"dtype {torch.get_default_dtype()} device {device} "
             f"deterministic {torch.are_deterministic_algorithms_enabled()} "
-            f"anomaly {torch.is_anomaly_enabled()}"
+            f"anomaly {torch.is_anomaly_enabled()} threads {torch.get_num_threads()}"
         ),
         f"handling {sys.exc_info()[0]}",
     ]

@@ -44,6 +44,37 @@ SEES = {
         "def f(x):\n    return x.requires_grad_().sum().detach()",
     ),
     "key order": ("def f(x):\n    return {1: 1, 2: 2}", "def f(x):\n    return {2: 2, 1: 1}"),
+    "an attribute": (
+        "class B: pass\nb = B()\ndef f(x):\n    pass",
+        "def f(x):\n    b.n = 1",
+    ),
+    "grad mode": ("def f(x):\n    pass", "def f(x):\n    torch.set_grad_enabled(False)"),
+    "a stride": (
+        "def f(x):\n    return torch.ones(1, 2)",
+        "def f(x):\n    return torch.ones(2, 1).t()",
+    ),
+    "a view": ("def f(x):\n    return x[:1]", "def f(x):\n    return x[:1].clone()"),
+    "a parameter": (
+        "m = nn.Linear(1, 1)\ndef f(x):\n    pass",
+        "def f(x):\n    m.weight.data.zero_()",
+    ),
+    "a parameter's gradient": (
+        "m = nn.Linear(1, 1)\ndef f(x):\n    pass",
+        "def f(x):\n    m(x[:1]).backward()",
+    ),
+    "training mode": ("m = nn.ReLU()\ndef f(x):\n    pass", "def f(x):\n    m.eval()"),
+    "an exception's text": (
+        "def f(x):\n    raise ValueError(1)",
+        "def f(x):\n    raise ValueError(2)",
+    ),
+    "an exception's cause": (
+        "def f(x):\n    raise ValueError(1)",
+        "def f(x):\n    raise ValueError(1) from KeyError(2)",
+    ),
+    "a closure": (
+        "def make():\n    n = 0\n    def f(x):\n        return n\n    return f\nf = make()",
+        "f.__closure__[0].cell_contents = 1\ng = f\ndef f(x):\n    return g(x)",
+    ),
     "a zero's sign": ("def f(x):\n    return 0.0", "def f(x):\n    return -0.0"),
 }
 
