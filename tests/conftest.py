@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
+import sys
+from collections.abc import Iterator
 
-torch.set_num_threads(1)
+import pytest
 
 
 @pytest.fixture(autouse=True)
-def fresh_state():
-    """Each test starts with the same random state, and leaves no captured segment to the next one."""
-    from fixtures.subject import frametap
+def fresh_state() -> Iterator[None]:
+    """One thread, the same random state, and no captured segment of the test before.
 
-    torch.manual_seed(0)
+    Tests that need neither torch nor the extension (layout, tables) must run without them.
+    """
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
     yield
-    frametap.reset()
+    frametap = sys.modules.get("frametap")
+    if reset := getattr(frametap, "reset", None):
+        reset()
