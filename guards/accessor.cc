@@ -198,6 +198,15 @@ std::string Name(PyObject* str) {
   return text.size() >= 2 && PyUnicode_CheckExact(str) ? text.substr(1, text.size() - 2) : text;
 }
 
+// In a path a string stands in double quotes, `L.d["mask"]`, where it can as it is.
+std::string KeyText(PyObject* key) {
+  std::string text = ShortRepr(key);
+  const bool is_plain = PyUnicode_CheckExact(key) && text.front() == '\'' && text.back() == '\'' &&
+                        text.find_first_of("\"\\") == std::string::npos;
+  if (is_plain) text.front() = text.back() = '"';
+  return text;
+}
+
 std::string NotFound(PyObject* dict, DictOf which, const Key& key, const char* what) {
   if (dict == nullptr) return absl::StrCat(what, " ", ShortRepr(key.object.get()), " is missing: there is no dict");
   PyObject* unused;
@@ -355,7 +364,7 @@ void AppendTo(SourceTable* table, const std::vector<Step>& steps) {
     source.index = step.index;
     source.text = step.text;
     if (source.text.empty() && step.key.object && step.accessor != Accessor::kPinned) {
-      source.text = step.accessor == Accessor::kKey ? ShortRepr(step.key.object.get()) : Name(step.key.object.get());
+      source.text = step.accessor == Accessor::kKey ? KeyText(step.key.object.get()) : Name(step.key.object.get());
     }
     // Ids of the table and of the recorder are the same: keys that print alike are told apart.
     while (table->Add(source).raw() != i) source.text += "'";
