@@ -20,6 +20,9 @@
 namespace frametap::quant {
 namespace {
 
+// Position of `qaccum` among the arguments that ConvSumArgs gives.
+constexpr size_t kAccumulatorArg = 6;
+
 // A kernel with a weight, found in the reference graph.
 struct Kernel {
   NodeId anchor;
@@ -40,7 +43,6 @@ class Lowering {
  public:
   Lowering(const Graph& from, const Int8Kernels& kernels)
       : from_(from), kernels_(kernels), uses_(from), out_(from, nullptr) {
-    bytes_.resize(from.values.size());
     for (const auto& [v, tensor] : from.constants) constants_.emplace(v, tensor);
   }
 
@@ -451,59 +453,53 @@ class Lowering {
     out_.Map(result, out_.Emit(FindOperator(op, overload), std::move(args), value.name, value.type, result, node));
   }
 
-  // L3.
+  // L3. A copy changes what shares memory with what, so each one starts the search anew.
   void CopyLiveAccumulators() {
     Graph& g = out_.graph;
-    const Aliases aliases(g);
-    std::vector<int> last_use(g.values.size(), -1);  // by alias root
-    std::vector<bool> outside(g.values.size(), false);
-    const auto use = [&](ValueId v, int at) { last_use[aliases.root(v)] = std::max(last_use[aliases.root(v)], at); };
-    for (size_t i = 0; i < g.nodes.size(); ++i) {
-      ForEachUse(g.nodes[i].args, [&](ValueId v) { use(v, static_cast<int>(i)); });
-    }
-    for (ValueId v : g.outputs) use(v, static_cast<int>(g.nodes.size()));
-    for (ValueId v : g.inputs) outside[aliases.root(v)] = true;
-    for (const auto& [v, tensor] : g.constants) outside[aliases.root(v)] = true;
-    std::vector<Node> nodes = std::move(g.nodes);
-    g.nodes.clear();
     const c10::OperatorHandle clone = FindOperator("aten::clone");
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      Node& node = nodes[i];
-      if (node.op && node.op->operator_name() == kernels_.conv_sum.operator_name()) {
-        Arg& accumulator = node.args[6];
-        const uint32_t root = aliases.root(accumulator.value);
-        const bool own_input = aliases.root(node.args[0].value) == root;
-        // The kernel's own result aliases the accumulator: only uses of the accumulator itself count here.
-        if (outside[root] || own_input || UsedAfter(nodes, i, accumulator.value, node.outputs[0], aliases, g)) {
-          const Value value = g.value(accumulator.value);
-          accumulator.value = out_.Emit(clone, {Arg::Of(accumulator.value), Arg::Const(c10::IValue())},
-                                        value.name + "_copy", value.type, ValueId(), node);
-        }
-      }
-      g.AddNode(std::move(node));
+    for (std::optional<size_t> at = FirstLiveAccumulator(); at; at = FirstLiveAccumulator()) {
+      Arg& accumulator = g.nodes[*at].args[kAccumulatorArg];
+      const Value value = g.value(accumulator.value);
+      Node copy;
+      copy.op = clone;
+      copy.args = {Arg::Of(accumulator.value), Arg::Const(c10::IValue())};
+      copy.outputs = {out_.NewValue(value.name + "_copy", value.type, ValueId())};
+      copy.state = g.nodes[*at].state;
+      copy.where = g.nodes[*at].where;
+      accumulator.value = copy.outputs[0];
+      g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(*at), std::move(copy));
+      std::vector<Node> nodes = std::move(g.nodes);
+      g.nodes.clear();
+      for (Node& node : nodes) g.AddNode(std::move(node));
     }
   }
 
-  // Whether memory of `v` is read after node `i` under a name that existed before it.
-  static bool UsedAfter(const std::vector<Node>& nodes, size_t i, ValueId v, ValueId result, const Aliases& aliases,
-                        const Graph& g) {
-    std::vector<bool> before(g.values.size(), false);
-    for (ValueId in : g.inputs) before[in.raw()] = true;
-    for (size_t j = 0; j < i; ++j) {
-      for (ValueId o : nodes[j].outputs) before[o.raw()] = true;
+  std::optional<size_t> FirstLiveAccumulator() const {
+    const Graph& g = out_.graph;
+    const Aliases aliases(g);
+    std::vector<bool> defined(g.values.size(), false);
+    for (ValueId v : g.inputs) defined[v.raw()] = true;
+    for (size_t i = 0; i < g.nodes.size(); ++i) {
+      const Node& node = g.nodes[i];
+      if (node.op && node.op->operator_name() == kernels_.conv_sum.operator_name()) {
+        const ValueId accumulator = node.args[kAccumulatorArg].value;
+        // What is named only later is what the kernel wrote, or made from it.
+        bool live = aliases.same(node.args[0].value, accumulator);
+        const auto look = [&](ValueId v) { live = live || (defined[v.raw()] && aliases.same(v, accumulator)); };
+        for (size_t j = i + 1; j < g.nodes.size(); ++j) ForEachUse(g.nodes[j].args, look);
+        for (ValueId v : g.outputs) look(v);
+        for (ValueId v : g.inputs) live = live || aliases.same(v, accumulator);
+        if (live) return i;
+      }
+      for (ValueId v : node.outputs) defined[v.raw()] = true;
     }
-    bool used = false;
-    const auto look = [&](ValueId u) { used = used || (before[u.raw()] && aliases.same(u, v)); };
-    for (size_t j = i + 1; j < nodes.size(); ++j) ForEachUse(nodes[j].args, look);
-    for (ValueId o : g.outputs) look(o);
-    return used;
+    return std::nullopt;
   }
 
   const Graph& from_;
   const Int8Kernels& kernels_;
   const Uses uses_;
   Rewrite out_;
-  std::vector<ValueId> bytes_;
   absl::flat_hash_map<ValueId, at::Tensor> constants_;
   std::vector<bool> absorbed_;
   absl::flat_hash_map<NodeId, Kernel> kernel_at_;

@@ -52,7 +52,9 @@ ValueId Rewrite::NewValue(const std::string& name, const Type& type, ValueId old
 ValueId Rewrite::AddConstant(const std::string& name, const at::Tensor& tensor) {
   std::string unique = name;
   for (int i = 1; !names_.insert(unique).second; ++i) unique = name + "_" + std::to_string(i);
-  const ValueId now = graph.AddConstant(unique, tensor);
+  // Not Graph::AddConstant, which copies: nobody else writes to these, and packed weights need not survive a copy.
+  const ValueId now = graph.NewValue(unique, Type::Of(tensor));
+  graph.constants.emplace_back(now, tensor);
   origin.resize(graph.values.size());
   return now;
 }

@@ -1,8 +1,7 @@
 // From a float graph to int8 and back to numbers: the reference is near the float graph, the lowered graph is within a
 // few steps of the reference, and every op is accounted for.
+#include <ATen/Context.h>
 #include <ATen/ops/max.h>
-#include <ATen/ops/rand.h>
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,7 +71,7 @@ Converted Quantize(const GraphMaker& m, const std::vector<at::Tensor>& data, con
 
 class QuantConvertTest : public ::testing::Test {
  protected:
-  void SetUp() override { at::globalContext().defaultGenerator(at::kCPU).set_current_seed(7); }
+  void SetUp() override { at::manual_seed(7); }
 };
 
 TEST_F(QuantConvertTest, ConvBatchNormReluIsOneKernel) {

@@ -1,0 +1,72 @@
+"""The table of a quantization: one line an op, from the plain rows that the extension gives."""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_HEADINGS = ("op", "where", "runs as", "SQNR", "so far", "why")
+_WHY_WIDTH = 60
+
+
+def _decibel(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return "exact" if math.isinf(value) else f"{value:.1f} dB"
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    line = row.get("line") or 0
+    if not line:
+        return row.get("scope") or "?"
+    where = os.path.basename(row.get("file") or "") or row.get("function") or "?"
+    return f"{where}:{line}"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["op"],
+        _place(row),
+        row["decision"],
+        _decibel(row.get("sqnr")),
+        _decibel(row.get("cumulative_sqnr")),
+        row.get("reason") or "",
+    )
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    count = Counter(row["decision"] for row in rows)
+    words = {
+        "int8": "int8",
+        "follows": "on bytes",
+        "folded": "folded away",
+        "float": "in float",
+    }
+    parts = [f"{count[key]} {text}" for key, text in words.items() if count[key]]
+    return f"{len(rows)} ops: " + (", ".join(parts) or "none")
+
+
+def render_report(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Gives the rows as aligned text with a summary line.
+
+    SQNR is that of the op alone on float inputs; "so far" has everything before it in 8 bits, too.
+    """
+    rows = list(rows)
+    table = [_HEADINGS, *map(_cells, rows)]
+    widths = [max(len(cells[i]) for cells in table) for i in range(len(_HEADINGS) - 1)]
+    lines: list[str] = []
+    for cells in table:
+        why = textwrap.wrap(cells[-1], _WHY_WIDTH) or [""]
+        columns = [
+            cell.rjust(width) if i in (3, 4) else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths))
+        ]
+        first = "  ".join([*columns, why[0]])
+        lines.append(first.rstrip())
+        lines.extend(" " * (sum(widths) + 2 * len(widths)) + more for more in why[1:])
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join([*lines, "", _summary(rows)])
