@@ -132,7 +132,7 @@ int AddLeaves(PyObject* exception, Identities* leaves) {
   }
   PyObject* inner = reinterpret_cast<PyBaseExceptionGroupObject*>(exception)->excs;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner); ++i) {
-    if (Py_EnterRecursiveCall(" in collecting the leaves of an exception group")) return -1;
+    if (Py_EnterRecursiveCall(" in collect_exception_group_leaf_ids")) return -1;
     int status = AddLeaves(PyTuple_GET_ITEM(inner, i), leaves);
     Py_LeaveRecursiveCall();
     if (status < 0) return -1;
@@ -142,6 +142,7 @@ int AddLeaves(PyObject* exception, Identities* leaves) {
 
 // The same group with other members: traceback, context, cause and notes are kept.
 PyObject* Derive(PyObject* group, PyObject* members) {
+  static PyObject* const notes_name = PyUnicode_InternFromString("__notes__");
   PyObject* made = PyObject_CallMethod(group, "derive", "(O)", members);
   if (made == nullptr) return nullptr;
   if (!IsGroup(made)) {
@@ -155,12 +156,14 @@ PyObject* Derive(PyObject* group, PyObject* members) {
   if (status == 0) {
     PyException_SetContext(made, PyException_GetContext(group));
     PyException_SetCause(made, PyException_GetCause(group));
-    PyObject* notes = reinterpret_cast<PyBaseExceptionObject*>(group)->notes;
+    PyObject* notes;
+    status = _PyObject_LookupAttr(group, notes_name, &notes) < 0 ? -1 : 0;
     if (notes != nullptr && PySequence_Check(notes)) {
       PyObject* copy = PySequence_List(notes);
-      status = copy == nullptr ? -1 : PyObject_SetAttrString(made, "__notes__", copy);
+      status = copy == nullptr ? -1 : PyObject_SetAttr(made, notes_name, copy);
       Py_XDECREF(copy);
     }
+    Py_XDECREF(notes);
   }
   if (status < 0) Py_CLEAR(made);
   return made;
@@ -178,7 +181,7 @@ PyObject* Project(PyObject* group, const Identities& kept) {
       if (kept.count(exception) != 0) status = PyList_Append(members, exception);
       continue;
     }
-    if (Py_EnterRecursiveCall(" in projecting an exception group")) {
+    if (Py_EnterRecursiveCall(" in exceptiongroup_split_recursive")) {
       status = -1;
       break;
     }
