@@ -15,9 +15,7 @@ namespace {
 PyObject* g_no_dict = nullptr;
 PyObject* g_unreadable = Py_None;  // where there must be a dict: no read of it succeeds
 
-PyObject* Checked(PyObject* cell) {
-  return cell != nullptr && PyCell_Check(cell) ? PyCell_GET(cell) : nullptr;
-}
+PyObject* Checked(PyObject* cell) { return cell != nullptr && PyCell_Check(cell) ? PyCell_GET(cell) : nullptr; }
 
 // Before its first instructions ran, a frame has arguments in the slots of cells, and its free variables are in the
 // function's closure.
@@ -239,9 +237,7 @@ PyObject** DictSlot(DictOf which, PyObject* object) {
   return &g_no_dict;
 }
 
-PyObject* DictAt(DictOf which, PyObject* object) {
-  return which == DictOf::kSelf ? object : *DictSlot(which, object);
-}
+PyObject* DictAt(DictOf which, PyObject* object) { return which == DictOf::kSelf ? object : *DictSlot(which, object); }
 
 bool IsReadable(DictOf which, PyObject* dict) {
   return which == DictOf::kGlobals || which == DictOf::kBuiltins ? PyDict_CheckExact(dict) : PyDict_Check(dict);

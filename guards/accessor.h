@@ -30,7 +30,8 @@ struct Reached {
 // The dicts that belong to an object.
 enum class DictOf : uint8_t { kSelf, kInstance, kGlobals, kBuiltins, kKwDefaults };
 
-// Address of the pointer to that dict; it lives as long as `object`. What has none gives the address of a null. Not for kSelf.
+// Address of the pointer to that dict; it lives as long as `object`. What has none gives the address of a null. Not for
+// kSelf.
 PyObject** DictSlot(DictOf which, PyObject* object);
 PyObject* DictAt(DictOf which, PyObject* object);  // borrowed; null if there is none
 // May the dict be read without asking its type? Subclasses may for objects' own dicts, where CPython does so too.
@@ -56,9 +57,7 @@ inline bool IsRoot(Accessor a) {
   return a == Accessor::kLocal || a == Accessor::kCell || a == Accessor::kStack || a == Accessor::kPinned ||
          a == Accessor::kFunction;
 }
-inline bool IsNumber(Accessor a) {
-  return a == Accessor::kSize || a == Accessor::kStride || a == Accessor::kLength;
-}
+inline bool IsNumber(Accessor a) { return a == Accessor::kSize || a == Accessor::kStride || a == Accessor::kLength; }
 
 // A2. `parent` is the object that the parent has been seen to be.
 Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key);

@@ -11,7 +11,10 @@ namespace {
 class Explorer {
  public:
   Explorer(const FrozenGuards& guards, const Roots& roots)
-      : guards_(guards), roots_(roots), names_(TableOf(guards.steps)), found_(guards.steps.size()),
+      : guards_(guards),
+        roots_(roots),
+        names_(TableOf(guards.steps)),
+        found_(guards.steps.size()),
         state_(guards.steps.size()) {}
 
   const SourceTable& names() const { return names_; }

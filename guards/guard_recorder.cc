@@ -97,7 +97,8 @@ struct GuardRecorder::Impl {
     return SourceId(steps.size() - 1);
   }
 
-  SourceId Root(Accessor accessor, int64_t index, const std::string& text, PyObject* object, PyObject* pinned = nullptr) {
+  SourceId Root(Accessor accessor, int64_t index, const std::string& text, PyObject* object,
+                PyObject* pinned = nullptr) {
     return Add({SourceId::kNoneRaw, accessor, pinned != nullptr ? 0 : index, pinned}, object, [&] {
       Step step;
       step.accessor = accessor;
@@ -135,9 +136,8 @@ struct GuardRecorder::Impl {
   void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Position& why) {
     Ref<> key = Canonical(name);
     const int64_t detail = static_cast<int64_t>(dict) * 2 + (present ? 1 : 0);
-    Say(id, Guard::Kind::kKey, detail, key.get(), why, [&] {
-      return std::make_unique<KeyGuard>(dict, Key::Of(key.get(), DictAt(dict, object(id))), present);
-    });
+    Say(id, Guard::Kind::kKey, detail, key.get(), why,
+        [&] { return std::make_unique<KeyGuard>(dict, Key::Of(key.get(), DictAt(dict, object(id))), present); });
   }
 
   // A dict, or what has one where names are looked up: a function's globals, a module's dict.
@@ -175,13 +175,9 @@ SourceId GuardRecorder::Cell(int slot, const std::string& name, PyObject* conten
   return impl_->Root(Accessor::kCell, slot, name, content);
 }
 
-SourceId GuardRecorder::Stack(int index, PyObject* seen) {
-  return impl_->Root(Accessor::kStack, index, "", seen);
-}
+SourceId GuardRecorder::Stack(int index, PyObject* seen) { return impl_->Root(Accessor::kStack, index, "", seen); }
 
-SourceId GuardRecorder::Function(PyObject* function) {
-  return impl_->Root(Accessor::kFunction, 0, "", function);
-}
+SourceId GuardRecorder::Function(PyObject* function) { return impl_->Root(Accessor::kFunction, 0, "", function); }
 
 SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);
@@ -206,9 +202,7 @@ SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index,
   return id;
 }
 
-PyObject* GuardRecorder::seen(SourceId id) const {
-  return impl_->object(id);
-}
+PyObject* GuardRecorder::seen(SourceId id) const { return impl_->object(id); }
 
 const SourceTable& GuardRecorder::table() const {
   AppendTo(&impl_->table, impl_->steps);
@@ -236,7 +230,8 @@ void GuardRecorder::Value(SourceId id, const Position& why) {
 
 void GuardRecorder::Length(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
-  impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why, [&] { return std::make_unique<LengthGuard>(impl_->object(id)); });
+  impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,
+             [&] { return std::make_unique<LengthGuard>(impl_->object(id)); });
 }
 
 void GuardRecorder::Keys(SourceId id, const Position& why) {
@@ -272,12 +267,12 @@ void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Position& 
   static_cast<TensorGuard*>(impl_->predicates[i].guard.get())->Read(read);
 }
 
-void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why) {
+void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome,
+                             const Position& why) {
   if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return;
   Ref<> key = impl_->Canonical(constant);
-  impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why, [&] {
-    return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
-  });
+  impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
+             [&] { return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome); });
 }
 
 void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Position& why) {
@@ -291,13 +286,9 @@ void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Position
   impl_->predicates.back().same = same;
 }
 
-GuardRecorder::Mark GuardRecorder::mark() const {
-  return {impl_->predicates.size(), impl_->steps.size()};
-}
+GuardRecorder::Mark GuardRecorder::mark() const { return {impl_->predicates.size(), impl_->steps.size()}; }
 
-void GuardRecorder::Rewind(const Mark& mark) {
-  impl_->Truncate(mark.predicates, mark.sources);
-}
+void GuardRecorder::Rewind(const Mark& mark) { impl_->Truncate(mark.predicates, mark.sources); }
 
 std::vector<GuardLine> GuardRecorder::Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const {
   const SourceTable& names = table();
@@ -328,9 +319,7 @@ std::vector<GuardLine> GuardRecorder::Lines(const std::vector<std::pair<SourceId
   return lines;
 }
 
-std::vector<std::string> GuardRecorder::StateLines() const {
-  return StateWords(impl_->world);
-}
+std::vector<std::string> GuardRecorder::StateLines() const { return StateWords(impl_->world); }
 
 std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wanted) {
   FrozenGuards frozen;

@@ -3,8 +3,8 @@
 //     is the one of last time and its version too, the registers filled from it are still right, and whatever follows
 //     only from which objects they hold (P2) as well.
 //   - Registers and remembered dicts are borrowed. A register is trusted only after the view or the step that fills it
-//     has been confirmed in this very check, so what it points to is alive; a remembered dict is compared, not read (W1).
-//     Hence nothing of the arguments is kept alive, and a model may die.
+//     has been confirmed in this very check, so what it points to is alive; a remembered dict is compared, not read
+//     (W1). Hence nothing of the arguments is kept alive, and a model may die.
 //   - Stages: a path that passes through something without a version (an item of a list, the content of a cell) is
 //     followed each time; the views below it come in the next stage. So views are confirmed parents first.
 #include "guards/guard_tree.h"
@@ -53,10 +53,11 @@ struct Watch {
 struct Node {
   int32_t parent = kNoNode;
   uint32_t stage = 0;
-  int32_t step = -1;                     // index into FrozenGuards::steps: followed each time; -1: filled by a view
-  PyTypeObject* type = nullptr;          // what must be found whenever the register is filled
-  std::vector<const Guard*> on_bind;     // and what must hold
-  std::vector<uint32_t> watches;         // whose dict pointer lives in the object
+  int32_t step = -1;                  // index into FrozenGuards::steps: followed each time; -1: filled by a view
+  PyTypeObject* type = nullptr;       // what must be found whenever the register is filled
+  bool is_dict = false;               // as is a dict, if its length is checked
+  std::vector<const Guard*> on_bind;  // and what must hold
+  std::vector<uint32_t> watches;      // whose dict pointer lives in the object
 };
 
 struct TypeCheck {
@@ -64,14 +65,16 @@ struct TypeCheck {
   PyTypeObject* type;
 };
 
-struct LengthCheck {
+// Every module has four dicts of hooks: most lengths are those of dicts. The node makes sure that it is one.
+struct DictLengthCheck {
   int32_t node;
-  const LengthGuard* guard;
+  int32_t length;
 };
 
 struct TensorCheck {
   int32_t node;
-  const TensorGuard* guard;
+  TensorGuard::Basics basics;
+  const TensorGuard* shape;  // null if no size was read
 };
 
 struct ContentCheck {
@@ -141,7 +144,7 @@ class Tree final : public GuardTree {
 
   std::vector<TypeWatch> types_;
   std::vector<TypeCheck> type_checks_;
-  std::vector<LengthCheck> length_checks_;
+  std::vector<DictLengthCheck> length_checks_;
   std::vector<TensorCheck> tensor_checks_;
   std::vector<ContentCheck> content_checks_;
   std::vector<PairCheck> pair_checks_;
@@ -268,16 +271,22 @@ void Tree::Place(const Predicate& p) {
       if (type_checks_.empty() || !known(type_checks_.back())) type_checks_.push_back({node, type});
       return;
     }
-    case Guard::Kind::kLength:
-      length_checks_.push_back({node, static_cast<const LengthGuard*>(guard)});
+    case Guard::Kind::kLength: {
+      const auto* length = static_cast<const LengthGuard*>(guard);
+      if (!length->of_dict() || length->length() > INT32_MAX) break;
+      nodes_[node].is_dict = true;
+      length_checks_.push_back({node, static_cast<int32_t>(length->length())});
       return;
-    case Guard::Kind::kTensor:
-      tensor_checks_.push_back({node, static_cast<const TensorGuard*>(guard)});
+    }
+    case Guard::Kind::kTensor: {
+      const auto* tensor = static_cast<const TensorGuard*>(guard);
+      tensor_checks_.push_back({node, tensor->basics(), tensor->reads_shape() ? tensor : nullptr});
       return;
+    }
     default:
-      content_checks_.push_back({node, guard});
-      return;
+      break;
   }
+  content_checks_.push_back({node, guard});
 }
 
 void Tree::WatchType(const TypeGuard* guard) {
@@ -350,7 +359,8 @@ bool Tree::Run(const Roots& roots) {
     }
     for (Watch *w = watches + stage.first_watch, *end = watches + stage.end_watch; w != end; ++w) {
       PyObject* dict = *w->slot;
-      if (dict == w->dict && dict != nullptr && DictVersion(dict) == w->version) [[likely]] continue;
+      if (dict == w->dict && dict != nullptr && DictVersion(dict) == w->version) [[likely]]
+        continue;
       if (!ReadAgain(w)) return false;
     }
   }
@@ -358,11 +368,12 @@ bool Tree::Run(const Roots& roots) {
   for (const TypeCheck& c : type_checks_) {
     if (Py_TYPE(registers[c.node].object) != c.type) return false;
   }
-  for (const LengthCheck& c : length_checks_) {
-    if (!c.guard->LengthGuard::Holds(registers[c.node])) return false;
+  for (const DictLengthCheck& c : length_checks_) {
+    if (PyDict_GET_SIZE(registers[c.node].object) != c.length) return false;
   }
   for (const TensorCheck& c : tensor_checks_) {
-    if (!c.guard->TensorGuard::Holds(registers[c.node].object)) return false;
+    PyObject* tensor = registers[c.node].object;
+    if (!c.basics.Hold(tensor) || (c.shape != nullptr && !c.shape->ShapeHolds(tensor))) return false;
   }
   for (const ContentCheck& c : content_checks_) {
     if (!c.guard->Holds(registers[c.node])) return false;
@@ -375,7 +386,8 @@ bool Tree::Run(const Roots& roots) {
 
 bool Tree::TypesHold() {
   for (TypeWatch& t : types_) {
-    if (TypeIsUnchanged(t.type, t.version)) [[likely]] continue;
+    if (TypeIsUnchanged(t.type, t.version)) [[likely]]
+      continue;
     if (t.strict) return false;
     for (const TypeGuard* guard : t.guards) {
       if (!guard->LookupsHold()) return false;
@@ -391,6 +403,7 @@ bool Tree::Bind(int32_t i) {
   const Node& node = nodes_[i];
   const Reached at = registers_[i];
   if (node.type != nullptr && (at.object == nullptr || Py_TYPE(at.object) != node.type)) return false;
+  if (node.is_dict && (at.object == nullptr || !PyDict_Check(at.object))) return false;
   for (const Guard* guard : node.on_bind) {
     if (!guard->Holds(at)) return false;
   }
@@ -407,7 +420,8 @@ bool Tree::ReadAgain(Watch* watch) {
   PyObject* dict = *watch->slot;
   watch->dict = nullptr;
   if (dict == nullptr) {
-    return view.keys.empty() && std::none_of(view.reads.begin(), view.reads.end(), [](const KeyRead& r) { return r.present; });
+    return view.keys.empty() &&
+           std::none_of(view.reads.begin(), view.reads.end(), [](const KeyRead& r) { return r.present; });
   }
   if (!IsReadable(view.dict, dict)) return false;
   if (view.as_module_dict && !PyDict_CheckExact(dict) && !PyODict_CheckExact(dict)) return false;
@@ -458,8 +472,6 @@ int Tree::Traverse(visitproc visit, void* arg) const {
 
 }  // namespace
 
-std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards) {
-  return std::make_unique<Tree>(std::move(guards));
-}
+std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards) { return std::make_unique<Tree>(std::move(guards)); }
 
 }  // namespace frametap

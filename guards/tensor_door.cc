@@ -20,13 +20,9 @@ bool IsTensor(PyObject* object) {
   return IsExactTensor(object) || PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(THPVariableClass));
 }
 
-bool IsExactTensor(PyObject* object) {
-  return THPVariableClass != nullptr && THPVariable_CheckExact(object);
-}
+bool IsExactTensor(PyObject* object) { return THPVariableClass != nullptr && THPVariable_CheckExact(object); }
 
-const at::Tensor& TensorOf(PyObject* tensor) {
-  return THPVariable_Unpack(tensor);
-}
+const at::Tensor& TensorOf(PyObject* tensor) { return THPVariable_Unpack(tensor); }
 
 PyObject* WrapTensor(at::Tensor tensor) {
   try {
@@ -61,8 +57,6 @@ bool TorchConstantOf(PyObject* object, c10::IValue* out) {
   return true;
 }
 
-PyObject* DtypeObject(c10::ScalarType dtype) {
-  return reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype));
-}
+PyObject* DtypeObject(c10::ScalarType dtype) { return reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)); }
 
 }  // namespace frametap

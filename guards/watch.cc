@@ -4,7 +4,8 @@
 
 #include "guards/ref.h"
 
-static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11, "version tags and the layout of dict keys are those of 3.11");
+static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11,
+              "version tags and the layout of dict keys are those of 3.11");
 
 namespace frametap {
 

@@ -1,5 +1,5 @@
-// Watch: facts that are invalidated by an event instead of being compared. The only file of guards/ that changes with the
-// Python version: 3.11 has version tags; later versions have watchers, which fit behind the same functions.
+// Watch: facts that are invalidated by an event instead of being compared. The only file of guards/ that changes with
+// the Python version: 3.11 has version tags; later versions have watchers, which fit behind the same functions.
 //   W1  A dict's version is unique in the process: equal dict and version mean equal content, even if the dict of that
 //       address has died in between. So a remembered pair needs no reference.
 //   W2  A type's version changes when an attribute of it or of a base changes. Zero means "cannot be watched".
@@ -11,11 +11,10 @@
 
 namespace frametap {
 
-inline uint64_t DictVersion(PyObject* dict) {
-  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-}
+inline uint64_t DictVersion(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
 
-// All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if unsure.
+// All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if
+// unsure.
 bool HasOnlyExactStrKeys(PyObject* dict);
 
 // Asks for a version if the type has none.

@@ -49,9 +49,7 @@ Ref<> KeysOf(PyObject* dict) {
 }
 
 // The key itself, or an equal one that the program cannot tell from it by its type.
-bool IsKey(PyObject* a, PyObject* b) {
-  return a == b || (IsPlainValue(a) && SameValue(a, b));
-}
+bool IsKey(PyObject* a, PyObject* b) { return a == b || (IsPlainValue(a) && SameValue(a, b)); }
 
 bool Contains(PyObject* keys, PyObject* key) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
@@ -62,9 +60,7 @@ bool Contains(PyObject* keys, PyObject* key) {
 
 }  // namespace
 
-bool KeysGuard::OrderIsWatched(PyObject* dict) {
-  return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2;
-}
+bool KeysGuard::OrderIsWatched(PyObject* dict) { return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2; }
 
 KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysOf(dict)) {}
 
@@ -76,16 +72,16 @@ bool KeysGuard::Holds(const Reached& at) const {
   }
   Py_ssize_t i = 0;
   const Py_ssize_t n = PyTuple_GET_SIZE(keys);
-  return ForEachKey(at.object, [&](PyObject* key) {
-           const bool same = i < n && IsKey(PyTuple_GET_ITEM(keys, i), key);
-           ++i;
-           return same;
-         }) && i == n;
+  return ForEachKey(at.object,
+                    [&](PyObject* key) {
+                      const bool same = i < n && IsKey(PyTuple_GET_ITEM(keys, i), key);
+                      ++i;
+                      return same;
+                    }) &&
+         i == n;
 }
 
-std::string KeysGuard::Want() const {
-  return keys_ ? KeysText(keys_.get()) : "keys";
-}
+std::string KeysGuard::Want() const { return keys_ ? KeysText(keys_.get()) : "keys"; }
 
 std::string KeysGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return Guard::Got(at);
@@ -121,9 +117,7 @@ bool KeyGuard::Holds(const Reached& at) const {
   return IsReadable(dict_, dict) && DictGet(dict, key_, &unused) == (present_ ? Found::kYes : Found::kNo);
 }
 
-std::string KeyGuard::Want() const {
-  return absl::StrCat(present_ ? "has " : "absent ", ShortRepr(key_.object.get()));
-}
+std::string KeyGuard::Want() const { return absl::StrCat(present_ ? "has " : "absent ", ShortRepr(key_.object.get())); }
 
 std::string KeyGuard::Got(const Reached& at) const {
   if (at.object == nullptr) return Guard::Got(at);

@@ -26,7 +26,8 @@ class KeysGuard : public Guard {
 
 class KeyGuard : public Guard {
  public:
-  KeyGuard(DictOf dict, Key key, bool present) : Guard(Kind::kKey), dict_(dict), key_(std::move(key)), present_(present) {}
+  KeyGuard(DictOf dict, Key key, bool present)
+      : Guard(Kind::kKey), dict_(dict), key_(std::move(key)), present_(present) {}
 
   DictOf dict() const { return dict_; }
   const Key& key() const { return key_; }

@@ -5,7 +5,7 @@
 
 namespace frametap {
 
-LengthGuard::LengthGuard(PyObject* container) : Guard(Kind::kLength) {
+LengthGuard::LengthGuard(PyObject* container) : Guard(Kind::kLength), of_dict_(PyDict_Check(container)) {
   CountOf(container, &length_);
 }
 
@@ -28,12 +28,11 @@ bool LengthGuard::CountOf(PyObject* object, Py_ssize_t* count) {
 
 bool LengthGuard::Holds(const Reached& at) const {
   Py_ssize_t count;
-  return at.object != nullptr && CountOf(at.object, &count) && count == length_;
+  return at.object != nullptr && CountOf(at.object, &count) && count == length_ &&
+         static_cast<bool>(PyDict_Check(at.object)) == of_dict_;
 }
 
-std::string LengthGuard::Want() const {
-  return absl::StrCat("len ", length_);
-}
+std::string LengthGuard::Want() const { return absl::StrCat("len ", length_); }
 
 std::string LengthGuard::Got(const Reached& at) const {
   Py_ssize_t count;
@@ -43,6 +42,7 @@ std::string LengthGuard::Got(const Reached& at) const {
 std::string LengthGuard::Why(const Reached& at) const {
   Py_ssize_t count;
   if (at.object == nullptr || !CountOf(at.object, &count)) return "it has no length";
+  if (static_cast<bool>(PyDict_Check(at.object)) != of_dict_) return of_dict_ ? "it is no dict" : "it is a dict";
   if (PyDict_Check(at.object) && count == length_ + 1) return "a key was added";
   if (PyDict_Check(at.object) && count == length_ - 1) return "a key was removed";
   return absl::StrCat("length: ", count, " != ", length_);

@@ -9,9 +9,9 @@ class LengthGuard : public Guard {
  public:
   explicit LengthGuard(PyObject* container);
 
-  // Lists, tuples and dicts keep their count at the same place.
   static bool CountOf(PyObject* object, Py_ssize_t* count);
   Py_ssize_t length() const { return length_; }
+  bool of_dict() const { return of_dict_; }
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
@@ -21,6 +21,7 @@ class LengthGuard : public Guard {
 
  private:
   Py_ssize_t length_ = -1;
+  bool of_dict_;
 };
 
 }  // namespace frametap

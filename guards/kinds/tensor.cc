@@ -20,17 +20,13 @@ std::string Join(const std::vector<int64_t>& numbers, const std::vector<bool>* s
   return text;
 }
 
-bool HasStrides(const c10::TensorImpl& impl) {
-  return impl.layout() == c10::Layout::Strided;
-}
+bool HasStrides(const c10::TensorImpl& impl) { return impl.layout() == c10::Layout::Strided; }
 
 std::string DeviceName(int8_t type, int8_t index) {
   return c10::Device(static_cast<c10::DeviceType>(type), index).str();
 }
 
-const char* WithGrad(bool requires_grad) {
-  return requires_grad ? "requires grad" : "no grad";
-}
+const char* WithGrad(bool requires_grad) { return requires_grad ? "requires grad" : "no grad"; }
 
 }  // namespace
 
@@ -39,14 +35,15 @@ TensorGuard::TensorGuard(PyObject* tensor)
 
 TensorGuard::Facts TensorGuard::FactsOf(PyObject* tensor) {
   const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
-  Facts f;
-  f.keys = impl.key_set().raw_repr();
-  f.dtype = static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype()));
   const c10::Device device = impl.device();
-  f.device_type = static_cast<int8_t>(device.type());
-  f.device_index = device.index();
-  f.requires_grad = impl.requires_grad();
-  f.rank = static_cast<int32_t>(impl.dim());
+  Facts f;
+  f.basics.type = Py_TYPE(tensor);
+  f.basics.keys = impl.key_set().raw_repr();
+  f.basics.dtype = static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype()));
+  f.basics.device_type = static_cast<int8_t>(device.type());
+  f.basics.device_index = device.index();
+  f.basics.requires_grad = impl.requires_grad();
+  f.basics.rank = static_cast<int32_t>(impl.dim());
   f.offset = false;
   if (impl.has_symbolic_sizes_strides() || impl.is_nested()) return f;
   f.sizes = impl.sizes().vec();
@@ -61,24 +58,20 @@ void TensorGuard::Read(const TensorRead& read) {
   read_.sizes |= read.sizes | read.strides;
   read_.strides |= read.strides;
   read_.dims |= read.dims;
-  reads_shape_ = read_.sizes || read_.dims != 0;
 }
 
-bool TensorGuard::BasicsHold(PyObject* object) const {
-  if (Py_TYPE(object) != type_.get()) return false;
+bool TensorGuard::Basics::Hold(PyObject* object) const {
+  if (Py_TYPE(object) != type) return false;
   const c10::TensorImpl& impl = *TensorOf(object).unsafeGetTensorImpl();
+  if (impl.key_set().raw_repr() != keys || impl.has_symbolic_sizes_strides()) return false;
   const c10::Device device = impl.device();
-  return impl.key_set().raw_repr() == facts_.keys &&
-         static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype())) == facts_.dtype &&
-         !impl.has_symbolic_sizes_strides() && impl.dim() == facts_.rank &&
-         static_cast<int8_t>(device.type()) == facts_.device_type && device.index() == facts_.device_index &&
-         impl.requires_grad() == facts_.requires_grad;
+  return static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype())) == dtype && impl.dim() == rank &&
+         static_cast<int8_t>(device.type()) == device_type && device.index() == device_index &&
+         impl.requires_grad() == requires_grad;
 }
 
-bool TensorGuard::Holds(PyObject* object) const {
-  if (!BasicsHold(object)) return false;
-  if (!reads_shape_) return true;
-  const c10::TensorImpl& impl = *TensorOf(object).unsafeGetTensorImpl();
+bool TensorGuard::ShapeHolds(PyObject* tensor) const {
+  const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
   const c10::IntArrayRef sizes = impl.sizes();
   if (sizes.size() != facts_.sizes.size()) return false;
   if (read_.sizes && sizes != c10::IntArrayRef(facts_.sizes)) return false;
@@ -91,18 +84,17 @@ bool TensorGuard::Holds(PyObject* object) const {
 }
 
 std::string TensorGuard::Text(const Facts& facts, const TensorRead& shown) {
+  const Basics& basics = facts.basics;
   std::vector<bool> mask(facts.sizes.size());
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = shown.sizes || (i < 64 && (shown.dims >> i & 1) != 0);
-  std::string text =
-      absl::StrCat("tensor ", DtypeName(static_cast<c10::ScalarType>(facts.dtype)), "[", Join(facts.sizes, &mask), "]");
+  std::string text = absl::StrCat("tensor ", DtypeName(static_cast<c10::ScalarType>(basics.dtype)), "[",
+                                  Join(facts.sizes, &mask), "]");
   if (shown.strides) absl::StrAppend(&text, "{", Join(facts.strides, nullptr), "}", facts.offset ? " offset" : "");
-  absl::StrAppend(&text, " ", DeviceName(facts.device_type, facts.device_index), facts.requires_grad ? " grad" : "");
+  absl::StrAppend(&text, " ", DeviceName(basics.device_type, basics.device_index), basics.requires_grad ? " grad" : "");
   return text;
 }
 
-std::string TensorGuard::Want() const {
-  return Text(facts_, read_);
-}
+std::string TensorGuard::Want() const { return Text(facts_, read_); }
 
 std::string TensorGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !IsTensor(at.object)) return Guard::Got(at);
@@ -118,37 +110,38 @@ std::string TensorGuard::Why(const Reached& at) const {
   if (Py_TYPE(object) != type_.get()) {
     return absl::StrCat("type: ", TypeName(Py_TYPE(object)), " != ", TypeName(type_.get()));
   }
-  const Facts got = FactsOf(object);
+  const Facts all = FactsOf(object);
+  const Basics &got = all.basics, &want = facts_.basics;
   const auto differ = [](const std::string& what, const std::string& a, const std::string& b) {
     return absl::StrCat(what, ": ", a, " != ", b);
   };
-  if (got.dtype != facts_.dtype) {
+  if (got.dtype != want.dtype) {
     return differ("dtype", DtypeName(static_cast<c10::ScalarType>(got.dtype)),
-                  DtypeName(static_cast<c10::ScalarType>(facts_.dtype)));
+                  DtypeName(static_cast<c10::ScalarType>(want.dtype)));
   }
-  if (got.device_type != facts_.device_type || got.device_index != facts_.device_index) {
+  if (got.device_type != want.device_type || got.device_index != want.device_index) {
     return differ("device", DeviceName(got.device_type, got.device_index),
-                  DeviceName(facts_.device_type, facts_.device_index));
+                  DeviceName(want.device_type, want.device_index));
   }
-  if (got.rank != facts_.rank) return differ("rank", std::to_string(got.rank), std::to_string(facts_.rank));
-  if (got.requires_grad != facts_.requires_grad) {
-    return differ("requires_grad", WithGrad(got.requires_grad), WithGrad(facts_.requires_grad));
+  if (got.rank != want.rank) return differ("rank", std::to_string(got.rank), std::to_string(want.rank));
+  if (got.requires_grad != want.requires_grad) {
+    return differ("requires_grad", WithGrad(got.requires_grad), WithGrad(want.requires_grad));
   }
   if (TensorOf(object).unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return "sizes are symbolic";
-  if (got.keys != facts_.keys) {
+  if (got.keys != want.keys) {
     return differ("dispatch keys", c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, got.keys)),
-                  c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, facts_.keys)));
+                  c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, want.keys)));
   }
   for (size_t i = 0; i < facts_.sizes.size(); ++i) {
-    if (!(read_.sizes || (i < 64 && (read_.dims >> i & 1) != 0)) || got.sizes[i] == facts_.sizes[i]) continue;
-    return differ(absl::StrCat("dim ", i), std::to_string(got.sizes[i]), std::to_string(facts_.sizes[i]));
+    if (!(read_.sizes || (i < 64 && (read_.dims >> i & 1) != 0)) || all.sizes[i] == facts_.sizes[i]) continue;
+    return differ(absl::StrCat("dim ", i), std::to_string(all.sizes[i]), std::to_string(facts_.sizes[i]));
   }
   if (!read_.strides) return "";
   for (size_t i = 0; i < facts_.strides.size(); ++i) {
-    if (got.strides[i] == facts_.strides[i]) continue;
-    return differ(absl::StrCat("stride ", i), std::to_string(got.strides[i]), std::to_string(facts_.strides[i]));
+    if (all.strides[i] == facts_.strides[i]) continue;
+    return differ(absl::StrCat("stride ", i), std::to_string(all.strides[i]), std::to_string(facts_.strides[i]));
   }
-  if (got.offset != facts_.offset) return got.offset ? "storage offset is not 0" : "storage offset is 0";
+  if (all.offset != facts_.offset) return all.offset ? "storage offset is not 0" : "storage offset is 0";
   return "";
 }
 

@@ -62,9 +62,7 @@ bool SameInt(PyObject* a, PyObject* b) {
   return overflow_a == 0 ? x == y : PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
-bool SameBits(double a, double b) {
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
+bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 bool SameStr(PyObject* a, PyObject* b) {
   if (PyUnicode_GET_LENGTH(a) != PyUnicode_GET_LENGTH(b) || PyUnicode_KIND(a) != PyUnicode_KIND(b)) return false;
@@ -104,7 +102,8 @@ bool Same(PyObject* a, PyObject* b, int depth) {
   }
   if (PySlice_Check(a)) {
     auto *x = reinterpret_cast<PySliceObject*>(a), *y = reinterpret_cast<PySliceObject*>(b);
-    return Same(x->start, y->start, depth - 1) && Same(x->stop, y->stop, depth - 1) && Same(x->step, y->step, depth - 1);
+    return Same(x->start, y->start, depth - 1) && Same(x->stop, y->stop, depth - 1) &&
+           Same(x->step, y->step, depth - 1);
   }
   if (PyFrozenSet_CheckExact(a)) {
     if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b)) return false;
@@ -170,7 +169,8 @@ std::string Text(PyObject* o) {
   }
   if (PyType_Check(o)) {
     auto* type = reinterpret_cast<PyTypeObject*>(o);
-    return Qualified((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 ? OwnStr(type, "__module__") : nullptr, TypeName(type));
+    return Qualified((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 ? OwnStr(type, "__module__") : nullptr,
+                     TypeName(type));
   }
   if (PyModule_Check(o)) {
     const char* name = PyModule_GetName(o);
@@ -182,13 +182,9 @@ std::string Text(PyObject* o) {
 
 }  // namespace
 
-bool IsPlainValue(PyObject* object) {
-  return IsPlain(object, kMaxDepth);
-}
+bool IsPlainValue(PyObject* object) { return IsPlain(object, kMaxDepth); }
 
-bool SameValue(PyObject* a, PyObject* b) {
-  return Same(a, b, kMaxDepth);
-}
+bool SameValue(PyObject* a, PyObject* b) { return Same(a, b, kMaxDepth); }
 
 std::string ShortRepr(PyObject* object) {
   if (object == nullptr) return "nothing";

@@ -1,6 +1,6 @@
 // Value: equality of immutable values without running code of a user.
-//   E1  Equal means: same exact type and same value; floats bit by bit, containers element by element in iteration order.
-//   E2  An object of any other type equals only itself.
+//   E1  Equal means: same exact type and same value; floats bit by bit, containers element by element in iteration
+//   order. E2  An object of any other type equals only itself.
 #pragma once
 
 #include <Python.h>
@@ -9,8 +9,8 @@
 
 namespace frametap {
 
-// None, Ellipsis, bool, int, float, complex, str, bytes, torch dtype, device, layout, memory format, and slices, tuples,
-// frozensets and torch.Size of these.
+// None, Ellipsis, bool, int, float, complex, str, bytes, torch dtype, device, layout, memory format, and slices,
+// tuples, frozensets and torch.Size of these.
 bool IsPlainValue(PyObject* object);
 
 // E1, E2. Neither raises nor allocates (but for ints beyond 64 bits, which CPython compares).

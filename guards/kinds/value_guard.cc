@@ -12,9 +12,7 @@ class ValueGuard : public Guard {
   explicit ValueGuard(PyObject* object) : Guard(Kind::kValue), object_(Ref<>::New(object)) {}
 
   Scope scope() const override { return Scope::kBinding; }
-  bool Holds(const Reached& at) const override {
-    return at.object != nullptr && SameValue(at.object, object_.get());
-  }
+  bool Holds(const Reached& at) const override { return at.object != nullptr && SameValue(at.object, object_.get()); }
   std::string Want() const override {
     return absl::StrCat(IsPlainValue(object_.get()) ? "== " : "is ", ShortRepr(object_.get()));
   }

@@ -24,9 +24,7 @@ namespace {
 constexpr c10::DispatchKeySet kForeignLayers({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                                               c10::DispatchKey::Tracer, c10::DispatchKey::Functionalize});
 
-std::string OnOff(const char* name, bool on) {
-  return absl::StrCat(name, on ? "(on)" : "(off)");
-}
+std::string OnOff(const char* name, bool on) { return absl::StrCat(name, on ? "(on)" : "(off)"); }
 
 std::string Named(const char* name, int8_t dtype) {
   return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
@@ -49,11 +47,10 @@ WorldState WorldState::Now() {
       state.autocast_cpu ? static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU)) : int8_t{-1};
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
-  state.modes_active = keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
-                       c10::impl::TorchDispatchModeTLS::any_modes_set() ||
-                       at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-                       at::impl::PythonTorchFunctionTLS::get_disabled_state() !=
-                           at::impl::TorchFunctionDisabledState::ENABLED;
+  state.modes_active =
+      keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
+      c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+      at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED;
   return state;
 }
 
@@ -81,7 +78,8 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
     return s.autocast_cpu ? Named("autocast", s.autocast_dtype) : std::string("autocast(off)");
   };
   if (want == got) return false;
-  if (want.grad_mode != got.grad_mode) return tell(OnOff("grad_mode", want.grad_mode), OnOff("grad_mode", got.grad_mode));
+  if (want.grad_mode != got.grad_mode)
+    return tell(OnOff("grad_mode", want.grad_mode), OnOff("grad_mode", got.grad_mode));
   if (want.inference_mode != got.inference_mode) {
     return tell(OnOff("inference_mode", want.inference_mode), OnOff("inference_mode", got.inference_mode));
   }

@@ -91,8 +91,7 @@ TEST_F(GuardsModuleTest, EveryMutationIsSeen) {
        "L.model.blocks._modules[\"0\"]: type: Model != Block"},
       {"model.blocks[1].linear.weight.requires_grad_(False)", "model.blocks[1].linear.weight.requires_grad_(True)",
        "L.model.blocks._modules[\"1\"].linear.weight: requires_grad: no grad != requires grad"},
-      {"model.double()", "model.float()",
-       "L.model.blocks._modules[\"0\"].linear.weight: dtype: f64 != f32"},
+      {"model.double()", "model.float()", "L.model.blocks._modules[\"0\"].linear.weight: dtype: f64 != f32"},
       {"w = model.blocks[0].linear.weight; w.data = torch.zeros(3, dtype=torch.float16)", "w.data = torch.zeros(3, 3)",
        "L.model.blocks._modules[\"0\"].linear.weight: dtype: f16 != f32"},
       {"b = model.blocks[0].linear.bias; model.blocks[0].linear.bias = None", "model.blocks[0].linear.bias = b",
@@ -187,10 +186,11 @@ TEST_F(GuardsModuleTest, NothingOfTheArgumentsIsKept) {
 }
 
 TEST_F(GuardsModuleTest, ReferencesAreGivenBack) {
-  Exec("import sys, gc\n"
-       "watched = [model, model.blocks[0], Block, model.mode, model.blocks[0].linear.weight, model.__dict__]\n"
-       "def counts(): return [sys.getrefcount(o) for o in watched]\n"
-       "gc.collect(); before = counts()");
+  Exec(
+      "import sys, gc\n"
+      "watched = [model, model.blocks[0], Block, model.mode, model.blocks[0].linear.weight, model.__dict__]\n"
+      "def counts(): return [sys.getrefcount(o) for o in watched]\n"
+      "gc.collect(); before = counts()");
   for (int i = 0; i < 3; ++i) {
     auto tree = Record(true);
     EXPECT_TRUE(Hits(*tree));
@@ -212,6 +212,90 @@ TEST_F(GuardsModuleTest, TraverseVisitsWhatIsHeld) {
   EXPECT_EQ(tree->Traverse(visit, &seen), 0);
   EXPECT_NE(std::find(seen.begin(), seen.end(), Get("model")), seen.end());
   EXPECT_NE(std::find(seen.begin(), seen.end(), Get("Block")), seen.end());
+}
+
+TEST_F(GuardsModuleTest, FunctionsKeepTheirCodeAndDefaults) {
+  Exec("def g(x, k=1): return x\ndef entry(x): return g(x)\nold = g");
+  GuardRecorder r(WorldState::Now());
+  const SourceId entry = r.Function(Get("entry"));
+  r.Identity(r.Child(entry, Accessor::kGlobal, 0, Str("g").get(), Get("g")), kHere);
+  r.Pinned(Get("old"), "lib.g");
+  const auto lines = r.Lines({});
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1].predicate, "is lib.g");
+  auto tree = r.Freeze({});
+  ASSERT_TRUE(Hits(*tree));
+  Exec("d = g.__defaults__; g.__defaults__ = (2,)");
+  EXPECT_EQ(Why(*tree), "G.g: __defaults__ were replaced");
+  Exec("g.__defaults__ = d; c = g.__code__; g.__code__ = (lambda x, k=1: 0).__code__");
+  EXPECT_EQ(Why(*tree), "G.g: __code__ was replaced");
+  Exec("g.__code__ = c; g.__kwdefaults__ = {}");
+  EXPECT_EQ(Why(*tree), "G.g: __kwdefaults__ were replaced");
+  Exec("g.__kwdefaults__ = None");
+  EXPECT_TRUE(Hits(*tree));
+  Exec("def g(x, k=1): return x");
+  EXPECT_EQ(Why(*tree), "G.g: another object");
+  Exec("g = old");
+  EXPECT_TRUE(Hits(*tree));
+}
+
+TEST_F(GuardsModuleTest, PinnedObjectsAreWatched) {
+  GuardRecorder r(WorldState::Now());
+  const SourceId nn = r.Pinned(Eval("nn").get(), "torch.nn");
+  const SourceId functional = Attr(r, nn, "functional");
+  r.Identity(Attr(r, functional, "relu"), kHere);
+  const SourceId model = r.Pinned(Get("model"), "model");
+  r.Value(Attr(r, model, "mode"), kHere);
+  EXPECT_EQ(r.Lines({})[0].predicate, "is torch.nn.functional.relu");
+  auto tree = r.Freeze({});
+  ASSERT_TRUE(Hits(*tree));
+  const uint64_t reads = tree->dict_reads();
+  ASSERT_EQ(tree->Check(Now()), Verdict::kHit);
+  EXPECT_EQ(tree->dict_reads(), reads);
+  Exec("relu = nn.functional.relu; nn.functional.relu = len");
+  EXPECT_EQ(Why(*tree), "torch.nn.functional.relu: another object");
+  Exec("nn.functional.relu = relu; model.mode = 'sum'");
+  EXPECT_EQ(Why(*tree), "model.mode: attribute 'mode' is 'sum', was 'mean'");
+}
+
+// Watched and slow evaluation agree (in Hits) whatever happens, in whatever order: objects die and addresses are
+// reused.
+TEST_F(GuardsModuleTest, RandomMutationsNeverMakeAWrongHit) {
+  Exec(R"(
+import random
+rng = random.Random(0)
+def mutate():
+    b = model.blocks[rng.randrange(len(model.blocks))] if len(model.blocks) else None
+    k = rng.randrange(18)
+    if b is None or k == 0: model.blocks = nn.ModuleList([Block() for _ in range(rng.choice([1, 2, 2, 2, 3]))])
+    elif k == 1: b.linear = nn.Linear(3, 3)
+    elif k == 2: b.linear.weight = nn.Parameter(torch.zeros(3, 3), rng.random() < 0.7)
+    elif k == 3: b.linear.weight.data = torch.zeros(3, 3)
+    elif k == 4: b.mask = torch.zeros(3, dtype=rng.choice([torch.float32, torch.float32, torch.float64]))
+    elif k == 5: model.calls += 1
+    elif k == 6: model.calls = rng.choice([0, 1, 2**70, 0.5])
+    elif k == 7: model.mode = rng.choice(['mean', 'mean', 'sum'])
+    elif k == 8: model.kinds = ['x'] * rng.choice([2, 2, 1])
+    elif k == 9: b.__dict__ = dict(b.__dict__)
+    elif k == 10: globals().__setitem__('model', Model())
+    elif k == 11: b.__dict__['_parameters'] = {}
+    elif k == 12: b._forward_hooks = OrderedDict({1: len} if rng.random() < 0.3 else {})
+    elif k == 13: b.__dict__['_buffers'] = collections.OrderedDict(b._buffers)
+    elif k == 14: model.double() if rng.random() < 0.2 else model.float()
+    elif k == 15: setattr(b, 'other%d' % rng.randrange(50), [])
+    elif k == 16: model.blocks[0] = Block()
+    elif k == 17: b.requires_grad_(rng.random() < 0.8)
+def repair():
+    globals().__setitem__('model', Model())
+)");
+  auto tree = Record();
+  int hits = 0;
+  for (int i = 0; i < 1500; ++i) {
+    Exec(i % 7 == 0 ? "repair()" : "mutate()");
+    hits += Hits(*tree);
+  }
+  EXPECT_GT(hits, 300);
+  EXPECT_LT(hits, 1300);
 }
 
 // Not a test of time: prints what a check costs.

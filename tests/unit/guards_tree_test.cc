@@ -240,8 +240,9 @@ y = 1
   EXPECT_FALSE(Hits(*tree));
   Exec("x = {'a': 1}; y = K()");
   EXPECT_FALSE(Hits(*tree));
-  Exec("class S(str):\n  def __eq__(self, o): ran.append('str'); raise RuntimeError\n  __hash__ = str.__hash__\n"
-       "ran.clear(); y = 1; x = {S('b'): 1}");
+  Exec(
+      "class S(str):\n  def __eq__(self, o): ran.append('str'); raise RuntimeError\n  __hash__ = str.__hash__\n"
+      "ran.clear(); y = 1; x = {S('b'): 1}");
   EXPECT_FALSE(Hits(*tree));
   Exec("assert ran == [], ran");
 }
