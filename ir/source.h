@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "ir/ids.h"
 
 namespace frametap {
@@ -53,7 +55,10 @@ class SourceTable {
   std::string Name(SourceId id) const;  // "L.self.layers[0].weight"
 
  private:
+  using Key = std::tuple<uint32_t, Accessor, int64_t, std::string>;
+
   std::vector<Source> sources_;
+  absl::flat_hash_map<Key, SourceId> ids_;
 };
 
 }  // namespace frametap

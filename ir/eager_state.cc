@@ -1,0 +1,45 @@
+// The one file that needs autocast's header, and with it all of ATen.
+#include "ir/eager_state.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+
+namespace frametap {
+
+EagerState CurrentEagerState() {
+  EagerState s;
+  s.grad_mode = c10::GradMode::is_enabled();
+  s.inference_mode = c10::InferenceMode::is_enabled();
+  s.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+  s.autocast_cache = at::autocast::is_autocast_cache_enabled();
+  s.autocast_cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  return s;
+}
+
+void EagerStateScope::Switch(const EagerState& state) {
+  if (state.inference_mode != now_.inference_mode) {
+    // Its guard replaces the grad mode too, when it is made and when it ends.
+    if (inference_) {
+      inference_.reset();
+    } else {
+      inference_.emplace(state.inference_mode);
+    }
+    // Its end also restores the thread's dispatch keys, and autocast is one of them.
+    at::autocast::set_autocast_enabled(at::kCPU, now_.autocast_cpu);
+  }
+  c10::GradMode::set_enabled(state.grad_mode);
+  if (state.autocast_cpu != now_.autocast_cpu) {
+    at::autocast::set_autocast_enabled(at::kCPU, state.autocast_cpu);
+    if (state.autocast_cpu != outer_.autocast_cpu && state.autocast_cpu) at::autocast::increment_nesting();
+    if (state.autocast_cpu == outer_.autocast_cpu && !state.autocast_cpu && at::autocast::decrement_nesting() == 0) {
+      at::autocast::clear_cache();
+    }
+  }
+  if (state.autocast_cpu_dtype != now_.autocast_cpu_dtype) {
+    at::autocast::set_autocast_dtype(at::kCPU, state.autocast_cpu_dtype);
+  }
+  if (state.autocast_cache != now_.autocast_cache) at::autocast::set_autocast_cache_enabled(state.autocast_cache);
+  now_ = state;
+}
+
+}  // namespace frametap

@@ -1,0 +1,75 @@
+#include "ir/graph.h"
+
+#include <ATen/ops/clone.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "ir/literal.h"
+#include "ir/ops/scalar.h"
+
+namespace frametap {
+namespace {
+
+bool NameChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+         static_cast<unsigned char>(c) >= 0x80;
+}
+
+// The program goes on with the original and may write to it; the graph keeps what it held when it was made.
+at::Tensor OwnCopy(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  const c10::InferenceMode normal(false);
+  const c10::AutoGradMode no_grad(false);
+  const c10::impl::ExcludeDispatchKeyGuard unrecorded(c10::DispatchKey::DeferredInit);
+  return at::clone(tensor);
+}
+
+}  // namespace
+
+std::string Node::op_name() const {
+  if (is_scalar()) return RowOf(scalar_op).name;
+  return DottedName(op->operator_name());
+}
+
+ValueId Graph::NewValue(std::string name, Type type, NodeId def) {
+  const ValueId id(values.size());
+  if (name.empty()) name = absl::StrCat(id.raw());
+  for (char& c : name) {
+    if (!NameChar(c)) c = '_';
+  }
+  values.push_back(Value{std::move(name), std::move(type), def});
+  return id;
+}
+
+ValueId Graph::AddInput(std::string name, Type type) {
+  const ValueId id = NewValue(std::move(name), std::move(type));
+  inputs.push_back(id);
+  return id;
+}
+
+ValueId Graph::AddConstant(std::string name, at::Tensor tensor) {
+  const ValueId id = NewValue(std::move(name), Type::Of(tensor));
+  constants.emplace_back(id, OwnCopy(tensor));
+  return id;
+}
+
+StateId Graph::AddState(const EagerState& state) {
+  const auto it = std::find(states.begin(), states.end(), state);
+  if (it != states.end()) return StateId(static_cast<size_t>(it - states.begin()));
+  states.push_back(state);
+  return StateId(states.size() - 1);
+}
+
+NodeId Graph::AddNode(Node node) {
+  const NodeId id(nodes.size());
+  for (const ValueId output : node.outputs) value(output).def = id;
+  if (!node.state.valid()) node.state = StateId(0);
+  nodes.push_back(std::move(node));
+  return id;
+}
+
+}  // namespace frametap

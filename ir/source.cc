@@ -1,0 +1,104 @@
+#include "ir/source.h"
+
+#include "absl/strings/str_cat.h"
+#include "ir/literal.h"
+
+namespace frametap {
+namespace {
+
+// What may stand in brackets as it is: one quoted word without quotes or escapes inside.
+bool IsPlainQuoted(const std::string& text) {
+  if (text.size() < 2 || (text[0] != '"' && text[0] != '\'') || text.back() != text[0]) return false;
+  for (size_t i = 1; i + 1 < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"' || c == '\'' || c == '\\' || static_cast<unsigned char>(c) < 0x20) return false;
+  }
+  return true;
+}
+
+// `.name`, or `.<attr>("odd name")` for one that a path could not show as it is.
+std::string AttrText(const std::string& name) {
+  return IsPathWord(name) ? "." + name : ".<attr>(" + Quoted(name) + ")";
+}
+
+std::string RootText(const char* letter, const Source& s) {
+  return IsPathWord(s.text) ? absl::StrCat(letter, ".", s.text) : absl::StrCat(letter, ".<attr>(", Quoted(s.text), ")");
+}
+
+}  // namespace
+
+SourceId SourceTable::Add(Source source) {
+  const auto [it, added] =
+      ids_.try_emplace(Key(source.parent.raw(), source.accessor, source.index, source.text), SourceId(sources_.size()));
+  if (added) sources_.push_back(std::move(source));
+  return it->second;
+}
+
+SourceId SourceTable::root(SourceId id) const {
+  while ((*this)[id].parent.valid()) id = (*this)[id].parent;
+  return id;
+}
+
+std::string SourceTable::Name(SourceId id) const {
+  if (!id.valid() || id.raw() >= sources_.size()) return "?";
+  const Source& s = (*this)[id];
+  if (s.accessor == Accessor::kTypeOf) return absl::StrCat("type(", Name(s.parent), ")");
+  // A global of the entry frame's own function is shown from its root letter.
+  const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
+  if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
+  if (shown_from_root && s.accessor == Accessor::kBuiltin) return RootText("B", s);
+  return absl::StrCat(s.parent.valid() ? Name(s.parent) : "", StepText(s));
+}
+
+std::string StepText(const Source& s) {
+  switch (s.accessor) {
+    case Accessor::kLocal:
+      return RootText("L", s);
+    case Accessor::kCell:
+      return RootText("C", s);
+    case Accessor::kStack:
+      return absl::StrCat("S[", s.index, "]");
+    case Accessor::kPinned:
+      return IsPinnedPath(s.text) ? s.text : absl::StrCat("pinned(", Quoted(s.text), ")");
+    case Accessor::kFunction:
+      return "F";
+    case Accessor::kAttr:
+    case Accessor::kModuleAttr:
+      return AttrText(s.text);
+    case Accessor::kItem:
+      return absl::StrCat("[", s.index, "]");
+    case Accessor::kKey:
+      return IsPlainQuoted(s.text) ? absl::StrCat("[", s.text, "]") : absl::StrCat("[key ", Quoted(s.text), "]");
+    case Accessor::kGlobal:
+      return ".<global>" + AttrText(s.text);
+    case Accessor::kBuiltin:
+      return ".<builtin>" + AttrText(s.text);
+    case Accessor::kTypeOf:
+      return ".<type>";
+    case Accessor::kDict:
+      return ".__dict__";
+    case Accessor::kClosure:
+      return absl::StrCat(".<closure>[", s.index, "]");
+    case Accessor::kDefault:
+      return absl::StrCat(".<default>[", s.index, "]");
+    case Accessor::kKwDefault:
+      return absl::StrCat(".<default>[", Quoted(s.text), "]");
+    case Accessor::kSelf:
+      return ".__self__";
+    case Accessor::kFunc:
+      return ".__func__";
+    case Accessor::kSize:
+      return absl::StrCat(".size(", s.index, ")");
+    case Accessor::kStride:
+      return absl::StrCat(".stride(", s.index, ")");
+    case Accessor::kLength:
+      return ".len";
+    case Accessor::kGrad:
+      return ".grad";
+    case Accessor::kDictKeyAt:
+      return absl::StrCat(".keys[", s.index, "]");
+  }
+  return "?";
+}
+
+}  // namespace frametap
