@@ -141,6 +141,7 @@ class Loop {
             m_.next = m_.first + m_.offset / 2;
             continue;
           case Tracer::Go::kReturn:
+            m_.top = m_.base + m_.depth;
             m_.DropFrom(m_.base);
             return Return(FrameEnd::kReturned);
           case Tracer::Go::kRaise:
@@ -264,6 +265,7 @@ class Loop {
 
   PyObject* Failed() {
     Tell(FrameEnd::kRaised, nullptr, {});
+    activation_.TraceUnwinding();
     activation_.Leave(m_.base);
     return nullptr;
   }
@@ -286,6 +288,7 @@ class Loop {
     if (enter_in_traceback) {
       if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "error return without exception set");
       activation_.AddTraceback();
+      activation_.TraceException();
     }
     ExceptionHandler handler;
     for (;;) {

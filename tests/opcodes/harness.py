@@ -24,7 +24,9 @@ def load_interpreter() -> ModuleType:
     folder = Path(os.environ.get("FRAMETAP_BUILD_DIR", ROOT / "build" / "release")) / "tests"
     found = sorted(folder.glob("_frametap_interpreter*.so"))
     if not found:
-        raise ImportError(f"no _frametap_interpreter in {folder}: build the tests first (tools/dev build)")
+        raise ImportError(
+            f"no _frametap_interpreter in {folder}: build the tests first (tools/dev build)"
+        )
     spec = importlib.util.spec_from_file_location("_frametap_interpreter", found[0])
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -53,7 +55,9 @@ def describe_error(error: BaseException | None, depth: int = 0) -> Any:
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_filename != __file__:
-            entries.append((code.co_qualname, traceback.tb_lineno, positions(code, traceback.tb_lasti)))
+            entries.append(
+                (code.co_qualname, traceback.tb_lineno, positions(code, traceback.tb_lasti))
+            )
         traceback = traceback.tb_next
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     return (
@@ -103,7 +107,9 @@ def check(program: Program) -> dict[str, Any]:
         got, left = observe(program, leave_at=n)
         assert got == want, f"handed over at instruction {n}"
         assert left["violations"] == [], f"handed over at instruction {n}"
-    callbacks = seen["instructions"] + seen["befores"] + seen["afters"] + seen["raised"] + seen["frames"]
+    callbacks = (
+        seen["instructions"] + seen["befores"] + seen["afters"] + seen["raised"] + seen["frames"]
+    )
     for n in sweep(callbacks):
         got, _ = observe(program, throw_at=n)
         assert got == want, f"the tracer threw at callback {n}"

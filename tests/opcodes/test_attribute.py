@@ -8,6 +8,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Slots:
     __slots__ = ("a",)
 
@@ -51,7 +52,14 @@ def program_store_load_delete():
 def program_methods():
     thing = Plain()
     thing.call = lambda: "own"
-    return thing.method(), thing.static(), thing.made(), thing.call(), Plain.made(), Plain.method(thing)
+    return (
+        thing.method(),
+        thing.static(),
+        thing.made(),
+        thing.call(),
+        Plain.made(),
+        Plain.method(thing),
+    )
 
 
 def program_slots():

@@ -6,6 +6,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Loud:
     def __format__(self, spec):
         return f"<{spec}>"
@@ -32,9 +33,12 @@ def program_displays():
 
 def program_big_displays():
     a = 1
-    return [a, 2, 3, 4, 5, 6, 7, 8], {a: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6}, {a, 2, 3, 4, 5, 6, 7}, {
-        "a": a, "b": a, "c": a, "d": a, "e": a, "f": a, "g": a
-    }
+    return (
+        [a, 2, 3, 4, 5, 6, 7, 8],
+        {a: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6},
+        {a, 2, 3, 4, 5, 6, 7},
+        {"a": a, "b": a, "c": a, "d": a, "e": a, "f": a, "g": a},
+    )
 
 
 def program_spread():
@@ -56,7 +60,11 @@ def program_comprehensions():
 def program_format():
     x, width = 3.14159, 10
     thing = Loud()
-    return f"{x:.2f} {x!r} {x:{width}.3f} {thing} {thing!s} {thing!r} {thing!a} {thing:spec} {'t'} {x=}", f"{x}", f""
+    return (
+        f"{x:.2f} {x!r} {x:{width}.3f} {thing} {thing!s} {thing!r} {thing!a} {thing:spec} {'t'} {x=}",
+        f"{x}",
+        f"",
+    )
 
 
 def program_format_raises():

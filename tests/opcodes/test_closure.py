@@ -6,6 +6,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 def program_closure():
     total = 0
 

@@ -10,9 +10,15 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Manager:
     def __init__(self, log, swallow=False, fail_enter=False, fail_exit=False):
-        self.log, self.swallow, self.fail_enter, self.fail_exit = log, swallow, fail_enter, fail_exit
+        self.log, self.swallow, self.fail_enter, self.fail_exit = (
+            log,
+            swallow,
+            fail_enter,
+            fail_exit,
+        )
 
     def __enter__(self):
         self.log.append("enter")
@@ -21,7 +27,9 @@ class Manager:
         return self
 
     def __exit__(self, kind, value, traceback):
-        self.log.append((kind and kind.__name__, str(value), traceback is not None, sys.exc_info()[0]))
+        self.log.append(
+            (kind and kind.__name__, str(value), traceback is not None, sys.exc_info()[0])
+        )
         if self.fail_exit:
             raise RuntimeError("exit")
         return self.swallow
@@ -315,7 +323,9 @@ def program_contextlib():
 def program_except_star():
     log = []
     try:
-        raise ExceptionGroup("g", [ValueError(1), KeyError(2), ExceptionGroup("h", [ValueError(3), OSError(4)])])
+        raise ExceptionGroup(
+            "g", [ValueError(1), KeyError(2), ExceptionGroup("h", [ValueError(3), OSError(4)])]
+        )
     except* ValueError as e:
         log.append([str(x) for x in e.exceptions])
     except* (KeyError, OSError) as e:
@@ -325,7 +335,9 @@ def program_except_star():
 
 def program_except_star_rest():
     try:
-        raise ExceptionGroup("g", [ValueError(1), KeyError(2), ExceptionGroup("h", [ValueError(3), OSError(4)])])
+        raise ExceptionGroup(
+            "g", [ValueError(1), KeyError(2), ExceptionGroup("h", [ValueError(3), OSError(4)])]
+        )
     except* ValueError:
         pass
 

@@ -13,6 +13,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 def numbers(n):
     for i in range(n):
         got = yield i
@@ -206,7 +207,11 @@ def program_generator_running():
 
 def program_generator_expressions():
     n = 3
-    return sum(x * n for x in range(5)), tuple(y for x in range(3) for y in range(x)), dict((k, v) for k, v in ["ab"])
+    return (
+        sum(x * n for x in range(5)),
+        tuple(y for x in range(3) for y in range(x)),
+        dict((k, v) for k, v in ["ab"]),
+    )
 
 
 def program_infinite_generator():

@@ -11,6 +11,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 def program_import():
     import collections.abc
     import os.path as p

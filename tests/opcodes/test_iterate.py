@@ -6,6 +6,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Counting:
     def __init__(self, n, error=None):
         self.n, self.error = n, error
@@ -107,7 +108,12 @@ def program_for_not_iterable():
 
 
 def program_iterator_protocols():
-    return list(zip(range(2), "ab")), dict(enumerate("ab")), sum(range(5)), any(x > 1 for x in range(3))
+    return (
+        list(zip(range(2), "ab")),
+        dict(enumerate("ab")),
+        sum(range(5)),
+        any(x > 1 for x in range(3)),
+    )
 
 
 def program_changing_dict():

@@ -1,10 +1,11 @@
-"""Branches and loops."""
+"""Branches and loops. PYTEST_DONT_REWRITE: the asserts of the programs are tested."""
 
 from __future__ import annotations
 
 import pytest
 
 from opcodes.harness import Program, check, programs
+
 
 class Truth:
     def __init__(self, value, log):

@@ -6,6 +6,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Odd:
     def __lt__(self, other):
         return "less"
@@ -34,7 +35,24 @@ class Odd:
 
 def program_binary():
     a, b = 17, 5
-    return a + b, a - b, a * b, a / b, a // b, a % b, a**b, a << b, a >> b, a & b, a | b, a ^ b, -a, +a, ~a, not a
+    return (
+        a + b,
+        a - b,
+        a * b,
+        a / b,
+        a // b,
+        a % b,
+        a**b,
+        a << b,
+        a >> b,
+        a & b,
+        a | b,
+        a ^ b,
+        -a,
+        +a,
+        ~a,
+        not a,
+    )
 
 
 def program_in_place():
@@ -67,7 +85,20 @@ def program_own_operators():
 
 def program_compare():
     a, b = 3, 4.0
-    return a < b, a <= b, a == b, a != b, a > b, a >= b, a is b, a is not b, a in [3], a not in [3], 1 < a < 4, 1 < a > 3
+    return (
+        a < b,
+        a <= b,
+        a == b,
+        a != b,
+        a > b,
+        a >= b,
+        a is b,
+        a is not b,
+        a in [3],
+        a not in [3],
+        1 < a < 4,
+        1 < a > 3,
+    )
 
 
 def program_own_compare():

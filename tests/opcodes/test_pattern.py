@@ -9,6 +9,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 @dataclass
 class Point:
     x: int
@@ -58,8 +59,29 @@ def describe(value):
 
 def program_match():
     values = [
-        0, 1, 7, 500, "s", [], [5], [1, 2, 3], [2, 3, 4], (9, 8), {"kind": "a", "z": 1}, {"kind": "b", "n": 2},
-        {"kind": "c"}, Point(0, 5), Point(1, 2), 1.5, 2j, None, object, {}, defaultdict(int), b"xy", range(3),
+        0,
+        1,
+        7,
+        500,
+        "s",
+        [],
+        [5],
+        [1, 2, 3],
+        [2, 3, 4],
+        (9, 8),
+        {"kind": "a", "z": 1},
+        {"kind": "b", "n": 2},
+        {"kind": "c"},
+        Point(0, 5),
+        Point(1, 2),
+        1.5,
+        2j,
+        None,
+        object,
+        {},
+        defaultdict(int),
+        b"xy",
+        range(3),
     ]
     return [describe(value) for value in values]
 

@@ -8,6 +8,7 @@ import pytest
 
 from opcodes.harness import Program, check, programs
 
+
 class Box:
     def __init__(self):
         self.log = []

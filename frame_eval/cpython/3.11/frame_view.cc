@@ -38,7 +38,10 @@ void SetEvalFunction(EvalFunction function) {
 
 PyObject* LookupSpecial(PyObject* object, PyObject* name) { return _PyObject_LookupSpecial(object, name); }
 
-bool IsTraced(PyThreadState* ts) { return ts->cframe->use_tracing != 0; }
+// use_tracing alone is off while a trace function itself runs.
+bool IsTraced(PyThreadState* ts) {
+  return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
+}
 
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);

@@ -78,17 +78,70 @@ class Activation {
   }
 
   void AddTraceback() {
-    if (_PyFrame_IsIncomplete(raw_)) return;
-    // Making the frame object can fail and then clears the error.
+    if (PyFrameObject* frame = FrameObject()) PyTraceBack_Here(frame);
+  }
+
+  // A callee may have switched tracing on and raised: this frame's share of the events until CPython takes it over.
+  void TraceException() {
+    if (ts_->c_tracefunc == nullptr) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (value == nullptr) value = Py_NewRef(Py_None);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject* told = PyTuple_Pack(3, type, value, traceback == nullptr ? Py_None : traceback);
+    int status = told == nullptr ? 0 : Emit(ts_->c_tracefunc, ts_->c_traceobj, PyTrace_EXCEPTION, told);
+    Py_XDECREF(told);
+    Replace(status, type, value, traceback);
+  }
+  void TraceUnwinding() {
+    if (!tracing()) return;
+    for (bool profile : {false, true}) {
+      Py_tracefunc function = profile ? ts_->c_profilefunc : ts_->c_tracefunc;
+      if (function == nullptr) continue;
+      PyObject *type, *value, *traceback;
+      PyErr_Fetch(&type, &value, &traceback);
+      int status = Emit(function, profile ? ts_->c_profileobj : ts_->c_traceobj, PyTrace_RETURN, nullptr);
+      Replace(status, type, value, traceback);
+      if (status < 0) return;
+    }
+  }
+
+ private:
+  // Borrowed. Making it can fail, and then clears the error that is set; null also while the frame is incomplete.
+  PyFrameObject* FrameObject() {
+    if (_PyFrame_IsIncomplete(raw_)) return nullptr;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyFrameObject* frame = PyEval_GetFrame();
     if (frame == nullptr) PyErr_Clear();
     PyErr_Restore(type, value, traceback);
-    if (frame != nullptr) PyTraceBack_Here(frame);
+    return frame;
   }
 
- private:
+  int Emit(Py_tracefunc function, PyObject* object, int what, PyObject* told) {
+    if (ts_->tracing) return 0;
+    PyFrameObject* frame = FrameObject();
+    if (frame == nullptr) return 0;
+    int outer = ts_->tracing_what;
+    ts_->tracing_what = what;
+    PyThreadState_EnterTracing(ts_);
+    int status = function(object, frame, what, told);
+    PyThreadState_LeaveTracing(ts_);
+    ts_->tracing_what = outer;
+    return status;
+  }
+
+  // A trace function that raised has replaced the exception.
+  static void Replace(int status, PyObject* type, PyObject* value, PyObject* traceback) {
+    if (status == 0) {
+      PyErr_Restore(type, value, traceback);
+      return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+  }
+
   void Unlink() {
     _Py_LeaveRecursiveCallTstate(ts_);
     ts_->cframe = cframe_.previous;
