@@ -104,7 +104,8 @@ class Annotator {
     }
     if (!why.empty()) return;
     a_.role[n.raw()] = Role::kAnchor;
-    why = kind == Family::kConv ? "int8 convolution, one weight scale a channel" : "int8 linear, one weight scale a row";
+    why =
+        kind == Family::kConv ? "int8 convolution, one weight scale a channel" : "int8 linear, one weight scale a row";
   }
 
   std::string ConvObstacle(const Node& node, ValueId input) const {

@@ -33,9 +33,8 @@ class Converter {
       if (!origin.valid() || origin.raw() >= seen.statistics.size()) return Unseen(ValueId(v));
       const Statistics& statistics = seen.statistics[origin.raw()];
       if (!statistics.finite()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("calibration met NaN or infinity in ", Describe(source, origin),
-                         "; check the calibration data and the float model"));
+        return absl::InvalidArgumentError(absl::StrCat("calibration met NaN or infinity in ", Describe(source, origin),
+                                                       "; check the calibration data and the float model"));
       }
       by_class[a_.klass[v].raw()].Add(statistics);
     }
@@ -43,8 +42,7 @@ class Converter {
       if (!a_.quantized[v]) continue;
       const Statistics& statistics = by_class[a_.klass[v].raw()];
       if (statistics.empty()) return Unseen(ValueId(v));
-      const Range range =
-          config.observer == Observer::kMinMax ? statistics.MinMax() : statistics.LeastSquares(qmax);
+      const Range range = config.observer == Observer::kMinMax ? statistics.MinMax() : statistics.LeastSquares(qmax);
       params_[v] = ChooseAffine(range, 0, qmax);
     }
     return absl::OkStatus();
@@ -107,15 +105,14 @@ class Converter {
     if (!a_.quantized[v.raw()]) return;
     const Params& p = params_[v.raw()];
     const Value& value = from_.value(v);
-    const ValueId bytes = out_.Emit(
-        quantize_,
-        {Arg::Of(out_.at(v)), Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin), Arg::Const(p.qmax),
-         Arg::Const(static_cast<int64_t>(at::kByte))},
-        value.name + "_q", Retyped(value.type, at::kByte), v, like);
+    const ValueId bytes =
+        out_.Emit(quantize_,
+                  {Arg::Of(out_.at(v)), Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin),
+                   Arg::Const(p.qmax), Arg::Const(static_cast<int64_t>(at::kByte))},
+                  value.name + "_q", Retyped(value.type, at::kByte), v, like);
     stored_[v.raw()] = bytes;
-    dequantized_[v.raw()] =
-        out_.Emit(dequantize_, {Arg::Of(bytes), Arg::Const(p.scale), Arg::Const(p.zero_point)}, value.name + "_dq",
-                  Retyped(value.type, at::kFloat), v, like);
+    dequantized_[v.raw()] = out_.Emit(dequantize_, {Arg::Of(bytes), Arg::Const(p.scale), Arg::Const(p.zero_point)},
+                                      value.name + "_dq", Retyped(value.type, at::kFloat), v, like);
   }
 
   ValueId Weight(ValueId v, const Node& like) {
@@ -127,9 +124,8 @@ class Converter {
     const ValueId scales = out_.AddConstant(name + "_scales", w.scales);
     const ValueId zeros = out_.AddConstant(name + "_zeros", w.zero_points);
     const ValueId now =
-        out_.Emit(dequantize_channel_,
-                  {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(int64_t{0})}, name + "_dq",
-                  Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
+        out_.Emit(dequantize_channel_, {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(int64_t{0})},
+                  name + "_dq", Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
     weights_.emplace(v, now);
     return now;
   }
@@ -137,8 +133,7 @@ class Converter {
   ValueId Bias(ValueId v) {
     const auto found = biases_.find(v);
     if (found != biases_.end()) return found->second;
-    const ValueId now =
-        out_.AddConstant(from_.value(v).name + "_frozen", normal_.known[v.raw()].detach().clone());
+    const ValueId now = out_.AddConstant(from_.value(v).name + "_frozen", normal_.known[v.raw()].detach().clone());
     biases_.emplace(v, now);
     return now;
   }

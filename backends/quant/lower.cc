@@ -392,9 +392,9 @@ class Lowering {
         const Params l = *Dequantized(left);
         const Params r = *Dequantized(right);
         op = "frametap::qadd";
-        args = {Arg::Of(Bytes(left)),   Arg::Const(l.scale), Arg::Const(l.zero_point), Arg::Of(Bytes(right)),
-                Arg::Const(r.scale),    Arg::Const(r.zero_point), Arg::Const(p.scale), zero,
-                Arg::Const(p.qmin),     Arg::Const(p.qmax),       Arg::Const(b.relu.valid())};
+        args = {Arg::Of(Bytes(left)), Arg::Const(l.scale),      Arg::Const(l.zero_point),  Arg::Of(Bytes(right)),
+                Arg::Const(r.scale),  Arg::Const(r.zero_point), Arg::Const(p.scale),       zero,
+                Arg::Const(p.qmin),   Arg::Const(p.qmax),       Arg::Const(b.relu.valid())};
         break;
       }
       case Family::kRelu:
@@ -403,13 +403,22 @@ class Lowering {
         break;
       case Family::kMaxPool:
         op = "frametap::qmax_pool2d";
-        args = {first(), constant("kernel_size"), constant("stride"), constant("padding"), constant("dilation"),
+        args = {first(),
+                constant("kernel_size"),
+                constant("stride"),
+                constant("padding"),
+                constant("dilation"),
                 *FindArg(node, "ceil_mode")};
         break;
       case Family::kAvgPool:
         op = "frametap::qavg_pool2d";
-        args = {first(), zero, constant("kernel_size"), constant("stride"), constant("padding"),
-                *FindArg(node, "ceil_mode"), *FindArg(node, "count_include_pad"),
+        args = {first(),
+                zero,
+                constant("kernel_size"),
+                constant("stride"),
+                constant("padding"),
+                *FindArg(node, "ceil_mode"),
+                *FindArg(node, "count_include_pad"),
                 *FindArg(node, "divisor_override")};
         break;
       case Family::kAdaptivePool:
@@ -418,9 +427,9 @@ class Lowering {
         break;
       case Family::kMean: {
         const Type& type = value.type;
-        const ValueId pooled = out_.Emit(FindOperator("frametap::qadaptive_avg_pool2d"),
-                                         {first(), zero, Arg::Const(std::vector<int64_t>{1, 1})}, value.name, type,
-                                         ValueId(), node);
+        const ValueId pooled =
+            out_.Emit(FindOperator("frametap::qadaptive_avg_pool2d"),
+                      {first(), zero, Arg::Const(std::vector<int64_t>{1, 1})}, value.name, type, ValueId(), node);
         if (ConstBool(FindArg(node, "keepdim")) == true) {
           out_.Map(result, pooled);
           return;

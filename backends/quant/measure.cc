@@ -181,8 +181,7 @@ absl::Status Measure(const Graph& graph, const std::vector<std::vector<c10::IVal
     for (const auto& inputs : runs) comparison.Run(inputs);
     comparison.Report();
   } catch (const c10::Error& e) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an input does not fit the graph: ", e.what_without_backtrace()));
+    return absl::InvalidArgumentError(absl::StrCat("an input does not fit the graph: ", e.what_without_backtrace()));
   }
   return absl::OkStatus();
 }

@@ -26,11 +26,11 @@ struct Fate {
 
 struct Normal {
   Graph graph;
-  std::vector<ValueId> origin;     // by value of `graph`: the value of the source graph
-  std::vector<at::Tensor> known;   // by value of `graph`: frozen tensors (weights and constants), else undefined
-  std::vector<bool> written;       // by value of `graph`: a remaining op may write its memory
-  std::vector<std::string> writer; // by value: that op, in words
-  std::vector<Fate> fates;         // by node of the source graph
+  std::vector<ValueId> origin;      // by value of `graph`: the value of the source graph
+  std::vector<at::Tensor> known;    // by value of `graph`: frozen tensors (weights and constants), else undefined
+  std::vector<bool> written;        // by value of `graph`: a remaining op may write its memory
+  std::vector<std::string> writer;  // by value: that op, in words
+  std::vector<Fate> fates;          // by node of the source graph
 };
 
 absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights);

@@ -68,8 +68,9 @@ c10::IValue OptionalSizes(const std::vector<int64_t>& sizes) {
 }
 
 std::vector<Arg> Weighted(const KernelCall& call) {
-  return {Arg::Of(call.x), Arg::Const(call.x_params.scale), Arg::Const(call.x_params.zero_point),
-          Arg::Of(call.weight), Arg::Of(call.scales), Arg::Of(call.zero_points)};
+  return {
+      Arg::Of(call.x),      Arg::Const(call.x_params.scale), Arg::Const(call.x_params.zero_point), Arg::Of(call.weight),
+      Arg::Of(call.scales), Arg::Of(call.zero_points)};
 }
 
 Arg Bias(const KernelCall& call) { return call.bias ? Arg::Of(*call.bias) : Arg::Const(c10::IValue()); }
@@ -111,7 +112,7 @@ bool CpuTakesFullRange() {
 
 at::Tensor PackConv(const Int8Kernels& kernels, const at::Tensor& weight, const at::Tensor& scales, const Params& x,
                     const ConvShape& shape, const std::vector<int64_t>& x_sizes) {
-  torch::jit::Stack stack{weight,       scales,         x.scale,      x.zero_point,          shape.stride,
+  torch::jit::Stack stack{weight,        scales,         x.scale,      x.zero_point,          shape.stride,
                           shape.padding, shape.dilation, shape.groups, OptionalSizes(x_sizes)};
   kernels.conv_pack.callBoxed(stack);
   return stack[0].toTensor();

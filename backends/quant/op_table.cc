@@ -10,8 +10,9 @@ constexpr const char* kProduct =
     "a product of two activations runs in float; only products with a frozen weight have an int8 kernel here";
 constexpr const char* kTransposed =
     "a transposed convolution has no int8 kernel in this torch; upsampling followed by a convolution has one";
-constexpr const char* kCurve = "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
-                               "else reads";
+constexpr const char* kCurve =
+    "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
+    "else reads";
 constexpr const char* kProbabilities = "probabilities need more than 8 bits; it usually ends the model";
 constexpr const char* kLookup = "a table look-up moves data only; int8 rows would need a weight-only scheme";
 

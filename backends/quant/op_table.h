@@ -14,15 +14,15 @@
 namespace frametap::quant {
 
 enum class Family : uint8_t {
-  kConv,       // int8 kernel with a weight
-  kLinear,     // int8 kernel with a weight
-  kAdd,        // int8 kernel of its own, or part of a convolution
-  kRelu,       // part of the kernel before it, or bytes with its input's parameters
-  kPostOp,     // part of the kernel before it, or float
-  kMaxPool,    // bytes with its input's parameters, as the next four
+  kConv,     // int8 kernel with a weight
+  kLinear,   // int8 kernel with a weight
+  kAdd,      // int8 kernel of its own, or part of a convolution
+  kRelu,     // part of the kernel before it, or bytes with its input's parameters
+  kPostOp,   // part of the kernel before it, or float
+  kMaxPool,  // bytes with its input's parameters, as the next four
   kAvgPool,
   kAdaptivePool,
-  kMean,       // over height and width only
+  kMean,  // over height and width only
   kShape,
   kCat,        // bytes; its inputs share parameters with its output
   kBatchNorm,  // folded, or float

@@ -13,8 +13,7 @@
 // The wheel must run on any x86-64; the loops below are worth their wide forms.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
-#define FRAMETAP_WIDE_LOOP \
-  __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define FRAMETAP_WIDE_LOOP __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define FRAMETAP_WIDE_LOOP
 #endif
@@ -257,8 +256,8 @@ at::Tensor AvgPoolBytes(const at::Tensor& q, int64_t zero_point, at::IntArrayRef
   ForEachPixel(x.size(0), wy.outputs, wx.outputs, c * wy.kernel * wx.kernel, [&](int64_t n, int64_t oy, int64_t ox) {
     const int64_t y0 = oy * wy.stride - wy.padding;
     const int64_t x0 = ox * wx.stride - wx.padding;
-    const int64_t padded = (std::min(y0 + wy.kernel, wy.size + wy.padding) - y0) *
-                           (std::min(x0 + wx.kernel, wx.size + wx.padding) - x0);
+    const int64_t padded =
+        (std::min(y0 + wy.kernel, wy.size + wy.padding) - y0) * (std::min(x0 + wx.kernel, wx.size + wx.padding) - x0);
     const int64_t ya = std::max<int64_t>(y0, 0), yb = std::min(y0 + wy.kernel, wy.size);
     const int64_t xa = std::max<int64_t>(x0, 0), xb = std::min(x0 + wx.kernel, wx.size);
     const int64_t taps = std::max<int64_t>(yb - ya, 0) * std::max<int64_t>(xb - xa, 0);

@@ -1,5 +1,6 @@
 // Static int8 quantization of a captured graph: observe, convert, measure.
-//   Q1  The float graph was captured in eval form; its weights are inputs of the graph whose tensors are given beside it
+//   Q1  The float graph was captured in eval form; its weights are inputs of the graph whose tensors are given beside
+//   it
 //       and are frozen: the result does not see later changes of them.
 //   Q2  Results have the same inputs in the same order (float weights are still taken, and ignored) and the same number
 //       of outputs, with the same shapes and dtypes, contiguous.
@@ -33,9 +34,9 @@ struct QuantConfig {
   Observer observer = Observer::kHistogram;
   // 8: activations in 0..255; 7: 0..127, for CPUs whose u8 x s8 products saturate; 0: by this CPU.
   int activation_bits = 0;
-  absl::flat_hash_set<std::string> float_ops;      // op names to leave in float: "aten.linear"
-  absl::flat_hash_set<std::string> float_scopes;   // module paths to leave in float, with what is inside: "head"
-  bool measure = true;                             // fill in the SQNR from the runs that the observation kept
+  absl::flat_hash_set<std::string> float_ops;     // op names to leave in float: "aten.linear"
+  absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with what is inside: "head"
+  bool measure = true;                            // fill in the SQNR from the runs that the observation kept
 };
 
 enum class Decision : uint8_t { kInt8, kFloat, kFolded, kFollows };
@@ -46,9 +47,9 @@ struct OpReport {
   Position position;  // may be unknown
   std::string scope;  // module path, "" if unknown
   Decision decision = Decision::kFloat;
-  std::string reason;                    // how it is int8; where it was folded; why it is float, with advice
-  std::optional<double> sqnr;            // dB: this op quantized, everything before it in float
-  std::optional<double> cumulative_sqnr; // dB: everything up to here quantized; infinite if nothing differs
+  std::string reason;                     // how it is int8; where it was folded; why it is float, with advice
+  std::optional<double> sqnr;             // dB: this op quantized, everything before it in float
+  std::optional<double> cumulative_sqnr;  // dB: everything up to here quantized; infinite if nothing differs
 };
 
 // What calibration saw. Any thread may add to it.
@@ -66,20 +67,19 @@ class Observation {
 
   mutable std::mutex mutex_;
   int64_t runs_ = 0;
-  std::vector<Statistics> statistics_;            // by value of the float graph
-  std::vector<std::vector<c10::IValue>> kept_;    // inputs of whole runs
+  std::vector<Statistics> statistics_;          // by value of the float graph
+  std::vector<std::vector<c10::IValue>> kept_;  // inputs of whole runs
   int64_t kept_bytes_ = 0;
 };
 
 // Runs the graph as it is and adds what it sees to `observation`.
-absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph,
-                                                                    std::vector<at::Tensor> weights,
+absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,
                                                                     std::shared_ptr<Observation> observation);
 
 struct QuantizedGraph {
   Graph reference;
   Graph lowered;
-  std::string lowering_note;  // why `lowered` is the reference; "" if it is not
+  std::string lowering_note;     // why `lowered` is the reference; "" if it is not
   std::vector<OpReport> report;  // by node of the float graph
   // Links for Measure.
   std::vector<ValueId> reference_origin;  // by value of `reference`: the float graph's value

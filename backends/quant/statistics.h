@@ -18,8 +18,8 @@ namespace frametap::quant {
 
 class Statistics {
  public:
-  void Add(const at::Tensor& tensor);     // f32; an empty tensor adds nothing
-  void Add(const Statistics& other);      // as if this had seen the other's tensors
+  void Add(const at::Tensor& tensor);  // f32; an empty tensor adds nothing
+  void Add(const Statistics& other);   // as if this had seen the other's tensors
   bool empty() const { return elements_ == 0; }
   bool finite() const { return finite_; }  // no NaN and no infinity was seen
   int64_t elements() const { return elements_; }

@@ -3,31 +3,21 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <stdexcept>
-
+#include "absl/strings/str_cat.h"
 #include "backends/quant/onednn_adapter.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/errors.h"
 
 namespace frametap {
 namespace {
 
 namespace py = pybind11;
 
-// A user's mistake (what to calibrate with, what to ask for) is a ValueError; the rest is a RuntimeError. The Python
-// package turns both into its own exceptions.
-template <class T>
-T OrRaise(absl::StatusOr<T> result) {
-  if (result.ok()) return *std::move(result);
-  const absl::Status& status = result.status();
-  const std::string text(status.message());
-  if (status.code() == absl::StatusCode::kInvalidArgument ||
-      status.code() == absl::StatusCode::kFailedPrecondition) {
-    throw py::value_error(text);
-  }
-  throw std::runtime_error(text);
-}
+constexpr char kError[] = "QuantizationError";
+
+[[noreturn]] void Refuse(const std::string& text) { Throw(absl::InvalidArgumentError(text), kError); }
 
 absl::flat_hash_set<std::string> Names(const py::handle& names) {
   absl::flat_hash_set<std::string> out;
@@ -42,7 +32,7 @@ quant::QuantConfig ConfigOf(const py::dict& options) {
     if (name == "observer") {
       const std::string observer = py::cast<std::string>(value);
       if (observer != "minmax" && observer != "histogram") {
-        throw py::value_error("observer must be 'minmax' or 'histogram', not '" + observer + "'");
+        Refuse(absl::StrCat("observer must be 'minmax' or 'histogram', not '", observer, "'"));
       }
       config.observer = observer == "minmax" ? quant::Observer::kMinMax : quant::Observer::kHistogram;
     } else if (name == "activation_bits") {
@@ -54,8 +44,8 @@ quant::QuantConfig ConfigOf(const py::dict& options) {
     } else if (name == "measure") {
       config.measure = py::cast<bool>(value);
     } else {
-      throw py::value_error("unknown option '" + name +
-                            "'; known are observer, activation_bits, float_ops, float_scopes, measure");
+      Refuse(absl::StrCat("unknown option '", name,
+                          "'; known are observer, activation_bits, float_ops, float_scopes, measure"));
     }
   }
   return config;
@@ -117,7 +107,7 @@ void BindQuant(py::module_& m) {
         auto observation = std::make_shared<quant::Observation>();
         ExecutableHandle executable;
         executable.executable =
-            OrRaise(quant::MakeObservingExecutable(*graph.graph, graph.weights, observation));
+            ValueOrThrow(quant::MakeObservingExecutable(*graph.graph, graph.weights, observation), kError);
         return py::make_tuple(py::cast(std::move(executable)), observation);
       },
       py::arg("graph"), "An executable that runs the graph unchanged and fills the observation beside it.");
@@ -129,7 +119,7 @@ void BindQuant(py::module_& m) {
           const py::gil_scoped_release unlocked;
           return quant::Convert(*graph.graph, graph.weights, observation, config);
         }();
-        quant::QuantizedGraph quantized = OrRaise(std::move(converted));
+        quant::QuantizedGraph quantized = ValueOrThrow(std::move(converted), kError);
         QuantizedHandle handle;
         handle.reference = Handle(std::move(quantized.reference), graph.weights);
         handle.lowered = Handle(std::move(quantized.lowered), graph.weights);
@@ -142,7 +132,7 @@ void BindQuant(py::module_& m) {
   m.def(
       "quant_lower",
       [](const GraphHandle& reference) {
-        return Handle(OrRaise(quant::Lower(*reference.graph)), reference.weights);
+        return Handle(ValueOrThrow(quant::Lower(*reference.graph), kError), reference.weights);
       },
       py::arg("reference"), "The int8 kernels of a reference graph, as after loading it from a file.");
   m.def("quant_full_range", &quant::CpuTakesFullRange, "Whether activations use 0..255 on this CPU (else 0..127).");

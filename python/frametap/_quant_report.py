@@ -56,6 +56,8 @@ def render_report(rows: Iterable[Mapping[str, Any]]) -> str:
     SQNR is that of the op alone on float inputs; "so far" has everything before it in 8 bits, too.
     """
     rows = list(rows)
+    if not rows:
+        return _summary(rows)
     table = [_HEADINGS, *map(_cells, rows)]
     widths = [max(len(cells[i]) for cells in table) for i in range(len(_HEADINGS) - 1)]
     lines: list[str] = []

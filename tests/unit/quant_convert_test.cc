@@ -57,8 +57,8 @@ Converted Quantize(const GraphMaker& m, const std::vector<at::Tensor>& data, con
     EXPECT_EQ(want[i].sizes(), lowered[i].sizes());
     EXPECT_TRUE(lowered[i].is_contiguous());
     const double range = want[i].max().sub(want[i].min()).item<double>();
-    out.lowered_steps = std::max(
-        out.lowered_steps, reference[i].sub(lowered[i]).abs().max().item<double>() / (range / 255));
+    out.lowered_steps =
+        std::max(out.lowered_steps, reference[i].sub(lowered[i]).abs().max().item<double>() / (range / 255));
   }
   out.reference_sqnr = Sqnr(want[0], reference[0]);
   out.lowered_sqnr = Sqnr(want[0], lowered[0]);
@@ -153,8 +153,8 @@ TEST_F(QuantConvertTest, ConcatAndPoolsShareParameters) {
   const ValueId b = m.Conv(in, 8, 1);
   ValueId v = m.Op("aten::cat", "", {Arg::List({Arg::Of(a), Arg::Of(b)}), Arg::Const(int64_t{1})});
   v = m.Op("aten::avg_pool2d", "",
-           {Arg::Of(v), GraphMaker::Ints({3, 3}), GraphMaker::Ints({2, 2}), GraphMaker::Ints({1, 1}),
-            Arg::Const(false), Arg::Const(true), Arg::Const(c10::IValue())});
+           {Arg::Of(v), GraphMaker::Ints({3, 3}), GraphMaker::Ints({2, 2}), GraphMaker::Ints({1, 1}), Arg::Const(false),
+            Arg::Const(true), Arg::Const(c10::IValue())});
   m.graph.outputs = {m.Conv(v, 6, 3, 1, 1, 2)};
   const Converted q = Quantize(m, {x});
   EXPECT_GT(q.reference_sqnr, 30);
@@ -205,6 +205,93 @@ TEST_F(QuantConvertTest, FloatOpsBetweenAreExplained) {
   EXPECT_EQ(q.graph.report[3].decision, Decision::kFloat);
   EXPECT_EQ(q.graph.report[3].reason, "no int8 kernel for aten.rsub.Scalar");
   EXPECT_EQ(q.graph.report[4].decision, Decision::kInt8);
+}
+
+TEST_F(QuantConvertTest, L4_ViewsOfImagesStayLegal) {
+  GraphMaker m;
+  const at::Tensor x = at::randn({2, 3, 8, 8});
+  const ValueId a = m.Relu(m.Conv(m.Input(x), 8, 3, 1, 1));
+  const ValueId rows = m.Op("aten::view", "", {Arg::Of(a), GraphMaker::Ints({2, 8, 64})});
+  const ValueId turned =
+      m.Op("aten::transpose", "int", {Arg::Of(rows), Arg::Const(int64_t{1}), Arg::Const(int64_t{2})});
+  const ValueId b = m.Linear(turned, 16);
+  const ValueId c = m.Conv(a, 4, 3);  // f32 result, then a view
+  m.graph.outputs = {b, m.Op("aten::view", "", {Arg::Of(c), GraphMaker::Ints({2, -1})}), a};
+  const Converted q = Quantize(m, {x});
+  EXPECT_GT(q.reference_sqnr, 30);
+  EXPECT_LT(q.lowered_steps, 3);
+  EXPECT_EQ(q.graph.report[2].decision, Decision::kFollows);
+  EXPECT_EQ(q.graph.report[3].decision, Decision::kFollows);
+  EXPECT_EQ(q.graph.report[6].decision, Decision::kFloat);
+}
+
+TEST_F(QuantConvertTest, MeanOverTheImageIsAPool) {
+  for (const bool keep : {false, true}) {
+    GraphMaker m;
+    const at::Tensor x = at::randn({2, 3, 9, 7});
+    const ValueId a = m.Relu(m.Conv(m.Input(x), 8, 3));
+    const ValueId mean = m.Op("aten::mean", "dim", {Arg::Of(a), GraphMaker::Ints({-1, -2}), Arg::Const(keep)});
+    m.graph.outputs = {m.Linear(keep ? m.Flatten(mean) : mean, 5)};
+    const Converted q = Quantize(m, {x});
+    EXPECT_LT(q.lowered_steps, 3);
+    EXPECT_EQ(q.graph.report[2].decision, Decision::kFollows);
+  }
+}
+
+TEST_F(QuantConvertTest, M3_LinearAndBatchNorm) {
+  GraphMaker m;
+  const at::Tensor x = at::randn({32, 16});
+  const ValueId a = m.Linear(m.Input(x), 24);
+  const ValueId b = m.Relu(m.BatchNorm(a));
+  const ValueId c = m.Linear(b, 24);
+  m.graph.outputs = {m.BatchNorm(c), c};  // `c` has another reader: its norm stays
+  const Converted q = Quantize(m, {x});
+  EXPECT_GT(q.reference_sqnr, 28);
+  EXPECT_LT(q.lowered_steps, 3);
+  EXPECT_EQ(q.graph.report[1].decision, Decision::kFolded);
+  EXPECT_EQ(q.graph.report[4].decision, Decision::kFloat);
+  EXPECT_NE(q.graph.report[4].reason.find("is read by others too"), std::string::npos) << q.graph.report[4].reason;
+}
+
+TEST_F(QuantConvertTest, TheSameWeightTwiceAndSumsOfOneSize) {
+  GraphMaker m;
+  const at::Tensor x = at::randn({4, 16});
+  const ValueId in = m.Input(x);
+  const ValueId w = m.Weight(at::randn({16, 16}).mul(0.3));
+  const auto linear = [&](ValueId v) { return m.Op("aten::linear", "", {Arg::Of(v), Arg::Of(w)}); };
+  const ValueId a = m.Relu(linear(in));
+  const ValueId b = linear(a);
+  const ValueId sum = m.Relu(m.Sum(b, a));
+  const ValueId doubled = m.Sum(sum, sum);  // the same tensor twice
+  m.graph.outputs = {linear(sum), doubled};
+  const Converted q = Quantize(m, {x});
+  EXPECT_GT(q.reference_sqnr, 28);
+  EXPECT_LT(q.lowered_steps, 3);
+  EXPECT_EQ(q.graph.report[3].decision, Decision::kInt8);
+  EXPECT_EQ(Count(q.graph.lowered, "frametap.qadd"), 1);
+  EXPECT_EQ(q.graph.report[5].decision, Decision::kFloat);
+}
+
+TEST_F(QuantConvertTest, Q3_LoweringNeedsTheReferenceOnly) {
+  GraphMaker m;
+  const at::Tensor x = at::randn({1, 3, 8, 8});
+  m.graph.outputs = {m.Conv(m.Relu(m.BatchNorm(m.Conv(m.Input(x), 8, 3))), 4, 1)};
+  const Converted q = Quantize(m, {x});
+  const auto again = Lower(q.graph.reference);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(RunAll(*again, m.Inputs({x}))[0].equal(RunAll(q.graph.lowered, m.Inputs({x}))[0]));
+}
+
+TEST_F(QuantConvertTest, Q1_LaterChangesOfAWeightDoNotMatter) {
+  GraphMaker m;
+  const at::Tensor x = at::randn({4, 16});
+  m.graph.outputs = {m.Linear(m.Input(x), 8)};
+  const Converted q = Quantize(m, {x});
+  const auto before = RunAll(q.graph.lowered, m.Inputs({x}));
+  for (const at::Tensor& w : m.weights) {
+    if (w.defined()) w.zero_();
+  }
+  EXPECT_TRUE(RunAll(q.graph.lowered, m.Inputs({x}))[0].equal(before[0]));
 }
 
 TEST_F(QuantConvertTest, OtherBatchSizesRun) {

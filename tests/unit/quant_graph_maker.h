@@ -1,4 +1,5 @@
-// GraphMaker: a graph by hand. Each call runs the op, so that every value has the type it would have been recorded with.
+// GraphMaker: a graph by hand. Each call runs the op, so that every value has the type it would have been recorded
+// with.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -83,11 +84,13 @@ class GraphMaker {
 
   ValueId Relu(ValueId x) { return Op("aten::relu", "", {Arg::Of(x)}); }
   ValueId ReluInPlace(ValueId x) { return Op("aten::relu_", "", {Arg::Of(x)}); }
-  ValueId Sum(ValueId a, ValueId b) { return Op("aten::add", "Tensor", {Arg::Of(a), Arg::Of(b), Arg::Const(int64_t{1})}); }
+  ValueId Sum(ValueId a, ValueId b) {
+    return Op("aten::add", "Tensor", {Arg::Of(a), Arg::Of(b), Arg::Const(int64_t{1})});
+  }
   ValueId MaxPool(ValueId x, int64_t k, int64_t stride, int64_t padding) {
-    return Op("aten::max_pool2d", "",
-              {Arg::Of(x), Ints({k, k}), Ints({stride, stride}), Ints({padding, padding}), Ints({1, 1}),
-               Arg::Const(false)});
+    return Op(
+        "aten::max_pool2d", "",
+        {Arg::Of(x), Ints({k, k}), Ints({stride, stride}), Ints({padding, padding}), Ints({1, 1}), Arg::Const(false)});
   }
   ValueId GlobalPool(ValueId x) { return Op("aten::adaptive_avg_pool2d", "", {Arg::Of(x), Ints({1, 1})}); }
   ValueId Flatten(ValueId x) {

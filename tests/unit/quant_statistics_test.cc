@@ -73,8 +73,12 @@ TEST(QuantStatisticsTest, NaNAndInfinityAreSeen) {
 
 TEST(QuantStatisticsTest, P1_RoundingIsHalfToEvenAndSaturates) {
   RegisterOperators();
-  torch::jit::Stack stack{at::tensor({0.5f, 1.5f, 2.5f, -0.5f, 300.0f, -300.0f, NAN}), 1.0, int64_t{3}, int64_t{0},
-                          int64_t{255}, static_cast<int64_t>(at::kByte)};
+  torch::jit::Stack stack{at::tensor({0.5f, 1.5f, 2.5f, -0.5f, 300.0f, -300.0f, NAN}),
+                          1.0,
+                          int64_t{3},
+                          int64_t{0},
+                          int64_t{255},
+                          static_cast<int64_t>(at::kByte)};
   FindOperator("frametap::quantize_per_tensor").callBoxed(stack);
   const at::Tensor want = at::tensor({3, 5, 5, 3, 255, 0, 0}).to(at::kByte);
   EXPECT_TRUE(stack[0].toTensor().equal(want)) << stack[0].toTensor();
