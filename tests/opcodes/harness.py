@@ -76,7 +76,7 @@ def describe_error(error: BaseException | None, depth: int = 0) -> Any:
 def outcome(call: Callable[[], Any]) -> tuple[str, Any]:
     try:
         result = call()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (SystemExit and the like are compared too)
         return "raised", describe_error(error)
     assert sys.exc_info() == (None, None, None)
     return "returned", result

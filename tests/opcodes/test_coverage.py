@@ -19,7 +19,7 @@ TABLE = (
     / f"{sys.version_info.major}.{sys.version_info.minor}"
     / "opcodes.def"
 )
-ROW = re.compile(r"^(MAP|PREFIX|UNSUPPORTED)\((\w+),", re.M)
+ROW = re.compile(r"^(MAP|PREFIX|UNSUPPORTED)\((\w+),", re.MULTILINE)
 
 # Only the interactive prompt and asynchronous code compiled in other ways have these.
 NOT_IN_PROGRAMS = {"CACHE", "PRINT_EXPR"}

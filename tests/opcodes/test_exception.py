@@ -1,5 +1,8 @@
 """Raising, handling, finally, with, exception groups."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import contextlib
@@ -203,7 +206,7 @@ def program_reraise_keeps_line():
 def program_exception_variable_is_deleted():
     try:
         raise ValueError
-    except ValueError as e:
+    except ValueError:
         pass
     return e  # noqa: F821
 
@@ -354,7 +357,7 @@ def program_except_star_raises_again():
     group.add_note("a note")
     try:
         raise group
-    except* ValueError as e:
+    except* ValueError:
         raise
     except* KeyError as e:
         raise OSError("new") from e

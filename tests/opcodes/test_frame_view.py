@@ -1,5 +1,7 @@
 """What frame_view.h says of code objects: instructions, positions, liveness, where a frame starts."""
 
+# ruff: noqa: S102
+
 from __future__ import annotations
 
 import dis
@@ -8,7 +10,6 @@ import json
 import types
 from collections.abc import Callable
 from typing import Any
-
 
 from opcodes.harness import interpreter
 

@@ -1,5 +1,8 @@
 """Generators, coroutines, asynchronous iteration."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import asyncio
@@ -241,8 +244,7 @@ def program_async_for():
         out = []
         async for x in Ticker(3):
             out.append(x)
-        else:
-            out.append("else")
+        out.append("else")
         return out, [x async for x in Ticker(2)], {x async for x in Ticker(2)}
 
     return drive(main())

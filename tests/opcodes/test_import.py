@@ -1,5 +1,8 @@
 """Imports."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import contextlib
@@ -15,7 +18,8 @@ from opcodes.harness import Program, check, programs
 def program_import():
     import collections.abc
     import os.path as p
-    from math import floor as f, pi
+    from math import floor as f
+    from math import pi
 
     return p.basename("a/b"), f(pi), collections.abc.Sized.__name__
 

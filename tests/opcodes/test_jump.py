@@ -1,5 +1,8 @@
 """Branches and loops. PYTEST_DONT_REWRITE: the asserts of the programs are tested."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import pytest
@@ -62,8 +65,7 @@ def program_while():
             break
     while n:
         n -= 1
-    else:
-        out.append("done")
+    out.append("done")
     return out
 
 

@@ -1,5 +1,8 @@
 """Arithmetic and comparison."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 import pytest

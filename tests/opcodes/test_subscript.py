@@ -1,5 +1,8 @@
 """Items and slices."""
 
+# The programs do on purpose what a linter warns of.
+# ruff: noqa
+
 from __future__ import annotations
 
 from collections import defaultdict
