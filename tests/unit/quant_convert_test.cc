@@ -9,6 +9,7 @@
 
 #include "backends/quant/quantize.h"
 #include "backends/quant/run.h"
+#include "ir/text.h"
 #include "tests/unit/quant_graph_maker.h"
 
 namespace frametap::quant {
@@ -49,6 +50,14 @@ Converted Quantize(const GraphMaker& m, const std::vector<at::Tensor>& data, con
   if (!quantized.ok()) return out;
   out.graph = *std::move(quantized);
   EXPECT_EQ(out.graph.lowering_note, "");
+  for (const Graph* graph : {&out.graph.reference, &out.graph.lowered}) {
+    EXPECT_TRUE(Verify(*graph).ok()) << Verify(*graph);
+    const auto parsed = ParseGraph(Print(*graph));
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    if (parsed.ok()) {
+      EXPECT_EQ(Print(*parsed), Print(*graph));
+    }
+  }
   const auto want = RunAll(m.graph, m.Inputs({data[0]}));
   const auto reference = RunAll(out.graph.reference, m.Inputs({data[0]}));
   const auto lowered = RunAll(out.graph.lowered, m.Inputs({data[0]}));
