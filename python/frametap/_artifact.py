@@ -520,7 +520,11 @@ def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             raise KeyError("format")
     except (KeyError, TypeError, ValueError) as error:
-        _refuse(source, "it was not written by frametap.save (no manifest of its format)", error)
+        _refuse(
+            source,
+            "it is damaged, or was not written by frametap.save (no manifest of its format)",
+            error,
+        )
     version = manifest.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         _refuse(

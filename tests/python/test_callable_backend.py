@@ -1,0 +1,230 @@
+"""Backends (GraphModule, example_inputs) -> callable. P1–P3 are the laws of _callable.py."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from frametap import _C
+from frametap._callable import MAX_VARIANTS, resolve_backend
+from frametap._errors import BackendError
+
+TRAIN = """
+graph (%x : f32[8, 4], %w : f32[6, 4], %b : f32[6], %s : f32[6], %v : f32[6]) {
+  %h = aten.linear(%x, %w, %b)
+  %n = aten.batch_norm(%h, None, None, %s, %v, True, 0.1, 1e-05, False)
+  %r = aten.relu(%n)
+  %l = aten.sum(%r)
+  return %l, %r
+}
+"""
+
+
+def parameters() -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return [
+        torch.randn(8, 4),
+        torch.randn(6, 4, requires_grad=True),
+        torch.randn(6, requires_grad=True),
+        torch.zeros(6),
+        torch.ones(6),
+    ]
+
+
+def compiled(text: str, backend, examples=None) -> _C.Executable:
+    return _C.compile(resolve_backend(backend), _C.parse_graph(text), examples)
+
+
+@pytest.mark.parametrize("name", ["eager", "aot_eager", "inductor"])
+def test_training_step_equals_the_reference(name):
+    want, got = parameters(), parameters()
+    expected = compiled(TRAIN, "reference").run(want)
+    results = compiled(TRAIN, name).run(got)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name == "inductor" else {"rtol": 0, "atol": 0}
+    for a, b in zip(results, expected, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+    (expected[0] + expected[1].square().sum()).backward()
+    (results[0] + results[1].square().sum()).backward()
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)  # batch norm's statistics were written
+    for i in (1, 2):
+        torch.testing.assert_close(got[i].grad, want[i].grad, rtol=1e-4, atol=1e-4)
+
+
+def test_examples_come_early_or_at_the_first_run():
+    seen = []
+
+    def backend(gm, examples):
+        seen.append([tuple(x.shape) for x in examples])
+        return gm.forward
+
+    run = compiled(TRAIN, backend)
+    assert seen == []
+    run.run(parameters())
+    run.run(parameters())
+    assert seen == [[(8, 4), (6, 4), (6,), (6,), (6,)]]
+    compiled(TRAIN, backend, parameters())
+    assert len(seen) == 2
+
+
+SCALED = """
+graph (%x : f32[3], %n : int, %k : float) {
+  %m : int = int.add(%n, 1)
+  %0 = aten.mul.Tensor(%x, %k)
+  return %0, %m
+}
+"""
+
+
+def test_P1_a_variant_for_each_number_that_an_op_takes():
+    compiles = []
+
+    def backend(gm, examples):
+        compiles.append(len(examples))
+        return gm.forward
+
+    run = compiled(SCALED, backend)
+    for k in (2.0, 3.0, 2.0, -0.0, 0.0):
+        got = run.run([torch.ones(3), 7, k])
+        assert got[0].tolist() == [k] * 3
+        assert got[1] == 8
+    assert compiles == [1, 1, 1, 1]
+    assert str(run.run([torch.ones(3), 1, -0.0])[0][0].item()) == "-0.0"
+
+
+def test_P2_a_counter_makes_no_variant():
+    compiles = []
+
+    def backend(gm, examples):
+        compiles.append(1)
+        return gm.forward
+
+    run = compiled(SCALED, backend)
+    assert [run.run([torch.ones(3), n, 1.0])[1] for n in range(20)] == list(range(1, 21))
+    assert compiles == [1]
+
+
+def test_P3_too_many_variants_run_uncompiled(caplog):
+    compiles = []
+
+    def backend(gm, examples):
+        compiles.append(1)
+        return gm.forward
+
+    run = compiled(SCALED, backend)
+    with caplog.at_level(logging.WARNING, "frametap"):
+        for n in range(MAX_VARIANTS + 5):
+            assert run.run([torch.ones(3), n, float(n)])[0].tolist() == [float(n)] * 3
+    assert len(compiles) == MAX_VARIANTS
+    assert len(caplog.records) == 1
+
+
+def test_P1_shared_memory_of_written_inputs():
+    text = """
+graph (%x : f32[4], %y : f32[4]) {
+  %0 = aten.add_.Tensor(%x, 1)
+  %1 = aten.mul.Tensor(%y, 2)
+  return %1
+}
+"""
+    run = compiled(text, "aot_eager")
+    x = torch.zeros(4)
+    assert run.run([torch.zeros(4), torch.zeros(4)])[0].tolist() == [0.0] * 4
+    assert run.run([x, x])[0].tolist() == [2.0] * 4
+    base = torch.zeros(5)
+    assert run.run([base[:4], base[1:]])[0].tolist() == [2.0, 2.0, 2.0, 0.0]
+    assert run.run([torch.zeros(4), torch.zeros(4)])[0].tolist() == [0.0] * 4
+
+
+def test_inductor_numbers_views_and_random_numbers():
+    text = """
+graph (%x : f32[16, 8], %k : float) {
+  %0 = aten.t(%x)
+  %1 = aten.dropout(%0, 0.5, True)
+  %2 = aten.mul.Tensor(%1, %k)
+  return %2
+}
+"""
+    x = torch.randn(8, 16).t()
+    run = compiled(text, "inductor")
+    for k in (2.0, 3.0):
+        torch.manual_seed(3)
+        want = compiled(text, "reference").run([x, k])[0]
+        torch.manual_seed(3)
+        got = run.run([x, k])[0]
+        torch.testing.assert_close(got, want)
+
+
+def test_a_second_backward_is_possible():
+    inputs = parameters()
+    loss = compiled(TRAIN, "aot_eager").run(inputs)[0]
+    loss.backward(retain_graph=True)
+    once = inputs[1].grad.clone()
+    loss.backward()
+    torch.testing.assert_close(inputs[1].grad, 2 * once)
+
+
+ONE = """
+graph (%x : f32[2]) {
+  %y : f32[2] = aten.neg(%x)
+  return %y
+}
+"""
+
+
+def test_one_result_need_not_be_in_a_tuple():
+    run = compiled(ONE, lambda gm, examples: lambda x: -x)
+    assert run.run([torch.ones(2)])[0].tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda x: (x, x), "gave 2 results, the graph has 1: %y"),
+        (lambda x: (), "gave 0 results"),
+        (lambda x: ("no",), "wrong result 0 .%y.: .*tensor.* expected, got str"),
+        (3, "returned int; it must return a callable"),
+    ],
+)
+def test_wrong_results_are_told(returned, words):
+    with pytest.raises(BackendError, match=words):
+        compiled(ONE, lambda gm, examples: returned).run([torch.ones(2)])
+
+
+def test_a_backend_that_raises_is_named_with_its_traceback():
+    def faulty(gm, examples):
+        raise TypeError("cannot do that")
+
+    with pytest.raises(
+        BackendError, match="'faulty' could not compile .*TypeError: cannot do that"
+    ) as e:
+        compiled(ONE, faulty, [torch.ones(2)])
+    assert "in faulty" in "".join(e.value.__notes__)
+
+
+def test_exceptions_of_ops_pass_through():
+    text = "graph (%x : f32[2], %y : f32[2]) {\n  %0 = aten.add.Tensor(%x, %y)\n  return %0\n}\n"
+    for name in ("reference", "native", "eager"):
+        with pytest.raises(RuntimeError, match="must match the size") as e:
+            compiled(text, name).run([torch.ones(2), torch.ones(3)])
+        assert type(e.value) is RuntimeError
+        assert "C++" not in str(e.value)
+
+
+def test_unknown_names_give_the_nearest():
+    with pytest.raises(
+        BackendError, match="no backend is called 'inducter'; did you mean 'inductor'"
+    ):
+        resolve_backend("inducter")
+    with pytest.raises(BackendError, match="got int"):
+        resolve_backend(3)
+    assert resolve_backend("native").name == "native"
+
+
+def test_wrong_inputs_are_told():
+    with pytest.raises(BackendError, match="takes 1 inputs, 2 were given"):
+        compiled(ONE, "reference").run([torch.ones(2), 1])
+    with pytest.raises(BackendError, match="input %x: .*'tensor' expected, got int"):
+        compiled(ONE, "reference").run([1])
