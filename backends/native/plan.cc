@@ -1,0 +1,176 @@
+#include "backends/native/plan.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+// A composite op may give back an argument without saying so in its schema (dropout in eval mode, atleast_1d). These do not.
+constexpr std::array<std::string_view, 6> kNeverGivesArgument = {"aten::linear", "aten::conv1d", "aten::conv2d",
+                                                                  "aten::conv3d", "aten::matmul", "aten::layer_norm"};
+
+bool MayGiveArgument(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  const std::string_view name = op.operator_name().name;
+  return std::find(kNeverGivesArgument.begin(), kNeverGivesArgument.end(), name) == kNeverGivesArgument.end();
+}
+
+class Planner {
+ public:
+  explicit Planner(const Graph& graph) : graph_(graph), register_of_(graph.values.size(), Plan::kDropped) {}
+
+  Plan Make() {
+    plan_.inputs = graph_.inputs.size();
+    plan_.states = graph_.states;
+    for (const ValueId id : graph_.inputs) NewRegister(id);
+    CountUses();
+    Constants();
+    for (const ValueId id : graph_.inputs) {
+      if (uses_[id.raw()] == 0) plan_.unused_inputs.push_back(register_of_[id.raw()]);
+    }
+    for (const Node& node : graph_.nodes) AddNode(node);
+    for (const ValueId id : graph_.outputs) {
+      CopyConstant(id, StateId(0));
+      plan_.outputs.push_back(Use(id, Boxing::kAsIs));
+    }
+    plan_.registers = next_register_;
+    return std::move(plan_);
+  }
+
+ private:
+  uint32_t NewRegister(ValueId id) { return register_of_[id.raw()] = next_register_++; }
+
+  void CountUses() {
+    uses_.assign(graph_.values.size(), 0);
+    for (const Node& node : graph_.nodes) {
+      ForEachUse(node.args, [&](ValueId id) { ++uses_[id.raw()]; });
+    }
+    for (const ValueId id : graph_.outputs) ++uses_[id.raw()];
+  }
+
+  // P4
+  void Constants() {
+    absl::flat_hash_map<uint32_t, bool> shared;
+    for (const auto& [id, tensor] : graph_.constants) shared[id.raw()] = true;
+    const auto expose = [&](ValueId id) {
+      if (const auto it = shared.find(id.raw()); it != shared.end()) it->second = false;
+    };
+    for (const Node& node : graph_.nodes) {
+      if (node.is_scalar()) continue;
+      const bool whole = FactsOf(*node.op).writes_inputs || MayGiveArgument(*node.op);
+      const auto& parameters = node.op->schema().arguments();
+      for (size_t i = 0; i < node.args.size(); ++i) {
+        if (whole || parameters[i].alias_info() != nullptr) ForEachUse({node.args[i]}, expose);
+      }
+    }
+    for (const ValueId id : graph_.outputs) expose(id);
+    for (const auto& [id, tensor] : graph_.constants) {
+      if (uses_[id.raw()] == 0) continue;
+      const uint32_t at = Pool(tensor);
+      (shared[id.raw()] && tensor.defined() ? shared_ : to_copy_)[id.raw()] = at;
+    }
+  }
+
+  uint32_t Pool(c10::IValue value) {
+    plan_.pool.push_back(std::move(value));
+    return static_cast<uint32_t>(plan_.pool.size() - 1);
+  }
+
+  PlannedArg Pooled(c10::IValue value) {
+    PlannedArg arg;
+    arg.index = Pool(std::move(value));
+    return arg;
+  }
+
+  PlannedArg Use(ValueId id, Boxing boxing) {
+    PlannedArg arg;
+    if (const auto it = shared_.find(id.raw()); it != shared_.end()) {
+      arg.index = it->second;
+      return arg;
+    }
+    // P1: uses are met in the order in which they happen.
+    arg.from = --uses_[id.raw()] == 0 ? PlannedArg::From::kMove : PlannedArg::From::kCopy;
+    arg.boxing = boxing;
+    arg.index = register_of_[id.raw()];
+    return arg;
+  }
+
+  // A step of its own, where the constant is first needed: as in the program, under the state of that place.
+  void CopyConstant(ValueId id, StateId state) {
+    const auto it = to_copy_.find(id.raw());
+    if (it == to_copy_.end()) return;
+    Step step;
+    step.kind = Step::Kind::kCopyConstant;
+    step.state = state.raw();
+    step.args_begin = it->second;  // into the pool
+    step.results_begin = static_cast<uint32_t>(plan_.results.size());
+    plan_.results.push_back(NewRegister(id));
+    step.results_end = step.results_begin + 1;
+    plan_.steps.push_back(std::move(step));
+    to_copy_.erase(it);
+  }
+
+  PlannedArg Planned(const Arg& arg, const c10::Type* type) {
+    const Boxing boxing = type == nullptr ? Boxing::kAsIs : BoxingFor(*type);
+    if (arg.kind == Arg::Kind::kValue) return Use(arg.value, boxing);
+    if (arg.kind == Arg::Kind::kConst) {
+      // The number that a run wraps is the same for all: ops do not write to the operands they take as wrapped numbers.
+      const c10::InferenceMode normal(false);
+      const c10::AutoGradMode no_grad(false);
+      return Pooled(Box(arg.constant, boxing));
+    }
+    PlannedList list;
+    list.element = ElementType(*type);
+    for (const Arg& item : arg.items) list.items.push_back(Planned(item, list.element.get()));
+    PlannedArg planned;
+    planned.from = PlannedArg::From::kList;
+    planned.index = static_cast<uint32_t>(plan_.lists.size());
+    plan_.lists.push_back(std::move(list));
+    return planned;
+  }
+
+  void AddNode(const Node& node) {
+    ForEachUse(node.args, [&](ValueId id) { CopyConstant(id, node.state); });
+    Step step;
+    step.kind = node.is_scalar() ? Step::Kind::kScalar : Step::Kind::kOp;
+    step.scalar_op = node.scalar_op;
+    step.op = node.op;
+    step.state = node.state.raw();
+    // Lists are planned into their own rows, so the arguments of a step lie side by side.
+    std::vector<PlannedArg> args;
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      const c10::Type* type = node.is_scalar() ? nullptr : node.op->schema().arguments()[i].type().get();
+      args.push_back(Planned(node.args[i], type));
+    }
+    step.args_begin = static_cast<uint32_t>(plan_.args.size());
+    plan_.args.insert(plan_.args.end(), args.begin(), args.end());
+    step.args_end = static_cast<uint32_t>(plan_.args.size());
+    step.results_begin = static_cast<uint32_t>(plan_.results.size());
+    for (const ValueId id : node.outputs) plan_.results.push_back(uses_[id.raw()] == 0 ? Plan::kDropped : NewRegister(id));
+    step.results_end = static_cast<uint32_t>(plan_.results.size());
+    plan_.widest = std::max({plan_.widest, node.args.size(), node.outputs.size()});
+    plan_.steps.push_back(std::move(step));
+  }
+
+  const Graph& graph_;
+  Plan plan_;
+  uint32_t next_register_ = 0;
+  std::vector<uint32_t> register_of_;
+  std::vector<uint32_t> uses_;                       // those not met yet
+  absl::flat_hash_map<uint32_t, uint32_t> shared_;   // constant -> pool
+  absl::flat_hash_map<uint32_t, uint32_t> to_copy_;  // constant not copied yet -> pool
+};
+
+}  // namespace
+
+Plan MakePlan(const Graph& graph) { return Planner(graph).Make(); }
+
+}  // namespace frametap

@@ -1,0 +1,63 @@
+// Plan: a graph made ready to run: where every argument comes from, and when every value is let go.
+//   P1  A value is moved out of its register by its last use, so that it is gone as soon as eager's would be; a value that
+//       nobody uses is never kept.
+//   P2  What never changes is boxed once: constants, wrapped numbers, lists of constants.
+//   P3  A plan is immutable: runs share nothing but it.
+//   P4  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step makes a
+//       copy before its first use.
+// Not here: running (executor.cc).
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/reference/boxing.h"
+#include "ir/graph.h"
+
+namespace frametap {
+
+struct PlannedArg {
+  enum class From : uint8_t { kPool, kCopy, kMove, kList };
+
+  From from = From::kPool;
+  Boxing boxing = Boxing::kAsIs;  // kCopy, kMove
+  uint32_t index = 0;             // into Plan::pool, registers, Plan::lists
+};
+
+struct PlannedList {
+  c10::TypePtr element;
+  std::vector<PlannedArg> items;
+};
+
+struct Step {
+  enum class Kind : uint8_t { kOp, kScalar, kCopyConstant };
+
+  Kind kind = Kind::kOp;
+  ScalarOp scalar_op = ScalarOp::kNone;
+  uint32_t state = 0;
+  uint32_t args_begin = 0, args_end = 0;        // into Plan::args
+  uint32_t results_begin = 0, results_end = 0;  // into Plan::results
+  std::optional<c10::OperatorHandle> op;
+};
+
+struct Plan {
+  static constexpr uint32_t kDropped = 0xffffffffu;  // a result that nobody uses
+
+  size_t inputs = 0;
+  size_t registers = 0;  // the inputs come first
+  size_t widest = 0;     // the most arguments or results of a step
+  std::vector<Step> steps;
+  std::vector<PlannedArg> args;
+  std::vector<uint32_t> results;  // registers, or kDropped
+  std::vector<PlannedList> lists;
+  std::vector<c10::IValue> pool;
+  std::vector<EagerState> states;
+  std::vector<uint32_t> unused_inputs;
+  std::vector<PlannedArg> outputs;
+};
+
+Plan MakePlan(const Graph& graph);
+
+}  // namespace frametap
