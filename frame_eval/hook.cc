@@ -78,7 +78,8 @@ bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
 }
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
-  if (StackIsLow()) [[unlikely]] return RunWithoutHook(ts, raw, throwing);
+  if (StackIsLow()) [[unlikely]]
+    return RunWithoutHook(ts, raw, throwing);
   FrameFilter* filter = thread_filter;
   if (filter == nullptr || throwing != 0 || passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
     return PassOn(ts, raw, throwing);

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "frame_eval/cpython/3.11/decode.h"
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
@@ -159,9 +158,9 @@ class Loop {
       int arg = *start >> 8;
       const uint16_t* unit = start;
       while (decoded->prefix != Prefix::kNone) [[unlikely]] {
-        unit = Skip(unit, decoded, &arg);
-        decoded = &kDecode[*unit & 0xff];
-      }
+          unit = Skip(unit, decoded, &arg);
+          decoded = &kDecode[*unit & 0xff];
+        }
       activation_.SetActing(unit);
       m_.acting = static_cast<int>(unit - m_.first);
       m_.next = unit + 1 + decoded->caches;

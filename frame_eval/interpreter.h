@@ -1,6 +1,7 @@
-// Execution: one frame while our interpreter runs it, as the opcode handlers see it. The loop itself is in interpreter.cc.
-//   E1  A handler that does an operation leaves the operands on the value stack until the operation is over (Operation does
-//       this), so that the frame can be cut at the start of the instruction while Python code runs inside the operation.
+// Execution: one frame while our interpreter runs it, as the opcode handlers see it. The loop itself is in
+// interpreter.cc.
+//   E1  A handler that does an operation leaves the operands on the value stack until the operation is over (Operation
+//       does this), so that the frame can be cut at the start of the instruction while Python code runs inside it.
 //   E2  Any operation may run Python code, and that may end the trace: `traced` is asked again after it.
 //   E3  Objects on the value stack are owned by it. Before an object is released it has been taken off the stack.
 //   E4  A handler that returns kRaised has set the error indicator; what is left on the stack is released by the loop.
@@ -15,15 +16,15 @@
 namespace frametap {
 
 enum class Step : uint8_t {
-  kNext,         // done
-  kCheck,        // done; signals and other threads' requests are looked at before the next instruction
-  kRaised,       // the operation raised: this frame is to be entered in the traceback
-  kReraised,     // an exception goes on its way: its traceback is complete
-  kReturned,     // the frame ends with `result`
-  kYielded,      // the generator's frame is left with `result`
-  kMakesGenerator,  // CPython runs this instruction: it moves the frame into a generator and returns that
-  kYieldsInCPython, // CPython runs this instruction and the one after it: they wrap a value and yield it
-  kHandOver,     // CPython takes the frame from this instruction on, for good
+  kNext,             // done
+  kCheck,            // done; signals and other threads' requests are looked at before the next instruction
+  kRaised,           // the operation raised: this frame is to be entered in the traceback
+  kReraised,         // an exception goes on its way: its traceback is complete
+  kReturned,         // the frame ends with `result`
+  kYielded,          // the generator's frame is left with `result`
+  kMakesGenerator,   // CPython runs this instruction: it moves the frame into a generator and returns that
+  kYieldsInCPython,  // CPython runs this instruction and the one after it: they wrap a value and yield it
+  kHandOver,         // CPython takes the frame from this instruction on, for good
 };
 
 class Execution : public FrameState {
@@ -32,8 +33,8 @@ class Execution : public FrameState {
 
   PyThreadState* const ts;
   Tracer* const tracer;
-  PyObject** base = nullptr;  // of the value stack
-  PyObject** top = nullptr;   // one above the topmost value
+  PyObject** base = nullptr;        // of the value stack
+  PyObject** top = nullptr;         // one above the topmost value
   const uint16_t* first = nullptr;  // code units
   const uint16_t* next = nullptr;   // the instruction after this one; a jump adds to it
   PyObject* names = nullptr;
@@ -42,8 +43,8 @@ class Execution : public FrameState {
   PyObject* builtins = nullptr;
   PyObject* kwnames = nullptr;  // KW_NAMES of this call group; borrowed
   Shadow result_shadow;
-  int acting = 0;               // index of the code unit of the instruction that acts, behind its prefixes
-  bool leave = false;           // the tracer failed: hand the frame over at the next instruction
+  int acting = 0;      // index of the code unit of the instruction that acts, behind its prefixes
+  bool leave = false;  // the tracer failed: hand the frame over at the next instruction
 
   PyObject* Name(int i) const { return PyTuple_GET_ITEM(names, i); }
   PyObject* Locals() const;  // the namespace of module and class bodies; borrowed, may be null
@@ -117,9 +118,7 @@ class Operation {
 
   void SetArg(int arg) { event_.arg = arg; }
 
-  Shadow Succeeded(PyObject* result) {
-    return told_ && m_.traced ? m_.TellAfter(event_, result) : Shadow{};
-  }
+  Shadow Succeeded(PyObject* result) { return told_ && m_.traced ? m_.TellAfter(event_, result) : Shadow{}; }
   Step Raised() {
     if (told_ && m_.traced) m_.TellRaised(event_);
     return Step::kRaised;

@@ -1,4 +1,5 @@
-// PEP 523 as this version of CPython has it: the evaluation function of the interpreter, and what the hook asks of a frame.
+// PEP 523 as this version of CPython has it: the evaluation function of the interpreter, and what the hook asks of a
+// frame.
 #pragma once
 
 #include <Python.h>

@@ -16,8 +16,7 @@ using Row = std::vector<uint64_t>;
 // For each instruction of a code object, the set of locals that are live before it.
 class LiveTable {
  public:
-  explicit LiveTable(PyCodeObject* code)
-      : slots_(SlotCount(code)), words_((slots_ + 63) / 64), rows_(FlowSize(code)) {
+  explicit LiveTable(PyCodeObject* code) : slots_(SlotCount(code)), words_((slots_ + 63) / 64), rows_(FlowSize(code)) {
     for (int slot = 0; slot < slots_; ++slot) {
       if (KindOfSlot(code, slot) != SlotKind::kLocal) always_.push_back(slot);
     }

@@ -1,8 +1,8 @@
 // Liveness of locals: a backward data-flow over the instructions of a code object.
 //   V1  A local is live where the frame could read it before writing it, through any path, exception handlers included.
 //   V2  Cells and free variables are always live: another function may read them.
-//   V3  In a function that names `locals`, `vars`, `eval`, `exec`, `dir` or `_getframe` every local is live: they can see
-//       locals that no instruction reads.
+//   V3  In a function that names `locals`, `vars`, `eval`, `exec`, `dir` or `_getframe` every local is live: they can
+//       see locals that no instruction reads.
 #pragma once
 
 #include <Python.h>
@@ -11,9 +11,9 @@ namespace frametap {
 
 // An instruction as the data-flow sees it. Indices are code units.
 struct FlowNode {
-  int acting = 0;           // behind the prefixes; what the exception table speaks of
+  int acting = 0;  // behind the prefixes; what the exception table speaks of
   int next = 0;
-  int target = -1;          // of a jump
+  int target = -1;  // of a jump
   bool falls_through = true;
   int reads = -1, writes = -1;  // slots; a write comes after the read
 };

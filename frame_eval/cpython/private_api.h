@@ -1,5 +1,5 @@
-// Functions of CPython that are exported but that no public header promises: their home, so that a new version is checked
-// here and nowhere else.
+// Functions of CPython that are exported but that no public header promises: their home, so that a new version is
+// checked here and nowhere else.
 #pragma once
 
 #include <Python.h>

@@ -10,7 +10,8 @@ OPCODE(LoadAttr, "owner -- value") {
   return op.Replace(1, PyObject_GetAttr(m.Peek(1), name));
 }
 
-// A plain function of the class is not bound: the call takes the owner as its first argument. Anything else lies on a null.
+// A plain function of the class is not bound: the call takes the owner as its first argument. Anything else lies on a
+// null.
 OPCODE(LoadMethod, "owner -- method owner | null value") {
   PyObject* name = m.Name(arg);
   PyObject* owner = m.Peek(1);

@@ -52,7 +52,8 @@ OPCODE(Call, "method|null self|callable args… -- result") {
   Py_ssize_t n = m.top - in;
   Py_ssize_t positional = n - 1 - (kwnames == nullptr ? 0 : PyTuple_GET_SIZE(kwnames));
   Operation op(m, Op::kCall, in, m.ShadowOf(in), static_cast<int>(n), 0, nullptr, kwnames);
-  // Without PY_VECTORCALL_ARGUMENTS_OFFSET: the callee must not use the callable's place, the frame may be read meanwhile.
+  // Without PY_VECTORCALL_ARGUMENTS_OFFSET: the callee must not use the callable's place, the frame may be read
+  // meanwhile.
   PyObject* result = PyObject_Vectorcall(in[0], in + 1, positional, kwnames);
   return op.Replace(m.top - arg - 2, result) == Step::kNext ? Step::kCheck : Step::kRaised;
 }

@@ -82,7 +82,9 @@ bool MayBeCaughtInGroup(PyObject* type) {
 }
 
 // The group of these exceptions with an empty message: an ExceptionGroup if all are Exceptions.
-PyObject* MakeGroup(PyObject* exceptions) { return PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO", "", exceptions); }
+PyObject* MakeGroup(PyObject* exceptions) {
+  return PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO", "", exceptions);
+}
 
 // Splits what was raised into the part that `except* type` takes (None: nothing) and the rest. False: raised.
 bool SplitGroup(PyObject* raised, PyObject* type, PyObject** match, PyObject** rest) {

@@ -130,8 +130,6 @@ OPCODE(ForIter, "iterator -- iterator item | (at the end)") {
 
 OPCODE(UnpackSequence, "sequence -- last … first") { return Unpack(m, Op::kUnpack, arg, arg, -1); }
 
-OPCODE(UnpackEx, "sequence -- last … middle … first") {
-  return Unpack(m, Op::kUnpackEx, arg, arg & 0xff, arg >> 8);
-}
+OPCODE(UnpackEx, "sequence -- last … middle … first") { return Unpack(m, Op::kUnpackEx, arg, arg & 0xff, arg >> 8); }
 
 }  // namespace frametap::opcodes

@@ -123,7 +123,9 @@ PyObject* ClassAttributes(PyObject* subject, PyObject* pattern, Py_ssize_t posit
   for (Py_ssize_t i = 0; match == Match::kYes && i < PyTuple_GET_SIZE(keywords); ++i) {
     match = AddAttribute(subject, type, PyTuple_GET_ITEM(keywords, i), seen, attributes);
   }
-  PyObject* result = match == Match::kYes ? PyList_AsTuple(attributes) : match == Match::kNo ? Py_NewRef(Py_None) : nullptr;
+  PyObject* result = match == Match::kYes  ? PyList_AsTuple(attributes)
+                     : match == Match::kNo ? Py_NewRef(Py_None)
+                                           : nullptr;
   Py_XDECREF(attributes);
   Py_XDECREF(seen);
   return result;

@@ -36,14 +36,14 @@ uint32_t MarkOf(PyObject* object) { return static_cast<uint32_t>(reinterpret_cas
 // Gives every result a shadow that names the object, so that a shadow that lost its object is seen.
 class CheckingTracer : public Tracer {
  public:
-  long leave_at = -1;          // hand over at the n-th instruction of the whole run
+  long leave_at = -1;  // hand over at the n-th instruction of the whole run
   long leave_every = -1;
   long reload_every = -1;
   long return_at = -1;
   long raise_at = -1;
-  long throw_at = -1;          // a C++ exception at the n-th callback
-  PyObject* value = nullptr;   // what kReturn returns or kRaise raises
-  PyObject* jumps = nullptr;   // {(name of code, offset): offset}: kReload that goes on elsewhere
+  long throw_at = -1;         // a C++ exception at the n-th callback
+  PyObject* value = nullptr;  // what kReturn returns or kRaise raises
+  PyObject* jumps = nullptr;  // {(name of code, offset): offset}: kReload that goes on elsewhere
   bool log = false;
 
   long instructions = 0, frames = 0, befores = 0, afters = 0, raised = 0, resumed = 0;

@@ -35,8 +35,10 @@ struct Table {
     for (int opcode = 0; opcode < 256; ++opcode) Set(opcode, HandOver, "unknown", "not an opcode of Python 3.11");
 #define PREFIX(NAME, KIND) Set(NAME, HandOver, #NAME, nullptr, Prefix::KIND);
 #define UNSUPPORTED(NAME, REASON) Set(NAME, HandOver, #NAME, REASON);
-#define MAP(NAME, HANDLER, ARGUMENT) \
-  Set(NAME, [](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME, nullptr);
+#define MAP(NAME, HANDLER, ARGUMENT)                                                                             \
+  Set(                                                                                                           \
+      NAME, [](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME, \
+      nullptr);
 #include "frame_eval/cpython/3.11/opcodes.def"
 #undef MAP
 #undef UNSUPPORTED

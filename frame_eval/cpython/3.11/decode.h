@@ -9,9 +9,9 @@ enum class Prefix : uint8_t { kNone, kExtendedArg, kKwNames, kPrecall };
 
 struct Decoded {
   Handler handler = nullptr;
-  uint8_t caches = 0;                 // code units after the instruction
-  Prefix prefix = Prefix::kNone;      // the instruction goes on behind it
-  uint8_t opcode = 0;                 // without specialisation
+  uint8_t caches = 0;             // code units after the instruction
+  Prefix prefix = Prefix::kNone;  // the instruction goes on behind it
+  uint8_t opcode = 0;             // without specialisation
 };
 
 extern const Decoded* const kDecode;  // by the low byte of a code unit

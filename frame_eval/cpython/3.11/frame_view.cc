@@ -45,8 +45,7 @@ bool IsTraced(PyThreadState* ts) {
 
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);
-  bool fresh = raw->prev_instr < Units(raw->f_code) ||
-               Is(kDecode[*raw->prev_instr & 0xff], "RETURN_GENERATOR");
+  bool fresh = raw->prev_instr < Units(raw->f_code) || Is(kDecode[*raw->prev_instr & 0xff], "RETURN_GENERATOR");
   return {raw->f_code, generator, generator && !fresh};
 }
 

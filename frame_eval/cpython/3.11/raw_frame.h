@@ -1,7 +1,8 @@
-// CPython 3.11: putting a frame on the thread's stack of frames and taking it off again, the way the evaluation loop does.
+// CPython 3.11: putting a frame on the thread's stack of frames and taking it off again, the way the evaluation loop
+// does.
 //   A1  While a frame runs its stacktop is -1: the garbage collector must not look at the value stack.
-//   A2  prev_instr is the code unit of the instruction that acts (behind its prefixes) while it acts, and the unit before the next
-//       instruction when the frame is left.
+//   A2  prev_instr is the code unit of the instruction that acts (behind its prefixes) while it acts, and the unit
+//       before the next instruction when the frame is left.
 //   A3  Whoever called the evaluation function clears the frame: we leave it with an empty value stack.
 #pragma once
 
@@ -15,9 +16,9 @@
 #undef HAVE_STD_ATOMIC
 // Outside of CPython the name stands for an older function.
 #undef _PyObject_LookupSpecial
+#include <internal/pycore_ceval.h>
 #include <internal/pycore_frame.h>
 #include <internal/pycore_interp.h>
-#include <internal/pycore_ceval.h>
 #include <internal/pycore_object.h>
 #include <internal/pycore_runtime.h>
 #ifdef FRAMETAP_UNDEF_BUILD_CORE
