@@ -20,10 +20,10 @@ class LiveTable {
     for (int slot = 0; slot < slots_; ++slot) {
       if (KindOfSlot(code, slot) != SlotKind::kLocal) always_.push_back(slot);
     }
-    if (LooksAtLocals(code)) {
-      all_ = true;
-      return;
-    }
+    constexpr std::string_view kLookers[] = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"};
+    for (std::string_view looker : kLookers) all_ |= Names(code, looker);
+    if (all_) return;
+    if (slots_ > 0 && Names(code, "super")) always_.push_back(0);
     Solve(code);
   }
 
@@ -39,17 +39,12 @@ class LiveTable {
   }
 
  private:
-  static bool LooksAtLocals(PyCodeObject* code) {
-    constexpr std::string_view kLookers[] = {"locals", "vars", "eval", "exec", "dir", "_getframe"};
+  // Whether the code reads a global, builtin or attribute of this name; true if that cannot be told.
+  static bool Names(PyCodeObject* code, std::string_view wanted) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
       const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
-      if (name == nullptr) {
-        PyErr_Clear();
-        return true;
-      }
-      for (std::string_view looker : kLookers) {
-        if (looker == name) return true;
-      }
+      if (name == nullptr) PyErr_Clear();
+      if (name == nullptr || wanted == name) return true;
     }
     return false;
   }

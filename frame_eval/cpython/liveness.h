@@ -1,8 +1,9 @@
 // Liveness of locals: a backward data-flow over the instructions of a code object.
 //   V1  A local is live where the frame could read it before writing it, through any path, exception handlers included.
 //   V2  Cells and free variables are always live: another function may read them.
-//   V3  In a function that names `locals`, `vars`, `eval`, `exec`, `dir` or `_getframe` every local is live: they can
-//       see locals that no instruction reads.
+//   V3  In a function that names `locals`, `vars`, `eval`, `exec`, `dir`, `_getframe` or `currentframe` every local is
+//       live: they can see locals that no instruction reads.
+//   V4  In a function that names `super` the first argument is live: super() without arguments takes it from the frame.
 #pragma once
 
 #include <Python.h>

@@ -203,6 +203,15 @@ def test_all_live_where_locals_can_be_seen() -> None:
     assert live(f, offset_of(f, "RETURN_VALUE")) == {"a", "b", "c"}
 
 
+def test_super_reads_the_first_argument() -> None:
+    class A(list):
+        def f(self, other):
+            other = super().copy()
+            return other
+
+    assert live(A.f, interpreter.start_offset(A.f.__code__)) >= {"self"}
+
+
 def test_more_than_64_locals() -> None:
     lines = "\n".join(f"    v{i} = x" for i in range(200))
     space: dict[str, Any] = {}
