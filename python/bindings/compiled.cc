@@ -1,7 +1,252 @@
+// CompiledFunction, Segment, Guard, log: what capture has made, for Python to read.
+#include <pybind11/stl.h>
+
+#include "frame_eval/aten_recorder.h"
+#include "frame_eval/callables/table.h"
+#include "frame_eval/compiled_function.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/session.h"
+#include "guards/tensor_door.h"
+#include "ir/text.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/errors.h"
 
 namespace frametap {
 
-void BindCompiled(pybind11::module_& m) {}
+namespace py = pybind11;
+
+namespace {
+
+struct SegmentHandle {
+  std::shared_ptr<Segment> segment;
+};
+
+std::shared_ptr<Store> StoreOfObject(const py::object& object) {
+  if (!IsCompiledFunction(object.ptr())) throw py::type_error("not a compiled function");
+  return StoreOf(object.ptr());
+}
+
+py::dict PositionDict(const Position& at) {
+  py::dict d;
+  d["text"] = ToString(at);
+  d["function"] = at.function;
+  d["line"] = at.line;
+  d["col"] = at.col;
+  d["file"] = at.file;
+  return d;
+}
+
+py::object OperandObject(const Operand& operand, const Segment& segment) {
+  py::dict d;
+  static const char* const kKinds[] = {"null", "value", "source", "const", "tuple",  "list", "dict",
+                                       "set",  "slice", "new",    "iter",  "method", "cell", "shared"};
+  d["kind"] = kKinds[static_cast<int>(operand.kind)];
+  if (operand.kind == Operand::Kind::kValue) d["value"] = segment.ir.graph.value(operand.value).name;
+  if (operand.kind == Operand::Kind::kSource) {
+    const Source& source = segment.ir.sources[operand.source];
+    d["source"] = segment.ir.sources.Name(operand.source);
+    d["local"] = source.accessor == Accessor::kLocal ? py::object(py::str(source.text)) : py::object(py::none());
+  }
+  if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kNew) {
+    d["constant"] = py::reinterpret_borrow<py::object>(segment.constants[operand.constant.raw()].get());
+  }
+  if (operand.kind == Operand::Kind::kNew) d["new"] = operand.index;
+  d["label"] = operand.label;
+  d["index"] = operand.index;
+  d["names"] = operand.names;
+  py::list items;
+  for (const Operand& item : operand.items) items.append(OperandObject(item, segment));
+  d["items"] = items;
+  return d;
+}
+
+const char* const kEffectKinds[] = {"setattr", "delattr",    "setitem",  "delitem", "append",
+                                    "extend",  "set_global", "set_cell", "state",   "call"};
+
+}  // namespace
+
+void BindCompiled(py::module_& m) {
+  if (!LoadKnownObjects() || !LoadCallables()) throw py::error_already_set();
+  PyTypeObject* type = CompiledFunctionType();
+  if (type == nullptr) throw py::error_already_set();
+  m.attr("CompiledFunction") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
+  m.def("problem", [] {
+    std::string version = VersionProblem();
+    return version.empty() ? std::string(InstallFallback()) : version;
+  });
+  m.def("set_error_classes", [](py::object full_graph, py::object backend) {
+    Errors().full_graph = full_graph.release().ptr();
+    Errors().backend = backend.release().ptr();
+  });
+
+  m.def(
+      "compile_function",
+      [](py::object function, py::object self, const std::string& callee, BackendHandle backend, bool fullgraph,
+         bool dynamic, int segment_limit) {
+        Options options;
+        options.fullgraph = fullgraph;
+        options.dynamic = dynamic;
+        options.segment_limit = segment_limit;
+        Callee kind = callee == "module" ? Callee::kModule : callee == "method" ? Callee::kBoundMethod : Callee::kFunction;
+        auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);
+        PyObject* self_object = self.is_none() ? nullptr : self.ptr();
+        PyObject* compiled = NewCompiledFunction(function.ptr(), self_object, kind, std::move(store));
+        if (compiled == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(compiled);
+      },
+      py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
+      py::arg("dynamic"), py::arg("segment_limit"));
+
+  py::class_<SegmentHandle>(m, "Segment", "One recorded piece of a function: guards, graph, effects, exit.")
+      .def_property_readonly("name", [](const SegmentHandle& s) { return s.segment->ir.name; })
+      .def_property_readonly("function", [](const SegmentHandle& s) { return s.segment->ir.function; })
+      .def_property_readonly("entry", [](const SegmentHandle& s) { return s.segment->ir.entry; })
+      .def_property_readonly("entry_offset", [](const SegmentHandle& s) { return s.segment->entry_offset; })
+      .def_property_readonly("code",
+                             [](const SegmentHandle& s) {
+                               return py::reinterpret_borrow<py::object>(s.segment->code.get());
+                             })
+      .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
+      .def_property_readonly("restartable", [](const SegmentHandle& s) { return s.segment->restartable; })
+      .def_property_readonly("state", [](const SegmentHandle& s) { return s.segment->ir.state; })
+      .def(
+          "text",
+          [](const SegmentHandle& s, bool positions, bool types, bool guard_lines) {
+            return Print(s.segment->ir, PrintOptions{positions, types, guard_lines});
+          },
+          py::arg("positions") = true, py::arg("types") = true, py::arg("guard_lines") = false)
+      .def("__str__", [](const SegmentHandle& s) { return Print(s.segment->ir, PrintOptions{}); })
+      .def("__repr__", [](const SegmentHandle& s) { return "<frametap.Segment " + s.segment->ir.name + ">"; })
+      .def("__eq__", [](const SegmentHandle& a, const SegmentHandle& b) { return a.segment == b.segment; })
+      .def("__hash__", [](const SegmentHandle& s) { return reinterpret_cast<size_t>(s.segment.get()); })
+      .def_property_readonly("graph",
+                             [](const SegmentHandle& s) {
+                               std::shared_ptr<const Graph> graph(s.segment, &s.segment->ir.graph);
+                               return GraphHandle{graph, s.segment->weights};
+                             })
+      .def_property_readonly("inputs",
+                             [](const SegmentHandle& s) {
+                               py::list out;
+                               const SegmentIr& ir = s.segment->ir;
+                               for (size_t i = 0; i < ir.graph.inputs.size(); ++i) {
+                                 SourceId source = s.segment->input_sources[i];
+                                 py::dict d;
+                                 d["name"] = ir.graph.value(ir.graph.inputs[i]).name;
+                                 d["source"] = ir.sources.Name(source);
+                                 const Source& root = ir.sources[source];
+                                 d["local"] = root.accessor == Accessor::kLocal ? py::object(py::str(root.text))
+                                                                                : py::object(py::none());
+                                 d["weight"] = py::none();
+                                 if (s.segment->weights[i].defined()) {
+                                   d["weight"] = py::reinterpret_steal<py::object>(WrapTensor(s.segment->weights[i]));
+                                 }
+                                 out.append(d);
+                               }
+                               return out;
+                             })
+      .def_property_readonly("guard_rows",
+                             [](const SegmentHandle& s) {
+                               py::list out;
+                               for (const GuardLine& line : s.segment->ir.guards) {
+                                 py::dict d;
+                                 d["source"] = s.segment->ir.sources.Name(line.source);
+                                 d["predicate"] = line.predicate;
+                                 d["position"] = PositionDict(line.why);
+                                 out.append(d);
+                               }
+                               return out;
+                             })
+      .def_property_readonly("exit",
+                             [](const SegmentHandle& s) {
+                               const Exit& exit = s.segment->ir.exit;
+                               py::dict d;
+                               d["kind"] = exit.kind == Exit::Kind::kReturn ? "return" : "resume";
+                               d["reason"] = exit.reason;
+                               d["detail"] = exit.detail;
+                               d["position"] = PositionDict(exit.at);
+                               d["result"] = OperandObject(exit.result, *s.segment);
+                               d["resume_offset"] = exit.resume_offset;
+                               py::dict locals;
+                               for (const auto& [name, operand] : exit.frame.locals) {
+                                 locals[py::str(name)] = OperandObject(operand, *s.segment);
+                               }
+                               d["locals"] = locals;
+                               py::list stack;
+                               for (const Operand& operand : exit.frame.stack) {
+                                 stack.append(OperandObject(operand, *s.segment));
+                               }
+                               d["stack"] = stack;
+                               return d;
+                             })
+      .def_property_readonly("effects",
+                             [](const SegmentHandle& s) {
+                               py::list out;
+                               for (const Effect& effect : s.segment->ir.effects) {
+                                 py::dict d;
+                                 d["kind"] = kEffectKinds[static_cast<int>(effect.kind)];
+                                 d["name"] = effect.name;
+                                 d["position"] = PositionDict(effect.at);
+                                 d["text"] = Print(effect, s.segment->ir);
+                                 out.append(d);
+                               }
+                               return out;
+                             })
+      .def("set_executable", [](SegmentHandle& s, ExecutableHandle& executable) {
+        if (!executable.executable) throw py::value_error("this executable was given away already");
+        s.segment->executable = std::move(executable.executable);
+      });
+
+  m.def("segments", [](const py::object& f) {
+    std::vector<SegmentHandle> out;
+    for (auto& segment : StoreOfObject(f)->segments()) out.push_back({segment});
+    return out;
+  });
+  m.def("reset", [](const py::object& f) { StoreOfObject(f)->Reset(); });
+  m.def("counts", [](const py::object& f) {
+    std::shared_ptr<Store> store = StoreOfObject(f);
+    py::dict d;
+    d["recordings"] = store->recordings;
+    d["hits"] = store->hits;
+    d["misses"] = store->misses;
+    return d;
+  });
+  m.def("log", [](const py::object& f) {
+    static const char* const kKinds[] = {"recorded", "miss", "break", "abort", "error"};
+    py::list out;
+    for (const LogEntry& entry : StoreOfObject(f)->log()) {
+      py::dict d;
+      d["kind"] = kKinds[static_cast<int>(entry.kind)];
+      d["segment"] = entry.segment;
+      d["reason"] = entry.reason;
+      d["text"] = entry.text;
+      d["advice"] = entry.advice;
+      d["position"] = PositionDict(entry.at);
+      if (entry.kind == LogEntry::Kind::kMiss) {
+        d["source"] = entry.miss.source;
+        d["want"] = entry.miss.want;
+        d["got"] = entry.miss.got;
+        d["why"] = entry.miss.why;
+      }
+      out.append(d);
+    }
+    return out;
+  });
+  m.def("reasons", [] {
+    py::list out;
+    for (int i = 0; i <= static_cast<int>(Reason::internal_error); ++i) {
+      const ReasonRow& row = RowOf(static_cast<Reason>(i));
+      out.append(py::make_tuple(row.name, row.text, row.advice, row.is_break));
+    }
+    return out;
+  });
+  m.def("roundtrip", [](const std::string& text) {
+    absl::StatusOr<SegmentIr> segment = ParseSegment(text);
+    if (!segment.ok()) throw py::value_error(std::string(segment.status().message()));
+    absl::Status valid = Verify(*segment);
+    if (!valid.ok()) throw py::value_error(std::string(valid.message()));
+    return Print(*segment, PrintOptions{});
+  });
+}
 
 }  // namespace frametap

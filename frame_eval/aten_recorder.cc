@@ -1,0 +1,371 @@
+#include "frame_eval/aten_recorder.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+// An out-of-core key above autograd, autocast and the tracer without any kernel in torch. torch itself excludes it while it
+// builds tensors from Python data, so torch.tensor shows one lift_fresh and nothing of its making.
+constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+
+thread_local AtenRecorder* tls_recorder = nullptr;
+// Ops under a recorded op (some restore the dispatch state from a snapshot and so undo the exclusion) and ops of paused
+// regions are not outermost.
+thread_local int tls_depth = 0;
+
+class DepthScope {
+ public:
+  DepthScope() { ++tls_depth; }
+  ~DepthScope() { --tls_depth; }
+};
+
+void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
+  if (tls_recorder == nullptr || tls_depth > 0) {
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+    return;
+  }
+  tls_recorder->Record(op, keys, stack);
+}
+
+// batch_norm and its relatives write running statistics only when they train.
+bool InferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
+  std::optional<int> index = schema.argumentIndexWithName("training");
+  if (!index) index = schema.argumentIndexWithName("train");
+  if (!index) return false;
+  const Arg& arg = node.args[static_cast<size_t>(*index)];
+  return arg.kind == Arg::Kind::kConst && arg.constant.isBool() && !arg.constant.toBool();
+}
+
+}  // namespace
+
+const char* InstallFallback() {
+  static const char* problem = []() -> const char* {
+    try {
+      // Never given back: the registration lives as long as the process.
+      static auto* registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
+          kKey, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(), "frametap"));
+      (void)registration;
+      return "";
+    } catch (const c10::Error&) {
+      return "frametap cannot record: another extension (torchdistx?) holds torch's DeferredInit dispatch key";
+    }
+  }();
+  return problem;
+}
+
+AtenPause::AtenPause() { ++tls_depth; }
+AtenPause::~AtenPause() { --tls_depth; }
+
+AtenRecorder::AtenRecorder() { graph_.states[0] = StateNow(); }
+AtenRecorder::~AtenRecorder() { Stop(); }
+
+void AtenRecorder::Start() {
+  if (running_) return;
+  running_ = true;
+  tls_recorder = this;
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
+}
+
+void AtenRecorder::Stop() {
+  if (!running_) return;
+  running_ = false;
+  tls_recorder = nullptr;
+  c10::impl::tls_set_dispatch_key_included(kKey, false);
+}
+
+EagerState AtenRecorder::StateNow() {
+  EagerState state;
+  state.grad_mode = c10::GradMode::is_enabled();
+  state.inference_mode = c10::InferenceMode::is_enabled();
+  state.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+  state.autocast_cache = at::autocast::is_autocast_cache_enabled();
+  state.autocast_cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  return state;
+}
+
+AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
+  auto it = tensors_.find(tensor.unsafeGetTensorImpl());
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+bool AtenRecorder::WritesOldMemory(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) const {
+  // Which argument is written is in the schema for most ops; for the rest any argument may be.
+  const auto& parameters = op.schema().arguments();
+  bool declared = false;
+  for (const c10::Argument& parameter : parameters) {
+    declared = declared || (parameter.alias_info() != nullptr && parameter.alias_info()->isWrite());
+  }
+  if (declared && !parameters.empty() && parameters[0].alias_info() != nullptr && parameters[0].alias_info()->isWrite() &&
+      !arguments.empty()) {
+    return source_storages_.contains(arguments[0]);
+  }
+  for (c10::StorageImpl* storage : arguments) {
+    if (source_storages_.contains(storage)) return true;
+  }
+  return arguments.empty();
+}
+
+void AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
+  if (tensor.has_storage()) source_storages_.insert(tensor.storage().unsafeGetStorageImpl());
+  tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
+                       KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), ValueId(), source,
+                                   false, false});
+}
+
+std::string AtenRecorder::UniqueName(const std::string& wish) {
+  int& count = names_[wish];
+  std::string name = count == 0 ? wish : wish + "." + std::to_string(count);
+  ++count;
+  return name;
+}
+
+std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
+  KnownTensor* known = Find(tensor);
+  if (known == nullptr) return std::nullopt;
+  if (!known->value.valid()) {
+    if (!known->source.valid()) return std::nullopt;
+    known->value = graph_.AddInput(UniqueName(name_of_source(known->source)), Type::Of(tensor));
+    journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+    inputs_.emplace_back(known->source, known->value);
+  }
+  return known->value;
+}
+
+bool AtenRecorder::IsInput(ValueId id) const { return SourceOfInput(id).valid(); }
+
+SourceId AtenRecorder::SourceOfInput(ValueId id) const {
+  for (const auto& [source, value] : inputs_) {
+    if (value == id) return source;
+  }
+  return SourceId();
+}
+
+ValueId AtenRecorder::AddNumberInput(SourceId source, const std::string& name, Type type) {
+  ValueId id = graph_.AddInput(UniqueName(name), std::move(type));
+  inputs_.emplace_back(source, id);
+  return id;
+}
+
+ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type) {
+  Node node;
+  node.scalar_op = op;
+  node.args = std::move(args);
+  node.state = graph_.AddState(StateNow());
+  ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
+  node.outputs.push_back(out);
+  graph_.AddNode(std::move(node));
+  wheres_.push_back(where());
+  return out;
+}
+
+AtenRecorder::Mark AtenRecorder::mark() const {
+  return {graph_.nodes.size(), graph_.values.size(),   inputs_.size(),
+          graph_.constants.size(), journal_.size(), wheres_.size()};
+}
+
+void AtenRecorder::Rewind(const Mark& mark) {
+  while (journal_.size() > mark.journal) {
+    auto [impl, before] = journal_.back();
+    journal_.pop_back();
+    auto it = tensors_.find(impl);
+    if (it == tensors_.end()) continue;
+    it->second.value = before;
+    if (!before.valid() && !it->second.source.valid()) tensors_.erase(it);
+  }
+  graph_.nodes.resize(mark.nodes);
+  graph_.values.resize(mark.values);
+  inputs_.resize(mark.inputs);
+  graph_.inputs.resize(mark.inputs);
+  graph_.constants.resize(mark.constants);
+  wheres_.resize(mark.wheres);
+}
+
+bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs) {
+  std::vector<ValueId> work{value};
+  std::vector<bool> seen(graph_.values.size());
+  while (!work.empty()) {
+    ValueId id = work.back();
+    work.pop_back();
+    if (seen[id.raw()]) continue;
+    seen[id.raw()] = true;
+    NodeId def = graph_.value(id).def;
+    if (!def.valid()) {
+      inputs->push_back(id);
+      continue;
+    }
+    const Node& node = graph_.node(def);
+    if (node.op && FactsOf(*node.op).data_dependent_size) return false;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return true;
+}
+
+ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
+  if (!tensor.defined()) return graph_.NewValue(NextName(), Type(), node);
+  ValueId id = graph_.NewValue(NextName(), Type::Of(tensor), node);
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  auto [it, is_new] = tensors_.try_emplace(
+      impl, KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(), false, false});
+  journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
+  it->second.value = id;
+  return id;
+}
+
+// May set `pending`.
+Arg AtenRecorder::ArgOf(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) return Arg::Const(c10::IValue());
+    if (std::optional<ValueId> id = ValueOf(tensor)) return Arg::Of(*id);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
+      at::NoGradGuard no_grad;
+      DepthScope scope;
+      return Arg::Const(c10::IValue(tensor.item()));
+    }
+    if (expect_constant) {
+      ValueId id = graph_.AddConstant(UniqueName("c"), tensor);
+      tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
+                           KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(),
+                                       false, false});
+      journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+      return Arg::Of(id);
+    }
+    if (!pending) pending = Break{Reason::tensor_from_nowhere, ""};
+    return Arg::Const(c10::IValue());
+  }
+  if (value.isTensorList() || value.isOptionalTensorList() || (value.isList() && !value.isIntList() &&
+      !value.isDoubleList() && !value.isBoolList() && !value.isSymIntList())) {
+    std::vector<Arg> items;
+    bool any_value = false;
+    for (const c10::IValue& item : value.toListRef()) {
+      items.push_back(ArgOf(item));
+      any_value = any_value || items.back().kind == Arg::Kind::kValue;
+    }
+    if (any_value) return Arg::List(std::move(items));
+    return Arg::Const(value);
+  }
+  if (value.isSymIntList()) {
+    std::vector<int64_t> sizes;
+    for (const c10::IValue& item : value.toListRef()) sizes.push_back(item.toSymInt().guard_int(__FILE__, __LINE__));
+    return Arg::Const(c10::IValue(sizes));
+  }
+  if (value.isSymInt()) return Arg::Const(c10::IValue(value.toSymInt().guard_int(__FILE__, __LINE__)));
+  if (value.isSymFloat()) return Arg::Const(c10::IValue(value.toSymFloat().guard_float(__FILE__, __LINE__)));
+  if (value.isSymBool()) return Arg::Const(c10::IValue(value.toSymBool().guard_bool(__FILE__, __LINE__)));
+  if (value.isGenerator() && value.toGenerator().defined() && !pending) {
+    // A generator object cannot be found again by a source yet.
+    pending = Break{Reason::unknown_operation, "a torch.Generator argument"};
+  }
+  return Arg::Const(value);
+}
+
+void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  if (pending) {
+    DepthScope scope;
+    op.redispatchBoxed(rest, stack);
+    return;
+  }
+  const c10::FunctionSchema& schema = op.schema();
+  const OpFacts& facts = FactsOf(op);
+  size_t arg_count = schema.arguments().size();
+  Node node;
+  node.op = op;
+  node.args.reserve(arg_count);
+  for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) node.args.push_back(ArgOf(value));
+  if (facts.scalar_from_data && !pending) pending = Break{Reason::value_of_tensor, op.operator_name().name};
+  node.state = graph_.AddState(StateNow());
+  uint32_t at = where();
+
+  // Sizes of written arguments: an in-place op that changes them makes facts of the entry state stale.
+  struct Written {
+    at::Tensor tensor;
+    std::vector<int64_t> sizes;
+    c10::StorageImpl* storage;
+  };
+  std::vector<Written> written;
+  std::vector<c10::StorageImpl*> written_storages;
+  if (facts.writes_inputs) {
+    for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) {
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const at::Tensor& tensor = value.toTensor();
+      if (tensor.has_storage()) written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
+      KnownTensor* known = Find(tensor);
+      if (known == nullptr || !known->source.valid()) continue;
+      written.push_back({tensor, tensor.sizes().vec(),
+                         tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
+    }
+  }
+  {
+    DepthScope scope;
+    op.redispatchBoxed(rest, stack);
+  }
+  if (pending) return;
+  for (const Written& w : written) {
+    bool same_storage = !w.tensor.has_storage() || w.tensor.storage().unsafeGetStorageImpl() == w.storage;
+    if (w.tensor.sizes().vec() != w.sizes || !same_storage) {
+      pending = Break{Reason::tensor_metadata_change, op.operator_name().name};
+      return;
+    }
+  }
+  // A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
+  if (facts.writes_inputs && !InferenceBatchNorm(schema, node)) {
+    bool seen_tensor = false;
+    for (const Arg& arg : node.args) {
+      if (arg.kind != Arg::Kind::kValue || graph_.value(arg.value).type.kind != Type::Kind::kTensor) continue;
+      seen_tensor = true;
+    }
+    writes_inputs_ = writes_inputs_ || !seen_tensor || WritesOldMemory(op, written_storages);
+  }
+  if (facts.random) uses_random_ = true;
+
+  NodeId id(graph_.nodes.size());
+  for (const c10::IValue& value : torch::jit::last(*stack, schema.returns().size())) {
+    if (value.isTensor()) {
+      node.outputs.push_back(NewOutput(value.toTensor(), id));
+    } else if (value.isTensorList()) {
+      // A list result is one value in the schema; its elements are known as items of it.
+      Type type;
+      type.kind = Type::Kind::kTensorList;
+      ValueId list = graph_.NewValue(NextName(), type, id);
+      node.outputs.push_back(list);
+    } else {
+      Type type;
+      type.kind = value.isInt() ? Type::Kind::kInt : value.isDouble() ? Type::Kind::kFloat
+                                                 : value.isBool()     ? Type::Kind::kBool
+                                                                      : Type::Kind::kOpaque;
+      node.outputs.push_back(graph_.NewValue(NextName(), type, id));
+    }
+  }
+  graph_.AddNode(std::move(node));
+  wheres_.push_back(at);
+  // Elements of list results: one `list item` node each, so that every tensor has a value of its own.
+  const size_t return_count = schema.returns().size();
+  for (size_t i = 0; i < return_count; ++i) {
+    const c10::IValue& value = torch::jit::peek(*stack, i, return_count);
+    if (!value.isTensorList()) continue;
+    ValueId list = graph_.node(id).outputs[i];
+    int64_t index = 0;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      Node item;
+      item.scalar_op = ScalarOp::kListItem;
+      item.args = {Arg::Of(list), Arg::Const(c10::IValue(index++))};
+      item.state = graph_.node(id).state;
+      NodeId item_id(graph_.nodes.size());
+      item.outputs.push_back(NewOutput(tensor, item_id));
+      graph_.AddNode(std::move(item));
+      wheres_.push_back(at);
+    }
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,107 @@
+// AtenRecorder: from dispatcher calls to graph nodes. A boxed fallback on a dispatch key above autograd and autocast sees the
+// outermost op of every call that the recording thread makes, and passes it on with the key excluded.
+//   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because the
+//       weak reference keeps the TensorImpl's own memory).
+//   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break.
+//   A3  An op that raises leaves no node.
+// Not here: Python objects.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "frame_eval/reasons.h"
+#include "ir/graph.h"
+
+namespace frametap {
+
+class AtenRecorder {
+ public:
+  struct Mark {
+    size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, wheres = 0;
+  };
+  struct KnownTensor {
+    c10::weak_intrusive_ptr<c10::TensorImpl> weak;
+    ValueId value;        // invalid: known only by its source so far
+    SourceId source;      // existed before
+    bool metadata_read = false;
+    bool strides_read = false;
+  };
+
+  AtenRecorder();
+  ~AtenRecorder();
+
+  // What the fallback asks of its owner: where the program is (an opaque number, see Recorder) for the next node.
+  std::function<uint32_t()> where;
+
+  void Start();  // ops of this thread are recorded from now on
+  void Stop();
+  bool running() const { return running_; }
+
+  KnownTensor* Find(const at::Tensor& tensor);
+  void AddSource(const at::Tensor& tensor, SourceId source);
+  // The value of a known tensor; makes a graph input of one that is known by its source only.
+  std::optional<ValueId> ValueOf(const at::Tensor& tensor);
+  bool IsInput(ValueId id) const;
+  SourceId SourceOfInput(ValueId id) const;
+  const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
+  ValueId AddNumberInput(SourceId source, const std::string& name, Type type);
+  ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
+  std::function<std::string(SourceId)> name_of_source;
+
+  // Inputs that the sizes of `value` may depend on; false if its size depends on data.
+  bool SizeCone(ValueId value, std::vector<ValueId>* inputs);
+
+  Mark mark() const;
+  void Rewind(const Mark& mark);
+  std::optional<Break> pending;  // set by the fallback; the owner ends the segment at the next event
+  bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
+
+  Graph& graph() { return graph_; }
+  const Graph& graph() const { return graph_; }
+  const std::vector<uint32_t>& wheres() const { return wheres_; }  // beside graph().nodes
+  bool writes_inputs() const { return writes_inputs_; }
+  bool uses_random() const { return uses_random_; }
+  static EagerState StateNow();
+
+  // Called by the fallback.
+  void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  Arg ArgOf(const c10::IValue& value);
+  bool WritesOldMemory(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) const;
+  ValueId NewOutput(const at::Tensor& tensor, NodeId node);
+  std::string NextName() { return std::to_string(next_name_++); }
+  std::string UniqueName(const std::string& wish);
+
+  Graph graph_;
+  std::vector<uint32_t> wheres_;
+  absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
+  std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
+  std::vector<std::pair<SourceId, ValueId>> inputs_;
+  absl::flat_hash_map<std::string, int> names_;
+  absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
+  int next_name_ = 0;
+  bool running_ = false;
+  bool writes_inputs_ = false;
+  bool uses_random_ = false;
+};
+
+// While alive, ops of this thread are not recorded.
+class AtenPause {
+ public:
+  AtenPause();
+  ~AtenPause();
+};
+
+// "" if the dispatch key could be taken, else a sentence for the user (another extension holds it).
+const char* InstallFallback();
+
+}  // namespace frametap

@@ -1,0 +1,379 @@
+// Attribute reads and writes: the look-up order of CPython's generic getattr, of nn.Module and of modules and classes,
+// step by step, so that each step that decided is guarded.
+#include <cstring>
+
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+const char* Text(PyObject* name) { return PyUnicode_AsUTF8(name); }
+
+bool OneOf(const char* name, std::initializer_list<const char*> names) {
+  for (const char* n : names) {
+    if (std::strcmp(n, name) == 0) return true;
+  }
+  return false;
+}
+
+// The type's own __getattribute__ / __setattr__, or null if it is object's.
+PyObject* Override(PyTypeObject* type, const char* slot, PyObject* generic) {
+  Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
+  PyObject* found = _PyType_Lookup(type, name.get());
+  return found == generic ? nullptr : found;
+}
+
+PyObject* ObjectSlot(const char* slot) {
+  Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
+  return _PyType_Lookup(&PyBaseObject_Type, name.get());
+}
+
+// Borrowed; null if the object has none.
+PyObject* InstanceDict(PyObject* object) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  return dict ? *dict : nullptr;
+}
+
+bool IsPlainType(PyTypeObject* type) {
+  for (PyTypeObject* const* t = Objects().plain_types; *t != nullptr; ++t) {
+    if (type == *t) return true;
+  }
+  return type->tp_base == &PyTuple_Type || PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
+}
+
+std::string Qualified(PyTypeObject* type, PyObject* name) {
+  const char* dot = std::strrchr(type->tp_name, '.');
+  return std::string(dot ? dot + 1 : type->tp_name) + "." + Text(name);
+}
+
+}  // namespace
+
+void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
+  Force(owner, shadow);
+  if (IsTensor(owner)) return TensorAttribute(note, owner, name);
+  if (Shadow* written = WrittenShadow(owner, name)) {
+    note.expect.kind = Expect::Kind::kShadow;
+    note.expect.shadow = *written;
+    return;
+  }
+  if (PyModule_CheckExact(owner)) {
+    Touch(owner);
+    PyObject* value = PyDict_GetItemWithError(PyModule_GetDict(owner), name);
+    if (value == nullptr) {
+      PyErr_Clear();
+      throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
+    }
+    SourceId source = SourceOf(owner);
+    if (!source.valid()) source = guards_.Pinned(owner, PyModule_GetName(owner));
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(source, Accessor::kAttr, 0, name, value);
+    note.expect.pinned = true;
+    return;
+  }
+  if (PyType_Check(owner)) return ClassAttribute(note, reinterpret_cast<PyTypeObject*>(owner), name);
+  InstanceAttribute(note, owner, name);
+}
+
+void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
+  PyTypeObject* meta = Py_TYPE(type);
+  if (meta->tp_getattro != PyType_Type.tp_getattro) {
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
+  guards_.Class(type, Here());
+  Touch(reinterpret_cast<PyObject*>(type));
+  PyObject* value = _PyType_Lookup(type, name);
+  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptPinned(value, Qualified(type, name));
+  note.expect.kind = Expect::Kind::kAny;
+}
+
+void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  static PyObject* generic_get = ObjectSlot("__getattribute__");
+  PyTypeObject* type = Py_TYPE(owner);
+  note.expect.kind = Expect::Kind::kAny;
+  Touch(owner);
+  if (PyObject* override_get = Override(type, "__getattribute__", generic_get)) {
+    if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
+    if (type == &PySuper_Type || PyMethod_Check(owner)) return;
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
+  GenericLoad(note, owner, name);
+}
+
+// object.__getattribute__, and what follows when it finds nothing.
+void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
+  PyTypeObject* type = Py_TYPE(owner);
+  note.expect.kind = Expect::Kind::kAny;
+  if (Shadow* written = WrittenShadow(owner, name)) {
+    note.expect.kind = Expect::Kind::kShadow;
+    note.expect.shadow = *written;
+    return;
+  }
+  Touch(owner);
+  Known* known = Find(owner);
+  PyObject* descriptor = _PyType_Lookup(type, name);
+  bool data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (known == nullptr && !IsScalar(owner) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyFunction_Check(owner)) {
+    // An object that a class or a constant holds.
+    AdoptPinned(owner, type->tp_name);
+    Touch(owner);
+    known = Find(owner);
+    is_source = known != nullptr && known->state == Known::State::kSource;
+  }
+  if (data) {
+    if (Py_TYPE(descriptor) == &PyProperty_Type) {
+      Ref<> getter = Ref<>::Steal(PyObject_GetAttrString(descriptor, "fget"));
+      if (getter && PyFunction_Check(getter.get())) {
+        pending_ = {getter.get(), {owner}, {Shadow()}, {}};  // the property keeps the function alive
+        has_pending_ = true;
+        return;
+      }
+      throw Break{Reason::unknown_attribute, Qualified(type, name)};
+    }
+    if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
+      if (!is_source || IsPlainType(type)) {
+        if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
+        return;
+      }
+      Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(owner, name));
+      if (!value) {
+        PyErr_Clear();
+        throw Break{Reason::unknown_attribute, Qualified(type, name)};
+      }
+      note.expect.kind = Expect::Kind::kSource;
+      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value.get());
+      note.expect.pinned = known->pinned;
+      return;
+    }
+    if (Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
+      if (OneOf(Text(name), {"__class__", "__doc__"})) return;
+      if (std::strcmp(Text(name), "__dict__") == 0) {
+        if (!is_source) return;
+        PyObject* dict = InstanceDict(owner);
+        if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
+        note.expect.kind = Expect::Kind::kSource;
+        note.expect.source = guards_.Child(known->source, Accessor::kDict, 0, nullptr, dict);
+        note.expect.pinned = known->pinned;
+        return;
+      }
+      if (IsPlainType(type) || PyFunction_Check(owner)) return;
+      throw Break{Reason::unknown_attribute, Qualified(type, name)};
+    }
+    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return;  // a Python descriptor: runs as a frame
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
+  PyObject* dict = InstanceDict(owner);
+  if (dict != nullptr) {
+    PyObject* value = PyDict_GetItemWithError(dict, name);
+    if (value != nullptr) {
+      if (!is_source) return;
+      note.expect.kind = Expect::Kind::kSource;
+      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value);
+      note.expect.pinned = known->pinned;
+      return;
+    }
+    PyErr_Clear();
+    if (is_source) guards_.NoInstanceAttr(known->source, name, Here());
+  }
+  if (descriptor != nullptr) {
+    PyTypeObject* kind = Py_TYPE(descriptor);
+    if (kind->tp_descr_get == nullptr) {
+      AdoptPinned(descriptor, Qualified(type, name));
+      return;
+    }
+    if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type ||
+        kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
+        PyCFunction_Check(descriptor)) {
+      return;
+    }
+    if (kind == Objects().tuple_getter) {
+      ForceDeep(owner, Shadow(), true);
+      return;
+    }
+    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return;  // a Python descriptor: runs as a frame
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
+  static PyObject* getattr_name = PyUnicode_InternFromString("__getattr__");
+  PyObject* fallback = _PyType_Lookup(type, getattr_name);
+  if (fallback == Objects().module_getattr && is_source) {
+    ModuleAttribute(note, owner, name);
+    return;
+  }
+  if (fallback != nullptr && !PyFunction_Check(fallback)) {
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
+}
+
+// nn.Module.__getattr__: parameters, then buffers, then submodules.
+bool Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  static PyObject* const kDicts[] = {PyUnicode_InternFromString("_parameters"), PyUnicode_InternFromString("_buffers"),
+                                     PyUnicode_InternFromString("_modules")};
+  Known* known = Find(owner);
+  PyObject* own = InstanceDict(owner);
+  note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
+  for (PyObject* dict_name : kDicts) {
+    PyObject* dict = own ? PyDict_GetItemWithError(own, dict_name) : nullptr;
+    if (dict == nullptr || !PyDict_Check(dict)) throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
+    if (Shadow* written = WrittenShadow(dict, name)) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *written;
+      return true;
+    }
+    PyObject* value = PyDict_GetItemWithError(dict, name);
+    if (value == nullptr) continue;
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kModuleAttr, 0, name, value);
+    note.expect.pinned = known->pinned;
+    return true;
+  }
+  for (PyObject* dict_name : kDicts) {
+    PyObject* dict = PyDict_GetItemWithError(own, dict_name);
+    SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name, dict);
+    guards_.Absent(source, name, Here());
+  }
+  return false;
+}
+
+void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  if (!IsExactTensor(owner)) throw Break{Reason::tensor_subclass, Py_TYPE(owner)->tp_name};
+  const at::Tensor& tensor = TensorOf(owner);
+  AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+  if (known == nullptr) throw Break{Reason::tensor_from_nowhere, Text(name)};
+  const char* text = Text(name);
+  note.expect.kind = Expect::Kind::kAny;
+  if (std::strcmp(text, "shape") == 0) {
+    if (!known->source.valid()) return ReadTensor(owner, true, false);
+    note.expect.kind = Expect::Kind::kItems;
+    for (int64_t i = 0; i < tensor.dim(); ++i) {
+      SourceId size = guards_.Child(known->source, Accessor::kSize, i, nullptr, nullptr);
+      note.expect.items.push_back(Shadow{Shadow::Kind::kSource, size.raw()});
+    }
+    return;
+  }
+  if (OneOf(text, {"dtype", "device", "layout", "requires_grad", "is_cuda", "is_cpu", "is_xpu", "is_mps", "is_meta",
+                   "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_vulkan", "is_mtia",
+                   "is_maia", "is_ipu", "is_xla", "itemsize"})) {
+    return;  // facts that every input's guard holds
+  }
+  if (OneOf(text, {"ndim"})) {
+    if (!known->source.valid()) ReadTensor(owner, true, false);
+    return;
+  }
+  if (OneOf(text, {"nbytes"})) return ReadTensor(owner, true, false);
+  if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
+    note.expect.kind = Expect::Kind::kTorch;
+    return;
+  }
+  PyObject* dict = InstanceDict(owner);
+  PyObject* descriptor = _PyType_Lookup(Py_TYPE(owner), name);
+  if (dict != nullptr && PyDict_GetItemWithError(dict, name) != nullptr) {
+    throw Break{Reason::tensor_attribute, text};
+  }
+  PyErr_Clear();
+  if (descriptor == nullptr) throw Break{Reason::tensor_attribute, text};
+  PyTypeObject* kind = Py_TYPE(descriptor);
+  if (PyFunction_Check(descriptor) || kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type ||
+      kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type || PyCFunction_Check(descriptor) ||
+      std::strcmp(text, "__class__") == 0) {
+    return;
+  }
+  throw Break{Reason::tensor_attribute, text};
+}
+
+void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  static PyObject* generic_set = ObjectSlot("__setattr__");
+  note.expect.kind = Expect::Kind::kNothing;
+  PyTypeObject* type = Py_TYPE(owner);
+  if (IsTensor(owner)) throw Break{Reason::tensor_attribute, Text(name)};
+  if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  PyObject* override_set = Override(type, "__setattr__", generic_set);
+  if (override_set == nullptr) {
+    GenericStore(owner, name, value, shadow);
+    return;
+  }
+  Known* known = Find(owner);
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (override_set == Objects().module_setattr && is_source) {
+    Touch(owner);
+    PyObject* own = InstanceDict(owner);
+    auto dict_of = [&](const char* which) { return own ? PyDict_GetItemString(own, which) : nullptr; };
+    auto holds = [&](PyObject* dict) { return dict != nullptr && PyDict_Contains(dict, name) == 1; };
+    if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
+        holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
+      throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
+    }
+    note.opaque_operation = true;
+    for (const char* which : {"_parameters", "_modules", "_buffers"}) {
+      PyObject* dict = dict_of(which);
+      Ref<> dict_name = Ref<>::Steal(PyUnicode_InternFromString(which));
+      if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+      SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
+      if (holds(dict)) {
+        // A buffer gets a new tensor.
+        if (!IsTensor(value) && value != Py_None) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+        FromSource(source, dict, known->pinned);
+        guards_.Present(source, name, Here());
+        AddEffect(Effect::Kind::kSetItem, dict, "", {name, value}, {Shadow(), shadow});
+        SetWritten(dict, name, shadow);
+        if (Find(owner)->written) Find(owner)->written->erase(name);
+        return;
+      }
+      guards_.Absent(source, name, Here());
+    }
+    if (!GenericStore(owner, name, value, shadow)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+    return;
+  }
+  Force(value, shadow);
+  if (!PyFunction_Check(override_set)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  Touch(owner);
+}
+
+bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  PyTypeObject* type = Py_TYPE(owner);
+  PyObject* descriptor = _PyType_Lookup(type, name);
+  if (descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr &&
+      Py_TYPE(descriptor) != &PyMemberDescr_Type) {
+    // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
+    Force(value, shadow);
+    Touch(owner);
+    if (Py_TYPE(descriptor) == &PyProperty_Type || (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  }
+  Known* known = Find(owner);
+  if (known == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  if (known->state != Known::State::kSource) {
+    SetWritten(owner, name, shadow);
+    MarkMutated(owner);
+    return true;
+  }
+  Touch(owner);
+  if (!known->mutated) mutated_sources_.push_back(owner);
+  MarkMutated(owner);
+  AddEffect(Effect::Kind::kSetAttr, owner, Text(name), {value}, {shadow});
+  SetWritten(owner, name, shadow);
+  return true;
+}
+
+void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  static PyObject* generic_delete = ObjectSlot("__delattr__");
+  note.expect.kind = Expect::Kind::kNothing;
+  Known* known = Find(owner);
+  if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner) ||
+      Override(Py_TYPE(owner), "__delattr__", generic_delete) != nullptr) {
+    throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+  }
+  if (known->state != Known::State::kSource) return MarkMutated(owner);
+  // Fixes that it is there: a missing one raises.
+  LoadAttribute(note, owner, Shadow(), name);
+  note.expect = Expect();
+  note.expect.kind = Expect::Kind::kNothing;
+  if (!known->mutated) mutated_sources_.push_back(owner);
+  MarkMutated(owner);
+  AddEffect(Effect::Kind::kDelAttr, owner, Text(name), {}, {});
+  SetWritten(owner, name, Shadow());
+}
+
+}  // namespace frametap

@@ -1,0 +1,59 @@
+// Methods of the builtin containers and of those of `collections`.
+#include "frame_eval/callables/table.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// dict.get(key[, default]) and dict.__getitem__: one key is read.
+void DictGet(Recorder& r, Call& call) {
+  PyObject* dict = call.args.empty() ? nullptr : call.args[0];
+  if (dict == nullptr || call.args.size() < 2 || !Recorder::IsScalar(call.args[1])) {
+    for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+    return;
+  }
+  r.Force(call.args[1], call.shadows[1]);
+  for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  Known* known = r.Find(dict);
+  if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
+  r.Touch(dict);
+  if (Shadow* written = r.WrittenShadow(dict, call.args[1])) {
+    if (written->kind != Shadow::Kind::kNone) throw Break{Reason::unknown_operation, "dict.get"};
+    return;
+  }
+  PyObject* value = PyDict_GetItemWithError(dict, call.args[1]);
+  if (value == nullptr) {
+    PyErr_Clear();
+    r.guards().Absent(known->source, call.args[1], r.Here());
+    return;
+  }
+  call.note.expect.kind = Expect::Kind::kSource;
+  call.note.expect.source = r.guards().Child(known->source, Accessor::kKey, 0, call.args[1], value);
+  call.note.expect.pinned = known->pinned;
+}
+
+}  // namespace
+
+void LoadContainers() {
+  AddRows("builtins", "list", Conduct::kMutates,
+          {"append", "extend", "insert", "pop", "remove", "clear", "reverse"});
+  AddRows("builtins", "list", Conduct::kPureObjects, {"copy", "count", "index"});
+  AddRows("builtins", "tuple", Conduct::kPureObjects, {"count", "index"});
+  AddRows("builtins", "dict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault"});
+  AddRows("builtins", "dict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys"});
+  AddRows("collections", "OrderedDict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault", "move_to_end"});
+  AddRows("collections", "OrderedDict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys", "__init__", "__setitem__"});
+  AddRows("builtins", "dict", Conduct::kPureObjects, {"__init__", "__iter__", "__len__"});
+  AddRows("collections", "", Conduct::kPureObjects, {"OrderedDict", "defaultdict", "deque"});
+  AddRows("builtins", "set", Conduct::kMutates, {"add", "discard", "remove", "pop", "clear", "update"});
+  AddRows("builtins", "set", Conduct::kPureObjects,
+          {"copy", "union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"});
+  AddRows("builtins", "frozenset", Conduct::kPureObjects,
+          {"copy", "union", "difference", "intersection", "issubset", "issuperset", "isdisjoint"});
+  for (const char* name : {"get", "__getitem__"}) {
+    Ref<> method = Ref<>::Steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), name));
+    AddRow(method.get(), {name, Conduct::kSpecial, DictGet});
+  }
+}
+
+}  // namespace frametap

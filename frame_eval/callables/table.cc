@@ -1,0 +1,85 @@
+#include "frame_eval/callables/table.h"
+
+#include <cstring>
+
+#include "absl/container/flat_hash_map.h"
+#include "frame_eval/known_objects.h"
+#include "guards/ref.h"
+
+namespace frametap {
+namespace {
+
+absl::flat_hash_map<const void*, CallableRow>& Rows() {
+  static auto* rows = new absl::flat_hash_map<const void*, CallableRow>();
+  return *rows;
+}
+
+// Layout of CPython's wrapperobject ("method-wrapper"), which descrobject.c keeps to itself.
+struct MethodWrapper {
+  PyObject_HEAD
+  PyWrapperDescrObject* descr;
+  PyObject* self;
+};
+
+const void* KeyOf(PyObject* callable) {
+  if (PyCFunction_Check(callable)) return reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
+  if (Py_TYPE(callable) == &PyMethodDescr_Type || Py_TYPE(callable) == &PyClassMethodDescr_Type) {
+    return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
+  }
+  if (Py_TYPE(callable) == Objects().method_wrapper) return reinterpret_cast<MethodWrapper*>(callable)->descr;
+  return callable;
+}
+
+}  // namespace
+
+void AddRow(PyObject* callable, CallableRow row) {
+  if (callable == nullptr) {
+    PyErr_Clear();
+    return;
+  }
+  // Kept for ever: a key must not be reused by another object.
+  Py_INCREF(callable);
+  Rows().insert_or_assign(KeyOf(callable), row);
+}
+
+void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names) {
+  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
+  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+  if (!owner) {
+    PyErr_Clear();
+    return;
+  }
+  for (const char* name : names) {
+    Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(owner.get(), name));
+    AddRow(callable.get(), {name, conduct});
+  }
+}
+
+const CallableRow* FindCallable(PyObject* callable) {
+  auto it = Rows().find(KeyOf(callable));
+  return it == Rows().end() ? nullptr : &it->second;
+}
+
+std::string CallableName(PyObject* callable) {
+  ErrScope keep;
+  auto text = [&](const char* attribute) -> std::string {
+    Ref<> value = Ref<>::Steal(PyObject_GetAttrString(callable, attribute));
+    const char* chars = value && PyUnicode_Check(value.get()) ? PyUnicode_AsUTF8(value.get()) : nullptr;
+    PyErr_Clear();
+    return chars ? chars : "";
+  };
+  std::string name = text("__qualname__");
+  if (name.empty()) name = text("__name__");
+  if (name.empty()) return std::string("an object of type ") + Py_TYPE(callable)->tp_name;
+  std::string module = text("__module__");
+  return module.empty() || module == "builtins" ? name : module + "." + name;
+}
+
+bool LoadCallables() {
+  LoadBuiltins();
+  LoadContainers();
+  LoadTorch();
+  return PyErr_Occurred() == nullptr;
+}
+
+}  // namespace frametap

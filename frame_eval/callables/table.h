@@ -1,0 +1,45 @@
+// What the recorder knows of C callables: one row each, found by the method definition behind the object (a bound and an
+// unbound method share it), or by the object itself.
+//   T1  No row: the segment ends before the call.
+//   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace only).
+// Rows live in one table a family: builtins.cc, containers_table.cc, torch_table.cc.
+#pragma once
+
+#include <Python.h>
+
+#include "frame_eval/recorder.h"
+
+namespace frametap {
+
+enum class Conduct : uint8_t {
+  kPure,         // the result follows from the values of the arguments; no tensors among them
+  kPureObjects,  // … from values and from which objects and tensors they are, not from what is in the tensors
+  kTransparent,  // calls back into Python with (elements of) its arguments: map, sorted, any, next
+  kTorch,        // dispatches ATen ops
+  kState,        // switches grad mode, autocast …: the ops carry the state, the exit sets it
+  kMutates,      // changes its first argument, a builtin container, like a method of the same name
+  kTensorValue,  // asks for the value of a tensor
+  kRefused,      // known, and known to be beyond the graph
+  kSpecial,      // has a function of its own
+};
+
+using SpecialRow = void (*)(Recorder& recorder, Call& call);
+
+struct CallableRow {
+  const char* name;
+  Conduct conduct = Conduct::kPure;
+  SpecialRow special = nullptr;
+};
+
+const CallableRow* FindCallable(PyObject* callable);  // null: unknown
+std::string CallableName(PyObject* callable);         // "numpy.asarray", for reasons
+bool LoadCallables();                                 // once, at import; false with a Python exception set
+
+// For the tables.
+void AddRow(PyObject* callable, CallableRow row);     // null is ignored (and its exception cleared)
+void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names);
+void LoadBuiltins();
+void LoadContainers();
+void LoadTorch();
+
+}  // namespace frametap

@@ -1,0 +1,160 @@
+// torch: functions and methods that dispatch, facts of tensors, switches of state.
+#include <cstring>
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/known_objects.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// Everything a binding type or module offers, as dispatching; rows set before stay.
+void AddAll(const char* module, const char* path, CallableRow row) {
+  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
+  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+  Ref<> names = owner ? Ref<>::Steal(PyObject_Dir(owner.get())) : Ref<>();
+  if (!names) {
+    PyErr_Clear();
+    return;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names.get()); ++i) {
+    PyObject* name = PyList_GET_ITEM(names.get(), i);
+    Ref<> callable = Ref<>::Steal(PyObject_GetAttr(owner.get(), name));
+    if (!callable) {
+      PyErr_Clear();
+      continue;
+    }
+    bool native = PyCFunction_Check(callable.get()) || Py_TYPE(callable.get()) == &PyMethodDescr_Type ||
+                  Py_TYPE(callable.get()) == &PyWrapperDescr_Type;
+    if (!native || FindCallable(callable.get()) != nullptr) continue;
+    // Names live as long as the interned strings do: for ever.
+    PyObject* interned = Ref<>::New(name).Release();
+    PyUnicode_InternInPlace(&interned);
+    row.name = PyUnicode_AsUTF8(interned);
+    AddRow(callable.get(), row);
+  }
+}
+
+// x.size([dim]): sizes that wait for a decision, as x.shape.
+void Size(Recorder& r, Call& call) {
+  PyObject* self = call.args.empty() ? nullptr : call.args[0];
+  if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  SourceId source = r.SourceOf(self);
+  if (!source.valid()) return r.ReadTensor(self, true, false);
+  const at::Tensor& tensor = TensorOf(self);
+  auto child = [&](int64_t dim) {
+    return Shadow{Shadow::Kind::kSource, r.guards().Child(source, Accessor::kSize, dim, nullptr, nullptr).raw()};
+  };
+  if (call.args.size() == 1) {
+    call.note.expect.kind = Expect::Kind::kItems;
+    for (int64_t i = 0; i < tensor.dim(); ++i) call.note.expect.items.push_back(child(i));
+    return;
+  }
+  if (call.args.size() == 2 && PyLong_CheckExact(call.args[1])) {
+    int64_t dim = PyLong_AsLongLong(call.args[1]);
+    if (dim < 0) dim += tensor.dim();
+    if (dim >= 0 && dim < tensor.dim()) {
+      call.note.expect.kind = Expect::Kind::kShadow;
+      call.note.expect.shadow = child(dim);
+      return;
+    }
+  }
+  r.ReadTensor(self, true, false);
+}
+
+// Facts that the basic guard of every tensor holds.
+void BasicFact(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) {
+      if (!IsExactTensor(call.args[i])) throw Break{Reason::tensor_subclass, ""};
+    } else {
+      r.ForceDeep(call.args[i], call.shadows[i], true);
+    }
+  }
+}
+
+void Rank(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && IsTensor(call.args[0]) && !r.SourceOf(call.args[0]).valid()) {
+    r.ReadTensor(call.args[0], true, false);
+  }
+}
+
+// torch.tensor(data): one op that takes the finished constant.
+void MakeTensor(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    PyObject* arg = call.args[i];
+    if (IsTensor(arg)) throw Break{Reason::value_of_tensor, "torch.tensor of a tensor"};
+    if (!Recorder::IsScalar(arg) && !PyList_Check(arg) && !PyTuple_Check(arg)) {
+      throw Break{Reason::unknown_callable, "torch.tensor of foreign data"};
+    }
+    r.ForceDeep(arg, call.shadows[i], false);
+  }
+  r.aten().expect_constant = true;
+  call.note.expect.kind = Expect::Kind::kTorch;
+}
+
+}  // namespace
+
+void LoadTorch() {
+  AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
+          {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+  AddRows("torch._C", "TensorBase", Conduct::kRefused,
+          {"requires_grad_", "backward", "register_hook", "_register_hook", "retain_grad", "numpy", "data_ptr", "storage",
+           "untyped_storage", "_typed_storage", "set_", "resize_", "resize_as_", "share_memory_", "apply_", "map_", "map2_",
+           "_make_subclass", "_make_wrapper_subclass", "as_subclass", "_as_subclass", "detach_", "_fix_weakref",
+           "__setstate__", "__reduce_ex__", "_set_data", "record_stream", "pin_memory", "is_shared", "_is_view",
+           "data", "module_load", "__dlpack__", "_view_func", "_view_func_unsafe", "_rev_view_func_unsafe"});
+  auto special = [](const char* module, const char* path, const char* name, SpecialRow row) {
+    Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
+    if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+    Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
+    AddRow(callable.get(), {name, Conduct::kSpecial, row});
+  };
+  special("torch._C", "TensorBase", "size", Size);
+  for (const char* name : {"dim", "ndimension"}) special("torch._C", "TensorBase", name, Rank);
+  for (const char* name : {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {
+    special("torch._C", "TensorBase", name, BasicFact);
+  }
+  for (const char* name : {"is_floating_point", "is_complex", "is_signed", "is_inference", "result_type", "promote_types",
+                           "can_cast"}) {
+    special("torch", "", name, BasicFact);
+  }
+  for (const char* name : {"_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic",
+                           "_get_tracing_state", "_is_tracing", "_log_api_usage_once", "_jit_is_script_object"}) {
+    special("torch._C", "", name, BasicFact);
+  }
+  special("torch", "", "tensor", MakeTensor);
+  AddRows("torch", "", Conduct::kRefused,
+          {"manual_seed", "from_numpy", "frombuffer", "as_tensor", "asarray", "from_file", "_C._set_grad_enabled"});
+  AddRows("torch._C", "", Conduct::kState,
+          {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
+           "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"});
+  for (const char* name : {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled",
+                           "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"}) {
+    Ref<> torch = Ref<>::Steal(PyImport_ImportModule("torch"));
+    Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(torch.get(), name));
+    AddRow(callable.get(), {name, Conduct::kState});
+  }
+  AddRows("torch", "", Conduct::kPureObjects,
+          {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype",
+           "is_autocast_cache_enabled", "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
+           "is_deterministic", "are_deterministic_algorithms_enabled", "get_num_threads", "Size", "finfo", "iinfo", "device",
+           "is_anomaly_enabled", "_is_functional_tensor"});
+  AddRows("torch._C", "", Conduct::kPureObjects,
+          {"_get_default_device", "is_grad_enabled", "_is_torch_function_enabled", "_is_torch_function_all_disabled",
+           "_len_torch_function_stack", "_len_torch_dispatch_stack", "is_autocast_available", "_get_cudnn_enabled",
+           "_get_mkldnn_enabled", "_is_autocast_available", "_get_deterministic_algorithms", "_get_flash_sdp_enabled",
+           "_get_math_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_nnpack_enabled", "_is_xnnpack_enabled",
+           "_get_cudnn_sdp_enabled", "_get_default_dtype", "_cuda_isDriverSufficient", "_is_fwd_grad_enabled",
+           "_functorch"});
+  AddAll("torch._C", "_VariableFunctions", {"", Conduct::kTorch});
+  AddAll("torch._C._nn", "", {"", Conduct::kTorch});
+  AddAll("torch._C._linalg", "", {"", Conduct::kTorch});
+  AddAll("torch._C._special", "", {"", Conduct::kTorch});
+  AddAll("torch._C._fft", "", {"", Conduct::kTorch});
+  AddAll("torch._C._sparse", "", {"", Conduct::kTorch});
+  AddAll("torch._C", "TensorBase", {"", Conduct::kTorch});
+}
+
+}  // namespace frametap

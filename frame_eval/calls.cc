@@ -1,0 +1,237 @@
+// Calls: what kind of callable it is, what it reads, and how its arguments reach the frame of a Python function.
+#include <cstring>
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/compiled_function.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+PyObject* InternedName(const char* text) { return PyUnicode_InternFromString(text); }
+
+// A class whose instances are made by object.__new__ and Python's __init__, or that is an exception.
+bool MakesPlainInstances(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
+}
+
+}  // namespace
+
+// Arguments of a C function that dispatches: tensors are known, everything else is fixed.
+void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
+  for (size_t i = 0; i < call->args.size(); ++i) {
+    PyObject* arg = call->args[i];
+    if (arg == nullptr) continue;
+    ForceDeep(arg, call->shadows[i], true);
+    if (PySlice_Check(arg)) {
+      auto* slice = reinterpret_cast<PySliceObject*>(arg);
+      for (PyObject* bound : {slice->start, slice->stop, slice->step}) {
+        if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
+      }
+    }
+  }
+  note.expect.kind = Expect::Kind::kTorch;
+}
+
+void Recorder::InvokePython(Call& call, PyObject* function) {
+  Touch(function);
+  pending_.function = function;
+  pending_.args.assign(call.args.begin(), call.args.end());
+  pending_.shadows.assign(call.shadows.begin(), call.shadows.end());
+  pending_.names.assign(call.names.begin(), call.names.end());
+  has_pending_ = true;
+  call.note.expect.kind = Expect::Kind::kAny;
+}
+
+void Recorder::InvokePartial(Call& call) {
+  Ref<> partial = Ref<>::New(call.callable);
+  Touch(partial.get());
+  Ref<> function = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "func"));
+  Ref<> args = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "args"));
+  Ref<> keywords = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "keywords"));
+  if (!function || !args || !keywords || !PyTuple_Check(args.get()) || !PyDict_Check(keywords.get())) {
+    PyErr_Clear();
+    throw Break{Reason::unknown_callable, "functools.partial"};
+  }
+  // What an unchanged partial holds never changes but for its keyword dict.
+  if (SourceOf(partial.get()).valid()) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) AdoptPinned(PyTuple_GET_ITEM(args.get(), i), "partial.args");
+    AdoptPinned(function.get(), CallableName(function.get()));
+    if (PyDict_GET_SIZE(keywords.get()) > 0) {
+      AdoptPinned(keywords.get(), "partial.keywords");
+      AdoptElements(keywords.get());
+    }
+  }
+  Call inner{call.f, call.note, function.get(), {}, {}, {}};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
+    inner.args.push_back(PyTuple_GET_ITEM(args.get(), i));
+    inner.shadows.push_back(Shadow());
+  }
+  for (size_t i = 0; i < call.positional(); ++i) {
+    inner.args.push_back(call.args[i]);
+    inner.shadows.push_back(call.shadows[i]);
+  }
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(keywords.get(), &at, &key, &value)) {
+    bool overridden = false;
+    for (PyObject* name : call.names) overridden = overridden || PyUnicode_Compare(name, key) == 0;
+    if (overridden) continue;
+    inner.args.push_back(value);
+    inner.shadows.push_back(Shadow());
+    inner.names.push_back(key);
+  }
+  for (size_t k = 0; k < call.names.size(); ++k) {
+    inner.args.push_back(call.args[call.positional() + k]);
+    inner.shadows.push_back(call.shadows[call.positional() + k]);
+    inner.names.push_back(call.names[k]);
+  }
+  Invoke(std::move(inner));
+}
+
+void Recorder::InvokeType(Call& call, PyTypeObject* type) {
+  if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
+    if (row->special != nullptr) return row->special(*this, call);
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      if (row->conduct == Conduct::kPure && IsTensor(call.args[i])) {
+        throw Break{Reason::value_of_tensor, row->name};
+      }
+      if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(call.args[i], true, false);
+      ForceDeep(call.args[i], call.shadows[i], true);
+    }
+    return;
+  }
+  if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base)) {
+    throw Break{Reason::unknown_callable, CallableName(call.callable)};
+  }
+  if (Py_TYPE(type) != &PyType_Type && Py_TYPE(type)->tp_call != PyType_Type.tp_call) {
+    // A metaclass with a __call__ of its own runs as a frame (enumerations, singletons).
+    static PyObject* call_name = InternedName("__call__");
+    PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
+    if (meta_call == nullptr || !PyFunction_Check(meta_call)) {
+      throw Break{Reason::unknown_callable, CallableName(call.callable)};
+    }
+  }
+  guards_.Class(type, Here());
+  Touch(call.callable);
+  static PyObject* init_name = InternedName("__init__");
+  static PyObject* new_name = InternedName("__new__");
+  PyObject* init = _PyType_Lookup(type, init_name);
+  PyObject* make = _PyType_Lookup(type, new_name);
+  bool python_new = make != nullptr && Py_TYPE(make) == &PyStaticMethod_Type;
+  if (init != nullptr && PyFunction_Check(init) && !python_new) {
+    // The new object is the first argument; it is not there yet, and needs no shadow.
+    pending_.function = init;
+    pending_.args.assign(1, Py_None);
+    pending_.shadows.assign(1, Shadow());
+    pending_.args.insert(pending_.args.end(), call.args.begin(), call.args.end());
+    pending_.shadows.insert(pending_.shadows.end(), call.shadows.begin(), call.shadows.end());
+    pending_.names.assign(call.names.begin(), call.names.end());
+    has_pending_ = true;
+  } else {
+    for (size_t i = 0; i < call.args.size(); ++i) ForceDeep(call.args[i], call.shadows[i], true);
+  }
+}
+
+void Recorder::Invoke(Call call) {
+  PyObject* callable = call.callable;
+  call.note.expect.kind = Expect::Kind::kAny;
+  if (PyMethod_Check(callable)) {
+    call.args.insert(call.args.begin(), PyMethod_GET_SELF(callable));
+    call.shadows.insert(call.shadows.begin(), Shadow());
+    call.callable = PyMethod_GET_FUNCTION(callable);
+    return Invoke(std::move(call));
+  }
+  if (PyFunction_Check(callable)) return InvokePython(call, callable);
+  if (IsCompiledFunction(callable)) {
+    // Inside a recording it only passes the call on.
+    Touch(callable);
+    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(callable, "__self__"));
+    if (self.get() != Py_None) throw Break{Reason::unknown_callable, "a compiled method or module"};
+    call.callable = FunctionOf(callable);
+    return Invoke(std::move(call));
+  }
+  if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
+  if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
+
+  const CallableRow* row = FindCallable(callable);
+  if (row == nullptr) {
+    PyTypeObject* type = Py_TYPE(callable);
+    static PyObject* call_name = InternedName("__call__");
+    PyObject* method = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ? _PyType_Lookup(type, call_name) : nullptr;
+    if (method != nullptr && PyFunction_Check(method)) {
+      Touch(callable);
+      call.args.insert(call.args.begin(), callable);
+      call.shadows.insert(call.shadows.begin(), Shadow());
+      return InvokePython(call, method);
+    }
+    throw Break{Reason::unknown_callable, CallableName(callable)};
+  }
+  if (PyCFunction_Check(callable)) {
+    // A bound method of a builtin object: the object is an argument like any other.
+    PyObject* self = PyCFunction_GET_SELF(callable);
+    bool is_module_function = self == nullptr || PyModule_Check(self) || PyType_Check(self);
+    if (!is_module_function) {
+      call.args.insert(call.args.begin(), self);
+      call.shadows.insert(call.shadows.begin(), Shadow());
+    } else {
+      Touch(callable);
+    }
+  }
+  switch (row->conduct) {
+    case Conduct::kSpecial:
+      return row->special(*this, call);
+    case Conduct::kPure:
+      for (size_t i = 0; i < call.args.size(); ++i) {
+        if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, std::string(row->name) + " of a tensor"};
+        ForceDeep(call.args[i], call.shadows[i], false);
+      }
+      return;
+    case Conduct::kPureObjects:
+    case Conduct::kTransparent:
+      for (size_t i = 0; i < call.args.size(); ++i) {
+        if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) {
+          // min(t), any(t): iterates over the tensor and asks for truth.
+          throw Break{Reason::value_of_tensor, row->name};
+        }
+        ForceDeep(call.args[i], call.shadows[i], true);
+      }
+      return;
+    case Conduct::kTorch:
+      return TorchCall(call.note, &call, row->name);
+    case Conduct::kState:
+      for (size_t i = 0; i < call.args.size(); ++i) Force(call.args[i], call.shadows[i]);
+      if (std::strcmp(row->name, "autocast_increment_nesting") == 0) CountAutocastNesting(1);
+      if (std::strcmp(row->name, "autocast_decrement_nesting") == 0) CountAutocastNesting(-1);
+      return;
+    case Conduct::kTensorValue:
+      throw Break{Reason::value_of_tensor, row->name};
+    case Conduct::kRefused:
+      throw Break{Reason::unknown_callable, CallableName(callable)};
+    case Conduct::kMutates: {
+      if (call.args.empty()) return;
+      PyObject* self = call.args[0];
+      for (size_t i = 1; i < call.args.size(); ++i) {
+        if (std::strcmp(row->name, "append") == 0 || std::strcmp(row->name, "add") == 0) {
+          Force(call.args[i], call.shadows[i]);
+        } else {
+          ForceDeep(call.args[i], call.shadows[i], true);
+        }
+      }
+      Known* known = Find(self);
+      if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(callable)};
+      bool is_source = known->state == Known::State::kSource;
+      Own(self);
+      if (is_source) {
+        if (!call.names.empty()) throw Break{Reason::unknown_mutation, CallableName(callable)};
+        std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
+        AddEffect(Effect::Kind::kCall, self, row->name, values, std::vector<Shadow>(values.size()));
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,313 @@
+#include "frame_eval/compiled_function.h"
+
+#include <structmember.h>
+
+#include "absl/container/inlined_vector.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/hook.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/reify.h"
+#include "frame_eval/session.h"
+
+namespace frametap {
+namespace {
+
+struct CompiledFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* self;
+  PyObject* dict;
+  PyObject* weakrefs;
+  std::shared_ptr<Store>* store;
+  Callee callee;
+  bool capturable;  // generators and coroutines are not
+};
+
+using Slots = absl::InlinedVector<PyObject*, 24>;
+
+// Binds arguments to a function's parameters. `made` keeps *args and **kwargs alive. False: plain Python shall raise.
+bool Bind(PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames, Slots* slots,
+          std::vector<Ref<>>* made) {
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const size_t argcount = static_cast<size_t>(code->co_argcount);
+  const size_t named = argcount + static_cast<size_t>(code->co_kwonlyargcount);
+  const bool has_varargs = code->co_flags & CO_VARARGS, has_kwargs = code->co_flags & CO_VARKEYWORDS;
+  slots->assign(static_cast<size_t>(SlotCount(code)), nullptr);
+  const size_t given_names = kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0;
+  if (count > argcount && !has_varargs) return false;
+  for (size_t i = 0; i < count && i < argcount; ++i) (*slots)[i] = args[i];
+  if (has_varargs) {
+    size_t extra = count > argcount ? count - argcount : 0;
+    Ref<> tuple = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(extra)));
+    if (!tuple) return false;
+    for (size_t i = 0; i < extra; ++i) {
+      PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), Ref<>::New(args[argcount + i]).Release());
+    }
+    (*slots)[named] = tuple.get();
+    made->push_back(std::move(tuple));
+  }
+  PyObject* kwargs = nullptr;
+  if (has_kwargs) {
+    made->push_back(Ref<>::Steal(PyDict_New()));
+    kwargs = made->back().get();
+    if (kwargs == nullptr) return false;
+    (*slots)[named + (has_varargs ? 1 : 0)] = kwargs;
+  }
+  for (size_t k = 0; k < given_names; ++k) {
+    PyObject* name = PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(k));
+    size_t found = named;
+    for (size_t i = static_cast<size_t>(code->co_posonlyargcount); i < named && found == named; ++i) {
+      if (SlotName(code, static_cast<int>(i)) == name) found = i;
+    }
+    for (size_t i = static_cast<size_t>(code->co_posonlyargcount); i < named && found == named; ++i) {
+      if (PyUnicode_Compare(SlotName(code, static_cast<int>(i)), name) == 0) found = i;
+    }
+    if (found < named) {
+      if ((*slots)[found] != nullptr) return false;
+      (*slots)[found] = args[count + k];
+    } else {
+      if (kwargs == nullptr || PyDict_SetItem(kwargs, name, args[count + k]) < 0) return false;
+    }
+  }
+  if (count < argcount) {
+    size_t defaults = function->func_defaults ? static_cast<size_t>(PyTuple_GET_SIZE(function->func_defaults)) : 0;
+    for (size_t i = count; i < argcount; ++i) {
+      if ((*slots)[i] != nullptr) continue;
+      if (i + defaults < argcount) return false;
+      (*slots)[i] = PyTuple_GET_ITEM(function->func_defaults, static_cast<Py_ssize_t>(i + defaults - argcount));
+    }
+  }
+  for (size_t i = argcount; i < named; ++i) {
+    if ((*slots)[i] != nullptr) continue;
+    PyObject* value = function->func_kwdefaults
+                          ? PyDict_GetItemWithError(function->func_kwdefaults, SlotName(code, static_cast<int>(i)))
+                          : nullptr;
+    if (value == nullptr) return false;
+    (*slots)[i] = value;
+  }
+  return true;
+}
+
+enum class Fast : uint8_t { kDone, kRaised, kSlow };
+
+// Replays a segment that ends in `return`. kSlow: no segment fits, or it needs a frame.
+Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames,
+                PyObject** result) {
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  EntryPoint* entry = store.Find(code, StartOffset(code));
+  if (entry == nullptr || entry->segments.empty()) return Fast::kSlow;
+  Slots slots;
+  std::vector<Ref<>> made;
+  if (!Bind(function, args, count, kwnames, &slots, &made)) {
+    PyErr_Clear();
+    return Fast::kSlow;
+  }
+  Roots roots;
+  roots.localsplus = slots.data();
+  roots.nlocalsplus = static_cast<int>(slots.size());
+  roots.cells_are_plain = true;
+  roots.function = reinterpret_cast<PyObject*>(function);
+  for (size_t i = 0; i < entry->segments.size(); ++i) {
+    std::shared_ptr<Segment> segment = entry->segments[i];
+    if (segment->guards->Check(roots) != Verdict::kHit) continue;
+    if (segment->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
+    if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
+    Reifier reifier(*segment);
+    std::vector<c10::IValue> outputs;
+    bool restart = false;
+    if (!RunGraph(*segment, &outputs, &restart)) {
+      if (!restart) return Fast::kRaised;
+      // Nothing has happened: plain Python meets the exception at its own line.
+      PyErr_Clear();
+      *result = PyObject_Vectorcall(reinterpret_cast<PyObject*>(function), args, count, kwnames);
+      return *result ? Fast::kDone : Fast::kRaised;
+    }
+    reifier.set_outputs(std::move(outputs));
+    if (!reifier.Prepare()) return Fast::kRaised;
+    Ref<> value = reifier.Make(segment->ir.exit.result);
+    if (!value || !reifier.Commit()) return Fast::kRaised;
+    ++segment->hits;
+    ++store.hits;
+    *result = value.Release();
+    return Fast::kDone;
+  }
+  return Fast::kSlow;
+}
+
+bool IsEmptyDict(PyObject* dict, PyObject* name) {
+  PyObject* value = PyDict_GetItemWithError(dict, name);
+  return value != nullptr && PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
+}
+
+// Law F2: the function that a call of the module comes down to. Borrowed.
+PyObject* ModuleTarget(PyObject* module) {
+  static PyObject* const kOwn[] = {
+      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks"),
+      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks")};
+  static PyObject* const kGlobal[] = {
+      PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks"),
+      PyUnicode_InternFromString("_global_backward_hooks"), PyUnicode_InternFromString("_global_backward_pre_hooks")};
+  static PyObject* call_name = PyUnicode_InternFromString("__call__");
+  static PyObject* forward_name = PyUnicode_InternFromString("forward");
+  static PyObject* compiled_name = PyUnicode_InternFromString("_compiled_call_impl");
+  static PyObject* impl_name = PyUnicode_InternFromString("_call_impl");
+  PyTypeObject* type = Py_TYPE(module);
+  PyObject* call = _PyType_Lookup(type, call_name);
+  if (call != Objects().module_call) return call;
+  static PyObject* plain_impl = _PyType_Lookup(Objects().module, impl_name);
+  PyObject** dict = _PyObject_GetDictPtr(module);
+  if (dict == nullptr || *dict == nullptr) return call;
+  for (PyObject* name : kOwn) {
+    if (!IsEmptyDict(*dict, name)) return call;
+  }
+  for (PyObject* name : kGlobal) {
+    if (!IsEmptyDict(Objects().module_globals, name)) return call;
+  }
+  for (PyObject* name : {forward_name, compiled_name, impl_name}) {
+    if (PyDict_GetItemWithError(*dict, name) != nullptr) return call;
+  }
+  if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return call;
+  PyObject* forward = _PyType_Lookup(type, forward_name);
+  return forward != nullptr && PyFunction_Check(forward) ? forward : call;
+}
+
+PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self->self) : self->function;
+  // `self` goes first.
+  absl::InlinedVector<PyObject*, 12> all;
+  if (self->self != nullptr) {
+    size_t total = count + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
+    all.reserve(total + 1);
+    all.push_back(self->self);
+    all.insert(all.end(), args, args + total);
+    args = all.data();
+    ++count;
+  }
+  // Held for the call: the class or the object may drop it meanwhile.
+  Ref<> held = Ref<>::New(target);
+  if (!self->capturable || !PyFunction_Check(target) || Session::Recording() || ThreadIsTraced()) {
+    return PyObject_Vectorcall(target, args, count, kwnames);
+  }
+  std::shared_ptr<Store> store = *self->store;
+  PyObject* result = nullptr;
+  switch (ReplayCall(*store, reinterpret_cast<PyFunctionObject*>(target), args, count, kwnames, &result)) {
+    case Fast::kDone:
+      return result;
+    case Fast::kRaised:
+      return nullptr;
+    case Fast::kSlow:
+      break;
+  }
+  Session session(store);
+  return session.Run(target, args, count, kwnames);
+}
+
+int Traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->function);
+  Py_VISIT(self->self);
+  Py_VISIT(self->dict);
+  // A store that a running call, a Python-side view or a bound copy shares may be reached from outside.
+  if (self->store != nullptr && self->store->use_count() == 1) return (*self->store)->Traverse(visit, arg);
+  return 0;
+}
+
+int Clear(PyObject* object) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (self->store != nullptr) (*self->store)->Reset();
+  Py_CLEAR(self->function);
+  Py_CLEAR(self->self);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+
+void Dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
+  Py_CLEAR(self->function);
+  Py_CLEAR(self->self);
+  Py_CLEAR(self->dict);
+  delete self->store;
+  self->store = nullptr;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* Get(PyObject* object, PyObject* instance, PyObject*) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (instance == nullptr || instance == Py_None || self->callee != Callee::kFunction) return Ref<>::New(object).Release();
+  return PyMethod_New(object, instance);
+}
+
+PyObject* Repr(PyObject* object) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  return PyUnicode_FromFormat("<frametap.compile of %R>", self->self && self->callee == Callee::kModule ? self->self
+                                                                                                         : self->function);
+}
+
+PyMemberDef members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(CompiledFunction, function), READONLY, "The function that is captured."},
+    {"__self__", T_OBJECT, offsetof(CompiledFunction, self), READONLY, "The instance or module, or None."},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyGetSetDef getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+template <class F>
+void* Slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+PyTypeObject* CompiledFunctionType() {
+  static PyTypeObject* type = [] {
+    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)},
+                           {Py_tp_traverse, Slot(Traverse)},
+                           {Py_tp_clear, Slot(Clear)},
+                           {Py_tp_call, Slot(PyVectorcall_Call)},
+                           {Py_tp_descr_get, Slot(Get)},
+                           {Py_tp_repr, Slot(Repr)},
+                           {Py_tp_members, members},
+                           {Py_tp_getset, getset},
+                           {0, nullptr}};
+    PyType_Spec spec = {"frametap.CompiledFunction", sizeof(CompiledFunction), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                            Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                        slots};
+    return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  }();
+  return type;
+}
+
+PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store) {
+  PyTypeObject* type = CompiledFunctionType();
+  if (type == nullptr) return nullptr;
+  auto* compiled = reinterpret_cast<CompiledFunction*>(type->tp_alloc(type, 0));
+  if (compiled == nullptr) return nullptr;
+  compiled->vectorcall = CallFunction;
+  compiled->function = Ref<>::New(function).Release();
+  compiled->self = Ref<>::New(self).Release();
+  compiled->store = new std::shared_ptr<Store>(std::move(store));
+  compiled->callee = callee;
+  int flags = PyFunction_Check(function)
+                  ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags
+                  : 0;
+  compiled->capturable = !(flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
+  return reinterpret_cast<PyObject*>(compiled);
+}
+
+bool IsCompiledFunction(PyObject* object) { return Py_TYPE(object) == CompiledFunctionType(); }
+std::shared_ptr<Store> StoreOf(PyObject* compiled) { return *reinterpret_cast<CompiledFunction*>(compiled)->store; }
+PyObject* FunctionOf(PyObject* compiled) { return reinterpret_cast<CompiledFunction*>(compiled)->function; }
+
+}  // namespace frametap

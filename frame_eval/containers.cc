@@ -1,0 +1,282 @@
+// Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
+
+constexpr int kNbAdd = 0, kNbMultiply = 5, kNbSubtract = 10, kNbTrueDivide = 11, kInplaceFrom = 13;
+
+bool IsSequence(PyObject* object) {
+  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
+}
+
+}  // namespace
+
+ScalarOp Recorder::NumberOp(const Event& e) const {
+  if (e.op == Op::kUnary) {
+    if (e.arg != 1) return ScalarOp::kNone;
+    return PyFloat_CheckExact(e.in[0]) ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
+  }
+  bool floats = PyFloat_CheckExact(e.in[0]) && PyFloat_CheckExact(e.in[1]);
+  bool ints = PyLong_CheckExact(e.in[0]) && PyLong_CheckExact(e.in[1]);
+  if (!floats && !ints) return ScalarOp::kNone;
+  switch (e.arg % kInplaceFrom) {
+    case kNbAdd:
+      return floats ? ScalarOp::kFloatAdd : ScalarOp::kIntAdd;
+    case kNbSubtract:
+      return floats ? ScalarOp::kFloatSub : ScalarOp::kIntSub;
+    case kNbMultiply:
+      return floats ? ScalarOp::kFloatMul : ScalarOp::kIntMul;
+    case kNbTrueDivide: {
+      // A division that may raise is a decision.
+      bool safe = floats && e.shadows[1].kind == Shadow::Kind::kNone && PyFloat_AS_DOUBLE(e.in[1]) != 0.0;
+      return safe ? ScalarOp::kFloatDiv : ScalarOp::kNone;
+    }
+    default:
+      return ScalarOp::kNone;
+  }
+}
+
+// Arithmetic on numbers that are not fixed yet stays a computation of the graph: a counter does not fix its value.
+bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
+  bool open = false;
+  for (int i = 0; i < e.n; ++i) {
+    if (!IsNumber(e.in[i])) return false;
+    const Shadow& shadow = e.shadows[i];
+    if (shadow.kind == Shadow::Kind::kNone) continue;
+    // Sizes are fixed when they are computed with: a graph of sizes has no use before shapes are symbolic.
+    if (shadow.kind == Shadow::Kind::kSource) {
+      Accessor accessor = guards_.table()[SourceId(shadow.id)].accessor;
+      if (accessor == Accessor::kSize || accessor == Accessor::kStride || accessor == Accessor::kLength) return false;
+    }
+    open = true;
+  }
+  if (!open) return false;
+  ScalarOp op = NumberOp(e);
+  if (op == ScalarOp::kNone) return false;
+  std::vector<Arg> args;
+  for (int i = 0; i < e.n; ++i) {
+    PyObject* number = e.in[i];
+    if (e.shadows[i].kind != Shadow::Kind::kNone) {
+      args.push_back(Arg::Of(NumberValue(number, e.shadows[i])));
+    } else if (PyFloat_CheckExact(number)) {
+      args.push_back(Arg::Const(c10::IValue(PyFloat_AS_DOUBLE(number))));
+    } else {
+      int overflow = 0;
+      int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+      if (overflow != 0) return false;
+      args.push_back(Arg::Const(c10::IValue(value)));
+    }
+  }
+  Type::Kind kind = PyFloat_CheckExact(e.in[0]) ? Type::Kind::kFloat : Type::Kind::kInt;
+  ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(kind));
+  note.expect.kind = Expect::Kind::kShadow;
+  note.expect.shadow = Shadow{Shadow::Kind::kValue, value.raw()};
+  return true;
+}
+
+void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
+  PyObject* left = e.in[0];
+  PyObject* right = e.in[1];
+  if (IsTensor(left) || IsTensor(right)) {
+    Call call{*frames_.back(), note, nullptr, {left, right}, {e.shadows[0], e.shadows[1]}, {}};
+    return TorchCall(note, &call, "");
+  }
+  if (IsNumber(left) && IsNumber(right)) {
+    if (ScalarNode(note, e)) return;
+    return ForceAll(e);
+  }
+  ForceDeep(left, e.shadows[0], true);
+  ForceDeep(right, e.shadows[1], true);
+  if (e.arg >= kInplaceFrom && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
+    Known* known = Find(left);
+    if (known == nullptr || known->state == Known::State::kSource) {
+      throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};
+    }
+    MarkMutated(left);
+  }
+}
+
+void Recorder::CompareValues(FrameNote& note, const Event& e) {
+  if (IsTensor(e.in[0]) || IsTensor(e.in[1])) {
+    Call call{*frames_.back(), note, nullptr, {e.in[0], e.in[1]}, {e.shadows[0], e.shadows[1]}, {}};
+    return TorchCall(note, &call, "");
+  }
+  // A number against a constant: only the outcome is fixed.
+  if (IsNumber(e.in[0]) && IsNumber(e.in[1])) {
+    static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+    for (int side = 0; side < 2; ++side) {
+      const Shadow& open = e.shadows[side];
+      if (open.kind != Shadow::Kind::kSource || e.shadows[1 - side].kind != Shadow::Kind::kNone) continue;
+      int outcome = PyObject_RichCompareBool(e.in[0], e.in[1], e.arg);
+      guards_.Relation(SourceId(open.id), side == 0 ? e.arg : kMirror[e.arg], e.in[1 - side], outcome == 1, Here());
+      return;
+    }
+  }
+  for (int i = 0; i < 2; ++i) ForceDeep(e.in[i], e.shadows[i], false);
+}
+
+void Recorder::CompareIdentity(FrameNote&, PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+  // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
+  Force(a, sa);
+  Force(b, sb);
+  auto guard_type = [&](PyObject* object) {
+    if (!IsTensor(object) && !IsScalar(object)) Touch(object);
+  };
+  guard_type(a);
+  guard_type(b);
+  if (IsScalar(a) || IsScalar(b)) return;
+  SourceId source_a = SourceOf(a), source_b = SourceOf(b);
+  if (source_a.valid() && source_b.valid() && source_a != source_b) {
+    guards_.SameObject(source_a, source_b, a == b, Here());
+  } else if (source_a.valid() && !source_b.valid() && !IsTensor(a)) {
+    guards_.Identity(source_a, Here());
+  } else if (source_b.valid() && !source_a.valid() && !IsTensor(b)) {
+    guards_.Identity(source_b, Here());
+  }
+}
+
+void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
+  if (IsTensor(object)) throw Break{Reason::branch_on_tensor, ""};
+  if (shadow.kind == Shadow::Kind::kSource && IsNumber(object)) {
+    static PyObject* zero = PyLong_FromLong(0);
+    guards_.Relation(SourceId(shadow.id), Py_NE, zero, PyObject_IsTrue(object) == 1, Here());
+    return;
+  }
+  Force(object, shadow);
+  if (IsScalar(object)) return;
+  Known* known = Find(object);
+  if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
+    Touch(object);
+    guards_.Length(known->source, Here());
+    return;
+  }
+  Touch(object);
+}
+
+void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
+  if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
+  Known* known = Find(container);
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
+    Touch(container);
+    int present = PyDict_Contains(container, item);
+    if (present < 0) {
+      PyErr_Clear();
+      throw Break{Reason::unknown_operation, "a key that cannot be hashed"};
+    }
+    if (present) guards_.Present(known->source, item, Here());
+    else guards_.Absent(known->source, item, Here());
+    return;
+  }
+  if (!IsSequence(container)) {
+    Touch(container);
+    if (!IsScalar(item)) ForceDeep(item, Shadow(), false);
+    return;
+  }
+  if (PyTuple_Check(container) || PyList_Check(container)) {
+    ForceDeep(container, Shadow(), true);
+    // `==` is asked of each element: on tensors that is an op and a decision.
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) {
+      if (IsTensor(PySequence_Fast_GET_ITEM(container, i)) || IsTensor(item)) {
+        throw Break{Reason::value_of_tensor, "a test for membership"};
+      }
+    }
+  } else {
+    ForceDeep(container, Shadow(), true);
+  }
+  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
+}
+
+void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow) {
+  Force(container, container_shadow);
+  if (IsTensor(container)) {
+    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    return TorchCall(note, &call, "");
+  }
+  ForceDeep(key, key_shadow, false);
+  Known* known = Find(container);
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (PyTuple_Check(container) || PyList_Check(container)) {
+    Touch(container);
+    AdoptElements(container);
+    if (PyTuple_Check(container) && PyLong_CheckExact(key)) {
+      Py_ssize_t index = PyLong_AsSsize_t(key);
+      if (index == -1 && PyErr_Occurred()) PyErr_Clear();
+      if (index < 0) index += PyTuple_GET_SIZE(container);
+      Shadow shadow = ElementShadow(container, index);
+      if (shadow.kind != Shadow::Kind::kNone) {
+        note.expect.kind = Expect::Kind::kShadow;
+        note.expect.shadow = shadow;
+      }
+    } else if (PyTuple_Check(container)) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i) {
+        Force(PyTuple_GET_ITEM(container, i), ElementShadow(container, i));
+      }
+    }
+    return;
+  }
+  if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
+    Touch(container);
+    if (Shadow* written = WrittenShadow(container, key)) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *written;
+      return;
+    }
+    PyObject* value = PyDict_GetItemWithError(container, key);
+    if (value == nullptr) {
+      PyErr_Clear();
+      guards_.Absent(known->source, key, Here());
+      return;
+    }
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);
+    note.expect.pinned = known->pinned;
+    return;
+  }
+  if (PyDict_Check(container)) return AdoptElements(container);
+  Touch(container);
+}
+
+void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
+                              Shadow value_shadow) {
+  if (IsTensor(container)) {
+    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    if (value == nullptr) throw Break{Reason::unknown_operation, "an element of a tensor is deleted"};
+    call.args.push_back(value);
+    call.shadows.push_back(value_shadow);
+    TorchCall(note, &call, "");
+    note.expect.kind = Expect::Kind::kNothing;
+    return;
+  }
+  note.expect.kind = Expect::Kind::kNothing;
+  ForceDeep(key, key_shadow, false);
+  if (value != nullptr) Force(value, value_shadow);
+  Known* known = Find(container);
+  if (known == nullptr) {
+    Touch(container);
+    throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+  }
+  if (known->state != Known::State::kSource) return MarkMutated(container);
+  if (!PyDict_CheckExact(container) && !PyList_CheckExact(container)) {
+    // A Python __setitem__ runs as a frame; one in C is unknown.
+    Touch(container);
+    if (PyDict_Check(container) || PyList_Check(container) || !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+      throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+    }
+    return;
+  }
+  if (PySlice_Check(key)) throw Break{Reason::unknown_mutation, "a slice of a list that existed before is assigned"};
+  Own(container);
+  if (value != nullptr) {
+    AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});
+  } else {
+    AddEffect(Effect::Kind::kDelItem, container, "", {key}, {Shadow()});
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,578 @@
+// From what the recorder knows at the end to a segment: operands of results, effects and live slots, a graph without what
+// nobody uses, guards, the executable.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/reify.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+Break Escapes(PyObject* object) {
+  return Break{Reason::escaping_object, std::string("an object of type ") + Py_TYPE(object)->tp_name};
+}
+
+// A short text for a constant: equal for equal constants of any process.
+std::string ConstantText(PyObject* object) {
+  ErrScope keep;
+  if (PyFunction_Check(object) || PyCFunction_Check(object)) return CallableName(object);
+  if (PyType_Check(object)) return reinterpret_cast<PyTypeObject*>(object)->tp_name;
+  if (PyModule_Check(object)) return PyModule_GetName(object);
+  if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object)) return std::string("<") + Py_TYPE(object)->tp_name + ">";
+  Ref<> text = Ref<>::Steal(PyObject_Repr(object));
+  if (!text) {
+    PyErr_Clear();
+    return "?";
+  }
+  std::string result = PyUnicode_AsUTF8(text.get());
+  if (result.size() > 60) result = result.substr(0, 57) + "...";
+  return result;
+}
+
+bool IsReducibleIterator(PyObject* object) {
+  static const char* const kTypes[] = {"list_iterator",     "tuple_iterator",    "range_iterator",   "list_reverseiterator",
+                                       "enumerate",         "zip",               "reversed",         "str_ascii_iterator",
+                                       "dict_keyiterator",  "dict_valueiterator", "dict_itemiterator"};
+  for (const char* name : kTypes) {
+    if (std::strcmp(Py_TYPE(object)->tp_name, name) == 0) return true;
+  }
+  return false;
+}
+
+void ForEachOperand(Operand& operand, const std::function<void(Operand&)>& f) {
+  f(operand);
+  for (Operand& item : operand.items) ForEachOperand(item, f);
+}
+
+void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
+  for (Effect& effect : ir.effects) {
+    ForEachOperand(effect.target, f);
+    ForEachOperand(effect.key, f);
+    ForEachOperand(effect.value, f);
+  }
+  ForEachOperand(ir.exit.result, f);
+  for (auto& [name, operand] : ir.exit.frame.locals) ForEachOperand(operand, f);
+  for (Operand& operand : ir.exit.frame.stack) ForEachOperand(operand, f);
+}
+
+}  // namespace
+
+ConstId Recorder::AddConstant(PyObject* object) {
+  auto [it, is_new] = constant_ids_.try_emplace(object, ConstId(constants_.size()));
+  if (is_new) constants_.push_back(Ref<>::New(object));
+  return it->second;
+}
+
+Operand Recorder::ConstantOperand(PyObject* object) {
+  Operand operand;
+  operand.kind = Operand::Kind::kConst;
+  operand.constant = AddConstant(object);
+  operand.text = ConstantText(object);
+  return operand;
+}
+
+Operand Recorder::Describe(PyObject* object, Shadow shadow) {
+  Operand operand;
+  if (object == nullptr) return operand;
+  if (shadow.kind == Shadow::Kind::kValue) {
+    operand.kind = Operand::Kind::kValue;
+    operand.value = ValueId(shadow.id);
+    return operand;
+  }
+  auto from_source = [&](SourceId id) {
+    operand.kind = Operand::Kind::kSource;
+    operand.source = id;
+    return operand;
+  };
+  if (shadow.kind == Shadow::Kind::kSource) return from_source(SourceId(shadow.id));
+  if (IsScalar(object)) return ConstantOperand(object);
+  if (IsTensor(object)) {
+    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    if (known == nullptr) throw Escapes(object);
+    if (known->source.valid()) return from_source(known->source);
+    if (!known->value.valid()) throw Escapes(object);
+    operand.kind = Operand::Kind::kValue;
+    operand.value = known->value;
+    return operand;
+  }
+  Known* known = Find(object);
+  if (known == nullptr) {
+    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object) ||
+        PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type ||
+        (PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 0) || PyFrozenSet_CheckExact(object)) {
+      return ConstantOperand(object);
+    }
+    if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
+      // A constant of the code, or a method bound by an instruction that tells nobody.
+      AdoptResult(object);
+      known = Find(object);
+    } else {
+      throw Escapes(object);
+    }
+  }
+  if (known->state == Known::State::kSource) return from_source(known->source);
+  if (ends_with_break_ && known->mutated_epoch == epoch_) {
+    throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
+  }
+  auto [it, is_new] = labels_.try_emplace(object, -1);
+  if (!is_new) {
+    if (it->second < 0) throw Escapes(object);  // contains itself
+    operand.kind = Operand::Kind::kShared;
+    operand.index = it->second;
+    return operand;
+  }
+  operand = DescribeFresh(object, *known);
+  if (operand.kind == Operand::Kind::kConst) {
+    labels_.erase(object);
+    return operand;
+  }
+  operand.label = next_label_++;
+  labels_[object] = operand.label;
+  return operand;
+}
+
+Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
+  Operand operand;
+  auto add = [&](PyObject* item, Shadow shadow) { operand.items.push_back(Describe(item, shadow)); };
+  auto item_shadow = [&](Py_ssize_t i) {
+    return static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
+  };
+  if (PyTuple_CheckExact(object)) {
+    operand.kind = Operand::Kind::kTuple;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) add(PyTuple_GET_ITEM(object, i), item_shadow(i));
+    return operand;
+  }
+  if (PyList_CheckExact(object)) {
+    operand.kind = Operand::Kind::kList;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) add(PyList_GET_ITEM(object, i), Shadow());
+    return operand;
+  }
+  if (PyDict_CheckExact(object)) {
+    operand.kind = Operand::Kind::kDict;
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      add(key, Shadow());
+      add(value, Shadow());
+    }
+    return operand;
+  }
+  if (PySet_CheckExact(object)) {
+    operand.kind = Operand::Kind::kSet;
+    Ref<> iterator = Ref<>::Steal(PyObject_GetIter(object));
+    while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
+    return operand;
+  }
+  if (PyFrozenSet_CheckExact(object)) return ConstantOperand(object);
+  if (PySlice_Check(object)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(object);
+    operand.kind = Operand::Kind::kSlice;
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) add(part, Shadow());
+    return operand;
+  }
+  if (PyMethod_Check(object)) {
+    operand.kind = Operand::Kind::kMethod;
+    add(PyMethod_GET_FUNCTION(object), Shadow());
+    add(PyMethod_GET_SELF(object), Shadow());
+    return operand;
+  }
+  if (PyCell_Check(object)) {
+    // The entry frame's own cell lives on in a resumed frame: a second one would not be shared with it.
+    for (PyObject* cell : base_cells_) {
+      if (cell == object && ends_with_break_) throw Escapes(object);
+    }
+    operand.kind = Operand::Kind::kCell;
+    add(PyCell_GET(object), item_shadow(0));
+    return operand;
+  }
+  if (PyFunction_Check(object)) {
+    if (known.state != Known::State::kOpaque) return ConstantOperand(object);
+    auto* function = reinterpret_cast<PyFunctionObject*>(object);
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kFunction);
+    operand.text = "function";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyFunction_Type));
+    operand.items.push_back(ConstantOperand(function->func_code));
+    operand.items.push_back(ConstantOperand(function->func_globals));
+    add(function->func_qualname, Shadow());
+    for (PyObject* part : {function->func_defaults, function->func_kwdefaults, function->func_closure}) {
+      if (part != nullptr && Find(part) == nullptr) AdoptResult(part);
+      operand.items.push_back(part == nullptr ? ConstantOperand(Py_None) : Describe(part, Shadow()));
+    }
+    return operand;
+  }
+  if (PyCFunction_Check(object)) {
+    PyObject* self = PyCFunction_GET_SELF(object);
+    if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return ConstantOperand(object);
+    throw Escapes(object);
+  }
+  if (PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object)) return ConstantOperand(object);
+  if (Py_TYPE(object) == Objects().partial) {
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kPartial);
+    operand.text = "partial";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(Objects().partial));
+    for (const char* part : {"func", "args", "keywords"}) {
+      Ref<> value = Ref<>::Steal(PyObject_GetAttrString(object, part));
+      described_.push_back(value);
+      if (Find(value.get()) == nullptr) AdoptResult(value.get());
+      add(value.get(), Shadow());
+    }
+    return operand;
+  }
+  if (IsReducibleIterator(object)) {
+    Ref<> reduced = Ref<>::Steal(PyObject_CallMethod(object, "__reduce__", nullptr));
+    if (!reduced || !PyTuple_Check(reduced.get())) {
+      PyErr_Clear();
+      throw Escapes(object);
+    }
+    described_.push_back(reduced);
+    operand.kind = Operand::Kind::kIter;
+    AdoptResult(reduced.get());
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()); ++i) add(PyTuple_GET_ITEM(reduced.get(), i), Shadow());
+    return operand;
+  }
+  return DescribeInstance(object);
+}
+
+// An instance of a Python class: its builtin base's content, its __dict__ and its slots.
+Operand Recorder::DescribeInstance(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  const Known& known = *Find(object);
+  Operand operand;
+  operand.kind = Operand::Kind::kNew;
+  operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
+  const char* dot = std::strrchr(type->tp_name, '.');
+  operand.text = dot ? dot + 1 : type->tp_name;
+  if (PyTuple_Check(object)) {
+    operand.index = static_cast<int64_t>(NewKind::kTuple);
+    Operand content;
+    content.kind = Operand::Kind::kTuple;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+      Shadow shadow = static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
+      content.items.push_back(Describe(PyTuple_GET_ITEM(object, i), shadow));
+    }
+    operand.items.push_back(std::move(content));
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == Objects().size) return operand;
+  } else if (PyDict_Check(object) && (type == Objects().ordered_dict || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) &&
+             PyType_IsSubtype(type, &PyDict_Type) && std::strstr(type->tp_name, "defaultdict") == nullptr) {
+    operand.index = static_cast<int64_t>(NewKind::kDict);
+    Operand content;
+    content.kind = Operand::Kind::kDict;
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      content.items.push_back(Describe(key, Shadow()));
+      content.items.push_back(Describe(value, Shadow()));
+    }
+    operand.items.push_back(std::move(content));
+  } else {
+    operand.index = static_cast<int64_t>(NewKind::kObject);
+    // Only classes without a C base: their instances are their attributes.
+    for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
+      if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dealloc != type->tp_dealloc) {
+        throw Escapes(object);
+      }
+    }
+  }
+  auto add = [&](PyObject* name, PyObject* value) {
+    Shadow* written = WrittenShadow(object, name);
+    operand.names.push_back(PyUnicode_AsUTF8(name));
+    operand.items.push_back(Describe(value, written ? *written : Shadow()));
+  };
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  if (dict != nullptr && *dict != nullptr) {
+    Py_ssize_t at = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(*dict, &at, &name, &value)) {
+      if (!PyUnicode_Check(name)) throw Escapes(object);
+      add(name, value);
+    }
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dict == nullptr) continue;
+    Py_ssize_t at = 0;
+    PyObject *name, *descriptor;
+    while (PyDict_Next(base->tp_dict, &at, &name, &descriptor)) {
+      if (Py_TYPE(descriptor) != &PyMemberDescr_Type) continue;
+      Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(object, name));
+      if (!value) {
+        PyErr_Clear();
+        continue;
+      }
+      add(name, value.get());
+    }
+  }
+  return operand;
+}
+
+void Recorder::DescribeEffects(SegmentIr* ir) {
+  for (const PendingEffect& pending : effects_) {
+    Effect effect;
+    effect.kind = pending.kind;
+    effect.name = pending.name;
+    effect.at = pending.at;
+    PyObject* target = pending.target.get();
+    if (pending.kind == Effect::Kind::kSetCell || pending.kind == Effect::Kind::kSetGlobal) {
+      effect.target = ConstantOperand(target);
+      effect.target.text = pending.kind == Effect::Kind::kSetCell ? "cell" : "globals";
+    } else {
+      effect.target = Describe(target, Shadow());
+    }
+    auto value = [&](size_t i) { return Describe(pending.values[i].get(), pending.shadows[i]); };
+    switch (pending.kind) {
+      case Effect::Kind::kSetItem:
+        effect.key = value(0);
+        effect.value = value(1);
+        break;
+      case Effect::Kind::kDelItem:
+        effect.key = value(0);
+        break;
+      case Effect::Kind::kDelAttr:
+        break;
+      case Effect::Kind::kCall:
+        effect.value.kind = Operand::Kind::kTuple;
+        for (size_t i = 0; i < pending.values.size(); ++i) effect.value.items.push_back(value(i));
+        break;
+      default:
+        effect.value = value(0);
+    }
+    ir->effects.push_back(std::move(effect));
+  }
+}
+
+void Recorder::DescribeState(SegmentIr* ir) {
+  EagerState now = ends_with_break_ ? mark_.state : AtenRecorder::StateNow();
+  int nesting = ends_with_break_ ? mark_.autocast_nesting : autocast_nesting_;
+  auto add = [&](const char* name, long value) {
+    Effect effect;
+    effect.kind = Effect::Kind::kState;
+    effect.name = name;
+    Ref<> number = Ref<>::Steal(PyLong_FromLong(value));
+    effect.value = ConstantOperand(number.get());
+    ir->effects.push_back(std::move(effect));
+  };
+  if (now.grad_mode != entry_state_.grad_mode) add("grad_mode", now.grad_mode);
+  if (now.autocast_cpu != entry_state_.autocast_cpu) add("autocast_cpu", now.autocast_cpu);
+  if (now.autocast_cache != entry_state_.autocast_cache) add("autocast_cache", now.autocast_cache);
+  if (now.autocast_cpu_dtype != entry_state_.autocast_cpu_dtype) {
+    add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
+  }
+  if (nesting != 0) add("autocast_nesting", nesting);
+  if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
+}
+
+void Recorder::DescribeFrame(SegmentIr* ir) {
+  FrameState& f = base();
+  SnapshotFrame& frame = ir->exit.frame;
+  Position at = PositionAt(f.code, mark_.offset);
+  frame.function = at.function;
+  frame.line = at.line;
+  std::vector<bool> live = LiveLocals(f.code, mark_.offset);
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    SlotKind kind = KindOfSlot(f.code, i);
+    if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
+    PyObject* object = f.objects[i];
+    Shadow shadow = f.shadows[i];
+    if (kind == SlotKind::kCell) {
+      if (object == nullptr || !PyCell_Check(object)) continue;
+      Known* cell = Find(object);
+      if (cell == nullptr) continue;  // neither read nor written
+      shadow = cell->items.empty() ? Shadow() : cell->items[0];
+      object = PyCell_GET(object);
+    } else if (object == nullptr) {
+      continue;  // unbound: left as it is
+    }
+    frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Describe(object, shadow));
+    frame.slots.push_back(i);
+  }
+  for (int i = 0; i < mark_.depth; ++i) {
+    frame.stack.push_back(Describe(f.objects[f.nlocalsplus + i], f.shadows[f.nlocalsplus + i]));
+  }
+}
+
+// Number nodes, list items and inputs that nothing uses go; values are numbered anew.
+void Recorder::Compact(SegmentIr* ir) {
+  Graph& old = aten_.graph();
+  std::vector<bool> used(old.values.size());
+  ForEachOperand(*ir, [&](Operand& operand) {
+    if (operand.kind == Operand::Kind::kValue) used[operand.value.raw()] = true;
+  });
+  std::vector<bool> keep(old.nodes.size());
+  for (size_t i = old.nodes.size(); i-- > 0;) {
+    const Node& node = old.nodes[i];
+    bool needed = !node.is_scalar();
+    for (ValueId out : node.outputs) needed = needed || used[out.raw()];
+    keep[i] = needed;
+    if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });
+  }
+  Graph graph;
+  graph.states = old.states;
+  std::vector<ValueId> map(old.values.size());
+  int counter = 0;
+  for (ValueId input : old.inputs) {
+    if (used[input.raw()]) map[input.raw()] = graph.AddInput(old.value(input).name, old.value(input).type);
+  }
+  for (const auto& [id, tensor] : old.constants) {
+    if (used[id.raw()]) map[id.raw()] = graph.AddConstant(old.value(id).name, tensor);
+  }
+  std::function<void(std::vector<Arg>&)> rename = [&](std::vector<Arg>& args) {
+    for (Arg& arg : args) {
+      if (arg.kind == Arg::Kind::kValue) arg.value = map[arg.value.raw()];
+      if (arg.kind == Arg::Kind::kList) rename(arg.items);
+    }
+  };
+  absl::flat_hash_map<uint32_t, WherePtr> wheres;
+  for (size_t i = 0; i < old.nodes.size(); ++i) {
+    if (!keep[i]) continue;
+    Node node = old.nodes[i];
+    rename(node.args);
+    NodeId id(graph.nodes.size());
+    for (ValueId& out : node.outputs) {
+      ValueId renamed = graph.NewValue(std::to_string(counter++), old.value(out).type, id);
+      map[out.raw()] = renamed;
+      out = renamed;
+    }
+    WherePtr& where = wheres[aten_.wheres()[i]];
+    if (!where) where = WhereOf(places_[aten_.wheres()[i]]);
+    node.where = where;
+    graph.AddNode(std::move(node));
+  }
+  std::vector<bool> is_output(graph.values.size());
+  ForEachOperand(*ir, [&](Operand& operand) {
+    if (operand.kind != Operand::Kind::kValue) return;
+    operand.value = map[operand.value.raw()];
+    if (!is_output[operand.value.raw()]) graph.outputs.push_back(operand.value);
+    is_output[operand.value.raw()] = true;
+  });
+  ir->graph = std::move(graph);
+}
+
+// A container that the trace changes must not be, at replay, another one that it only read.
+void Recorder::GuardAgainstAliases() {
+  for (PyObject* mutated : mutated_sources_) {
+    Known* target = Find(mutated);
+    for (auto& [object, known] : objects_) {
+      if (object == mutated || known->state != Known::State::kSource || Py_TYPE(object) != Py_TYPE(mutated)) continue;
+      if (known->pinned && target->pinned) continue;
+      if (!known->touched && !known->adopted) continue;
+      guards_.SameObject(target->source, known->source, false, Here());
+    }
+  }
+}
+
+void Recorder::FixInputSizes(const SegmentIr& ir) {
+  Assumptions wanted = store_.backend().assumptions();
+  bool sizes = wanted.static_sizes || !store_.options().dynamic;
+  if (!sizes && !wanted.static_strides) return;
+  TensorRead read;
+  read.sizes = true;
+  read.strides = wanted.static_strides;
+  for (const auto& [source, value] : aten_.inputs()) {
+    if (aten_.graph().value(value).type.kind == Type::Kind::kTensor) {
+      guards_.Tensor(source, read, Here());
+    } else {
+      guards_.Value(source, Here());
+    }
+  }
+}
+
+std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
+  SegmentIr& ir = segment->ir;
+  FrameState& f = base();
+  FixInputSizes(ir);
+  GuardAgainstAliases();
+  std::vector<std::pair<SourceId, std::string>> inputs;
+  for (const auto& [source, value] : aten_.inputs()) inputs.emplace_back(source, aten_.graph().value(value).name);
+  Compact(&ir);
+  // Labels that nobody refers to are noise.
+  std::vector<bool> referred(static_cast<size_t>(next_label_));
+  ForEachOperand(ir, [&](Operand& o) {
+    if (o.kind == Operand::Kind::kShared) referred[static_cast<size_t>(o.index)] = true;
+  });
+  ForEachOperand(ir, [&](Operand& o) {
+    if (o.label >= 0 && !referred[static_cast<size_t>(o.label)]) o.label = -1;
+  });
+  std::vector<std::pair<SourceId, ValueId>> binds;
+  for (ValueId input : ir.graph.inputs) {
+    for (const auto& [source, name] : inputs) {
+      if (name != ir.graph.value(input).name) continue;
+      binds.emplace_back(source, input);
+      segment->input_sources.push_back(source);
+      PyObject* seen = guards_.seen(source);
+      bool is_weight = seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
+                       (guards_.table()[source].accessor == Accessor::kModuleAttr ||
+                        PyObject_TypeCheck(seen, Objects().parameter));
+      segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
+      break;
+    }
+  }
+  std::vector<SourceId> wanted = segment->input_sources;
+  ForEachOperand(ir, [&](Operand& o) {
+    if (o.kind != Operand::Kind::kSource) return;
+    std::vector<SourceId>& known = segment->operand_sources;
+    if (std::find(known.begin(), known.end(), o.source) == known.end()) known.push_back(o.source);
+  });
+  wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
+  Position entry = PositionAt(f.code, f.offset);
+  ir.function = entry.function;
+  ir.entry = entry_text_;
+  ir.guards = guards_.Lines(binds);
+  ir.state = guards_.StateLines();
+  ir.sources = guards_.table();
+  segment->guards = guards_.Freeze(wanted);
+  segment->constants = std::move(constants_);
+  segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
+  segment->code = Ref<>::New(reinterpret_cast<PyObject*>(f.code));
+  return segment;
+}
+
+std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, Break* why) {
+  aten_.Stop();
+  auto segment = std::make_shared<Segment>();
+  try {
+    segment->ir.exit.kind = Exit::Kind::kReturn;
+    segment->ir.exit.at = PositionAt(base().code, base().offset);
+    DescribeEffects(&segment->ir);
+    DescribeState(&segment->ir);
+    segment->ir.exit.result = Describe(value, shadow);
+    return Freeze(std::move(segment));
+  } catch (const Break& b) {
+    *why = b;
+    return nullptr;
+  }
+}
+
+std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) {
+  aten_.Stop();
+  auto segment = std::make_shared<Segment>();
+  try {
+    Exit& exit = segment->ir.exit;
+    exit.kind = Exit::Kind::kResume;
+    exit.at = BreakPosition();
+    exit.reason = RowOf(reason.reason).name;
+    exit.detail = reason.detail;
+    exit.resume_offset = mark_.offset;
+    frames_.resize(1);
+    ends_with_break_ = true;
+    aten_.Rewind(mark_.aten);
+    guards_.Rewind(mark_.guards);
+    effects_.resize(mark_.effects);
+    DescribeEffects(&segment->ir);
+    DescribeState(&segment->ir);
+    DescribeFrame(&segment->ir);
+    return Freeze(std::move(segment));
+  } catch (const Break& b) {
+    *why = b;
+    return nullptr;
+  }
+}
+
+}  // namespace frametap

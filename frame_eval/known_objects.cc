@@ -1,0 +1,69 @@
+#include "frame_eval/known_objects.h"
+
+#include "guards/ref.h"
+
+namespace frametap {
+namespace {
+
+KnownObjects objects;
+
+// "torch.nn.Module.__call__": the longest importable prefix, then attributes. A new reference that is kept for ever.
+PyObject* Load(const char* module, std::initializer_list<const char*> path) {
+  Ref<> object = Ref<>::Steal(PyImport_ImportModule(module));
+  for (const char* name : path) {
+    if (!object) return nullptr;
+    object = Ref<>::Steal(PyObject_GetAttrString(object.get(), name));
+  }
+  return object.Release();
+}
+
+}  // namespace
+
+const KnownObjects& Objects() { return objects; }
+
+bool LoadKnownObjects() {
+  auto type = [](const char* module, std::initializer_list<const char*> path) {
+    return reinterpret_cast<PyTypeObject*>(Load(module, path));
+  };
+  objects.module = type("torch.nn", {"Module"});
+  objects.parameter = type("torch.nn", {"Parameter"});
+  objects.tensor = type("torch", {"Tensor"});
+  objects.tensor_base = type("torch._C", {"TensorBase"});
+  objects.size = type("torch", {"Size"});
+  objects.partial = type("functools", {"partial"});
+  objects.ordered_dict = type("collections", {"OrderedDict"});
+  objects.weak_reference = type("weakref", {"ReferenceType"});
+  objects.tuple_getter = type("collections", {"_tuplegetter"});
+  objects.module_getattr = Load("torch.nn", {"Module", "__getattr__"});
+  objects.module_setattr = Load("torch.nn", {"Module", "__setattr__"});
+  objects.module_call = Load("torch.nn", {"Module", "__call__"});
+  Ref<> code = Ref<>::Steal(Load("torch.nn", {"Module", "_call_impl", "__code__"}));
+  objects.module_call_code = reinterpret_cast<PyCodeObject*>(code.Release());
+  objects.module_globals = Load("torch.nn.modules.module", {"__dict__"});
+  Ref<> text = Ref<>::Steal(PyObject_GetAttrString(Py_None, "__str__"));
+  objects.method_wrapper = text ? Py_TYPE(text.get()) : nullptr;
+  Py_XINCREF(reinterpret_cast<PyObject*>(objects.method_wrapper));
+  const char* scalars[] = {"dtype", "device", "layout", "memory_format", "qscheme"};
+  int n = 0;
+  for (const char* name : scalars) objects.scalar_types[n++] = type("torch", {name});
+  int p = 0;
+  objects.plain_types[p++] = &PySlice_Type;
+  objects.plain_types[p++] = &PyRange_Type;
+  objects.plain_types[p++] = &PyComplex_Type;
+  objects.plain_types[p++] = &PyLong_Type;
+  objects.plain_types[p++] = &PyFloat_Type;
+  objects.plain_types[p++] = &PyCode_Type;
+  objects.plain_types[p++] = &PyProperty_Type;
+  objects.plain_types[p++] = &PyMethod_Type;
+  objects.plain_types[p++] = &PyCFunction_Type;
+  objects.plain_types[p++] = &PyMethodDescr_Type;
+  objects.plain_types[p++] = objects.partial;
+  objects.plain_types[p++] = type("torch", {"finfo"});
+  objects.plain_types[p++] = type("torch", {"iinfo"});
+  objects.plain_types[p++] = type("torch", {"device"});
+  objects.plain_types[p++] = type("torch", {"dtype"});
+  objects.plain_types[p++] = type("types", {"MappingProxyType"});
+  return PyErr_Occurred() == nullptr;
+}
+
+}  // namespace frametap

@@ -1,0 +1,995 @@
+#include "frame_eval/recorder.h"
+
+#include <cstring>
+
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+bool IsIdentityKind(PyObject* object) {
+  return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
+         PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
+         Py_TYPE(object) == &PyWrapperDescr_Type || PyObject_TypeCheck(object, Objects().module) ||
+         Py_TYPE(object) == Objects().partial;
+}
+
+}  // namespace
+
+Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
+    : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()) {
+  aten_.where = [this] { return CurrentPlace(); };
+  aten_.name_of_source = [this](SourceId id) {
+    const Source& source = guards_.table()[id];
+    std::string name = source.text;
+    if (source.accessor == Accessor::kItem || source.accessor == Accessor::kStack) {
+      name = (source.accessor == Accessor::kStack ? "s" : "item") + std::to_string(source.index);
+    }
+    std::string clean;
+    for (char c : name) {
+      if (isalnum(static_cast<unsigned char>(c)) || c == '_') clean += c;
+    }
+    if (clean.empty() || isdigit(static_cast<unsigned char>(clean[0]))) clean = "in" + clean;
+    return clean;
+  };
+  Position entry = PositionAt(base.code, base.offset);
+  entry_text_ = base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
+  frames_.push_back(&base);
+  note.inlined = true;
+  base.traced = true;
+  RootShadows(base);
+  StartInstruction();
+  aten_.Start();
+}
+
+Recorder::~Recorder() { aten_.Stop(); }
+
+void Recorder::RootShadows(FrameState& f) {
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    f.shadows[i] = Shadow();
+    PyObject* object = f.objects[i];
+    if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
+    SourceId id = guards_.Local(i, PyUnicode_AsUTF8(SlotName(f.code, i)), object);
+    f.shadows[i] = FromSource(id, object, false);
+  }
+  for (int i = 0; i < f.depth; ++i) {
+    PyObject* object = f.objects[f.nlocalsplus + i];
+    f.shadows[f.nlocalsplus + i] = Shadow();
+    if (object == nullptr) continue;
+    f.shadows[f.nlocalsplus + i] = FromSource(guards_.Stack(i, object), object, false);
+  }
+}
+
+// ---- places and positions -------------------------------------------------------------------------------------------
+
+const Position& Recorder::Here() {
+  FrameState* f = frames_.back();
+  auto [it, is_new] = positions_.try_emplace({f->code, f->offset});
+  if (is_new) it->second = PositionAt(f->code, f->offset);
+  return it->second;
+}
+
+uint32_t Recorder::CurrentPlace() {
+  Place place;
+  place.stack.reserve(frames_.size());
+  for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) place.stack.emplace_back((*it)->code, (*it)->offset);
+  place.modules = module_scope_;
+  if (places_.empty() || !(places_.back() == place)) places_.push_back(std::move(place));
+  return static_cast<uint32_t>(places_.size() - 1);
+}
+
+std::string Recorder::ModulePath(PyObject* module) {
+  Known* known = Find(module);
+  if (known == nullptr || !known->source.valid()) return "";
+  std::string path;
+  const SourceTable& table = guards_.table();
+  for (SourceId id = known->source; id.valid() && table[id].parent.valid(); id = table[id].parent) {
+    const Source& source = table[id];
+    std::string part;
+    if (source.accessor == Accessor::kItem) part = std::to_string(source.index);
+    if (source.accessor == Accessor::kAttr || source.accessor == Accessor::kModuleAttr) part = source.text;
+    if (source.accessor == Accessor::kKey) {
+      for (char c : source.text) {
+        if (c != '\'' && c != '"') part += c;
+      }
+    }
+    if (part.empty() || part == "_modules") continue;
+    path = path.empty() ? part : part + "." + path;
+  }
+  return path;
+}
+
+WherePtr Recorder::WhereOf(const Place& place) {
+  auto where = std::make_shared<Where>();
+  bool first = true;
+  for (const auto& [code, offset] : place.stack) {
+    auto [it, is_new] = positions_.try_emplace({code, offset});
+    if (is_new) it->second = PositionAt(code, offset);
+    if (first) where->position = it->second;
+    else where->callers.push_back(it->second);
+    first = false;
+  }
+  for (PyObject* module : place.modules) {
+    where->scope.push_back({ModulePath(module), Py_TYPE(module)->tp_name});
+  }
+  return where;
+}
+
+Position Recorder::BreakPosition() const {
+  // The innermost frame outside of installed packages tells a user most; else the entry frame.
+  for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) {
+    Position at = PositionAt((*it)->code, (*it)->offset);
+    if (at.file.find("site-packages") == std::string::npos && at.file.find("/lib/python3") == std::string::npos) return at;
+  }
+  return PositionAt(frames_.front()->code, frames_.front()->offset);
+}
+
+// ---- knowledge ------------------------------------------------------------------------------------------------------
+
+bool Recorder::IsScalar(PyObject* object) {
+  if (object == Py_None || object == Py_Ellipsis || object == Py_NotImplemented) return true;
+  PyTypeObject* type = Py_TYPE(object);
+  if (type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type ||
+      type == &PyBytes_Type || type == &PyComplex_Type) {
+    return true;
+  }
+  for (PyTypeObject* const* t = Objects().scalar_types; *t != nullptr; ++t) {
+    if (type == *t) return true;
+  }
+  return false;
+}
+
+Known* Recorder::Find(PyObject* object) {
+  auto it = objects_.find(object);
+  return it == objects_.end() ? nullptr : it->second.get();
+}
+
+Known& Recorder::AddFresh(PyObject* object, Known::State state) {
+  auto known = std::make_unique<Known>();
+  known->state = state;
+  known->epoch = epoch_;
+  known->pin = Ref<>::New(object);
+  std::unique_ptr<Known>& slot = objects_[object];
+  slot = std::move(known);
+  return *slot;
+}
+
+void Recorder::RegisterTensor(PyObject* object, SourceId id) {
+  const at::Tensor& tensor = TensorOf(object);
+  AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+  if (known == nullptr) {
+    if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
+    aten_.AddSource(tensor, id);
+    guards_.Tensor(id, TensorRead(), Here());
+  } else if (known->source.valid() && known->source != id) {
+    guards_.SameObject(known->source, id, true, Here());
+  }
+}
+
+Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
+  if (pinned_.size() <= id.raw()) pinned_.resize(id.raw() + 16);
+  pinned_[id.raw()] = pinned;
+  if (IsScalar(object)) return Shadow{Shadow::Kind::kSource, id.raw()};
+  if (IsTensor(object)) {
+    RegisterTensor(object, id);
+    return Shadow();
+  }
+  if (Known* known = Find(object)) {
+    // The same object by another path: replay reaches it by the first one.
+    if (known->state == Known::State::kSource && known->source != id && !(known->pinned && pinned)) {
+      guards_.SameObject(known->source, id, true, Here());
+    }
+    return Shadow();
+  }
+  Known& known = AddFresh(object, Known::State::kSource);
+  known.source = id;
+  known.pinned = pinned;
+  return Shadow();
+}
+
+void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
+  if (IsScalar(object) || Find(object) != nullptr) return;
+  FromSource(guards_.Pinned(object, text), object, true);
+}
+
+Shadow Recorder::AdoptResult(PyObject* object) {
+  if (IsScalar(object)) return Shadow();
+  if (IsTensor(object)) {
+    if (aten_.Find(TensorOf(object)) == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    return Shadow();
+  }
+  if (Find(object) != nullptr) return Shadow();
+  if (PyTuple_Check(object)) {
+    AddFresh(object);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) AdoptResult(PyTuple_GET_ITEM(object, i));
+  } else if (PyList_Check(object)) {
+    AddFresh(object);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) AdoptResult(PyList_GET_ITEM(object, i));
+  } else if (PyDict_Check(object)) {
+    AddFresh(object);
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      AdoptResult(key);
+      AdoptResult(value);
+    }
+  } else if (PyAnySet_Check(object)) {
+    AddFresh(object);
+    Ref<> iterator = Ref<>::Steal(PyObject_GetIter(object));
+    while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) AdoptResult(item.get());
+  } else if (PyMethod_Check(object)) {
+    AddFresh(object);
+    AdoptResult(PyMethod_GET_SELF(object));
+  } else if (IsIdentityKind(object)) {
+    // Functions, types and modules reached through guarded reads only: constants.
+    AddFresh(object);
+  } else {
+    AddFresh(object, PySlice_Check(object) || Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE ? Known::State::kFresh
+                                                                                             : Known::State::kOpaque);
+  }
+  return Shadow();
+}
+
+void Recorder::Touch(PyObject* object) {
+  Known* known = Find(object);
+  if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
+  known->touched = true;
+  if (known->pinned || IsIdentityKind(object)) {
+    guards_.Identity(known->source, Here());
+    known->pinned = true;
+    pinned_[known->source.raw()] = true;
+    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object)) return;
+  }
+  guards_.Type(known->source, Here());
+}
+
+ValueId Recorder::NumberValue(PyObject* object, Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kValue) return ValueId(shadow.id);
+  auto it = number_values_.find(shadow.id);
+  if (it != number_values_.end() && it->second.raw() < aten_.graph().values.size()) return it->second;
+  SourceId source{shadow.id};
+  guards_.Type(source, Here());
+  ValueId value = aten_.AddNumberInput(
+      source, aten_.name_of_source(source), Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
+  number_values_[shadow.id] = value;
+  number_inputs_[value.raw()] = source;
+  return value;
+}
+
+void Recorder::Force(PyObject* object, Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kNone) return;
+  if (shadow.kind == Shadow::Kind::kSource) {
+    guards_.Value(SourceId(shadow.id), Here());
+    return;
+  }
+  // A number computed by the graph is fixed by fixing the numbers it came from.
+  std::vector<ValueId> inputs;
+  aten_.SizeCone(ValueId(shadow.id), &inputs);
+  for (ValueId input : inputs) {
+    auto it = number_inputs_.find(input.raw());
+    if (it != number_inputs_.end()) guards_.Value(it->second, Here());
+  }
+}
+
+void Recorder::ForceAll(const Event& e) {
+  for (int i = 0; i < e.n; ++i) {
+    if (e.in[i] == nullptr) continue;
+    Force(e.in[i], e.shadows[i]);
+    Touch(e.in[i]);
+  }
+}
+
+void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) {
+  if (object == nullptr) return;
+  Force(object, shadow);
+  if (IsScalar(object)) return;
+  if (IsTensor(object)) {
+    if (!tensors_allowed) throw Break{Reason::unknown_operation, "a tensor in plain Python code"};
+    if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
+    return;
+  }
+  if (PyTuple_Check(object) || PyList_Check(object)) {
+    AdoptElements(object);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+      ForceDeep(PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), tensors_allowed);
+    }
+  } else if (PyDict_Check(object)) {
+    AdoptElements(object);
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), tensors_allowed);
+  } else {
+    if (PyAnySet_Check(object)) AdoptElements(object);
+    Touch(object);
+  }
+}
+
+Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
+  Known* known = Find(container);
+  if (known == nullptr || index < 0 || static_cast<size_t>(index) >= known->items.size()) return Shadow();
+  return known->items[static_cast<size_t>(index)];
+}
+
+void Recorder::AdoptElements(PyObject* container) {
+  Known* known = Find(container);
+  if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
+  known->adopted = true;
+  known->touched = true;
+  bool pinned = known->pinned;
+  SourceId source = known->source;
+  if (pinned) guards_.Identity(source, Here());
+  guards_.Type(source, Here());
+  if (PyTuple_Check(container) || PyList_Check(container)) {
+    guards_.Length(source, Here());
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(container);
+    bool is_tuple = PyTuple_Check(container);
+    std::vector<Shadow> items(is_tuple ? static_cast<size_t>(n) : 0);
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* item = PySequence_Fast_GET_ITEM(container, i);
+      Shadow shadow = FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
+      // A tuple keeps what it holds: its numbers may wait for a decision. A list's are fixed now.
+      if (is_tuple) items[static_cast<size_t>(i)] = shadow;
+      else Force(item, shadow);
+    }
+    if (is_tuple) Find(container)->items = std::move(items);
+  } else if (PyDict_Check(container)) {
+    guards_.Keys(source, Here());
+    Py_ssize_t at = 0, i = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(container, &at, &key, &value)) {
+      if (!IsScalar(key)) {
+        // A key is an object the program can get at (iteration): known by its place.
+        FromSource(guards_.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
+        Touch(key);
+      }
+      Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
+      ++i;
+    }
+  } else if (PyFrozenSet_CheckExact(container)) {
+    guards_.Value(source, Here());
+  } else if (PyAnySet_Check(container)) {
+    throw Break{Reason::set_from_outside, ""};
+  }
+}
+
+void Recorder::MarkMutated(PyObject* object) {
+  if (Known* known = Find(object)) {
+    known->mutated = true;
+    known->mutated_epoch = epoch_;
+  }
+}
+
+void Recorder::Own(PyObject* container) {
+  Known* known = Find(container);
+  if (known == nullptr) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+  if (known->state == Known::State::kSource) {
+    if (guards_.table()[known->source].accessor == Accessor::kDict) {
+      throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
+    }
+    AdoptElements(container);
+    if (!known->mutated) mutated_sources_.push_back(container);
+  }
+  MarkMutated(container);
+}
+
+SourceId Recorder::SourceOf(PyObject* object) {
+  if (IsTensor(object)) {
+    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    return known ? known->source : SourceId();
+  }
+  Known* known = Find(object);
+  return known && known->state == Known::State::kSource ? known->source : SourceId();
+}
+
+void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
+  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+  if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+  if (known->strides_read || (known->metadata_read && !strides)) return;
+  known->metadata_read = true;
+  known->strides_read = strides;
+  TensorRead read;
+  read.sizes = sizes || strides;
+  read.strides = strides;
+  if (known->source.valid()) {
+    guards_.Tensor(known->source, read, Here());
+    return;
+  }
+  std::vector<ValueId> inputs;
+  if (!known->value.valid() || !aten_.SizeCone(known->value, &inputs)) {
+    throw Break{Reason::data_dependent_size, ""};
+  }
+  for (ValueId input : inputs) {
+    SourceId source = aten_.SourceOfInput(input);
+    if (!source.valid()) continue;  // a constant
+    if (number_inputs_.contains(input.raw())) {
+      guards_.Value(source, Here());
+    } else {
+      guards_.Tensor(source, read, Here());
+    }
+  }
+}
+
+void Recorder::ReadAllTensors(PyObject* object, bool strides) {
+  if (object == nullptr) return;
+  if (IsTensor(object)) {
+    ReadTensor(object, true, strides);
+  } else if (PyTuple_Check(object) || PyList_Check(object)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+      ReadAllTensors(PySequence_Fast_GET_ITEM(object, i), strides);
+    }
+  }
+}
+
+Shadow* Recorder::WrittenShadow(PyObject* owner, PyObject* name) {
+  Known* known = Find(owner);
+  if (known == nullptr || !known->written) return nullptr;
+  auto it = known->written->find(name);
+  return it == known->written->end() ? nullptr : &it->second;
+}
+
+void Recorder::SetWritten(PyObject* owner, PyObject* name, Shadow shadow) {
+  Known* known = Find(owner);
+  if (!known->written) known->written = std::make_unique<absl::flat_hash_map<PyObject*, Shadow>>();
+  (*known->written)[name] = shadow;
+}
+
+SourceId Recorder::SourceOrPin(PyObject* object) {
+  SourceId source = SourceOf(object);
+  if (source.valid()) return source;
+  FromSource(guards_.Pinned(object, Py_TYPE(object)->tp_name), object, true);
+  source = SourceOf(object);
+  return source.valid() ? source : guards_.Pinned(object, Py_TYPE(object)->tp_name);
+}
+
+void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
+                         std::vector<Shadow> shadows) {
+  PendingEffect effect;
+  effect.kind = kind;
+  effect.target = Ref<>::New(target);
+  effect.name = name;
+  for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
+  effect.shadows = std::move(shadows);
+  effect.at = Here();
+  effects_.push_back(std::move(effect));
+}
+
+// ---- instructions ---------------------------------------------------------------------------------------------------
+
+void Recorder::StartInstruction() {
+  ++epoch_;
+  mark_.aten = aten_.mark();
+  mark_.guards = guards_.mark();
+  mark_.effects = effects_.size();
+  mark_.offset = frames_.front()->offset;
+  mark_.depth = frames_.front()->depth;
+  mark_.state = AtenRecorder::StateNow();
+  mark_.autocast_nesting = autocast_nesting_;
+}
+
+bool Recorder::expects_frame(FrameState& f) const {
+  const FrameState* caller = frames_.back();
+  const FrameNote* note = static_cast<const FrameNote*>(caller->tracer_data);
+  if (!note->in_event || note->opaque_operation) return false;
+  if (f.function != nullptr && f.function->func_name != nullptr && PyUnicode_Check(f.function->func_name) &&
+      std::strcmp(PyUnicode_AsUTF8(f.function->func_name), "__del__") == 0) {
+    return false;
+  }
+  bool direct = has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function);
+  if (!direct && f.code->co_argcount > 0 && f.nlocalsplus > 0 && f.objects[0] != nullptr &&
+      PyObject_TypeCheck(f.objects[0], Objects().weak_reference)) {
+    return false;  // a weak reference's callback
+  }
+  return true;
+}
+
+void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
+  note.inlined = true;
+  f.traced = true;
+  f.observed = true;
+  if (f.is_generator && f.resumed) {
+    auto it = generators_.find(f.raw);
+    if (it == generators_.end()) {
+      frames_.push_back(&f);
+      throw Break{Reason::foreign_generator, ""};
+    }
+    frames_.push_back(&f);
+    std::copy(it->second.shadows.begin(), it->second.shadows.end(), f.shadows);
+    return;
+  }
+  frames_.push_back(&f);
+  if (has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function)) {
+    note.direct = true;
+    BindPending(f);
+  } else {
+    for (int i = 0; i < f.nlocalsplus; ++i) {
+      if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
+        AdoptResult(f.objects[i]);
+      }
+    }
+  }
+  has_pending_ = false;
+  if (f.code == Objects().module_call_code && f.objects[0] != nullptr) {
+    module_scope_.push_back(f.objects[0]);
+    note.module_scope = true;
+  }
+}
+
+void Recorder::BindPending(FrameState& f) {
+  PyCodeObject* code = f.code;
+  const int argcount = code->co_argcount;
+  const int named = argcount + code->co_kwonlyargcount;
+  const size_t positional = pending_.args.size() - pending_.names.size();
+  const bool has_varargs = code->co_flags & CO_VARARGS;
+  std::vector<bool> given(static_cast<size_t>(named));
+  for (size_t i = 0; i < positional && i < static_cast<size_t>(argcount); ++i) {
+    f.shadows[i] = pending_.shadows[i];
+    given[i] = true;
+  }
+  if (has_varargs && f.objects[named] != nullptr) {
+    Known& known = AddFresh(f.objects[named]);
+    for (size_t i = static_cast<size_t>(argcount); i < positional; ++i) known.items.push_back(pending_.shadows[i]);
+  }
+  PyObject* kwargs = nullptr;
+  if (code->co_flags & CO_VARKEYWORDS) {
+    kwargs = f.objects[named + (has_varargs ? 1 : 0)];
+    if (kwargs != nullptr) AddFresh(kwargs);
+  }
+  for (size_t k = 0; k < pending_.names.size(); ++k) {
+    PyObject* name = pending_.names[k];
+    Shadow shadow = pending_.shadows[positional + k];
+    bool found = false;
+    for (int i = code->co_posonlyargcount; i < named && !found; ++i) {
+      PyObject* parameter = SlotName(code, i);
+      if (parameter == name || PyUnicode_Compare(parameter, name) == 0) {
+        f.shadows[i] = shadow;
+        given[static_cast<size_t>(i)] = true;
+        found = true;
+      }
+    }
+    if (!found) Force(pending_.args[positional + k], shadow);
+  }
+  // Defaults: fixed with the function, but a mutable one is an object that lives on.
+  for (int i = 0; i < named; ++i) {
+    if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
+    PyObject* value = f.objects[i];
+    if (PyCell_Check(value) || IsScalar(value)) continue;
+    AdoptPinned(value, std::string("default ") + PyUnicode_AsUTF8(SlotName(code, i)));
+  }
+}
+
+void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {
+  frames_.pop_back();
+  note.inlined = false;
+  if (note.module_scope) module_scope_.pop_back();
+  FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
+  if (end == FrameEnd::kGenerator) {
+    // The frame moves into the generator object: that is how it is found when it is resumed.
+    auto* generator = reinterpret_cast<PyGenObject*>(value);
+    auto* raw = reinterpret_cast<_PyInterpreterFrame*>(generator->gi_iframe);
+    generators_[raw] = {Ref<>::New(value), std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus)};
+    AddFresh(value, Known::State::kOpaque);
+    caller.returned = value;
+    caller.returned_shadow = Shadow();
+    return;
+  }
+  if (end == FrameEnd::kYielded) {
+    auto it = generators_.find(f.raw);
+    if (it != generators_.end()) {
+      // Locals, and the value stack below the value that was handed out.
+      it->second.shadows.assign(f.shadows, f.shadows + f.nlocalsplus + f.depth);
+    }
+    Force(value, shadow);
+    caller.returned = value;
+    caller.returned_shadow = Shadow();
+    return;
+  }
+  if (end == FrameEnd::kReturned && value != nullptr) {
+    if (!note.direct) {
+      Force(value, shadow);
+      shadow = Shadow();
+    }
+    caller.returned = value;
+    caller.returned_shadow = shadow;
+  }
+}
+
+void Recorder::Raised(FrameState&, FrameNote& note, const Event&) {
+  if (note.expect.kind == Expect::Kind::kTorch && !aten_.pending) {
+    aten_.pending = Break{Reason::exception_from_op, ""};
+  }
+}
+
+void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* result, Shadow* out) {
+  PyObject* globals = f.function->func_globals;
+  if (Shadow* written = WrittenShadow(globals, e.name)) {
+    *out = *written;
+    return;
+  }
+  SourceId dict = guards_.Pinned(globals, "G");
+  if (e.arg == 0) {
+    *out = FromSource(guards_.Child(dict, Accessor::kGlobal, 0, e.name, result), result, true);
+    return;
+  }
+  guards_.Absent(dict, e.name, Here());
+  SourceId builtins = guards_.Pinned(f.function->func_builtins, "B");
+  *out = FromSource(guards_.Child(builtins, Accessor::kBuiltin, 0, e.name, result), result, true);
+}
+
+void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out) {
+  PyObject* cell = f.objects[e.arg];
+  if (Known* known = Find(cell)) {
+    if (!known->items.empty() || known->state == Known::State::kFresh) {
+      *out = known->items.empty() ? Shadow() : known->items[0];
+      return;
+    }
+  }
+  bool is_free = KindOfSlot(f.code, e.arg) == SlotKind::kFree;
+  if (is_base(f)) {
+    SourceId id = guards_.Cell(e.arg, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), result);
+    *out = FromSource(id, result, false);
+    return;
+  }
+  if (!is_free) throw Break{Reason::unknown_operation, "a cell"};
+  int free_index = 0;
+  for (int i = 0; i < e.arg; ++i) free_index += KindOfSlot(f.code, i) == SlotKind::kFree;
+  PyObject* function = reinterpret_cast<PyObject*>(f.function);
+  SourceId source = SourceOf(function);
+  // Without a source it was reached through a class or a constant.
+  if (!source.valid()) source = guards_.Pinned(function, PyUnicode_AsUTF8(f.function->func_name));
+  *out = FromSource(guards_.Child(source, Accessor::kClosure, free_index, nullptr, result), result, true);
+}
+
+void Recorder::StoreDeref(FrameState& f, const Event& e) {
+  PyObject* cell = f.objects[e.arg];
+  Known* known = Find(cell);
+  if (known != nullptr && known->state == Known::State::kFresh) {
+    known->items.assign(1, e.shadows[0]);
+    MarkMutated(cell);
+    return;
+  }
+  if (KindOfSlot(f.code, e.arg) != SlotKind::kFree) {
+    // The entry frame's own variable: the snapshot stores it. From now on the trace knows the content.
+    AddFresh(cell).items.assign(1, e.shadows[0]);
+    base_cells_.push_back(cell);
+    return;
+  }
+  AddEffect(Effect::Kind::kSetCell, cell, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), {e.in[0]}, {e.shadows[0]});
+  Known& own = known != nullptr ? *known : AddFresh(cell, Known::State::kFresh);
+  own.state = Known::State::kFresh;
+  own.items.assign(1, e.shadows[0]);
+}
+
+void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
+  note.expect = Expect();
+  note.returned = nullptr;
+  note.returned_shadow = Shadow();
+  note.nodes_before = node_count();
+  auto tensor_among = [&] {
+    for (int i = 0; i < e.n; ++i) {
+      if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;
+    }
+    return false;
+  };
+  auto torch_operands = [&] {
+    Call call{f, note, nullptr, {}, {}, {}};
+    for (int i = 0; i < e.n; ++i) {
+      call.args.push_back(e.in[i]);
+      call.shadows.push_back(e.shadows[i]);
+    }
+    TorchCall(note, &call, "");
+  };
+  switch (e.op) {
+    case Op::kUnary:
+      if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
+      if (tensor_among()) return torch_operands();
+      if (ScalarNode(note, e)) return;
+      return ForceAll(e);
+    case Op::kBinary:
+      return BinaryNumbers(note, e);
+    case Op::kCompare:
+      return CompareValues(note, e);
+    case Op::kIs:
+      return CompareIdentity(note, e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
+    case Op::kIsNone:
+      return CompareIdentity(note, e.in[0], e.shadows[0], Py_None, Shadow());
+    case Op::kTruth:
+      return TruthOf(note, e.in[0], e.shadows[0]);
+    case Op::kContains:
+      Force(e.in[0], e.shadows[0]);
+      Force(e.in[1], e.shadows[1]);
+      return Contains(note, e.in[1], e.in[0]);
+    case Op::kSubscr:
+      return Subscript(note, e.in[0], e.in[1], e.shadows[1], e.shadows[0]);
+    case Op::kStoreSubscr:
+      return StoreSubscript(note, e.in[1], e.in[2], e.in[0], e.shadows[2], e.shadows[0]);
+    case Op::kDeleteSubscr:
+      return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
+    case Op::kLoadAttr:
+    case Op::kLoadMethod:
+      return LoadAttribute(note, e.in[0], e.shadows[0], e.name);
+    case Op::kStoreAttr:
+      return StoreAttribute(note, e.in[1], e.name, e.in[0], e.shadows[0]);
+    case Op::kDeleteAttr:
+      return DeleteAttribute(note, e.in[0], e.name);
+    case Op::kCall:
+    case Op::kCallEx:
+      if (e.op == Op::kCallEx) {
+        AdoptElements(e.in[1]);
+        if (e.n > 2 && e.in[2] != nullptr) AdoptElements(e.in[2]);
+      }
+      return Invoke(CallOf(*this, f, note, e));
+    case Op::kStoreGlobal: {
+      PyObject* globals = f.function->func_globals;
+      guards_.Pinned(globals, "G");
+      if (Find(globals) == nullptr) AddFresh(globals, Known::State::kOpaque);
+      AddEffect(Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
+      SetWritten(globals, e.name, e.shadows[0]);
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    }
+    case Op::kStoreDeref:
+      note.expect.kind = Expect::Kind::kNothing;
+      return StoreDeref(f, e);
+    case Op::kGetIter: {
+      PyObject* object = e.in[0];
+      Force(object, e.shadows[0]);
+      if (IsTensor(object)) {
+        ReadTensor(object, true, false);
+        return torch_operands();
+      }
+      ForceDeep(object, Shadow(), true);
+      return;
+    }
+    case Op::kForIter: {
+      Known* known = Find(e.in[0]);
+      if (known == nullptr || known->state == Known::State::kSource) {
+        throw Break{Reason::unknown_operation, "an iterator that existed before"};
+      }
+      MarkMutated(e.in[0]);
+      return;
+    }
+    case Op::kUnpack:
+    case Op::kUnpackEx:
+      if (IsTensor(e.in[0])) {
+        ReadTensor(e.in[0], true, false);
+        return torch_operands();
+      }
+      if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
+      return ForceAll(e);
+    case Op::kBuildTuple: {
+      note.expect.kind = Expect::Kind::kItems;
+      note.expect.items.assign(e.shadows, e.shadows + e.n);
+      return;
+    }
+    case Op::kListToTuple:
+    case Op::kMakeFunction:
+      return;
+    case Op::kBuildList:
+    case Op::kBuildSet:
+    case Op::kBuildMap:
+    case Op::kBuildConstKeyMap:
+    case Op::kBuildSlice:
+    case Op::kBuildString:
+      for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      return;
+    case Op::kListAppend:
+    case Op::kSetAdd:
+    case Op::kMapAdd:
+      for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      MarkMutated(e.in[0]);
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    case Op::kListExtend:
+    case Op::kSetUpdate:
+    case Op::kDictUpdate:
+    case Op::kDictMerge:
+      if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
+      ForceDeep(e.in[1], e.shadows[1], true);
+      MarkMutated(e.in[0]);
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    case Op::kFormatValue:
+      ForceDeep(e.in[0], e.shadows[0], false);
+      if (e.n > 1) Force(e.in[1], e.shadows[1]);
+      return;
+    case Op::kGetLen:
+      ForceDeep(e.in[0], e.shadows[0], false);
+      return;
+    case Op::kMatch:
+      for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
+      return;
+    case Op::kExcMatch:
+      return;
+    case Op::kRaise:
+      ForceAll(e);
+      return;
+    case Op::kBeforeWith:
+    case Op::kWithExit:
+      return ForceAll(e);
+    case Op::kYield:
+      if (is_base(f)) throw Break{Reason::generator_or_async, ""};
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    case Op::kAsync:
+      throw Break{Reason::generator_or_async, ""};
+    case Op::kImportName:
+    case Op::kImportFrom:
+    case Op::kImportStar:
+      throw Break{Reason::import_statement, e.name ? PyUnicode_AsUTF8(e.name) : ""};
+    case Op::kDeleteDeref:
+    case Op::kDeleteGlobal:
+    case Op::kStoreName:
+    case Op::kDeleteName:
+      throw Break{Reason::unknown_operation, "a variable is deleted, or a class body runs"};
+    default:
+      throw Break{Reason::unknown_operation, ""};
+  }
+}
+
+Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  switch (e.op) {
+    case Op::kLoadGlobal:
+    case Op::kLoadName: {
+      Shadow out;
+      if (e.op == Op::kLoadName && e.arg == 0) throw Break{Reason::class_statement, ""};
+      Event global = e;
+      if (e.op == Op::kLoadName) global.arg = e.arg - 1;
+      LoadGlobal(f, note, global, result, &out);
+      return out;
+    }
+    case Op::kLoadDeref: {
+      Shadow out;
+      LoadDeref(f, e, result, &out);
+      return out;
+    }
+    case Op::kLoadClosure:
+      if (Find(result) != nullptr) return Shadow();
+      if (is_base(f)) {
+        // A closure over the entry frame's variable: what it holds is known from the entry on.
+        PyObject* content = PyCell_GET(result);
+        Shadow shadow;
+        if (content != nullptr) {
+          shadow = FromSource(guards_.Cell(e.arg, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), content), content, false);
+        }
+        AddFresh(result).items.assign(1, shadow);
+        base_cells_.push_back(result);
+      } else {
+        throw Break{Reason::unknown_operation, "a closure is passed on"};
+      }
+      return Shadow();
+    case Op::kMakeFunction:
+      AddFresh(result, Known::State::kOpaque);
+      return Shadow();
+    case Op::kMakeCell: {
+      // The parameter's shadow goes with its value into the cell.
+      Shadow content = f.shadows[e.arg];
+      AddFresh(result).items.assign(1, content);
+      return Shadow();
+    }
+    default:
+      break;
+  }
+  if (result == nullptr) return Shadow();
+  if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
+    return TorchResult(f, note, e, result);
+  }
+  if (note.returned == result && note.expect.kind == Expect::Kind::kAny) {
+    if (note.returned_shadow.kind == Shadow::Kind::kNone) AdoptResult(result);
+    return note.returned_shadow;
+  }
+  switch (note.expect.kind) {
+    case Expect::Kind::kShadow:
+      return note.expect.shadow;
+    case Expect::Kind::kSource:
+      return FromSource(note.expect.source, result, note.expect.pinned);
+    case Expect::Kind::kItems: {
+      if (PyTuple_GET_SIZE(result) == 0) return Shadow();
+      AddFresh(result).items = note.expect.items;
+      return Shadow();
+    }
+    case Expect::Kind::kPinned:
+      AdoptPinned(result, Py_TYPE(result)->tp_name);
+      return Shadow();
+    case Expect::Kind::kNothing:
+      return Shadow();
+    default:
+      break;
+  }
+  if (e.op == Op::kUnpack || e.op == Op::kUnpackEx) {
+    if (e.op == Op::kUnpack && PyTuple_Check(e.in[0])) {
+      Shadow shadow = ElementShadow(e.in[0], e.arg);
+      if (shadow.kind != Shadow::Kind::kNone) return shadow;
+    }
+    return AdoptResult(result);
+  }
+  if (e.op == Op::kLoadMethod && e.arg == 1) return Shadow();  // a class-level function: fixed with the type
+  if (e.op == Op::kForIter || e.op == Op::kGetIter) return AdoptResult(result);
+  return AdoptResult(result);
+}
+
+Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObject* result) {
+  if (aten_.pending) return Shadow();
+  auto read_arguments = [&](bool strides) {
+    for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], strides);
+  };
+  size_t made = node_count() - note.nodes_before;
+  if (IsTensor(result)) {
+    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(result));
+    if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    bool is_argument = false;
+    for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
+    bool wrote = made > 0 && aten_.graph().nodes.back().op && FactsOf(*aten_.graph().nodes.back().op).writes_inputs;
+    // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
+    if (made == 0 || (is_argument && !wrote)) read_arguments(true);
+    if (e.op == Op::kSubscr) {
+      // The binding leaves out a slice that covers the whole dimension: that is a read of the size.
+      size_t wanted = 0, seen = 0;
+      PyObject* key = e.in[1];
+      auto count = [&](PyObject* item) {
+        wanted += PySlice_Check(item) && !(reinterpret_cast<PySliceObject*>(item)->start == Py_None &&
+                                           reinterpret_cast<PySliceObject*>(item)->stop == Py_None &&
+                                           reinterpret_cast<PySliceObject*>(item)->step == Py_None);
+      };
+      if (PyTuple_Check(key)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) count(PyTuple_GET_ITEM(key, i));
+      } else {
+        count(key);
+      }
+      for (size_t i = note.nodes_before; i < node_count(); ++i) {
+        const Node& node = aten_.graph().nodes[i];
+        seen += node.op && node.op->operator_name().name == "aten::slice";
+      }
+      if (seen < wanted) read_arguments(false);
+    }
+    return Shadow();
+  }
+  if (result == Py_None) return Shadow();
+  if (IsScalar(result)) {
+    // A fact of the arguments that is not their data: data would have been seen as an op.
+    read_arguments(true);
+    return Shadow();
+  }
+  if (PyTuple_Check(result) || PyList_Check(result)) {
+    bool list_op = made == 0;
+    for (size_t i = note.nodes_before; i < node_count(); ++i) {
+      const Node& node = aten_.graph().nodes[i];
+      list_op = list_op || (node.op && FactsOf(*node.op).list_result);
+    }
+    if (list_op) read_arguments(made == 0);
+  }
+  return AdoptResult(result);
+}
+
+Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e) {
+  Call call{f, note, e.in[0], {}, {}, {}};
+  if (e.op == Op::kCall) {
+    for (int i = 1; i < e.n; ++i) {
+      call.args.push_back(e.in[i]);
+      call.shadows.push_back(e.shadows[i]);
+    }
+    if (e.kwnames != nullptr) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.kwnames); ++i) call.names.push_back(PyTuple_GET_ITEM(e.kwnames, i));
+    }
+    return call;
+  }
+  PyObject* args = e.in[1];
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    call.args.push_back(PyTuple_GET_ITEM(args, i));
+    call.shadows.push_back(recorder.ElementShadow(args, i));
+  }
+  if (e.n > 2 && e.in[2] != nullptr) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(e.in[2], &at, &key, &value)) {
+      call.args.push_back(value);
+      call.shadows.push_back(Shadow());
+      call.names.push_back(key);
+    }
+  }
+  return call;
+}
+
+}  // namespace frametap

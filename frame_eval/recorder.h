@@ -1,0 +1,274 @@
+// Recorder: one recording in progress. It is told what the frames of one call do (tracer.h), keeps what is known of the
+// objects they touch, and writes graph, guards, effects and exit.
+//   C1  Every decision of the program rests on a guarded read, a graph value or a constant: a scalar without a shadow is a
+//       constant, an object is known by its source, as made by the trace, or not at all; what is not known ends the segment.
+//   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written) and
+//       found first.
+//   C3  Ending a segment cuts graph, guards and effects back to the start of the entry frame's current instruction; the
+//       objects on its stack are still those of that moment.
+//   C4  Nothing here changes the program: no object is written, no user code is run.
+// Not here: when to record and where to go on (session.h), C callables (callables/), replay (replay.h).
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "frame_eval/aten_recorder.h"
+#include "frame_eval/reasons.h"
+#include "frame_eval/segment.h"
+#include "frame_eval/tracer.h"
+#include "guards/guard_recorder.h"
+
+namespace frametap {
+
+// What is known of an object that has an identity of its own (no scalar, no tensor).
+struct Known {
+  enum class State : uint8_t {
+    kSource,  // existed before; reached at `source`
+    kFresh,   // made by the trace; its content is known
+    kOpaque,  // made by the trace (an iterator, a view …): may be used, cannot be made again
+  };
+  State state = State::kFresh;
+  SourceId source;
+  bool pinned = false;         // every object on the way is known by identity
+  bool touched = false;        // its type or identity is guarded
+  bool adopted = false;        // container: content guarded, elements known
+  uint32_t epoch = 0;          // fresh: when it was made
+  uint32_t mutated_epoch = 0;  // when the trace last changed it
+  bool mutated = false;
+  Ref<> pin;                   // so that the address stays its own
+  std::vector<Shadow> items;   // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
+  std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
+};
+
+// What After shall make of a result; set by Before.
+struct Expect {
+  enum class Kind : uint8_t {
+    kAny,      // a scalar is constant; an object is known, or becomes fresh with its elements
+    kSource,   // the object at `source`
+    kShadow,   // `shadow`
+    kTorch,    // results of recorded ops
+    kItems,    // a fresh tuple whose elements have the shadows `items`
+    kPinned,   // an object that a class or module holds: known by identity
+    kNothing,  // no result, or of no interest
+  };
+  Kind kind = Kind::kAny;
+  SourceId source;
+  bool pinned = false;
+  Shadow shadow;
+  std::vector<Shadow> items;
+};
+
+// The recorder's own part of a frame.
+struct FrameNote {
+  bool inlined = false;       // part of the recording
+  std::unique_ptr<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
+  bool in_event = false;      // between Before and After: frames that come now belong to the recording
+  bool direct = false;        // called by bytecode of the frame below: shadows came with the call
+  bool module_scope = false;  // pushed a module scope
+  Expect expect;
+  // What the last Python frame called from here has returned.
+  PyObject* returned = nullptr;  // compared only, never read
+  Shadow returned_shadow;
+  size_t nodes_before = 0;
+  bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
+  // Entry points, while nothing records:
+  bool at_entry = false;      // the next instruction is an entry point
+  bool skip_one = false;      // the breaking instruction is to run before the next entry
+  int wait_offset = -1;       // the same, once the frame gets there
+};
+
+// An observable change, with the objects themselves: described (as operands) only when the segment is frozen, so that a
+// container stored first and filled later is stored as it is at the end.
+struct PendingEffect {
+  Effect::Kind kind = Effect::Kind::kSetAttr;
+  Ref<> target;
+  std::string name;            // attribute, global, cell or method
+  std::vector<Ref<>> values;   // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
+  std::vector<Shadow> shadows; // beside `values`
+  Position at;
+};
+
+// Operands of a call in the order of its parameters, `self` of a bound method included.
+struct Call {
+  FrameState& f;
+  FrameNote& note;
+  PyObject* callable = nullptr;
+  absl::InlinedVector<PyObject*, 8> args;  // borrowed; keyword values last
+  absl::InlinedVector<Shadow, 8> shadows;
+  absl::InlinedVector<PyObject*, 4> names;  // keyword names
+  size_t positional() const { return args.size() - names.size(); }
+};
+
+class Recorder {
+ public:
+  Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world);
+  ~Recorder();
+
+  // -- events (session.cc); may throw Break --
+  void StartInstruction();  // of the entry frame
+  void Before(FrameState& f, FrameNote& note, const Event& e);
+  Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
+  void Raised(FrameState& f, FrameNote& note, const Event& e);
+  void EnterInlined(FrameState& f, FrameNote& note);
+  void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
+  bool expects_frame(FrameState& f) const;
+  void ClearPending() { has_pending_ = false; }
+  void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
+
+  // -- ends; null with `*why` set if the recording cannot be kept --
+  std::shared_ptr<Segment> FinishReturn(PyObject* value, Shadow shadow, Break* why);
+  std::shared_ptr<Segment> FinishBreak(const Break& reason, Break* why);
+  Position BreakPosition() const;  // innermost frame, user code preferred
+
+  FrameState& base() { return *frames_.front(); }
+  bool is_base(const FrameState& f) const { return &f == frames_.front(); }
+  AtenRecorder& aten() { return aten_; }
+  int base_offset() const { return mark_.offset; }
+  size_t node_count() const { return aten_.graph().nodes.size(); }
+  const std::vector<FrameState*>& frames() const { return frames_; }
+
+  // -- knowledge (also for callables/) --
+  static bool IsScalar(PyObject* object);
+  Known* Find(PyObject* object);
+  Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
+  Shadow FromSource(SourceId id, PyObject* object, bool pinned);
+  Shadow AdoptResult(PyObject* object);           // Expect::kAny
+  void AdoptPinned(PyObject* object, const std::string& text);
+  void Touch(PyObject* object);                   // type or identity of an object known by a source
+  void Force(PyObject* object, Shadow shadow);    // fix the value of a scalar
+  void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
+  void AdoptElements(PyObject* container);        // guard length or keys, make the elements known
+  void Own(PyObject* container);                  // before its first mutation
+  void MarkMutated(PyObject* object);
+  Shadow ElementShadow(PyObject* container, Py_ssize_t index);
+  SourceId SourceOf(PyObject* object);            // of a known object or tensor; invalid if it has none
+  void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
+  void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
+  const Position& Here();
+  GuardRecorder& guards() { return guards_; }
+  void CountAutocastNesting(int change) { autocast_nesting_ += change; }
+  Operand Describe(PyObject* object, Shadow shadow);  // throws Break(escaping_object)
+  ConstId AddConstant(PyObject* object);
+  void AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
+                 std::vector<Shadow> shadows);
+  Shadow* WrittenShadow(PyObject* owner, PyObject* name);  // what the trace has stored there; null if nothing
+  void SetWritten(PyObject* owner, PyObject* name, Shadow shadow);
+  SourceId SourceOrPin(PyObject* object);
+
+  // -- operations shared by opcodes and callables (attributes.cc, calls.cc, containers.cc) --
+  void LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name);
+  void GenericLoad(FrameNote& note, PyObject* owner, PyObject* name);  // object.__getattribute__
+  void StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
+  void DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  bool GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);  // object.__setattr__
+  void Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow);
+  void StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
+                      Shadow value_shadow);
+  void Contains(FrameNote& note, PyObject* container, PyObject* item);
+  void TruthOf(FrameNote& note, PyObject* object, Shadow shadow);
+  void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
+  void Invoke(Call call);                                         // any call, by the tables
+  void ForceAll(const Event& e);
+  void RegisterTensor(PyObject* object, SourceId id);
+
+ private:
+  struct Mark {
+    AtenRecorder::Mark aten;
+    GuardRecorder::Mark guards;
+    size_t effects = 0;
+    int offset = 0;
+    int depth = 0;
+    EagerState state;
+    int autocast_nesting = 0;
+  };
+  struct Pending {  // a Python function that bytecode has just called
+    PyObject* function = nullptr;
+    std::vector<PyObject*> args;
+    std::vector<Shadow> shadows;
+    std::vector<PyObject*> names;
+  };
+  struct Place {  // where the program is: frames innermost first, modules outermost first
+    std::vector<std::pair<PyCodeObject*, int>> stack;
+    std::vector<PyObject*> modules;
+    bool operator==(const Place&) const = default;
+  };
+  struct SavedGenerator {
+    Ref<> generator;
+    std::vector<Shadow> shadows;
+  };
+
+  void RootShadows(FrameState& f);
+  void BindPending(FrameState& f);
+  void InvokePython(Call& call, PyObject* function);
+  void InvokeType(Call& call, PyTypeObject* type);
+  void InvokePartial(Call& call);
+  void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
+  void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
+  void StoreDeref(FrameState& f, const Event& e);
+  void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
+  void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  void BinaryNumbers(FrameNote& note, const Event& e);
+  bool ScalarNode(FrameNote& note, const Event& e);
+  void CompareValues(FrameNote& note, const Event& e);
+  void CompareIdentity(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb);
+  Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
+  Operand DescribeFresh(PyObject* object, const Known& known);
+  Operand DescribeInstance(PyObject* object);
+  Operand ConstantOperand(PyObject* object);
+  void DescribeEffects(SegmentIr* ir);
+  void DescribeFrame(SegmentIr* ir);
+  void DescribeState(SegmentIr* ir);
+  std::shared_ptr<Segment> Freeze(std::shared_ptr<Segment> segment);
+  void Compact(SegmentIr* ir);
+  void GuardAgainstAliases();
+  void FixInputSizes(const SegmentIr& ir);
+  uint32_t CurrentPlace();
+  WherePtr WhereOf(const Place& place);
+  std::string ModulePath(PyObject* module);
+  ScalarOp NumberOp(const Event& e) const;
+  ValueId NumberValue(PyObject* object, Shadow shadow);
+
+  Store& store_;
+  std::vector<FrameState*> frames_;  // inlined ones, outermost first
+  GuardRecorder guards_;
+  AtenRecorder aten_;
+  EagerState entry_state_;
+  absl::flat_hash_map<PyObject*, std::unique_ptr<Known>> objects_;
+  absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
+  std::vector<bool> pinned_;         // by SourceId
+  std::vector<PendingEffect> effects_;
+  std::vector<PyObject*> base_cells_;  // the entry frame's own
+  std::vector<Ref<>> constants_;
+  absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
+  std::vector<PyObject*> mutated_sources_;
+  absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
+  absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
+  absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
+  absl::flat_hash_map<PyObject*, int64_t> labels_;  // containers described so far (-1: not finished)
+  std::vector<Ref<>> described_;                    // objects made while describing
+  int64_t next_label_ = 1;
+  bool ends_with_break_ = false;
+  int autocast_nesting_ = 0;
+  std::string entry_text_;
+  std::vector<Place> places_;
+  std::vector<PyObject*> module_scope_;
+  Pending pending_;
+  bool has_pending_ = false;
+  Mark mark_;
+  uint32_t epoch_ = 1;
+
+  friend class Session;
+};
+
+// Shadows and names of the operands of a call event.
+Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e);
+
+}  // namespace frametap

@@ -1,0 +1,299 @@
+#include "frame_eval/reify.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "guards/tensor_door.h"
+
+namespace frametap {
+
+namespace {
+
+bool IsNumberSource(const SegmentIr& ir, SourceId source) {
+  Accessor accessor = ir.sources[source].accessor;
+  return accessor == Accessor::kSize || accessor == Accessor::kStride || accessor == Accessor::kLength;
+}
+
+}  // namespace
+
+Reifier::Reifier(const Segment& segment) : segment_(segment) {
+  sources_.reserve(segment.operand_sources.size());
+  for (SourceId source : segment.operand_sources) {
+    sources_.push_back(IsNumberSource(segment.ir, source)
+                           ? Ref<>::Steal(PyLong_FromLongLong(segment.guards->Number(source)))
+                           : Ref<>::New(segment.guards->Object(source)));
+  }
+}
+
+Ref<> Reifier::FromValue(ValueId id) {
+  const std::vector<ValueId>& ids = segment_.ir.graph.outputs;
+  const c10::IValue& value = outputs_[static_cast<size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin())];
+  if (value.isTensor()) return Ref<>::Steal(WrapTensor(value.toTensor()));
+  if (value.isInt()) return Ref<>::Steal(PyLong_FromLongLong(value.toInt()));
+  if (value.isDouble()) return Ref<>::Steal(PyFloat_FromDouble(value.toDouble()));
+  if (value.isBool()) return Ref<>::New(value.toBool() ? Py_True : Py_False);
+  if (value.isNone()) return Ref<>::New(Py_None);
+  PyErr_SetString(PyExc_SystemError, "frametap: a graph gave a value of an unknown kind");
+  return Ref<>();
+}
+
+bool Reifier::Fill(const Operand& operand, size_t first, std::vector<Ref<>>* items) {
+  for (size_t i = first; i < operand.items.size(); ++i) {
+    items->push_back(Make(operand.items[i]));
+    if (!items->back() && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+Ref<> Reifier::MakeNew(const Operand& operand) {
+  auto* type = reinterpret_cast<PyTypeObject*>(segment_.constants[operand.constant.raw()].get());
+  std::vector<Ref<>> items;
+  if (!Fill(operand, 0, &items)) return Ref<>();
+  Ref<> object;
+  Ref<> none = Ref<>::Steal(PyTuple_New(0));
+  switch (static_cast<NewKind>(operand.index)) {
+    case NewKind::kFunction: {
+      object = Ref<>::Steal(PyFunction_NewWithQualName(items[0].get(), items[1].get(), items[2].get()));
+      if (!object) return object;
+      bool ok = PyFunction_SetDefaults(object.get(), items[3].get()) == 0 &&
+                PyFunction_SetKwDefaults(object.get(), items[4].get()) == 0 &&
+                PyFunction_SetClosure(object.get(), items[5].get()) == 0;
+      return ok ? object : Ref<>();
+    }
+    case NewKind::kPartial: {
+      Ref<> args = Ref<>::Steal(PyTuple_New(PyTuple_GET_SIZE(items[1].get()) + 1));
+      PyTuple_SET_ITEM(args.get(), 0, Ref<>(items[0]).Release());
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items[1].get()); ++i) {
+        PyTuple_SET_ITEM(args.get(), i + 1, Ref<>::New(PyTuple_GET_ITEM(items[1].get(), i)).Release());
+      }
+      return Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
+    }
+    case NewKind::kTuple: {
+      if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+        Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));
+        object = Ref<>::Steal(PyTuple_Type.tp_new(type, args.get(), nullptr));
+      } else {
+        object = Ref<>::Steal(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items[0].get()));
+      }
+      break;
+    }
+    case NewKind::kDict: {
+      object = Ref<>::Steal(type->tp_new(type, none.get(), nullptr));
+      if (!object) return object;
+      // The base's own store, past any __setitem__ of the class. An OrderedDict keeps its order beside the table.
+      static PyObject* ordered = [] {
+        Ref<> module = Ref<>::Steal(PyImport_ImportModule("collections"));
+        return PyObject_GetAttrString(module.get(), "OrderedDict");
+      }();
+      bool is_ordered = PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(ordered));
+      auto assign = is_ordered ? reinterpret_cast<PyTypeObject*>(ordered)->tp_as_mapping->mp_ass_subscript
+                               : PyDict_Type.tp_as_mapping->mp_ass_subscript;
+      Py_ssize_t at = 0;
+      PyObject *key, *value;
+      while (PyDict_Next(items[0].get(), &at, &key, &value)) {
+        if (assign(object.get(), key, value) < 0) return Ref<>();
+      }
+      break;
+    }
+    case NewKind::kObject:
+      object = Ref<>::Steal(PyBaseObject_Type.tp_new(type, none.get(), nullptr));
+      break;
+  }
+  if (!object) return object;
+  size_t first = items.size() - operand.names.size();
+  for (size_t i = 0; i < operand.names.size(); ++i) {
+    Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(operand.names[i].c_str()));
+    if (!name || PyObject_GenericSetAttr(object.get(), name.get(), items[first + i].get()) < 0) return Ref<>();
+  }
+  return object;
+}
+
+Ref<> Reifier::Make(const Operand& operand) {
+  Ref<> object;
+  std::vector<Ref<>> items;
+  switch (operand.kind) {
+    case Operand::Kind::kNull:
+      return Ref<>();
+    case Operand::Kind::kValue:
+      return FromValue(operand.value);
+    case Operand::Kind::kConst:
+      return segment_.constants[operand.constant.raw()];
+    case Operand::Kind::kShared:
+      return shared_[operand.index];
+    case Operand::Kind::kSource: {
+      const std::vector<SourceId>& ids = segment_.operand_sources;
+      return sources_[static_cast<size_t>(std::find(ids.begin(), ids.end(), operand.source) - ids.begin())];
+    }
+    case Operand::Kind::kNew:
+      object = MakeNew(operand);
+      break;
+    default:
+      break;
+  }
+  if (operand.kind != Operand::Kind::kNew && !Fill(operand, 0, &items)) return Ref<>();
+  switch (operand.kind) {
+    case Operand::Kind::kTuple:
+    case Operand::Kind::kList: {
+      bool tuple = operand.kind == Operand::Kind::kTuple;
+      auto size = static_cast<Py_ssize_t>(items.size());
+      object = Ref<>::Steal(tuple ? PyTuple_New(size) : PyList_New(size));
+      for (Py_ssize_t i = 0; object && i < size; ++i) {
+        PyObject* item = items[static_cast<size_t>(i)].Release();
+        if (tuple) PyTuple_SET_ITEM(object.get(), i, item);
+        else PyList_SET_ITEM(object.get(), i, item);
+      }
+      break;
+    }
+    case Operand::Kind::kDict:
+      object = Ref<>::Steal(PyDict_New());
+      for (size_t i = 0; object && i + 1 < items.size(); i += 2) {
+        if (PyDict_SetItem(object.get(), items[i].get(), items[i + 1].get()) < 0) return Ref<>();
+      }
+      break;
+    case Operand::Kind::kSet:
+      object = Ref<>::Steal(PySet_New(nullptr));
+      for (const Ref<>& item : items) {
+        if (PySet_Add(object.get(), item.get()) < 0) return Ref<>();
+      }
+      break;
+    case Operand::Kind::kSlice:
+      object = Ref<>::Steal(PySlice_New(items[0].get(), items[1].get(), items[2].get()));
+      break;
+    case Operand::Kind::kMethod:
+      object = Ref<>::Steal(PyMethod_New(items[0].get(), items[1].get()));
+      break;
+    case Operand::Kind::kCell:
+      object = Ref<>::Steal(PyCell_New(items.empty() ? nullptr : items[0].get()));
+      break;
+    case Operand::Kind::kIter: {
+      object = Ref<>::Steal(PyObject_CallObject(items[0].get(), items[1].get()));
+      if (object && items.size() > 2 && items[2].get() != Py_None) {
+        Ref<> done = Ref<>::Steal(PyObject_CallMethod(object.get(), "__setstate__", "O", items[2].get()));
+        if (!done) return Ref<>();
+      }
+      break;
+    }
+    default:
+      break;
+  }
+  if (object && operand.label >= 0) shared_[operand.label] = object;
+  return object;
+}
+
+bool Reifier::Prepare() {
+  for (const Effect& effect : segment_.ir.effects) {
+    Made made;
+    made.target = Make(effect.target);
+    made.key = Make(effect.key);
+    made.value = Make(effect.value);
+    if (PyErr_Occurred()) return false;
+    effects_.push_back(std::move(made));
+  }
+  return true;
+}
+
+bool Reifier::Commit() {
+  for (size_t i = 0; i < effects_.size(); ++i) {
+    const Effect& effect = segment_.ir.effects[i];
+    PyObject* target = effects_[i].target.get();
+    PyObject* key = effects_[i].key.get();
+    PyObject* value = effects_[i].value.get();
+    int status = 0;
+    switch (effect.kind) {
+      case Effect::Kind::kSetAttr:
+      case Effect::Kind::kDelAttr: {
+        Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(effect.name.c_str()));
+        status = PyObject_GenericSetAttr(target, name.get(), value);
+        break;
+      }
+      case Effect::Kind::kSetItem:
+        status = PyObject_SetItem(target, key, value);
+        break;
+      case Effect::Kind::kDelItem:
+        status = PyObject_DelItem(target, key);
+        break;
+      case Effect::Kind::kSetGlobal:
+        status = PyDict_SetItemString(target, effect.name.c_str(), value);
+        break;
+      case Effect::Kind::kSetCell:
+        status = PyCell_Set(target, value);
+        break;
+      case Effect::Kind::kAppend:
+        status = PyList_Append(target, value);
+        break;
+      case Effect::Kind::kExtend:
+      case Effect::Kind::kCall: {
+        Ref<> method = Ref<>::Steal(PyObject_GetAttrString(target, effect.name.c_str()));
+        Ref<> done = method ? Ref<>::Steal(PyObject_CallObject(method.get(), value)) : Ref<>();
+        status = done ? 0 : -1;
+        break;
+      }
+      case Effect::Kind::kState: {
+        long number = PyLong_AsLong(value);
+        if (effect.name == "grad_mode") c10::GradMode::set_enabled(number != 0);
+        if (effect.name == "autocast_cpu") at::autocast::set_autocast_enabled(at::kCPU, number != 0);
+        if (effect.name == "autocast_cache") at::autocast::set_autocast_cache_enabled(number != 0);
+        if (effect.name == "autocast_cpu_dtype") {
+          at::autocast::set_autocast_dtype(at::kCPU, static_cast<at::ScalarType>(number));
+        }
+        for (long n = 0; effect.name == "autocast_nesting" && n < number; ++n) at::autocast::increment_nesting();
+        for (long n = 0; effect.name == "autocast_nesting" && n > number; --n) {
+          if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+        }
+        break;
+      }
+    }
+    if (status < 0) return false;
+  }
+  return true;
+}
+
+bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
+  std::vector<c10::IValue> inputs;
+  inputs.reserve(segment.input_sources.size());
+  *restart = true;
+  for (size_t i = 0; i < segment.input_sources.size(); ++i) {
+    SourceId source = segment.input_sources[i];
+    Type::Kind kind = segment.ir.graph.value(segment.ir.graph.inputs[i]).type.kind;
+    if (IsNumberSource(segment.ir, source)) {
+      inputs.emplace_back(segment.guards->Number(source));
+      continue;
+    }
+    PyObject* object = segment.guards->Object(source);
+    if (kind == Type::Kind::kTensor) {
+      inputs.emplace_back(TensorOf(object));
+    } else if (kind == Type::Kind::kFloat) {
+      inputs.emplace_back(PyFloat_AS_DOUBLE(object));
+    } else {
+      int overflow = 0;
+      int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+      if (overflow != 0) {
+        PyErr_SetString(PyExc_OverflowError, "an int of more than 64 bits");
+        return false;
+      }
+      inputs.emplace_back(number);
+    }
+  }
+  try {
+    std::shared_ptr<Executable> executable = segment.executable;
+    if (executable->releases_gil()) {
+      // The thread's own state goes with it: nothing of Python is touched until the lock is back.
+      struct Unlock {
+        PyThreadState* state = PyEval_SaveThread();
+        ~Unlock() { PyEval_RestoreThread(state); }
+      } unlock;
+      *outputs = executable->Run(std::move(inputs));
+    } else {
+      *outputs = executable->Run(std::move(inputs));
+    }
+    return true;
+  } catch (...) {
+    *restart = segment.restartable;
+    SetPythonErrorFromException();
+    return false;
+  }
+}
+
+}  // namespace frametap

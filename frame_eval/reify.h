@@ -1,0 +1,54 @@
+// Reifier: makes objects of operands, and commits effects, after the graph of a segment has run.
+//   Z1  Everything that can fail is made before the first effect is committed.
+//   Z2  A container that occurs twice is made once (labels).
+#pragma once
+
+#include <Python.h>
+
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "frame_eval/segment.h"
+
+namespace frametap {
+
+// How a kNew operand is made again. items: [content] or the parts named, then one for each of `names`.
+enum class NewKind : int64_t {
+  kObject,    // object.__new__(type), attributes
+  kDict,      // an instance of a dict subclass: content, attributes
+  kTuple,     // an instance of a tuple subclass: content, attributes
+  kFunction,  // code, globals, qualname, defaults, kwdefaults, closure
+  kPartial,   // func, args, keywords
+};
+
+class Reifier {
+ public:
+  // Right after the hit: takes the objects at the sources that operands name, before other threads check the same segment.
+  explicit Reifier(const Segment& segment);
+  void set_outputs(std::vector<c10::IValue> outputs) { outputs_ = std::move(outputs); }  // as segment.ir.graph.outputs
+
+  Ref<> Make(const Operand& operand);  // empty with a Python exception; a kNull operand gives an empty Ref without one
+  bool Prepare();                      // makes all operands of the effects
+  bool Commit();                       // performs the effects in order
+
+ private:
+  Ref<> MakeNew(const Operand& operand);
+  Ref<> FromValue(ValueId id);
+  bool Fill(const Operand& operand, size_t first, std::vector<Ref<>>* items);
+
+  struct Made {
+    Ref<> target, key, value;
+  };
+
+  const Segment& segment_;
+  std::vector<c10::IValue> outputs_;
+  std::vector<Ref<>> sources_;  // as segment.operand_sources
+  absl::flat_hash_map<int64_t, Ref<>> shared_;
+  std::vector<Made> effects_;
+};
+
+// Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it). False with a Python exception set;
+// `*restart` says whether nothing was changed, so that plain Python may run instead.
+bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart);
+
+}  // namespace frametap

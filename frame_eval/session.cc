@@ -1,0 +1,449 @@
+#include "frame_eval/session.h"
+
+#include <cstring>
+
+#include "absl/container/flat_hash_map.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/reify.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+thread_local Session* tls_session = nullptr;
+
+FrameNote& NoteOf(FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data); }
+
+Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
+
+// Code of the standard library has no tensors worth a graph: CPython runs it. (torch and other installed packages have.)
+bool IsLibraryCode(PyCodeObject* code) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) {
+    PyErr_Clear();
+    return true;
+  }
+  if (std::strncmp(file, "<frozen", 7) == 0) return true;
+  static const std::string library = [] {
+    Ref<> os = Ref<>::Steal(PyImport_ImportModule("os"));
+    Ref<> path = os ? Ref<>::Steal(PyObject_GetAttrString(os.get(), "__file__")) : Ref<>();
+    std::string text = path ? PyUnicode_AsUTF8(path.get()) : "";
+    PyErr_Clear();
+    return text.substr(0, text.rfind('/') + 1);
+  }();
+  return !library.empty() && std::strncmp(file, library.c_str(), library.size()) == 0 &&
+         std::strstr(file, "site-packages") == nullptr;
+}
+
+}  // namespace
+
+ErrorClasses& Errors() {
+  static ErrorClasses errors;
+  return errors;
+}
+
+Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), previous_(tls_session) { tls_session = this; }
+
+Session::~Session() {
+  recorder_.reset();
+  tls_session = previous_;
+}
+
+bool Session::Recording() { return tls_session != nullptr && tls_session->recorder_ != nullptr; }
+
+PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  PyObject* result;
+  {
+    HookScope scope(this);
+    result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+  }
+  if (error_value_) {
+    // Even if the program caught it on the way.
+    Py_XDECREF(result);
+    PyErr_SetObject(error_type_.get(), error_value_.get());
+    return nullptr;
+  }
+  return result;
+}
+
+bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
+  if (recorder_ != nullptr) return true;
+  if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
+  if (IsLibraryCode(code)) return false;
+  EntryPoint* entry = store_->Find(code, StartOffset(code));
+  return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->segments.empty() || entry->wait_offset >= 0;
+}
+
+void Session::Enter(FrameState& f) {
+  auto* note = new FrameNote();
+  f.tracer_data = note;
+  f.traced = false;
+  f.observed = false;
+  if (recorder_ == nullptr) {
+    f.observed = !f.is_generator;
+    note->at_entry = f.observed;
+    return;
+  }
+  if (!recorder_->expects_frame(f)) {
+    note->suspended = std::make_unique<AtenPause>();
+    return;
+  }
+  try {
+    recorder_->EnterInlined(f, *note);
+  } catch (const Break& b) {
+    End(b);
+  }
+}
+
+void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
+  std::unique_ptr<FrameNote> note(&NoteOf(f));
+  if (recorder_ != nullptr && note->inlined) {
+    ErrScope keep;
+    if (recorder_->is_base(f)) {
+      if (end == FrameEnd::kReturned) {
+        EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
+        Position at = LineOf(*recorder_);
+        Break why{Reason::internal_error, ""};
+        std::shared_ptr<Segment> segment = recorder_->FinishReturn(value, shadow, &why);
+        ReleaseFrames();
+        recorder_.reset();
+        if (segment != nullptr) Publish(std::move(segment), entry);
+        else Abort(why, at, true);
+      } else {
+        Position at = LineOf(*recorder_);
+        ReleaseFrames();
+        recorder_.reset();
+        bool raised = end == FrameEnd::kRaised;
+        Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
+      }
+    } else {
+      try {
+        recorder_->LeaveInlined(f, *note, end, value, shadow);
+      } catch (const Break& b) {
+        End(b);
+      }
+    }
+  }
+  f.tracer_data = nullptr;
+}
+
+// Frames of an ended recording go on without a tracer's ear; their next instruction is an entry point.
+void Session::ReleaseFrames() {
+  for (FrameState* f : recorder_->frames()) {
+    FrameNote& note = NoteOf(*f);
+    note.inlined = false;
+    note.at_entry = !f->is_generator;
+    f->traced = false;
+    f->observed = true;
+  }
+}
+
+void Session::Abort(const Break& reason, Position at, bool deny) {
+  EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
+  if (deny) ++entry.denials;
+  const ReasonRow& row = RowOf(reason.reason);
+  std::string text = row.text;
+  if (!reason.detail.empty()) text += ": " + reason.detail;
+  store_->Log({LogEntry::Kind::kAbort, at.function, row.name, text, row.advice, at, {}});
+}
+
+void Session::Internal(const char* what) {
+  if (recorder_ == nullptr) return;
+  Position at = LineOf(*recorder_);
+  ReleaseFrames();
+  recorder_.reset();
+  Abort({Reason::internal_error, what}, at, true);
+}
+
+bool Session::Compile(Segment& segment) {
+  std::string problem;
+  try {
+    absl::StatusOr<std::unique_ptr<Executable>> executable = store_->backend().Compile(segment.ir.graph);
+    if (executable.ok()) {
+      segment.executable = std::move(*executable);
+      return true;
+    }
+    problem = std::string(executable.status().message());
+  } catch (...) {
+    SetPythonErrorFromException();
+  }
+  if (PyErr_Occurred()) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+    error_type_ = Ref<>::Steal(type);
+    error_value_ = Ref<>::Steal(value);
+    Py_XDECREF(traceback);
+  } else if (Errors().backend != nullptr) {
+    error_type_ = Ref<>::New(Errors().backend);
+    error_value_ = Ref<>::Steal(PyObject_CallFunction(Errors().backend, "s", problem.c_str()));
+  }
+  return false;
+}
+
+void Session::Publish(std::shared_ptr<Segment> segment, EntryPoint& entry) {
+  segment->entry_offset = entry_offset_;
+  if (!Compile(*segment)) {
+    Abort({Reason::backend_failed, ""}, segment->ir.exit.at, true);
+    return;
+  }
+  segment->ir.name = store_->NextName(segment->ir.function);
+  ++store_->recordings;
+  store_->Log({LogEntry::Kind::kRecorded, segment->ir.name, "", "", "", segment->ir.exit.at, {}});
+  if (segment->ir.exit.kind == Exit::Kind::kResume) {
+    std::string text, advice;
+    for (int i = 0; i <= static_cast<int>(Reason::internal_error); ++i) {
+      const ReasonRow& row = RowOf(static_cast<Reason>(i));
+      if (segment->ir.exit.reason != row.name) continue;
+      text = row.text;
+      advice = row.advice;
+    }
+    if (!segment->ir.exit.detail.empty()) text += ": " + segment->ir.exit.detail;
+    store_->Log({LogEntry::Kind::kBreak, segment->ir.name, segment->ir.exit.reason, text, advice, segment->ir.exit.at, {}});
+  }
+  store_->Publish(std::move(segment));
+}
+
+void Session::End(const Break& reason) {
+  ErrScope keep;
+  EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
+  Position at = LineOf(*recorder_);
+  const ReasonRow& row = RowOf(reason.reason);
+  ReleaseFrames();
+  int offset = recorder_->base_offset();
+  if (store_->options().fullgraph && row.is_break) {
+    std::string text = row.text;
+    if (!reason.detail.empty()) text += " (" + reason.detail + ")";
+    recorder_->Undo();
+    recorder_.reset();
+    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
+    if (Errors().full_graph != nullptr) {
+      std::string where = ToString(at);
+      std::string message = "fullgraph=True, but the graph ends at " + where + " because " + text;
+      if (!at.file.empty()) message += "\n  File \"" + at.file + "\", line " + std::to_string(at.line);
+      error_type_ = Ref<>::New(Errors().full_graph);
+      Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
+      Ref<> facts = Ref<>::Steal(
+          Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice));
+      error_value_ = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
+    }
+    return;
+  }
+  Break why{Reason::internal_error, ""};
+  std::shared_ptr<Segment> segment = row.is_break ? recorder_->FinishBreak(reason, &why) : nullptr;
+  if (!row.is_break) why = reason;
+  recorder_.reset();
+  if (segment == nullptr) {
+    entry.wait_offset = offset;
+    Abort(why, at, true);
+    return;
+  }
+  if (segment->ir.graph.nodes.empty() && segment->ir.effects.empty()) {
+    // Nothing was recorded before the break: the entry point is where the frame goes on after it.
+    entry.wait_offset = offset;
+    std::string text = row.text;
+    if (!reason.detail.empty()) text += ": " + reason.detail;
+    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
+    return;
+  }
+  Publish(std::move(segment), entry);
+}
+
+Tracer::Go Session::AtInstruction(FrameState& f) {
+  FrameNote& note = NoteOf(f);
+  if (error_value_) {
+    PyErr_SetObject(error_type_.get(), error_value_.get());
+    return Go::kRaise;
+  }
+  if (recorder_ != nullptr) {
+    if (note.inlined && recorder_->is_base(f)) {
+      const char* name = InstructionAt(f.code, f.offset).name;
+      if (std::strcmp(name, "PUSH_EXC_INFO") == 0) ++exception_depth_;
+      if (std::strcmp(name, "POP_EXCEPT") == 0 && --exception_depth_ < 0) {
+        // The handler began before the segment: leaving it is the frame's own business.
+        recorder_->StartInstruction();
+        End({Reason::exception_handling, ""});
+        note.at_entry = true;  // of the instruction after this one
+        return Go::kOn;
+      }
+      recorder_->StartInstruction();
+    }
+    return Go::kOn;
+  }
+  if (note.skip_one) {
+    note.skip_one = false;
+    note.at_entry = true;
+    return Go::kOn;
+  }
+  if (note.wait_offset >= 0) {
+    if (f.offset == note.wait_offset) {
+      note.wait_offset = -1;
+      note.at_entry = true;
+    }
+    return Go::kOn;
+  }
+  if (!note.at_entry || f.offset < StartOffset(f.code)) return Go::kOn;
+  note.at_entry = false;
+  return EntryAt(f, note);
+}
+
+Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
+  EntryPoint* entry = store_->Find(f.code, f.offset);
+  if (entry != nullptr) {
+    Roots roots;
+    roots.localsplus = f.objects;
+    roots.nlocalsplus = f.nlocalsplus;
+    roots.stack = f.objects + f.nlocalsplus;
+    roots.depth = f.depth;
+    roots.function = reinterpret_cast<PyObject*>(f.function);
+    for (size_t i = 0; i < entry->segments.size(); ++i) {
+      std::shared_ptr<Segment> segment = entry->segments[i];
+      if (segment->guards->Check(roots) != Verdict::kHit) continue;
+      if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
+      return Replay(f, note, *segment);
+    }
+    if (entry->segments.empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
+      note.wait_offset = entry->wait_offset;
+      return Go::kOn;
+    }
+    if (static_cast<int>(entry->segments.size()) >= store_->options().segment_limit) {
+      if (!entry->limit_told) {
+        entry->limit_told = true;
+        Position at = PositionAt(f.code, f.offset);
+        store_->Log({LogEntry::Kind::kAbort, at.function, "segment_limit",
+                     "this entry point has " + std::to_string(entry->segments.size()) + " segments, the limit",
+                     "raise options={'segment_limit': n}, or make what differs a tensor", at, {}});
+      }
+      return Go::kOn;
+    }
+    if (!entry->segments.empty()) {
+      ++store_->misses;
+      MissReport miss = entry->segments[0]->guards->Explain(roots);
+      store_->Log({LogEntry::Kind::kMiss, entry->segments[0]->ir.name, "", "", "", miss.line, miss});
+    }
+  }
+  Begin(f, note);
+  return Go::kOn;
+}
+
+void Session::Begin(FrameState& f, FrameNote& note) {
+  WorldState world = WorldState::Now();
+  entry_code_ = f.code;
+  entry_offset_ = f.offset;
+  exception_depth_ = 0;
+  if (world.modes_active) return;
+  try {
+    recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
+  } catch (const Break& b) {
+    note.inlined = false;
+    f.traced = false;
+    Abort(b, PositionAt(f.code, f.offset), true);
+  }
+}
+
+Tracer::Go Session::Replay(FrameState& f, FrameNote& note, Segment& segment) {
+  Reifier reifier(segment);
+  std::vector<c10::IValue> outputs;
+  bool restart = false;
+  if (!RunGraph(segment, &outputs, &restart)) {
+    if (!restart) return Go::kRaise;
+    // Nothing has happened yet: plain Python meets the same exception, at the right place.
+    PyErr_Clear();
+    note.wait_offset = -1;
+    return Go::kOn;
+  }
+  reifier.set_outputs(std::move(outputs));
+  ++segment.hits;
+  ++store_->hits;
+  if (!reifier.Prepare()) return Go::kRaise;
+  const Exit& exit = segment.ir.exit;
+  auto replace_stack = [&](std::vector<Ref<>> items) {
+    for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
+    f.depth = static_cast<int>(items.size());
+    for (int i = 0; i < f.depth; ++i) {
+      f.objects[f.nlocalsplus + i] = items[static_cast<size_t>(i)].Release();
+      f.shadows[f.nlocalsplus + i] = Shadow();
+    }
+  };
+  if (exit.kind == Exit::Kind::kReturn) {
+    Ref<> result = reifier.Make(exit.result);
+    if (!result || !reifier.Commit()) return Go::kRaise;
+    replace_stack({});
+    f.result = result.Release();
+    return Go::kReturn;
+  }
+  std::vector<Ref<>> locals, stack;
+  for (const auto& [name, operand] : exit.frame.locals) {
+    locals.push_back(reifier.Make(operand));
+    if (PyErr_Occurred()) return Go::kRaise;
+  }
+  for (const Operand& operand : exit.frame.stack) {
+    stack.push_back(reifier.Make(operand));
+    if (PyErr_Occurred()) return Go::kRaise;
+  }
+  if (!reifier.Commit()) return Go::kRaise;
+  for (size_t i = 0; i < locals.size(); ++i) {
+    PyObject** slot = &f.objects[exit.frame.slots[i]];
+    if (*slot != nullptr && KindOfSlot(f.code, exit.frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
+      PyCell_Set(*slot, locals[i].get());
+      continue;
+    }
+    PyObject* old = *slot;
+    *slot = locals[i].Release();
+    Py_XDECREF(old);
+  }
+  replace_stack(std::move(stack));
+  f.offset = exit.resume_offset;
+  note.skip_one = true;
+  return Go::kReload;
+}
+
+void Session::Before(FrameState& f, const Event& event) {
+  if (recorder_ == nullptr) return;
+  FrameNote& note = NoteOf(f);
+  if (!note.inlined) return;
+  note.in_event = true;
+  note.opaque_operation = false;
+  recorder_->ClearPending();
+  ErrScope keep;
+  try {
+    recorder_->Before(f, note, event);
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+}
+
+Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
+  FrameNote& note = NoteOf(f);
+  note.in_event = false;
+  if (recorder_ == nullptr || !note.inlined) return Shadow();
+  ErrScope keep;
+  try {
+    recorder_->aten().expect_constant = false;
+    if (recorder_->aten().pending) {
+      End(Break(*recorder_->aten().pending));
+      return Shadow();
+    }
+    return recorder_->After(f, note, event, result);
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+  return Shadow();
+}
+
+void Session::Raised(FrameState& f, const Event& event) {
+  FrameNote& note = NoteOf(f);
+  note.in_event = false;
+  if (recorder_ == nullptr || !note.inlined) return;
+  ErrScope keep;
+  recorder_->aten().expect_constant = false;
+  recorder_->Raised(f, note, event);
+  if (recorder_->aten().pending) End(Break(*recorder_->aten().pending));
+}
+
+}  // namespace frametap

@@ -1,0 +1,69 @@
+// Session: one captured call on one thread: decides at every instruction where a segment could begin whether to replay, to
+// record or to leave it to Python.
+//   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
+//   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it (finalisers).
+//   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction is an
+//       entry point.
+// Not here: frame-less replay of whole calls (compiled_function.h).
+#pragma once
+
+#include <Python.h>
+
+#include <memory>
+
+#include "frame_eval/hook.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/segment.h"
+
+namespace frametap {
+
+class Session : public FrameFilter, public Tracer {
+ public:
+  explicit Session(std::shared_ptr<Store> store);
+  ~Session() override;
+
+  // Calls `function` with every Python frame of it seen. A new reference, or null with a Python exception.
+  PyObject* Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+  static bool Recording();  // this thread is recording now
+
+  // FrameFilter
+  bool Wants(PyCodeObject* code, bool is_generator, bool resumed) override;
+  Tracer* tracer() override { return this; }
+
+  // Tracer
+  void Enter(FrameState& f) override;
+  void Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) override;
+  Go AtInstruction(FrameState& f) override;
+  void Before(FrameState& f, const Event& event) override;
+  Shadow After(FrameState& f, const Event& event, PyObject* result) override;
+  void Raised(FrameState& f, const Event& event) override;
+
+ private:
+  Go EntryAt(FrameState& f, FrameNote& note);
+  Go Replay(FrameState& f, FrameNote& note, Segment& segment);
+  void Begin(FrameState& f, FrameNote& note);
+  void End(const Break& reason);                         // the recording ends with a break, or is given up
+  void Publish(std::shared_ptr<Segment> segment, EntryPoint& entry);
+  void Abort(const Break& reason, Position at, bool deny);
+  void Internal(const char* what);
+  bool Compile(Segment& segment);
+  void ReleaseFrames();
+
+  std::shared_ptr<Store> store_;
+  std::unique_ptr<Recorder> recorder_;
+  PyCodeObject* entry_code_ = nullptr;
+  int entry_offset_ = 0;
+  int exception_depth_ = 0;
+  Ref<> error_type_, error_value_;  // raised at the next instruction, and by Run
+  Session* previous_ = nullptr;
+};
+
+// What Python code of frametap raises for these; set at import by the bindings.
+struct ErrorClasses {
+  PyObject* full_graph = nullptr;  // called with (message, reason=, position=, advice=)
+  PyObject* backend = nullptr;     // called with (message)
+};
+ErrorClasses& Errors();
+
+}  // namespace frametap
