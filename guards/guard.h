@@ -17,7 +17,7 @@ namespace frametap {
 
 class Guard {
  public:
-  enum class Kind : uint8_t { kType, kTypeAttr, kIdentity, kValue, kLength, kKeys, kKey, kTensor, kRelation };
+  enum class Kind : uint8_t { kType, kTypeAttr, kIdentity, kValue, kLength, kKeys, kKey, kTensor, kRelation, kClass };
   enum class Scope : uint8_t { kBinding, kContent };
 
   explicit Guard(Kind kind) : kind_(kind) {}

@@ -214,6 +214,12 @@ void GuardRecorder::Type(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why, [&] { return std::make_unique<TypeGuard>(impl_->object(id)); });
 }
 
+void GuardRecorder::Class(PyTypeObject* type, const Position& why) {
+  if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
+  const SourceId id = Pinned(reinterpret_cast<PyObject*>(type), TypeName(type));
+  impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why, [&] { return std::make_unique<ClassGuard>(type); });
+}
+
 void GuardRecorder::Identity(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr) return;
   const Step& step = impl_->steps[id.raw()];

@@ -74,6 +74,8 @@ class GuardRecorder {
   // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder that
   // reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may change.
   void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why);
+  // Attributes of the class itself were read (Model.scale): it and its bases have not changed.
+  void Class(PyTypeObject* type, const Position& why);
   void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
 
   Mark mark() const;

@@ -53,8 +53,7 @@ Type Type::Of(const at::Tensor& tensor) {
   t.kind = Kind::kTensor;
   if (!tensor.defined()) return t;
   // A nested tensor has no sizes to tell.
-  if (tensor.unsafeGetTensorImpl()->key_set().has_any(
-          c10::DispatchKeySet({c10::DispatchKey::NestedTensorCPU, c10::DispatchKey::NestedTensorCUDA}))) {
+  if (tensor.is_nested()) {
     t.kind = Kind::kOpaque;
     return t;
   }

@@ -43,6 +43,23 @@ int TypeGuard::Traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
+bool ClassGuard::Holds(const Reached& at) const {
+  return at.object == reinterpret_cast<PyObject*>(type_.get()) &&
+         ((type_.get()->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 || TypeIsUnchanged(type_.get(), version_));
+}
+
+std::string ClassGuard::Want() const { return absl::StrCat("class ", TypeName(type_.get()), " unchanged"); }
+
+std::string ClassGuard::Why(const Reached& at) const {
+  if (at.object != reinterpret_cast<PyObject*>(type_.get())) return "another class";
+  return absl::StrCat("an attribute of ", TypeName(type_.get()), " or of one of its bases was changed");
+}
+
+int ClassGuard::Traverse(visitproc visit, void* arg) const {
+  Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
+  return 0;
+}
+
 TypeAttrGuard::TypeAttrGuard(PyObject* object, PyObject* name, PyObject* found)
     : TypeGuard(Kind::kTypeAttr, object), name_(Ref<>::New(name)), found_(Ref<>::New(found)) {}
 

@@ -48,4 +48,21 @@ class TypeAttrGuard : public TypeGuard {
   Ref<> found_;
 };
 
+// `class Model unchanged`: the object is a class whose attributes were read; neither it nor a base has changed since.
+class ClassGuard : public Guard {
+ public:
+  explicit ClassGuard(PyTypeObject* type)
+      : Guard(Kind::kClass), type_(Ref<PyTypeObject>::New(type)), version_(TypeVersion(type)) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override;
+  std::string Want() const override;
+  std::string Why(const Reached& at) const override;
+  int Traverse(visitproc visit, void* arg) const override;
+
+ private:
+  Ref<PyTypeObject> type_;
+  uint32_t version_;
+};
+
 }  // namespace frametap
