@@ -41,8 +41,8 @@ absl::Status ToStatus(const std::string& what, py::error_already_set& error) {
   try {
     py::module_ format = py::module_::import("traceback");
     text = py::str(py::str("").attr("join")(format.attr("format_exception_only")(error.type(), error.value())));
-    traceback = py::str(
-        py::str("").attr("join")(format.attr("format_exception")(error.type(), error.value(), error.trace())));
+    traceback =
+        py::str(py::str("").attr("join")(format.attr("format_exception")(error.type(), error.value(), error.trace())));
   } catch (const py::error_already_set&) {
     text = error.what();
   }
@@ -93,10 +93,7 @@ class CallableExecutable : public Executable {
 class CallableBackend : public Backend {
  public:
   CallableBackend(py::object function, std::string name, bool static_shapes, GraphView view)
-      : function_(std::move(function)),
-        name_(std::move(name)),
-        static_shapes_(static_shapes),
-        view_(std::move(view)) {}
+      : function_(std::move(function)), name_(std::move(name)), static_shapes_(static_shapes), view_(std::move(view)) {}
 
   std::string name() const override { return name_; }
 

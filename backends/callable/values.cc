@@ -43,9 +43,7 @@ absl::Status Unexpected(py::handle object, Type::Kind kind) {
       absl::StrCat("a value of kind '", KindName(kind), "' expected, got ", Py_TYPE(object.ptr())->tp_name));
 }
 
-bool IsSequence(py::handle object) {
-  return PyList_CheckExact(object.ptr()) || PyTuple_CheckExact(object.ptr());
-}
+bool IsSequence(py::handle object) { return PyList_CheckExact(object.ptr()) || PyTuple_CheckExact(object.ptr()); }
 
 absl::StatusOr<c10::IValue> TensorList(py::handle object) {
   c10::List<at::Tensor> list;
@@ -81,13 +79,20 @@ absl::StatusOr<c10::IValue> Any(py::handle object) {
 
 const char* KindName(Type::Kind kind) {
   switch (kind) {
-    case Type::Kind::kNone: return "none";
-    case Type::Kind::kTensor: return "tensor";
-    case Type::Kind::kTensorList: return "tensors";
-    case Type::Kind::kInt: return "int";
-    case Type::Kind::kFloat: return "float";
-    case Type::Kind::kBool: return "bool";
-    case Type::Kind::kOpaque: return "opaque";
+    case Type::Kind::kNone:
+      return "none";
+    case Type::Kind::kTensor:
+      return "tensor";
+    case Type::Kind::kTensorList:
+      return "tensors";
+    case Type::Kind::kInt:
+      return "int";
+    case Type::Kind::kFloat:
+      return "float";
+    case Type::Kind::kBool:
+      return "bool";
+    case Type::Kind::kOpaque:
+      return "opaque";
   }
   return "opaque";
 }

@@ -34,8 +34,8 @@ struct CompiledGraph {
 
 std::vector<c10::IValue> GraphInputs(const Graph& graph, const py::sequence& values) {
   if (py::len(values) != graph.inputs.size()) {
-    Throw(absl::InvalidArgumentError(absl::StrCat("the graph takes ", graph.inputs.size(), " inputs, ",
-                                                  py::len(values), " were given")),
+    Throw(absl::InvalidArgumentError(
+              absl::StrCat("the graph takes ", graph.inputs.size(), " inputs, ", py::len(values), " were given")),
           "BackendError");
   }
   std::vector<c10::IValue> inputs;
@@ -86,8 +86,10 @@ void BindBackends(py::module_& m) {
       .def("__repr__", [](const Backend& self) { return absl::StrCat("<frametap.Backend '", self.name(), "'>"); });
   py::class_<CompiledGraph>(m, "Executable", "A compiled graph.")
       .def("run", Run, py::arg("inputs"), "The graph's outputs for these inputs, in order.");
-  m.def("reference_backend", []() -> BackendHandle { return MakeReferenceBackend(); }, "Op by op: the oracle.");
-  m.def("native_backend", []() -> BackendHandle { return MakeNativeBackend(); }, "The planned executor in C++.");
+  m.def(
+      "reference_backend", []() -> BackendHandle { return MakeReferenceBackend(); }, "Op by op: the oracle.");
+  m.def(
+      "native_backend", []() -> BackendHandle { return MakeNativeBackend(); }, "The planned executor in C++.");
   m.def(
       "callable_backend",
       [](py::object function, std::string name, bool static_shapes) -> BackendHandle {

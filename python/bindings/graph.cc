@@ -58,9 +58,12 @@ py::list Views(const GraphPtr& graph, const std::vector<ValueId>& ids) {
 
 py::object ArgObject(const GraphPtr& graph, const Arg& arg, const c10::Type* type) {
   switch (arg.kind) {
-    case Arg::Kind::kValue: return py::cast(ValueView{graph, arg.value});
-    case Arg::Kind::kConst: return ToPython(arg.constant, type);
-    case Arg::Kind::kList: break;
+    case Arg::Kind::kValue:
+      return py::cast(ValueView{graph, arg.value});
+    case Arg::Kind::kConst:
+      return ToPython(arg.constant, type);
+    case Arg::Kind::kList:
+      break;
   }
   py::list out;
   for (const Arg& item : arg.items) out.append(ArgObject(graph, item, nullptr));
@@ -173,8 +176,8 @@ GraphHandle Parse(const std::string& text, const py::sequence& constants, const 
   handle.weights.resize(graph.inputs.size());
   for (auto [name, tensor] : weights) {
     const std::string key = py::cast<std::string>(name);
-    const auto input = std::find_if(graph.inputs.begin(), graph.inputs.end(),
-                                    [&](ValueId id) { return graph.value(id).name == key; });
+    const auto input =
+        std::find_if(graph.inputs.begin(), graph.inputs.end(), [&](ValueId id) { return graph.value(id).name == key; });
     if (input == graph.inputs.end()) {
       Throw(absl::InvalidArgumentError(absl::StrCat("parse_graph: no input is called '", key, "'")), "GraphError");
     }
@@ -207,12 +210,13 @@ void BindValue(py::module_& m) {
                                return self.is_tensor() ? ToPython(c10::IValue(self.type().device)) : py::none();
                              })
       .def_property_readonly("requires_grad", [](const ValueView& self) { return self.type().requires_grad; })
-      .def_property_readonly("node",
-                             [](const ValueView& self) -> py::object {
-                               const NodeId def = self.value().def;
-                               return def.valid() ? py::cast(NodeView{self.graph, def}) : py::none();
-                             },
-                             "The node that defines it; None for inputs and constants.")
+      .def_property_readonly(
+          "node",
+          [](const ValueView& self) -> py::object {
+            const NodeId def = self.value().def;
+            return def.valid() ? py::cast(NodeView{self.graph, def}) : py::none();
+          },
+          "The node that defines it; None for inputs and constants.")
       .def("__eq__",
            [](const ValueView& self, py::object other) {
              if (!py::isinstance<ValueView>(other)) return false;
@@ -229,12 +233,12 @@ void BindValue(py::module_& m) {
 void BindNode(py::module_& m) {
   py::class_<NodeView>(m, "Node", "One op applied to values and constants.")
       .def_property_readonly("op", [](const NodeView& self) { return self.node().op_name(); })
-      .def_property_readonly("is_scalar", [](const NodeView& self) { return self.node().is_scalar(); },
-                             "Arithmetic on Python numbers, not an op of torch.")
+      .def_property_readonly(
+          "is_scalar", [](const NodeView& self) { return self.node().is_scalar(); },
+          "Arithmetic on Python numbers, not an op of torch.")
       .def_property_readonly("args", NodeArgs)
       .def_property_readonly("schema_args", SchemaArgs)
-      .def_property_readonly("outputs",
-                             [](const NodeView& self) { return Views(self.graph, self.node().outputs); })
+      .def_property_readonly("outputs", [](const NodeView& self) { return Views(self.graph, self.node().outputs); })
       .def_property_readonly("writes", Writes, "Whether the op's schema writes to an argument.")
       .def_property_readonly("position", PositionObject)
       .def_property_readonly("stack_trace", StackTrace)
@@ -256,42 +260,44 @@ void BindGraph(py::module_& m) {
   py::class_<GraphHandle>(m, "Graph", "Operators in program order over named values.")
       .def_property_readonly("inputs", [](const GraphHandle& self) { return Views(self.graph, self.graph->inputs); })
       .def_property_readonly("outputs", [](const GraphHandle& self) { return Views(self.graph, self.graph->outputs); })
-      .def_property_readonly("nodes",
-                             [](const GraphHandle& self) {
-                               return ForEachId(self.graph->nodes.size(),
-                                                [&](size_t i) { return NodeView{self.graph, NodeId(i)}; });
-                             })
-      .def_property_readonly("values",
-                             [](const GraphHandle& self) {
-                               return ForEachId(self.graph->values.size(),
-                                                [&](size_t i) { return ValueView{self.graph, ValueId(i)}; });
-                             })
-      .def_property_readonly("constants",
-                             [](const GraphHandle& self) {
-                               py::list out;
-                               for (const auto& [id, tensor] : self.graph->constants) {
-                                 out.append(py::make_tuple(ValueView{self.graph, id}, TensorObject(tensor)));
-                               }
-                               return out;
-                             },
-                             "(value, tensor) for each tensor made from Python data while recording.")
-      .def_property_readonly("weights",
-                             [](const GraphHandle& self) {
-                               return ForEachId(self.graph->inputs.size(), [&](size_t i) {
-                                 return i < self.weights.size() ? TensorObject(self.weights[i]) : py::none();
-                               });
-                             },
-                             "Beside `inputs`: the parameter or buffer that the input reads, or None.")
-      .def_property_readonly("entry_state",
-                             [](const GraphHandle& self) { return StateDict(self.graph->states[0]); })
-      .def("text",
-           [](const GraphHandle& self, bool positions, bool types) {
-             PrintOptions options;
-             options.positions = positions;
-             options.types = types;
-             return Print(*self.graph, options);
-           },
-           py::kw_only(), py::arg("positions") = true, py::arg("types") = true)
+      .def_property_readonly(
+          "nodes",
+          [](const GraphHandle& self) {
+            return ForEachId(self.graph->nodes.size(), [&](size_t i) { return NodeView{self.graph, NodeId(i)}; });
+          })
+      .def_property_readonly(
+          "values",
+          [](const GraphHandle& self) {
+            return ForEachId(self.graph->values.size(), [&](size_t i) { return ValueView{self.graph, ValueId(i)}; });
+          })
+      .def_property_readonly(
+          "constants",
+          [](const GraphHandle& self) {
+            py::list out;
+            for (const auto& [id, tensor] : self.graph->constants) {
+              out.append(py::make_tuple(ValueView{self.graph, id}, TensorObject(tensor)));
+            }
+            return out;
+          },
+          "(value, tensor) for each tensor made from Python data while recording.")
+      .def_property_readonly(
+          "weights",
+          [](const GraphHandle& self) {
+            return ForEachId(self.graph->inputs.size(), [&](size_t i) {
+              return i < self.weights.size() ? TensorObject(self.weights[i]) : py::none();
+            });
+          },
+          "Beside `inputs`: the parameter or buffer that the input reads, or None.")
+      .def_property_readonly("entry_state", [](const GraphHandle& self) { return StateDict(self.graph->states[0]); })
+      .def(
+          "text",
+          [](const GraphHandle& self, bool positions, bool types) {
+            PrintOptions options;
+            options.positions = positions;
+            options.types = types;
+            return Print(*self.graph, options);
+          },
+          py::kw_only(), py::arg("positions") = true, py::arg("types") = true)
       .def("__str__", [](const GraphHandle& self) { return Print(*self.graph); })
       .def("__repr__", [](const GraphHandle& self) {
         return absl::StrCat("<frametap.Graph of ", self.graph->nodes.size(), " nodes, ", self.graph->inputs.size(),
@@ -300,8 +306,9 @@ void BindGraph(py::module_& m) {
   m.def("parse_graph", Parse, py::arg("text"), py::arg("constants") = py::tuple(), py::kw_only(),
         py::arg("weights") = py::dict(),
         "The graph with this text. `constants`: tensors in the text's order; `weights`: input name to tensor.");
-  m.def("verify", [](const GraphHandle& handle) { ThrowIfError(Verify(*handle.graph), "GraphError"); },
-        py::arg("graph"), "Raises GraphError if the graph breaks a rule.");
+  m.def(
+      "verify", [](const GraphHandle& handle) { ThrowIfError(Verify(*handle.graph), "GraphError"); }, py::arg("graph"),
+      "Raises GraphError if the graph breaks a rule.");
 }
 
 }  // namespace frametap
