@@ -36,6 +36,8 @@ void EagerStateScope::Switch(const EagerState& state) {
     }
   }
   if (state.autocast_cpu_dtype != now_.autocast_cpu_dtype) {
+    // The cache does not know for which dtype it cast. Two blocks one after the other, without an op between them.
+    if (state.autocast_cpu && now_.autocast_cpu && !outer_.autocast_cpu) at::autocast::clear_cache();
     at::autocast::set_autocast_dtype(at::kCPU, state.autocast_cpu_dtype);
   }
   if (state.autocast_cache != now_.autocast_cache) at::autocast::set_autocast_cache_enabled(state.autocast_cache);

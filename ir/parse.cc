@@ -59,8 +59,10 @@ std::vector<std::string> NearNames(const std::string& name) {
     std::string dotted = DottedName(other);
     // All overloads of the very op come first.
     const bool overload = dotted.size() > name.size() && dotted[name.size()] == '.' && dotted.compare(0, name.size(), name) == 0;
+    const size_t limit = std::max<size_t>(2, name.size() / 4);
+    if (!overload && (dotted.size() > name.size() + limit || name.size() > dotted.size() + limit)) continue;
     const size_t distance = overload ? 0 : Distance(name, dotted);
-    if (distance <= std::max<size_t>(2, name.size() / 4)) near.emplace_back(distance, std::move(dotted));
+    if (distance <= limit) near.emplace_back(distance, std::move(dotted));
   }
   std::sort(near.begin(), near.end());
   if (near.size() > 4) near.resize(4);

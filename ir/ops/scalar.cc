@@ -34,8 +34,10 @@ int64_t Int(const c10::IValue& v) { return v.isBool() ? int64_t{v.toBool()} : v.
 
 double Float(const c10::IValue& v) { return v.isDouble() ? v.toDouble() : static_cast<double>(Int(v)); }
 
-int64_t Fits(bool overflow, int64_t result) {
-  if (overflow) throw IntOverflow("the result of an integer operation does not fit 64 bits");
+template <class Checked>
+int64_t Exact(Checked operation, int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (operation(a, b, &result)) throw IntOverflow("the result of an integer operation does not fit 64 bits");
   return result;
 }
 
@@ -51,16 +53,15 @@ std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
 }
 
 c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
-  int64_t r = 0;
   switch (op) {
     case ScalarOp::kIntAdd:
-      return Fits(__builtin_add_overflow(Int(a), Int(b), &r), r);
+      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_add_overflow(x, y, r); }, Int(a), Int(b));
     case ScalarOp::kIntSub:
-      return Fits(__builtin_sub_overflow(Int(a), Int(b), &r), r);
+      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_sub_overflow(x, y, r); }, Int(a), Int(b));
     case ScalarOp::kIntMul:
-      return Fits(__builtin_mul_overflow(Int(a), Int(b), &r), r);
+      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_mul_overflow(x, y, r); }, Int(a), Int(b));
     case ScalarOp::kIntNeg:
-      return Fits(__builtin_sub_overflow(int64_t{0}, Int(a), &r), r);
+      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_sub_overflow(x, y, r); }, 0, Int(a));
     case ScalarOp::kFloatAdd:
       return Float(a) + Float(b);
     case ScalarOp::kFloatSub:

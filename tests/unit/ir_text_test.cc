@@ -1,0 +1,396 @@
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/ones.h>
+
+#include <bit>
+#include <limits>
+#include <random>
+
+#include "ir/literal.h"
+#include "ir/text.h"
+
+namespace frametap {
+namespace {
+
+const char* const kGraphs[] = {
+    R"(graph (%x : f32[8, 32], %w : f32[64, 32], %b : f32[64]) {
+  %h : f32[8, 64] = aten.linear(%x, %w, %b)  @ Linear.forward:125:15
+  %0 : f32[] = aten.sum(%h)                  @ step:12:7
+  %1 : bool[] = aten.gt.Scalar(%0, 0)        @ step:12
+  return %h, %1
+}
+)",
+    R"(graph (%x : f32[2, ?]) under {grad_mode(off)} {
+  constant %c0 : f32[3]
+  %0 : f32[3] = aten.lift_fresh(%c0)
+  %1 : f32[2, 3] = aten.add.Tensor(%x, %0, alpha=2)
+  %2 : bf16[2, 3] = aten.to.dtype(%1, bf16, True)
+  %3 : f32[2, 3] = aten._to_copy(%2, dtype=f32, device=cpu, memory_format=preserve)
+  %4 : f32[2, 3] = aten.contiguous(%3, memory_format=channels_last)
+  %5 = aten.zeros([2, 3], dtype=f32, layout=strided, pin_memory=False)
+  %6 = aten.empty.memory_format([2], device=cuda:1)
+  %7 = aten.mul.Tensor(%4, 2.5)
+  return %7, %5, %6
+}
+)",
+    R"(graph (%x : f32[4], %n : int, %k : float) {
+  %values : f32[2], %indices : i64[2] = aten.topk(%x, 2, largest=False)
+  %0 : tensors = aten.split.Tensor(%x, %n)
+  %1 : f32[2] = list.item(%0, 0)
+  %2 : f32[2] = list.item(%0, 1)
+  %3 = aten.cat([%1, %2, %values], -1)  {grad_mode(off), autocast(bf16)}
+  %4 = aten.index.Tensor(%3, [None, %indices])  {inference_mode(on), autocast_cache(off)}  @ f:2:3
+  %5 : int = int.add(%n, 1)
+  %6 : float = float.mul(%k, -0.0)
+  %7 = aten.view(%3, [%5, -1])
+  aten._assert_async(%x)
+  %8 = aten.mul.Tensor(%x, %k)
+  return %4, %6, %7, %8
+}
+)",
+    R"(graph (%x : f32[1, 3, 8, 8]) {
+  %0 = aten.clamp(%x, -inf, inf)
+  %1 = aten.full([2], nan)
+  %2 = aten.full([], complex(1.0, -0.0))
+  %3 = aten.einsum("ij,\"\\\n", [%x])
+  %4 = aten.randn.generator([2], generator=generator(default))
+  %5 = aten.avg_pool2d(%x, [2, 2], count_include_pad=False)
+  %6 = aten.upsample_nearest2d.vec(%x, None, [2.0, 0.1])
+  %7 = aten.add.Tensor(%x, 1e-05)
+  %8 = aten.full([], 1e+30)
+  %9 = aten.convolution(%x, %x, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+}
+)",
+    "graph () {\n}\n",
+};
+
+const char* const kSegments[] = {
+    R"(segment step#0 {
+  entry step:start
+  guard {
+    L.self : type(Model) watched
+      .linear : type(Linear) watched
+        .weight = %w
+        .bias = %b
+      .layers[0].0 : type(Linear)
+      ["mask"] : == 3
+    L.x = %x : tensor f32[*, 32] cpu
+      .size(0) = %n : > 2
+    L.<attr>(".0") : list len 2
+    G.scale : == 2.0
+    torch.nn.Module : same object
+    type(L.x) : class
+      .<closure>[0].keys[1].<default>["x"].<default>[2].__dict__.__self__.len
+    S[0].stride(1) : == 1
+    pinned("<built-in function len>")
+    state : grad_mode(on) autocast(off)
+  }
+  graph (%w : f32[64, 32], %b : f32[64], %x : f32[8, 32], %n : int) {
+    %h : f32[8, 64] = aten.linear(%x, %w, %b)  @ Linear.forward:125:15
+    %0 : f32[] = aten.sum(%h)                  @ step:12:7
+    return %h, %0
+  }
+  exit resume step:12:7 because branch_on_tensor "is_nonzero" {
+    step : self = L.self, x = L.x, h = %h, .0 = iter(L.x)[3] | stack = [%0, null]
+  }
+}
+)",
+    R"(segment f.<locals>.g#1 {
+  entry f.<locals>.g:13:12
+  guard {
+  }
+  graph (%x : f32[2]) {
+    %0 = aten.relu(%x)  @ f.<locals>.<lambda>:15:11
+    return %0
+  }
+  effect { setattr L.self "calls" const 0 "3"  @ step:14:4 }
+  exit return (%0, const 1, [], &1=[%0], {const 2 "'a'": &1, L.y: null}, set{%0,}, slice(null, %0, null),) at g:15
+}
+)",
+    R"(segment a#0 {
+  entry a:start
+  guard {
+    state : grad_mode(on)
+  }
+  graph () {
+  }
+  effect {
+    setitem L.d const 0 "'k'" const 1
+    delitem L.d const 0
+    delattr L.o "x"
+    append L.l null  @ a:1:0
+    setglobal F "counter" const 3
+    setcell C.n const ?
+    state "grad_mode" const 1 "False"
+    call L.d "update" (const 1,)
+  }
+  exit resume a:4 because unknown_callable {
+    a:3 : | stack = [method(L.f, L.s), cell(null), new const 4 "Point"(const 1){"x": null, "y z": L.q}, new const ? "T" #2()]
+  }
+}
+)",
+};
+
+// The one above with `set{%0,}` is how a person might write it; the printer leaves the comma out.
+std::string Canonical(std::string text) {
+  const size_t at = text.find("set{%0,}");
+  if (at != std::string::npos) text.replace(at, 8, "set{%0}");
+  return text;
+}
+
+TEST(TextTest, T1_PrintOfParseIsTheText) {
+  for (const std::string text : kGraphs) {
+    const absl::StatusOr<Graph> graph = ParseGraph(text);
+    ASSERT_TRUE(graph.ok()) << graph.status() << "\n" << text;
+    EXPECT_EQ(Print(*graph), text);
+  }
+  for (const std::string text : kSegments) {
+    const absl::StatusOr<SegmentIr> segment = ParseSegment(text);
+    ASSERT_TRUE(segment.ok()) << segment.status() << "\n" << text;
+    EXPECT_EQ(Print(*segment), Canonical(text));
+  }
+}
+
+TEST(TextTest, T2_ParseOfPrintHasTheSameStructure) {
+  const Graph a = *ParseGraph(kGraphs[2]);
+  const Graph b = *ParseGraph(Print(a));
+  ASSERT_EQ(a.nodes.size(), b.nodes.size());
+  ASSERT_EQ(a.values.size(), b.values.size());
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    EXPECT_EQ(a.values[i].name, b.values[i].name);
+    EXPECT_EQ(a.values[i].type, b.values[i].type);
+    EXPECT_EQ(a.values[i].def, b.values[i].def);
+  }
+  EXPECT_EQ(a.states, b.states);
+  for (size_t i = 0; i < a.nodes.size(); ++i) {
+    EXPECT_EQ(a.nodes[i].op_name(), b.nodes[i].op_name());
+    EXPECT_EQ(a.nodes[i].args.size(), b.nodes[i].args.size());
+    EXPECT_EQ(a.nodes[i].state, b.nodes[i].state);
+  }
+}
+
+TEST(TextTest, T3_VerifyHoldsForWhatParses) {
+  for (const char* text : kGraphs) EXPECT_TRUE(Verify(*ParseGraph(text)).ok());
+  for (const char* text : kSegments) EXPECT_TRUE(Verify(*ParseSegment(text)).ok());
+}
+
+TEST(TextTest, G2_ArgumentsAreCompleteAfterParsing) {
+  const Graph graph = *ParseGraph("graph (%x : f32[2]) {\n %0 = aten.add.Tensor(%x, %x)\n %1 = aten.clamp(%0, max=2)\n}\n");
+  ASSERT_EQ(graph.nodes[0].args.size(), 3u);
+  EXPECT_EQ(graph.nodes[0].args[2].constant.toInt(), 1);
+  EXPECT_TRUE(graph.nodes[1].args[1].constant.isNone());
+  EXPECT_EQ(graph.nodes[1].args[2].constant.toInt(), 2);
+}
+
+TEST(TextTest, ListsHaveTheElementTypeOfTheSchema) {
+  const Graph graph = *ParseGraph(
+      "graph (%x : f32[2]) {\n %0 = aten.view(%x, [1, 2])\n %1 = aten.index.Tensor(%x, [None])\n"
+      " %2 = aten.upsample_nearest2d.vec(%x, None, [2, 1])\n %3 = aten.sum.dim_IntList(%x, [])\n}\n");
+  EXPECT_TRUE(graph.nodes[0].args[1].constant.isIntList());
+  EXPECT_TRUE(graph.nodes[1].args[1].constant.isOptionalTensorList());
+  EXPECT_TRUE(graph.nodes[2].args[2].constant.isDoubleList());
+  EXPECT_TRUE(graph.nodes[3].args[1].constant.isIntList());
+}
+
+TEST(TextTest, L1_FloatsParseToTheSameBits) {
+  std::mt19937_64 random(1);
+  std::vector<double> values = {0.0,
+                                -0.0,
+                                1.0,
+                                0.1,
+                                1e22,
+                                1e-300,
+                                std::numeric_limits<double>::denorm_min(),
+                                std::numeric_limits<double>::max(),
+                                std::numeric_limits<double>::infinity(),
+                                -std::numeric_limits<double>::infinity(),
+                                std::numeric_limits<double>::quiet_NaN(),
+                                -std::numeric_limits<double>::quiet_NaN(),
+                                std::numeric_limits<double>::signaling_NaN()};
+  for (int i = 0; i < 300; ++i) values.push_back(std::bit_cast<double>(static_cast<uint64_t>(random())));
+  for (const double value : values) {
+    const std::string text = "graph () {\n  %0 = aten.full([], " + FloatText(value) + ")\n}\n";
+    const absl::StatusOr<Graph> graph = ParseGraph(text);
+    ASSERT_TRUE(graph.ok()) << graph.status() << text;
+    EXPECT_EQ(std::bit_cast<uint64_t>(graph->nodes[0].args[1].constant.toDouble()), std::bit_cast<uint64_t>(value)) << text;
+    EXPECT_EQ(Print(*graph), text);
+  }
+}
+
+TEST(TextTest, StringsOfAnyBytes) {
+  std::string all;
+  for (int c = 0; c < 256; ++c) all += static_cast<char>(c);
+  for (const std::string& s : {std::string(), std::string("a b"), std::string("h\xc3\xa9\xe2\x82\xac"), all}) {
+    const std::string text = "graph (%x : f32[2]) {\n  %0 = aten.einsum(" + Quoted(s) + ", [%x])\n}\n";
+    const absl::StatusOr<Graph> graph = ParseGraph(text);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(graph->nodes[0].args[0].constant.toStringRef(), s);
+    EXPECT_EQ(Print(*graph), text);
+  }
+}
+
+TEST(TextTest, EveryDtypeHasAName) {
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    EXPECT_EQ(ParseDtype(DtypeName(dtype)), dtype) << DtypeName(dtype);
+  }
+  EXPECT_EQ(ParseDtype("f33"), std::nullopt);
+}
+
+TEST(TextTest, PrintOptions) {
+  PrintOptions bare;
+  bare.positions = false;
+  bare.types = false;
+  const Graph graph = *ParseGraph(kGraphs[0]);
+  EXPECT_EQ(Print(graph, bare),
+            "graph (%x, %w, %b) {\n  %h = aten.linear(%x, %w, %b)\n  %0 = aten.sum(%h)\n  %1 = aten.gt.Scalar(%0, 0)\n"
+            "  return %h, %1\n}\n");
+  SegmentIr segment = *ParseSegment(kSegments[0]);
+  segment.guards[0].why.function = "step";
+  segment.guards[0].why.line = 3;
+  segment.guards[0].why.col = 4;
+  PrintOptions verbose;
+  verbose.guard_lines = true;
+  const std::string text = Print(segment, verbose);
+  EXPECT_NE(text.find("L.self : type(Model) watched  @ step:3:4\n"), std::string::npos) << text;
+  EXPECT_EQ(Print(*ParseSegment(text), verbose), text);
+}
+
+TEST(TextTest, NoTextNoVerify) {
+  Graph graph = *ParseGraph("graph (%x : f32[2]) {\n %0 = aten.mul.Tensor(%x, 2)\n}\n");
+  graph.nodes[0].args[1] = Arg::Const(at::ones({2}));
+  EXPECT_FALSE(Verify(graph).ok());
+  graph.nodes[0].args.pop_back();
+  EXPECT_FALSE(Verify(graph).ok());
+}
+
+TEST(GraphTest, AConstantIsTheGraphsOwn) {
+  Graph graph;
+  const at::Tensor data = at::ones({2});
+  graph.AddConstant("c", data);
+  EXPECT_NE(graph.constants[0].second.data_ptr(), data.data_ptr());
+}
+
+TEST(GraphTest, StatesAreFoundAgain) {
+  Graph graph;
+  EagerState off;
+  off.grad_mode = false;
+  EXPECT_EQ(graph.AddState(EagerState()), StateId(0));
+  EXPECT_EQ(graph.AddState(off), StateId(1));
+  EXPECT_EQ(graph.AddState(off), StateId(1));
+}
+
+TEST(SourceTableTest, S1_EqualSourcesAreOne) {
+  SourceTable table;
+  const SourceId x = table.Add({SourceId(), Accessor::kLocal, 0, "x"});
+  const SourceId w = table.Add({x, Accessor::kAttr, 0, "w"});
+  EXPECT_EQ(table.Add({SourceId(), Accessor::kLocal, 0, "x"}), x);
+  EXPECT_EQ(table.Add({x, Accessor::kAttr, 0, "w"}), w);
+  EXPECT_NE(table.Add({x, Accessor::kModuleAttr, 0, "w"}), w);
+  EXPECT_EQ(table.root(w), x);
+  EXPECT_EQ(table.Name(w), "L.x.w");
+}
+
+struct BadText {
+  const char* text;
+  const char* want;  // begins the message
+};
+
+TEST(MalformedTextTest, ErrorsSayWhereAndWhat) {
+  const BadText cases[] = {
+      {"", "line 1, column 1: expected 'graph'"},
+      {"graph", "line 1, column 6: expected '('"},
+      {"graph (%x : f33[2]) {\n}", "line 1, column 13: 'f33' is no dtype"},
+      {"graph (%x : f32[2, -1]) {\n}", "line 1, column 20: a size is not negative"},
+      {"graph (%x, %x) {\n}", "line 1, column 12: %x is defined twice"},
+      {"graph (%x) {\n  %0 aten.relu(%x)\n}", "line 2, column 6: expected '=' after %0"},
+      {"graph (%x) {\n  %0 = aten.relu(%y)\n}", "line 2, column 18: %y is not defined"},
+      {"graph (%x) {\n  %0 = aten.relu(%0)\n}", "line 2, column 18: %0 is not defined"},
+      {"graph (%x) {\n  %0 = aten.relux(%x)\n}", "line 2, column 8: there is no operator 'aten.relux'; near names: aten.relu"},
+      {"graph (%x) {\n  %0 = aten.add(%x, %x)\n}", "line 2, column 8: there is no operator 'aten.add'; near names: aten.add."},
+      {"graph (%x) {\n  %0 = aten.relu()\n}", "line 2, column 18: aten.relu needs the argument 'self'"},
+      {"graph (%x) {\n  %0 = aten.relu(%x, 1)\n}", "line 2, column 22: aten.relu takes no argument without a name here"},
+      {"graph (%x) {\n  %0 = aten.relu(%x, beta=1)\n}", "line 2, column 22: aten.relu has no argument 'beta'"},
+      {"graph (%x) {\n  %0 = aten.view(%x, 3)\n}", "line 2, column 8: aten.view: argument 'size' wants SymInt[]"},
+      {"graph (%x) {\n  %0 = aten.view(%x, [\"a\"])\n}", "line 2, column 8: aten.view: argument 'size' wants"},
+      {"graph (%x) {\n  %0, %1 = aten.relu(%x)\n}", "line 2, column 3: aten.relu has 1 result, not 2"},
+      {"graph (%x) {\n  %0 = aten.relu(%x) @ f\n}", "line 2, column 24: expected a position"},
+      {"graph (%x) {\n  %0 = aten.relu(%x) {grad(off)}\n}", "line 2, column 23: expected grad_mode"},
+      {"graph (%x) {\n  %0 = aten.full([], 99999999999999999999)\n}", "line 2, column 22: an integer of more than 64 bits"},
+      {"graph (%x) {\n  return %y\n}", "line 2, column 10: %y is not defined"},
+      {"graph (%x) {\n", "line 2, column 1: expected the name of an operator"},
+      {"graph () {\n}\nx", "line 3, column 1: nothing more was expected"},
+  };
+  for (const BadText& c : cases) {
+    const absl::StatusOr<Graph> graph = ParseGraph(c.text);
+    ASSERT_FALSE(graph.ok()) << c.text;
+    EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
+    const std::string message(graph.status().message());
+    EXPECT_EQ(message.substr(0, std::string(c.want).size()), c.want) << c.text;
+  }
+  EXPECT_FALSE(ParseSegment("segment a#0 {\n").ok());
+}
+
+TEST(MalformedTextTest, DeepNestingIsRefused) {
+  const std::string deep = "graph (%x) {\n  %0 = aten.view(%x, " + std::string(100000, '[') + "\n}";
+  EXPECT_FALSE(ParseGraph(deep).ok());
+  const std::string exit = "segment a#0 {\n  entry a:start\n  guard {\n  }\n  graph () {\n  }\n  exit return ";
+  EXPECT_FALSE(ParseSegment(exit + std::string(100000, '(')).ok());
+  std::string types;
+  for (int i = 0; i < 100000; ++i) types += "type(";
+  EXPECT_FALSE(ParseSegment(exit + types).ok());
+}
+
+// Small changes of good texts never crash, and what still parses obeys T1 from its second print on.
+TEST(MalformedTextTest, MutatedTextsAreRefusedOrRight) {
+  std::mt19937 random(7);
+  const std::string spice = "%@{}()[]:=,.\"\\ \n-0e#&?<>_aLf\xc3";
+  size_t parsed = 0;
+  const auto mutate = [&](std::string text) {
+    const size_t changes = 1 + random() % 3;
+    for (size_t k = 0; k < changes && !text.empty(); ++k) {
+      const size_t at = random() % text.size();
+      switch (random() % 4) {
+        case 0:
+          text.erase(at, 1 + random() % 4);
+          break;
+        case 1:
+          text.insert(at, 1, spice[random() % spice.size()]);
+          break;
+        case 2:
+          text[at] = spice[random() % spice.size()];
+          break;
+        default:
+          text.insert(at, text.substr(random() % text.size(), random() % 12));
+      }
+    }
+    return text;
+  };
+  for (int round = 0; round < 1500; ++round) {
+    for (const char* sample : kGraphs) {
+      const std::string text = mutate(sample);
+      const absl::StatusOr<Graph> graph = ParseGraph(text);
+      if (!graph.ok()) continue;
+      ++parsed;
+      const std::string printed = Print(*graph);
+      const absl::StatusOr<Graph> again = ParseGraph(printed);
+      ASSERT_TRUE(again.ok()) << again.status() << "\n" << printed;
+      ASSERT_EQ(Print(*again), printed);
+    }
+    for (const char* sample : kSegments) {
+      const std::string text = mutate(sample);
+      const absl::StatusOr<SegmentIr> segment = ParseSegment(text);
+      if (!segment.ok()) continue;
+      ++parsed;
+      const std::string printed = Print(*segment);
+      const absl::StatusOr<SegmentIr> again = ParseSegment(printed);
+      ASSERT_TRUE(again.ok()) << again.status() << "\n" << text << "\n" << printed;
+      ASSERT_EQ(Print(*again), printed) << text;
+    }
+  }
+  EXPECT_GT(parsed, 500u);
+}
+
+}  // namespace
+}  // namespace frametap
