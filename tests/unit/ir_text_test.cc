@@ -170,6 +170,51 @@ TEST(TextTest, T2_ParseOfPrintHasTheSameStructure) {
   }
 }
 
+// Every operator of the dispatcher, with its defaults and with other arguments.
+TEST(TextTest, T1_EveryOperator) {
+  size_t ops = 0;
+  size_t untold = 0;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op) continue;
+    for (const bool defaults : {true, false}) {
+      Graph graph;
+      Node node;
+      node.op = op;
+      const ValueId x = graph.AddInput("x", Type());
+      for (const c10::Argument& a : op->schema().arguments()) {
+        const c10::Type* real = StripOptional(a.real_type().get());
+        if (defaults && a.default_value()) {
+          node.args.push_back(Arg::Const(*a.default_value()));
+        } else if (real->kind() == c10::TypeKind::ScalarTypeType) {
+          node.args.push_back(Arg::Const(static_cast<int64_t>(c10::ScalarType::BFloat16)));
+        } else if (real->kind() == c10::TypeKind::FloatType) {
+          node.args.push_back(Arg::Const(-1e-7));
+        } else if (real->kind() == c10::TypeKind::DeviceObjType) {
+          node.args.push_back(Arg::Const(c10::Device("cuda:1")));
+        } else if (real->kind() == c10::TypeKind::ListType) {
+          node.args.push_back(Arg::List({Arg::Of(x), Arg::Of(x)}));
+        } else {
+          node.args.push_back(Arg::Of(x));
+        }
+      }
+      for (size_t i = 0; i < op->schema().returns().size(); ++i) node.outputs.push_back(graph.NewValue("", Type()));
+      graph.AddNode(std::move(node));
+      const absl::Status status = Verify(graph);
+      untold += absl::IsUnimplemented(status);
+      if (absl::IsUnimplemented(status)) continue;
+      ASSERT_TRUE(status.ok()) << status << Print(graph);
+      const std::string text = Print(graph);
+      const absl::StatusOr<Graph> again = ParseGraph(text);
+      ASSERT_TRUE(again.ok()) << again.status() << text;
+      ASSERT_EQ(Print(*again), text);
+      ++ops;
+    }
+  }
+  EXPECT_GT(ops, 5000u);
+  EXPECT_LT(untold, 20u);
+}
+
 TEST(TextTest, T3_VerifyHoldsForWhatParses) {
   for (const char* text : kGraphs) EXPECT_TRUE(Verify(*ParseGraph(text)).ok());
   for (const char* text : kSegments) EXPECT_TRUE(Verify(*ParseSegment(text)).ok());
