@@ -34,20 +34,26 @@ class Held {
   py::object object_;
 };
 
-// "TypeError: …" as the message, the traceback as a payload (the key is that of python/bindings/errors.h).
-absl::Status ToStatus(const std::string& what, py::error_already_set& error) {
+// The exception's text as the message, the traceback as a payload (the key is that of python/bindings/errors.h). A
+// BackendError says itself which backend it was.
+absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
   std::string text;
   std::string traceback;
   try {
-    py::module_ format = py::module_::import("traceback");
-    text = py::str(py::str("").attr("join")(format.attr("format_exception_only")(error.type(), error.value())));
-    traceback =
-        py::str(py::str("").attr("join")(format.attr("format_exception")(error.type(), error.value(), error.trace())));
+    if (error.matches(py::module_::import("frametap._errors").attr("BackendError"))) {
+      text = py::str(error.value());
+    } else {
+      const std::string type = py::str(error.type().attr("__name__"));
+      text = absl::StrCat("the backend '", name, "' could not compile a graph: ", type, ": ",
+                          std::string(py::str(error.value())));
+    }
+    py::object lines =
+        py::module_::import("traceback").attr("format_exception")(error.type(), error.value(), error.trace());
+    traceback = py::str(py::str("").attr("join")(lines));
   } catch (const py::error_already_set&) {
     text = error.what();
   }
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  absl::Status status = absl::InternalError(absl::StrCat(what, ": ", text));
+  absl::Status status = absl::InternalError(text);
   if (!traceback.empty()) status.SetPayload("frametap/traceback", absl::Cord(traceback));
   return status;
 }
@@ -121,7 +127,7 @@ class CallableBackend : public Backend {
       }
       return std::make_unique<CallableExecutable>(std::move(program), graph);
     } catch (py::error_already_set& error) {
-      return ToStatus(absl::StrCat("the backend '", name_, "' could not compile a graph"), error);
+      return ToStatus(name_, error);
     }
   }
 

@@ -156,8 +156,14 @@ class Program:
     def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Callable[..., Any]:
         examples = [inputs[i] for i in self._passed]
         module = fx.build(self._graph, numbers)
-        with fx.entry_state(self._graph.entry_state):
-            compiled = self._function(module, examples)
+        try:
+            with fx.entry_state(self._graph.entry_state):
+                compiled = self._function(module, examples)
+        except Exception as error:
+            raise BackendError(
+                f"the backend {self._name!r} could not compile a graph: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         if not callable(compiled):
             raise BackendError(
                 f"the backend {self._name!r} returned {type(compiled).__name__}; "

@@ -202,6 +202,9 @@ def test_a_backend_that_raises_is_named_with_its_traceback():
     ) as e:
         compiled(ONE, faulty, [torch.ones(2)])
     assert "in faulty" in "".join(e.value.__notes__)
+    with pytest.raises(BackendError, match="'faulty' could not compile .*TypeError: cannot") as e:
+        compiled(ONE, faulty).run([torch.ones(2)])
+    assert isinstance(e.value.__cause__, TypeError)
 
 
 def test_exceptions_of_ops_pass_through():
