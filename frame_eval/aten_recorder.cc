@@ -298,7 +298,13 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) {
       if (!value.isTensor() || !value.toTensor().defined()) continue;
       const at::Tensor& tensor = value.toTensor();
-      if (tensor.has_storage()) written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
+      if (tensor.has_storage()) {
+        written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
+        if (before_write && source_storages_.contains(written_storages.back())) {
+          DepthScope scope;
+          before_write(tensor);
+        }
+      }
       KnownTensor* known = Find(tensor);
       if (known == nullptr || !known->source.valid()) continue;
       written.push_back({tensor, tensor.sizes().vec(),

@@ -55,6 +55,7 @@ class AtenRecorder {
   ValueId AddNumberInput(SourceId source, const std::string& name, Type type);
   ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
   std::function<std::string(SourceId)> name_of_source;
+  std::function<void(const at::Tensor&)> before_write;  // memory that existed before is about to be written; may be empty
 
   // Inputs that the sizes of `value` may depend on; false if its size depends on data.
   bool SizeCone(ValueId value, std::vector<ValueId>* inputs);

@@ -252,7 +252,7 @@ PyObject* Repr(PyObject* object) {
 }
 
 PyMemberDef members[] = {
-    {"__wrapped__", T_OBJECT_EX, offsetof(CompiledFunction, function), READONLY, "The function that is captured."},
+    {"_function", T_OBJECT_EX, offsetof(CompiledFunction, function), READONLY, "The function that is captured."},
     {"__self__", T_OBJECT, offsetof(CompiledFunction, self), READONLY, "The instance or module, or None."},
     {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, nullptr},

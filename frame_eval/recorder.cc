@@ -42,7 +42,16 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   base.traced = true;
   RootShadows(base);
   StartInstruction();
+  if (store.options().fullgraph) {
+    undo_ = std::make_unique<UndoLog>();
+    aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
+  }
   aten_.Start();
+}
+
+void Recorder::Undo() {
+  aten_.Stop();
+  if (undo_) undo_->TakeBack();
 }
 
 Recorder::~Recorder() { aten_.Stop(); }
@@ -446,6 +455,7 @@ SourceId Recorder::SourceOrPin(PyObject* object) {
 
 void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                          std::vector<Shadow> shadows) {
+  if (undo_) undo_->Before(kind, target, name);
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);

@@ -22,6 +22,7 @@
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
 #include "frame_eval/tracer.h"
+#include "frame_eval/undo.h"
 #include "guards/guard_recorder.h"
 
 namespace frametap {
@@ -258,6 +259,7 @@ class Recorder {
   bool ends_with_break_ = false;
   int autocast_nesting_ = 0;
   std::string entry_text_;
+  std::unique_ptr<UndoLog> undo_;  // fullgraph only
   std::vector<Place> places_;
   std::vector<PyObject*> module_scope_;
   Pending pending_;

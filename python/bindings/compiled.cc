@@ -22,6 +22,12 @@ struct SegmentHandle {
   std::shared_ptr<Segment> segment;
 };
 
+// Stores alive, for reset() without an argument.
+std::vector<std::weak_ptr<Store>>& Stores() {
+  static auto* stores = new std::vector<std::weak_ptr<Store>>();
+  return *stores;
+}
+
 std::shared_ptr<Store> StoreOfObject(const py::object& object) {
   if (!IsCompiledFunction(object.ptr())) throw py::type_error("not a compiled function");
   return StoreOf(object.ptr());
@@ -37,6 +43,27 @@ py::dict PositionDict(const Position& at) {
   return d;
 }
 
+// The steps of a source from its root: (accessor, key), the key being a name, an index or a dict's own key.
+py::list SourcePath(SourceId id, const Segment& segment) {
+  static const char* const kAccessors[] = {"local",   "cell",    "stack",   "pinned", "function", "attr",  "module_attr", "item",
+                                           "key",     "global",  "builtin", "type",   "dict",     "closure", "default",
+                                           "kw_default", "self", "func",    "size",   "stride",   "length", "grad", "key_at"};
+  std::vector<SourceId> steps;
+  for (; id.valid(); id = segment.ir.sources[id].parent) steps.push_back(id);
+  py::list out;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const Source& source = segment.ir.sources[*step];
+    py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
+    const size_t constant = static_cast<size_t>(source.index);
+    const bool of_pool = source.accessor == Accessor::kKey || source.accessor == Accessor::kPinned;
+    if (of_pool && source.index >= 0 && constant < segment.constants.size()) {
+      key = py::reinterpret_borrow<py::object>(segment.constants[constant].get());
+    }
+    out.append(py::make_tuple(kAccessors[static_cast<int>(source.accessor)], key));
+  }
+  return out;
+}
+
 py::object OperandObject(const Operand& operand, const Segment& segment) {
   py::dict d;
   static const char* const kKinds[] = {"null", "value", "source", "const", "tuple",  "list", "dict",
@@ -46,6 +73,7 @@ py::object OperandObject(const Operand& operand, const Segment& segment) {
   if (operand.kind == Operand::Kind::kSource) {
     const Source& source = segment.ir.sources[operand.source];
     d["source"] = segment.ir.sources.Name(operand.source);
+    d["path"] = SourcePath(operand.source, segment);
     d["local"] = source.accessor == Accessor::kLocal ? py::object(py::str(source.text)) : py::object(py::none());
   }
   if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kNew) {
@@ -90,6 +118,8 @@ void BindCompiled(py::module_& m) {
         options.segment_limit = segment_limit;
         Callee kind = callee == "module" ? Callee::kModule : callee == "method" ? Callee::kBoundMethod : Callee::kFunction;
         auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);
+        std::erase_if(Stores(), [](const std::weak_ptr<Store>& known) { return known.expired(); });
+        Stores().push_back(store);
         PyObject* self_object = self.is_none() ? nullptr : self.ptr();
         PyObject* compiled = NewCompiledFunction(function.ptr(), self_object, kind, std::move(store));
         if (compiled == nullptr) throw py::error_already_set();
@@ -134,6 +164,7 @@ void BindCompiled(py::module_& m) {
                                  py::dict d;
                                  d["name"] = ir.graph.value(ir.graph.inputs[i]).name;
                                  d["source"] = ir.sources.Name(source);
+                                 d["path"] = SourcePath(source, *s.segment);
                                  const Source& root = ir.sources[source];
                                  d["local"] = root.accessor == Accessor::kLocal ? py::object(py::str(root.text))
                                                                                 : py::object(py::none());
@@ -151,6 +182,7 @@ void BindCompiled(py::module_& m) {
                                for (const GuardLine& line : s.segment->ir.guards) {
                                  py::dict d;
                                  d["source"] = s.segment->ir.sources.Name(line.source);
+                                 d["path"] = SourcePath(line.source, *s.segment);
                                  d["predicate"] = line.predicate;
                                  d["position"] = PositionDict(line.why);
                                  out.append(d);
@@ -186,16 +218,25 @@ void BindCompiled(py::module_& m) {
                                  py::dict d;
                                  d["kind"] = kEffectKinds[static_cast<int>(effect.kind)];
                                  d["name"] = effect.name;
+                                 d["target"] = OperandObject(effect.target, *s.segment);
+                                 d["key"] = OperandObject(effect.key, *s.segment);
+                                 d["value"] = OperandObject(effect.value, *s.segment);
                                  d["position"] = PositionDict(effect.at);
                                  d["text"] = Print(effect, s.segment->ir);
                                  out.append(d);
                                }
                                return out;
                              })
-      .def("set_executable", [](SegmentHandle& s, ExecutableHandle& executable) {
-        if (!executable.executable) throw py::value_error("this executable was given away already");
-        s.segment->executable = std::move(executable.executable);
-      });
+      .def(
+          "set_executable",
+          [](SegmentHandle& s, const ExecutableHandle& executable) {
+            const Graph &own = s.segment->ir.graph, &other = *executable.graph;
+            if (own.inputs.size() != other.inputs.size() || own.outputs.size() != other.outputs.size()) {
+              throw py::value_error("the executable's graph has not the segment's inputs and outputs");
+            }
+            s.segment->executable = executable.executable;
+          },
+          py::arg("executable"), "Replays run this executable from now on.");
 
   m.def("segments", [](const py::object& f) {
     std::vector<SegmentHandle> out;
@@ -203,6 +244,11 @@ void BindCompiled(py::module_& m) {
     return out;
   });
   m.def("reset", [](const py::object& f) { StoreOfObject(f)->Reset(); });
+  m.def("reset_all", [] {
+    for (const std::weak_ptr<Store>& known : std::vector<std::weak_ptr<Store>>(Stores())) {
+      if (std::shared_ptr<Store> store = known.lock()) store->Reset();
+    }
+  });
   m.def("counts", [](const py::object& f) {
     std::shared_ptr<Store> store = StoreOfObject(f);
     py::dict d;

@@ -1,0 +1,89 @@
+#include "frame_eval/undo.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+
+#include "frame_eval/aten_recorder.h"
+
+namespace frametap {
+
+UndoLog::UndoLog() {
+  AtenPause pause;
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  random_state_ = at::Tensor(generator.getIntrusivePtr()->get_state());
+}
+
+void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& name) {
+  Step step{kind, Ref<>::New(target), name, Ref<>()};
+  switch (kind) {
+    case Effect::Kind::kSetAttr:
+    case Effect::Kind::kDelAttr: {
+      Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(name.c_str()));
+      PyObject** dict = _PyObject_GetDictPtr(target);
+      PyObject* value = dict && *dict ? PyDict_GetItemWithError(*dict, key.get()) : nullptr;
+      step.old = value ? Ref<>::New(value) : Ref<>();
+      break;
+    }
+    case Effect::Kind::kSetGlobal:
+      step.old = Ref<>::New(PyDict_GetItemString(target, name.c_str()));
+      break;
+    case Effect::Kind::kSetCell:
+      step.old = Ref<>::New(PyCell_GET(target));
+      break;
+    default:
+      if (PyList_Check(target)) step.old = Ref<>::Steal(PyList_GetSlice(target, 0, PyList_GET_SIZE(target)));
+      if (PyDict_Check(target)) step.old = Ref<>::Steal(PyDict_Copy(target));
+      if (PySet_Check(target)) step.old = Ref<>::Steal(PySet_New(target));
+  }
+  PyErr_Clear();
+  steps_.push_back(std::move(step));
+}
+
+void UndoLog::Before(const at::Tensor& written) {
+  at::NoGradGuard no_grad;
+  tensors_.emplace_back(written, written.detach().clone());
+}
+
+void UndoLog::TakeBack() {
+  ErrScope keep;
+  AtenPause pause;
+  for (auto it = steps_.rbegin(); it != steps_.rend(); ++it) {
+    PyObject* target = it->target.get();
+    PyObject* old = it->old.get();
+    switch (it->kind) {
+      case Effect::Kind::kSetAttr:
+      case Effect::Kind::kDelAttr: {
+        Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(it->name.c_str()));
+        PyObject_GenericSetAttr(target, key.get(), old);
+        break;
+      }
+      case Effect::Kind::kSetGlobal:
+        if (old != nullptr) PyDict_SetItemString(target, it->name.c_str(), old);
+        else PyDict_DelItemString(target, it->name.c_str());
+        break;
+      case Effect::Kind::kSetCell:
+        PyCell_Set(target, old);
+        break;
+      default:
+        if (old == nullptr) break;
+        if (PyList_Check(target)) PyList_SetSlice(target, 0, PyList_GET_SIZE(target), old);
+        if (PyDict_Check(target)) {
+          PyDict_Clear(target);
+          PyDict_Update(target, old);
+        }
+        if (PySet_Check(target)) {
+          PySet_Clear(target);
+          _PySet_Update(target, old);
+        }
+    }
+    PyErr_Clear();
+  }
+  at::NoGradGuard no_grad;
+  for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->first.copy_(it->second);
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.getIntrusivePtr()->set_state(*random_state_.unsafeGetTensorImpl());
+}
+
+}  // namespace frametap

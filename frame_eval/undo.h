@@ -1,0 +1,37 @@
+// UndoLog: takes back what a recording under fullgraph=True has done to the program before its graph ended.
+//   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment before it
+//       happens, so there is none.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <Python.h>
+
+#include <string>
+#include <vector>
+
+#include "guards/ref.h"
+#include "ir/segment_ir.h"
+
+namespace frametap {
+
+class UndoLog {
+ public:
+  UndoLog();  // remembers the random state
+  void Before(Effect::Kind kind, PyObject* target, const std::string& name);  // the change has not happened yet
+  void Before(const at::Tensor& written);
+  void TakeBack();
+
+ private:
+  struct Step {
+    Effect::Kind kind;
+    Ref<> target;
+    std::string name;
+    Ref<> old;  // attribute, global or cell content, or a copy of the container; empty: there was none
+  };
+  std::vector<Step> steps_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;  // written, copy
+  at::Tensor random_state_;
+};
+
+}  // namespace frametap

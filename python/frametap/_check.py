@@ -1,0 +1,37 @@
+"""What must hold before the extension is loaded, each with one sentence for the user if it does not."""
+
+from __future__ import annotations
+
+import sys
+
+_TORCH = "2.13"
+
+
+def _fail(sentence: str) -> None:
+    raise ImportError(f"frametap: {sentence}")
+
+
+def capture_possible(problem: str) -> None:
+    """Raises ImportError with `problem` unless it is empty."""
+    if problem:
+        _fail(problem)
+
+
+def _environment() -> None:
+    if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
+        running = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+        _fail(f"this build is for CPython 3.11, not for {running}.")
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"frametap: torch is missing or cannot be loaded; pip install torch=={_TORCH}.0"
+        ) from error
+    if torch.__version__.split(".")[:2] != _TORCH.split("."):
+        _fail(
+            f"this build is for torch {_TORCH}, not for {torch.__version__}; "
+            f"pip install torch=={_TORCH}.0"
+        )
+
+
+_environment()

@@ -1,0 +1,266 @@
+"""``frametap.compile`` and what reads its results.
+
+The compiled object is a C object (``_C.CompiledFunction``); this file decides what it is made of: a
+function, a bound method, or a module, whose compiled form shares the module's own state.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from frametap import _C
+from frametap._callable import resolve_backend
+from frametap._errors import CaptureError, FrametapError
+
+__all__ = ["CompiledModule", "Guard", "compile", "compiled_of", "graph", "guards", "reset", "segments"]
+
+_OPTIONS = {"segment_limit": 64}
+
+
+def compile(  # noqa: A001  (the name users know from torch.compile)
+    f: Any = None,
+    *,
+    backend: Any = "native",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Captures `f` when it is called, and replays what was captured while its guards hold.
+
+    `f`: a function, a bound method, or a ``torch.nn.Module``; without it, a decorator is returned.
+
+    `backend`: ``"native"`` (planned executor, no Python), ``"reference"`` (one op after the other), a
+    name of torch's registry (``"eager"``, ``"aot_eager"``, ``"inductor"`` …), or any function
+    ``(GraphModule, example_inputs) -> callable``.
+
+    `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of going on in Python.
+    `dynamic`: ``False`` guards every size; ``None`` and ``True`` guard those that Python has read.
+    `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
+    `options`: ``segment_limit`` (64), the segments that one entry point may have.
+    `disable`: return `f` itself.
+
+    Raises :class:`FrametapError` for what cannot be called, :class:`BackendError` for an unknown backend.
+    """
+    if f is None:
+        return functools.partial(
+            compile,
+            backend=backend,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            mode=mode,
+            options=options,
+            disable=disable,
+        )
+    if mode not in (None, "default"):
+        raise FrametapError(
+            f"compile: mode={mode!r} is not known; frametap has 'default' only "
+            "(speed is the backend's business: backend='inductor' has modes of its own)"
+        )
+    unknown = set(options or {}) - set(_OPTIONS)
+    if unknown:
+        raise FrametapError(
+            f"compile: unknown option {sorted(unknown)[0]!r}; there is {', '.join(sorted(_OPTIONS))}"
+        )
+    limit = {**_OPTIONS, **(options or {})}["segment_limit"]
+    if not isinstance(limit, int) or limit < 1:
+        raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r}")
+    if isinstance(f, (staticmethod, classmethod)):
+        return type(f)(
+            compile(
+                f.__func__,
+                backend=backend,
+                fullgraph=fullgraph,
+                dynamic=dynamic,
+                options=options,
+                disable=disable,
+            )
+        )
+    if not callable(f):
+        raise FrametapError(
+            f"compile: a function, method or torch.nn.Module expected, got {type(f).__name__} {f!r:.60}"
+        )
+    make = functools.partial(
+        _C.compile_function,
+        backend=resolve_backend(backend),
+        fullgraph=bool(fullgraph),
+        dynamic=dynamic is not False,
+        segment_limit=limit,
+    )
+    if disable:
+        return f
+    if isinstance(f, CompiledModule):
+        f = f._orig_mod
+    if isinstance(f, _C.CompiledFunction):
+        f = f._function if f.__self__ is None else types.MethodType(f._function, f.__self__)
+    if isinstance(f, torch.nn.Module):
+        return _compile_module(f, make)
+    if isinstance(f, types.MethodType):
+        return functools.update_wrapper(make(f.__func__, f.__self__, "method"), f, updated=())
+    if isinstance(f, types.FunctionType):
+        return functools.update_wrapper(make(f, None, "function"), f)
+    if isinstance(f, type):
+        raise FrametapError(
+            f"compile: {f.__name__} is a class; compile its instance, or the method that does the work"
+        )
+    call = getattr(type(f), "__call__", None)
+    if isinstance(call, types.FunctionType):
+        return functools.update_wrapper(make(call, f, "method"), f, updated=())
+    if isinstance(f, functools.partial):
+        def call_partial(*args: Any, **kwargs: Any) -> Any:
+            return f(*args, **kwargs)
+
+        return make(call_partial, None, "function")
+    raise FrametapError(
+        f"compile: {f!r:.60} is implemented in C and has no bytecode to watch; compile the function "
+        "that calls it"
+    )
+
+
+class CompiledModule(torch.nn.Module):
+    """A module that was compiled: it shares the original's attributes, parameters, hooks and mode.
+
+    Its class is a subclass of the original's, so that isinstance, attributes and methods are as before.
+    """
+
+    _orig_mod: torch.nn.Module
+    _frametap: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self)._frametap(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        kind = type(self)
+        return kind._recompile(copy.deepcopy(kind._orig_mod, memo))
+
+    def __reduce__(self) -> Any:
+        # What was captured belongs to this process: the module itself is kept.
+        return (_plain, (type(self)._orig_mod,))
+
+    def __repr__(self) -> str:
+        return f"Compiled({type(self)._orig_mod!r})"
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    return module
+
+
+def _compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> CompiledModule:
+    original = type(module)
+    call = original.__call__
+    compiled = make(call if isinstance(call, types.FunctionType) else torch.nn.Module.__call__, module, "module")
+    kind = type(
+        original.__name__,
+        (CompiledModule, original),
+        {
+            "__module__": original.__module__,
+            "__qualname__": original.__qualname__,
+            "__doc__": original.__doc__,
+            "_orig_mod": _Constant(module),
+            "_frametap": compiled,
+            "_recompile": staticmethod(lambda other: _compile_module(other, make)),
+        },
+    )
+    twin = kind.__new__(kind)
+    # One state for both: parameters, buffers, submodules, hooks, mode.
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    return twin
+
+
+class _Constant:
+    """A class attribute that is an nn.Module (plain ones would be found before `__getattr__`, too)."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self.value
+
+
+def compiled_of(f: Any, caller: str) -> Any:
+    """The ``_C.CompiledFunction`` behind what :func:`compile` returned."""
+    if isinstance(f, CompiledModule):
+        return type(f)._frametap
+    if isinstance(f, types.MethodType) and isinstance(f.__func__, _C.CompiledFunction):
+        return f.__func__
+    if isinstance(f, _C.CompiledFunction):
+        return f
+    inner = getattr(f, "_frametap", None)
+    if isinstance(inner, _C.CompiledFunction):
+        return inner
+    raise FrametapError(
+        f"{caller}: {getattr(f, '__qualname__', type(f).__name__)} was not captured; pass what "
+        "frametap.compile returned"
+    )
+
+
+def segments(f: Any) -> list[_C.Segment]:
+    """The segments captured so far, in the order of their recording; print one to read it."""
+    return _C.segments(compiled_of(f, "segments"))
+
+
+def graph(f: Any) -> _C.Graph:
+    """The graph of a function that was captured whole.
+
+    Raises :class:`CaptureError` if nothing was captured yet, or if there are several segments.
+    """
+    found = segments(f)
+    if len(found) == 1:
+        return found[0].graph
+    if not found:
+        raise CaptureError("graph: nothing was captured yet", advice="call the function once")
+    raise CaptureError(
+        f"graph: there are {len(found)} segments ({', '.join(s.name for s in found)})",
+        advice="take one from frametap.segments(f), or read frametap.explain(f) for the reasons",
+    )
+
+
+class Guard:
+    """One thing that replay checks: `source` must satisfy `predicate`; `position` is the line that read it."""
+
+    __slots__ = ("file", "kind", "line", "position", "predicate", "segment", "source")
+
+    def __init__(self, segment: str, row: dict[str, Any]) -> None:
+        self.segment = segment
+        self.source: str = row["source"]
+        self.predicate: str = row["predicate"]
+        self.kind = self.predicate.split("(", 1)[0].split(" ", 1)[0] if self.predicate else "path"
+        self.position: str = row["position"]["text"]
+        self.file: str = row["position"]["file"]
+        self.line: int = row["position"]["line"]
+
+    def __str__(self) -> str:
+        text = f"{self.source} : {self.predicate}" if self.predicate else self.source
+        return f"{text}  @ {self.position}" if self.line else text
+
+    def __repr__(self) -> str:
+        return f"<Guard {self}>"
+
+
+def guards(f: Any) -> list[Guard]:
+    """What the captured segments rely on, in the order in which it was read."""
+    found = []
+    for segment in segments(f):
+        found += [Guard(segment.name, row) for row in segment.guard_rows if row["predicate"]]
+    return found
+
+
+def reset(f: Any = None) -> None:
+    """Forgets what was captured for `f`; without `f`, for everything that :func:`compile` has made."""
+    if f is not None:
+        _C.reset(compiled_of(f, "reset"))
+        return
+    _C.reset_all()
+
+
+def signature_of(f: Any) -> inspect.Signature:
+    """The signature of what was compiled."""
+    return inspect.signature(compiled_of(f, "signature")._function)

@@ -1,0 +1,149 @@
+"""``frametap.explain``: what was captured, where it ended and why, what missed and why."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field
+from typing import Any
+
+from frametap import _C
+from frametap._compile import compiled_of
+
+__all__ = ["BreakReport", "Explanation", "MissText", "explain"]
+
+
+@dataclass(frozen=True)
+class BreakReport:
+    """Why a segment ended, or why a recording was given up."""
+
+    segment: str
+    reason: str
+    text: str
+    advice: str
+    position: str
+    file: str
+    line: int
+    given_up: bool = False
+
+    @property
+    def source_line(self) -> str:
+        return linecache.getline(self.file, self.line).strip() if self.file else ""
+
+    def __str__(self) -> str:
+        head = "given up" if self.given_up else "break"
+        lines = [f"{head} at {self.position}: {self.text}"]
+        if self.source_line:
+            lines.append(f"    {self.source_line}")
+        lines.append(f"  advice  {self.advice}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MissText:
+    """A call that no segment fitted: the first guard that said no."""
+
+    segment: str
+    source: str
+    want: str
+    got: str
+    why: str
+    position: str
+
+    def __str__(self) -> str:
+        lines = [f"miss {self.segment} at {self.source or '?'}"]
+        if self.want:
+            lines.append(f"  want  {self.want}")
+        if self.got:
+            lines.append(f"  got   {self.got}")
+        if self.why:
+            lines.append(f"  why   {self.why}")
+        if self.position and self.position != "?":
+            lines.append(f"  read  {self.position}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Explanation:
+    """The answer of :func:`explain`; ``str()`` of it is a page to read."""
+
+    name: str
+    segments: list[_C.Segment]
+    breaks: list[BreakReport]
+    aborts: list[BreakReport]
+    miss_texts: list[MissText]
+    recordings: int
+    hits: int
+    misses: int
+    _order: list[str] = field(default_factory=list)
+
+    @property
+    def graph_count(self) -> int:
+        return len(self.segments)
+
+    @property
+    def break_count(self) -> int:
+        return len(self.breaks)
+
+    def __str__(self) -> str:
+        out = [
+            f"{self.name}: {self.graph_count} graph{'s' * (self.graph_count != 1)}, "
+            f"{self.break_count} break{'s' * (self.break_count != 1)}; "
+            f"{self.recordings} recorded, {self.hits} hits, {self.misses} misses"
+        ]
+        for segment in self.segments:
+            nodes = len(segment.graph.nodes)
+            exit = segment.exit
+            end = "returns" if exit["kind"] == "return" else f"resumes at {exit['position']['text']}"
+            count = sum(1 for row in segment.guard_rows if row["predicate"])
+            out.append(
+                f"  {segment.name}: from {segment.entry}, {nodes} op{'s' * (nodes != 1)}, "
+                f"{count} guard{'s' * (count != 1)}, {end}; {segment.hits} hits"
+            )
+        for title, rows in (("breaks", self.breaks), ("given up", self.aborts), ("misses", self.miss_texts)):
+            if rows:
+                out.append(f"{title}:")
+                out += ["  " + line for row in rows for line in str(row).splitlines()]
+        if not self.segments and not self.breaks and not self.aborts:
+            out.append("  nothing was captured yet: call it once")
+        return "\n".join(out)
+
+
+def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """What was captured of `f`, and why it is as it is.
+
+    `f`: what :func:`compile` returned. With arguments, it is called with them first.
+    """
+    compiled = compiled_of(f, "explain")
+    if args or kwargs:
+        f(*args, **kwargs)
+    breaks: list[BreakReport] = []
+    aborts: list[BreakReport] = []
+    misses: list[MissText] = []
+    for row in _C.log(compiled):
+        position = row["position"]
+        if row["kind"] in ("break", "abort"):
+            report = BreakReport(
+                row["segment"],
+                row["reason"],
+                row["text"],
+                row["advice"],
+                position["text"],
+                position["file"],
+                position["line"],
+                row["kind"] == "abort",
+            )
+            known = aborts if row["kind"] == "abort" else breaks
+            if not any(b.position == report.position and b.text == report.text for b in known):
+                known.append(report)
+        elif row["kind"] == "miss":
+            misses.append(
+                MissText(
+                    row["segment"], row["source"], row["want"], row["got"], row["why"], position["text"]
+                )
+            )
+    counts = _C.counts(compiled)
+    target = compiled.__self__ if compiled.__self__ is not None else compiled._function
+    name = getattr(target, "__qualname__", type(target).__name__)
+    return Explanation(
+        name, _C.segments(compiled), breaks, aborts, misses, counts["recordings"], counts["hits"], counts["misses"]
+    )
