@@ -26,12 +26,6 @@ py::object ViewOf(const Graph& graph) {
   return py::cast(std::move(handle));
 }
 
-// An executable with the names and kinds of what goes in and comes out.
-struct CompiledGraph {
-  std::shared_ptr<const Graph> graph;
-  std::shared_ptr<Executable> executable;
-};
-
 std::vector<c10::IValue> GraphInputs(const Graph& graph, const py::sequence& values) {
   if (py::len(values) != graph.inputs.size()) {
     Throw(absl::InvalidArgumentError(
@@ -52,7 +46,7 @@ std::vector<c10::IValue> GraphInputs(const Graph& graph, const py::sequence& val
   return inputs;
 }
 
-py::list Run(const CompiledGraph& self, const py::sequence& values) {
+py::list Run(const ExecutableHandle& self, const py::sequence& values) {
   std::vector<c10::IValue> inputs = GraphInputs(*self.graph, values);
   std::vector<c10::IValue> results;
   if (self.executable->releases_gil()) {
@@ -66,8 +60,8 @@ py::list Run(const CompiledGraph& self, const py::sequence& values) {
   return out;
 }
 
-CompiledGraph Compile(const BackendHandle& backend, const GraphHandle& graph, const py::object& examples) {
-  CompiledGraph out;
+ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph, const py::object& examples) {
+  ExecutableHandle out;
   out.graph = graph.graph;
   absl::StatusOr<std::unique_ptr<Executable>> executable =
       examples.is_none() ? backend->Compile(*graph.graph)
@@ -84,7 +78,7 @@ void BindBackends(py::module_& m) {
       .def_property_readonly("static_sizes", [](const Backend& self) { return self.assumptions().static_sizes; })
       .def_property_readonly("static_strides", [](const Backend& self) { return self.assumptions().static_strides; })
       .def("__repr__", [](const Backend& self) { return absl::StrCat("<frametap.Backend '", self.name(), "'>"); });
-  py::class_<CompiledGraph>(m, "Executable", "A compiled graph.")
+  py::class_<ExecutableHandle>(m, "Executable", "A compiled graph.")
       .def("run", Run, py::arg("inputs"), "The graph's outputs for these inputs, in order.");
   m.def(
       "reference_backend", []() -> BackendHandle { return MakeReferenceBackend(); }, "Op by op: the oracle.");

@@ -16,9 +16,10 @@ struct GraphHandle {
   std::vector<at::Tensor> weights;
 };
 
-// A compiled graph as Python sees it; empty after it was given to a segment.
+// A compiled graph as Python sees it: the executable with the names and kinds of what goes in and comes out.
 struct ExecutableHandle {
-  std::unique_ptr<Executable> executable;
+  std::shared_ptr<const Graph> graph;
+  std::shared_ptr<Executable> executable;
 };
 
 // A backend as Python sees it (shared with the compiled functions that use it).

@@ -106,6 +106,7 @@ void BindQuant(py::module_& m) {
       [](const GraphHandle& graph) {
         auto observation = std::make_shared<quant::Observation>();
         ExecutableHandle executable;
+        executable.graph = graph.graph;
         executable.executable =
             ValueOrThrow(quant::MakeObservingExecutable(*graph.graph, graph.weights, observation), kError);
         return py::make_tuple(py::cast(std::move(executable)), observation);
