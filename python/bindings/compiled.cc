@@ -43,7 +43,7 @@ py::dict PositionDict(const Position& at) {
   return d;
 }
 
-// The steps of a source from its root: (accessor, key), the key being a name, an index or a dict's own key.
+// The steps of a source from its root: (accessor, key), the key being a name, an index or the text of a dict's key.
 py::list SourcePath(SourceId id, const Segment& segment) {
   static const char* const kAccessors[] = {"local",   "cell",    "stack",   "pinned", "function", "attr",  "module_attr", "item",
                                            "key",     "global",  "builtin", "type",   "dict",     "closure", "default",
@@ -54,11 +54,6 @@ py::list SourcePath(SourceId id, const Segment& segment) {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const Source& source = segment.ir.sources[*step];
     py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
-    const size_t constant = static_cast<size_t>(source.index);
-    const bool of_pool = source.accessor == Accessor::kKey || source.accessor == Accessor::kPinned;
-    if (of_pool && source.index >= 0 && constant < segment.constants.size()) {
-      key = py::reinterpret_borrow<py::object>(segment.constants[constant].get());
-    }
     out.append(py::make_tuple(kAccessors[static_cast<int>(source.accessor)], key));
   }
   return out;
