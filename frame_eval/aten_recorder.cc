@@ -132,7 +132,8 @@ std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
   if (known == nullptr) return std::nullopt;
   if (!known->value.valid()) {
     if (!known->source.valid()) return std::nullopt;
-    known->value = graph_.AddInput(UniqueName(name_of_source(known->source)), Type::Of(tensor));
+    // Named after its source at the end: here Python's lock is not held.
+    known->value = graph_.AddInput("input." + std::to_string(inputs_.size()), Type::Of(tensor));
     journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
     inputs_.emplace_back(known->source, known->value);
   }
@@ -148,8 +149,8 @@ SourceId AtenRecorder::SourceOfInput(ValueId id) const {
   return SourceId();
 }
 
-ValueId AtenRecorder::AddNumberInput(SourceId source, const std::string& name, Type type) {
-  ValueId id = graph_.AddInput(UniqueName(name), std::move(type));
+ValueId AtenRecorder::AddNumberInput(SourceId source, Type type) {
+  ValueId id = graph_.AddInput("input." + std::to_string(inputs_.size()), std::move(type));
   inputs_.emplace_back(source, id);
   return id;
 }
@@ -202,7 +203,7 @@ bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs) {
       continue;
     }
     const Node& node = graph_.node(def);
-    if (node.op && FactsOf(*node.op).data_dependent_size) return false;
+    if (node.op && FactsOf(*node.op).data_dependent_size && !IsIndexByNumbers(node)) return false;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return true;
@@ -217,6 +218,18 @@ ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
   it->second.value = id;
   return id;
+}
+
+// x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from what is in them.)
+bool AtenRecorder::IsIndexByNumbers(const Node& node) const {
+  const std::string& name = node.op->operator_name().name;
+  if (name != "aten::index" || node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
+  for (const Arg& index : node.args[1].items) {
+    if (index.kind != Arg::Kind::kValue) continue;
+    c10::ScalarType dtype = graph_.value(index.value).type.dtype;
+    if (dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte) return false;
+  }
+  return true;
 }
 
 // May set `pending`.

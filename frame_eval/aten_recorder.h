@@ -3,7 +3,8 @@
 //   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because the
 //       weak reference keeps the TensorImpl's own memory).
 //   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break.
-//   A3  An op that raises leaves no node.
+//   A3  The fallback runs without Python's lock.
+//   A4  An op that raises leaves no node.
 // Not here: Python objects.
 #pragma once
 
@@ -52,9 +53,8 @@ class AtenRecorder {
   bool IsInput(ValueId id) const;
   SourceId SourceOfInput(ValueId id) const;
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
-  ValueId AddNumberInput(SourceId source, const std::string& name, Type type);
+  ValueId AddNumberInput(SourceId source, Type type);
   ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
-  std::function<std::string(SourceId)> name_of_source;
   std::function<void(const at::Tensor&)> before_write;  // memory that existed before is about to be written; may be empty
 
   // Inputs that the sizes of `value` may depend on; false if its size depends on data.
@@ -77,6 +77,7 @@ class AtenRecorder {
 
  private:
   Arg ArgOf(const c10::IValue& value);
+  bool IsIndexByNumbers(const Node& node) const;
   bool WritesOldMemory(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) const;
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }

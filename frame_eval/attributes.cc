@@ -19,16 +19,16 @@ bool OneOf(const char* name, std::initializer_list<const char*> names) {
   return false;
 }
 
-// The type's own __getattribute__ / __setattr__, or null if it is object's.
-PyObject* Override(PyTypeObject* type, const char* slot, PyObject* generic) {
+// The type's own __getattribute__, __setattr__ or __delattr__, or null if it comes down to object's. (Builtin types repeat
+// object's slot in their dict.)
+PyObject* Override(PyTypeObject* type, const char* slot, void* generic) {
   Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
   PyObject* found = _PyType_Lookup(type, name.get());
-  return found == generic ? nullptr : found;
-}
-
-PyObject* ObjectSlot(const char* slot) {
-  Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
-  return _PyType_Lookup(&PyBaseObject_Type, name.get());
+  if (found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
+      reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == generic) {
+    return nullptr;
+  }
+  return found;
 }
 
 // Borrowed; null if the object has none.
@@ -90,11 +90,10 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
 }
 
 void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
-  static PyObject* generic_get = ObjectSlot("__getattribute__");
   PyTypeObject* type = Py_TYPE(owner);
   note.expect.kind = Expect::Kind::kAny;
   Touch(owner);
-  if (PyObject* override_get = Override(type, "__getattribute__", generic_get)) {
+  if (PyObject* override_get = Override(type, "__getattribute__", reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type || PyMethod_Check(owner)) return;
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
@@ -284,12 +283,11 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
 }
 
 void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
-  static PyObject* generic_set = ObjectSlot("__setattr__");
   note.expect.kind = Expect::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
   if (IsTensor(owner)) throw Break{Reason::tensor_attribute, Text(name)};
   if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-  PyObject* override_set = Override(type, "__setattr__", generic_set);
+  PyObject* override_set = Override(type, "__setattr__", reinterpret_cast<void*>(PyObject_GenericSetAttr));
   if (override_set == nullptr) {
     GenericStore(owner, name, value, shadow);
     return;
@@ -358,11 +356,10 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
 }
 
 void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
-  static PyObject* generic_delete = ObjectSlot("__delattr__");
   note.expect.kind = Expect::Kind::kNothing;
   Known* known = Find(owner);
   if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner) ||
-      Override(Py_TYPE(owner), "__delattr__", generic_delete) != nullptr) {
+      Override(Py_TYPE(owner), "__delattr__", reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
   if (known->state != Known::State::kSource) return MarkMutated(owner);

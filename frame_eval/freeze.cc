@@ -484,10 +484,31 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
   }
 }
 
+// Inputs are named after their sources: `x`, `weight`, `weight.1`.
+void Recorder::NameInputs() {
+  absl::flat_hash_map<std::string, int> counts;
+  const SourceTable& table = guards_.table();
+  for (const auto& [id, value] : aten_.inputs()) {
+    const Source& source = table[id];
+    std::string name;
+    if (source.accessor == Accessor::kStack) name = "stack";
+    if (source.accessor == Accessor::kItem) {
+      name = table[source.parent].text + std::to_string(source.index);
+    }
+    for (char c : source.text) {
+      if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
+    }
+    if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
+    int count = counts[name]++;
+    aten_.graph().value(value).name = count == 0 ? name : name + "." + std::to_string(count);
+  }
+}
+
 std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   SegmentIr& ir = segment->ir;
   FrameState& f = base();
   FixInputSizes(ir);
+  NameInputs();
   GuardAgainstAliases();
   std::vector<std::pair<SourceId, std::string>> inputs;
   for (const auto& [source, value] : aten_.inputs()) inputs.emplace_back(source, aten_.graph().value(value).name);

@@ -22,19 +22,6 @@ bool IsIdentityKind(PyObject* object) {
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()) {
   aten_.where = [this] { return CurrentPlace(); };
-  aten_.name_of_source = [this](SourceId id) {
-    const Source& source = guards_.table()[id];
-    std::string name = source.text;
-    if (source.accessor == Accessor::kItem || source.accessor == Accessor::kStack) {
-      name = (source.accessor == Accessor::kStack ? "s" : "item") + std::to_string(source.index);
-    }
-    std::string clean;
-    for (char c : name) {
-      if (isalnum(static_cast<unsigned char>(c)) || c == '_') clean += c;
-    }
-    if (clean.empty() || isdigit(static_cast<unsigned char>(clean[0]))) clean = "in" + clean;
-    return clean;
-  };
   Position entry = PositionAt(base.code, base.offset);
   entry_text_ = base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
@@ -250,7 +237,11 @@ void Recorder::Touch(PyObject* object) {
     guards_.Identity(known->source, Here());
     known->pinned = true;
     pinned_[known->source.raw()] = true;
-    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object)) return;
+    // The very object of a builtin type has no more to say.
+    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
+        (Py_TYPE(object)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)) {
+      return;
+    }
   }
   guards_.Type(known->source, Here());
 }
@@ -262,7 +253,7 @@ ValueId Recorder::NumberValue(PyObject* object, Shadow shadow) {
   SourceId source{shadow.id};
   guards_.Type(source, Here());
   ValueId value = aten_.AddNumberInput(
-      source, aten_.name_of_source(source), Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
+      source, Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
   number_values_[shadow.id] = value;
   number_inputs_[value.raw()] = source;
   return value;
@@ -612,20 +603,36 @@ void Recorder::Raised(FrameState&, FrameNote& note, const Event&) {
   }
 }
 
+// The dict of a function's globals, named after its module; that of the entry frame is G.
+SourceId Recorder::GlobalsOf(FrameState& f) {
+  PyObject* globals = f.function->func_globals;
+  if (globals == base().function->func_globals) return guards_.Pinned(globals, "G");
+  PyObject* name = PyDict_GetItemString(globals, "__name__");
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* module = name && PyUnicode_Check(name) ? PyDict_GetItemWithError(modules, name) : nullptr;
+  if (module != nullptr && PyModule_CheckExact(module) && PyModule_GetDict(module) == globals) {
+    return guards_.Pinned(module, PyUnicode_AsUTF8(name));
+  }
+  PyErr_Clear();
+  return guards_.Pinned(globals, name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
+}
+
 void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* result, Shadow* out) {
   PyObject* globals = f.function->func_globals;
   if (Shadow* written = WrittenShadow(globals, e.name)) {
     *out = *written;
     return;
   }
-  SourceId dict = guards_.Pinned(globals, "G");
+  SourceId dict = GlobalsOf(f);
   if (e.arg == 0) {
-    *out = FromSource(guards_.Child(dict, Accessor::kGlobal, 0, e.name, result), result, true);
+    bool by_module = PyModule_Check(guards_.seen(dict));
+    Accessor step = by_module ? Accessor::kAttr : Accessor::kGlobal;
+    *out = FromSource(guards_.Child(dict, step, 0, e.name, result), result, true);
     return;
   }
   guards_.Absent(dict, e.name, Here());
   SourceId builtins = guards_.Pinned(f.function->func_builtins, "B");
-  *out = FromSource(guards_.Child(builtins, Accessor::kBuiltin, 0, e.name, result), result, true);
+  *out = FromSource(guards_.Child(builtins, Accessor::kGlobal, 0, e.name, result), result, true);
 }
 
 void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out) {

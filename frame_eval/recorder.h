@@ -209,6 +209,7 @@ class Recorder {
   void InvokePython(Call& call, PyObject* function);
   void InvokeType(Call& call, PyTypeObject* type);
   void InvokePartial(Call& call);
+  SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);
@@ -229,6 +230,7 @@ class Recorder {
   void DescribeState(SegmentIr* ir);
   std::shared_ptr<Segment> Freeze(std::shared_ptr<Segment> segment);
   void Compact(SegmentIr* ir);
+  void NameInputs();
   void GuardAgainstAliases();
   void FixInputSizes(const SegmentIr& ir);
   uint32_t CurrentPlace();

@@ -47,6 +47,11 @@ std::string SourceTable::Name(SourceId id) const {
   const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
   if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
   if (shown_from_root && s.accessor == Accessor::kBuiltin) return RootText("B", s);
+  // So are the two dicts that stand for them, known by identity.
+  if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
+      ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
+    return RootText((*this)[s.parent].text.c_str(), s);
+  }
   return absl::StrCat(s.parent.valid() ? Name(s.parent) : "", StepText(s));
 }
 
