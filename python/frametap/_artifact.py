@@ -38,7 +38,7 @@ from typing import Any, NoReturn, TypeAlias, get_args
 import torch
 
 from frametap import _C
-from frametap._errors import ArtifactError, GraphError
+from frametap._errors import ArtifactError, GraphError, QuantizationError
 from frametap._version import __version__
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "Const",
     "Dict",
     "EqualTo",
+    "Has",
     "Jump",
     "Keys",
     "Length",
@@ -61,8 +62,10 @@ __all__ = [
     "Ref",
     "Relation",
     "Return",
+    "Same",
     "TensorLike",
     "Tuple",
+    "Type",
     "load_program",
     "save_program",
 ]
@@ -218,6 +221,48 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class Has:
+    """A dict with this key, or without it."""
+
+    key: Any
+    present: bool = True
+
+    def __str__(self) -> str:
+        return f"a dict {'with' if self.present else 'without'} the key {self.key!r}"
+
+    def refusal(self, value: Any) -> str | None:
+        if not isinstance(value, dict):
+            return _described(value)
+        return (
+            None if (self.key in value) == self.present else f"a dict with the keys {list(value)}"
+        )
+
+
+@dataclass(frozen=True)
+class Type:
+    """A value whose class has this name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"a value of type {self.name}"
+
+    def refusal(self, value: Any) -> str | None:
+        return None if type(value).__name__ == self.name else _described(value)
+
+
+@dataclass(frozen=True)
+class Same:
+    """The very object that is at ``other``, or another one."""
+
+    other: Ref
+    same: bool = True
+
+    def __str__(self) -> str:
+        return f"{'the object' if self.same else 'another object than'} {self.other}"
+
+
+@dataclass(frozen=True)
 class Relation:
     """A number that compares so (``op``: "<", "<=", "==", "!=", ">", ">=") with a constant."""
 
@@ -242,7 +287,7 @@ class Check:
     """The value at ``of`` must be as ``want`` says."""
 
     of: Ref
-    want: TensorLike | Number | EqualTo | Length | Keys | Relation
+    want: TensorLike | Number | EqualTo | Length | Keys | Has | Type | Same | Relation
 
 
 # -- blocks --
@@ -284,6 +329,7 @@ class Block:
     inputs: tuple[Operand, ...] = ()
     outputs: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    int8: bool = False  # the graph is a quantized one in its reference form, lowered when loaded
 
 
 @dataclass(frozen=True)
@@ -349,7 +395,7 @@ def _bits(value: Any) -> Any:
 
 _NODES: tuple[type, ...] = (
     *get_args(Operand),
-    *(TensorLike, Number, EqualTo, Length, Keys, Relation, Check),
+    *(TensorLike, Number, EqualTo, Length, Keys, Has, Type, Same, Relation, Check),
     *(Jump, Branch, Return, Block, Parameter),
 )
 _NODE_OF = {node.__name__: node for node in _NODES}
@@ -625,13 +671,18 @@ class LoadedProgram:
 
     def _first_refusal(self, block: Block, slots: Mapping[str, Any]) -> str | None:
         for check in block.checks:
+            want = check.want
             try:
                 value = self._value(check.of, slots)
+                if isinstance(want, Same):
+                    if (value is self._value(want.other, slots)) != want.same:
+                        return f"argument {check.of}: {want} expected"
+                    continue
             except (AttributeError, IndexError, KeyError, TypeError):
-                return f"argument {check.of}: {check.want} expected, and there is none"
-            got = check.want.refusal(value)
+                return f"argument {check.of}: {want} expected, and there is none"
+            got = want.refusal(value)
             if got is not None:
-                return f"argument {check.of}: {check.want} expected, got {got}"
+                return f"argument {check.of}: {want} expected, got {got}"
         return None
 
     def _value(self, operand: Operand, slots: Mapping[str, Any]) -> Any:
@@ -672,8 +723,14 @@ def _compile(block: Block, backend: _C.Backend) -> _C.Executable:
     try:
         graph = _C.parse_graph(block.graph_text, block.constants)
         _C.verify(graph)
+        if block.int8:
+            graph = _C.quant_lower(graph)
     except GraphError as error:
         raise ArtifactError(f"the graph of block {block.name!r} is wrong: {error}") from error
+    except QuantizationError as error:
+        raise ArtifactError(
+            f"the int8 graph of block {block.name!r} has no kernels here: {error}"
+        ) from error
     for what, given, wanted in (
         ("inputs", block.inputs, graph.inputs),
         ("outputs", block.outputs, graph.outputs),

@@ -1,0 +1,743 @@
+"""``frametap.save`` and ``frametap.load``: captured segments as a program that needs no model source.
+
+What the program's caller gives stays open, the rest is settled when it is saved:
+
+S1  Each object that a segment names is either **open** (reached from an argument, or a result of a graph)
+    or **settled** (the model, its parts, globals). Guards on open objects become checks of the program;
+    those on settled ones are evaluated now, and a segment for which one fails is left out.
+S2  A parameter or buffer is settled as a weight. An attribute that a segment assigns a number to (a
+    counter) is open: a state slot of the program.
+S3  A segment that ends at a branch on a tensor becomes a block with two ways on, by the segments that
+    begin there. Every other break, and what no file can hold, is refused by name.
+
+Not here: files, checking and running of programs (``_artifact.py``).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from frametap import _C
+from frametap import _artifact as art
+from frametap._compile import CompiledModule, compiled_of
+from frametap._errors import ArtifactError
+from frametap._quantize import QuantizedModel
+
+__all__ = ["load", "save"]
+
+Path: TypeAlias = list[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """An object that is known when the program is saved."""
+
+    value: Any
+
+
+Where: TypeAlias = art.Ref | _Settled
+
+_UNKNOWN = (
+    object()
+)  # an object that cannot be found again by its path; the recorder knows it by identity
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_EMPTY = "unused"  # the weight that stands for inputs that an int8 graph ignores
+
+
+def save(f: Any, path: str | os.PathLike[str]) -> None:
+    """Writes what was captured of `f` to a file that :func:`load` runs without the model's source.
+
+    `f`: what ``frametap.compile`` or ``frametap.quantize`` returned, after calls that took all the ways
+    that the program shall know. Weights and counters are saved as they are now; so is the mode (training
+    or not) and whatever else the guards say of the model itself.
+
+    Raises :class:`ArtifactError` if nothing was captured, or if a segment cannot be saved: it names the
+    segment, the line and what to do.
+    """
+    art.save_program(path, _Converter(f).program())
+
+
+def load(path: str | os.PathLike[str]) -> art.LoadedProgram:
+    """The saved program, to be called with the arguments of the captured function.
+
+    Raises :class:`ArtifactError` for a file that is absent, damaged, foreign or made for another torch,
+    and later for a call that the saved segments do not cover.
+    """
+    return art.load_program(path)
+
+
+class _Converter:
+    def __init__(self, f: Any) -> None:
+        self.quantized = f if isinstance(f, QuantizedModel) else None
+        self.compiled = compiled_of(f, "save")
+        self.owner, self.function = _entry_function(self.compiled)
+        self.code = self.function.__code__
+        self.segments = [s for s in _C.segments(self.compiled) if s.code is self.code]
+        self.instructions = list(dis.get_instructions(self.code))
+        self.weights: dict[str, torch.Tensor] = {}
+        self.weight_names: dict[int, str] = {}
+        self.state: dict[tuple[int, str], str] = {}  # (id(object), attribute) -> slot
+        self.initial: dict[str, art.Const] = {}
+        self.blocks: dict[str, art.Block | None] = {}
+        self.names: dict[tuple[Any, ...], str] = {}
+        self.refused: list[str] = []  # guards on settled objects that said no
+        self.kept: list[Any] = []  # objects whose identity is a key here
+        if isinstance(self.owner, torch.nn.Module):
+            for name, tensor in _named_tensors(self.owner):
+                self.weight_names.setdefault(id(tensor), name)
+
+    def program(self) -> art.Program:
+        entries = [s for s in self.segments if s.entry.endswith("start")]
+        if not entries:
+            _refuse_unrecorded(self.compiled, self.function)
+        environment, parameters = self._parameters()
+        self._find_state(environment)
+        names = [name for s in entries if (name := self._block(s, environment)) is not None]
+        if not names:
+            raise ArtifactError(
+                f"save: no segment of {self.function.__qualname__} holds for the model as it is now:\n  "
+                + "\n  ".join(dict.fromkeys(self.refused))
+                + "\n  call it once in the state in which it is to be saved"
+            )
+        self._check_states([s for s in entries if self._name(s, environment) in names])
+        return art.Program(
+            name=self.function.__name__,
+            parameters=tuple(parameters),
+            entry=tuple(names),
+            blocks=tuple(block for block in self.blocks.values() if block is not None),
+            weights=self.weights,
+            state=self.initial,
+        )
+
+    # -- what is settled --
+
+    def _parameters(self) -> tuple[dict[str, Any], list[art.Parameter]]:
+        """The settled locals at the entry, and the parameters of the program."""
+        environment: dict[str, Any] = {}
+        parameters: list[art.Parameter] = []
+        signature = inspect.signature(self.function, follow_wrapped=False)
+        for position, parameter in enumerate(signature.parameters.values()):
+            default = parameter.default
+            if position == 0 and self.owner is not None:
+                environment[parameter.name] = self.owner
+            elif default is inspect.Parameter.empty:
+                parameters.append(art.Parameter(parameter.name, parameter.kind.name))
+            elif _is_plain(default):
+                constant = art.Const(default)
+                parameters.append(art.Parameter(parameter.name, parameter.kind.name, constant))
+            else:
+                environment[parameter.name] = default  # an object: the program has only this one
+        for name, cell in zip(self.code.co_freevars, self.function.__closure__ or (), strict=True):
+            try:
+                environment[name] = cell.cell_contents
+            except ValueError:
+                continue
+        return environment, parameters
+
+    def _find_state(self, environment: Mapping[str, Any]) -> None:
+        for segment in self.segments:
+            for effect in segment.effects:
+                if effect["kind"] != "setattr" or effect["target"]["kind"] != "source":
+                    continue
+                owner = self._resolve(effect["target"]["path"], environment)
+                if not isinstance(owner, _Settled) or owner.value is _UNKNOWN:
+                    continue
+                now = getattr(owner.value, effect["name"], _UNKNOWN)
+                if not _is_plain(now):
+                    continue  # told when its block is made
+                slot = f"{effect['target']['source'].removeprefix('L.')}.{effect['name']}"
+                self.state[id(owner.value), effect["name"]] = slot
+                self.state[id(getattr(owner.value, "__dict__", owner)), effect["name"]] = slot
+                self.initial[slot] = art.Const(now)
+
+    def _resolve(self, path: Path, environment: Mapping[str, Any]) -> Where:
+        kind, key = path[0]
+        here: Where
+        if kind in ("local", "cell", "stack"):
+            slot = f"S[{key}]" if kind == "stack" else key
+            here = _Settled(environment[slot]) if slot in environment else art.Ref(slot)
+        elif kind == "function":
+            here = _Settled(self.function)
+        else:
+            here = _Settled(_pinned(key))
+        for accessor, key in path[1:]:
+            here = self._step(here, accessor, key)
+        return here
+
+    def _step(self, here: Where, accessor: str, key: Any) -> Where:
+        if isinstance(here, art.Ref):
+            if accessor in ("attr", "module_attr"):
+                step = ("attr", key)
+            elif accessor in ("item", "key"):
+                step = ("item", key if accessor == "item" else _literal(key))
+            elif accessor in ("size", "stride", "length"):
+                step = (accessor, 0 if accessor == "length" else key)
+            elif accessor == "dict":
+                return here  # its attributes are reached by their names
+            else:
+                return _Settled(_UNKNOWN)
+            return art.Ref(here.name, (*here.path, step), here.weight)
+        value = here.value
+        if value is _UNKNOWN:
+            return here
+        name = _literal(key) if accessor == "key" else key
+        if accessor in ("attr", "module_attr", "key") and (id(value), name) in self.state:
+            return art.Ref(self.state[id(value), name])
+        try:
+            found = _SETTLED_STEPS[accessor](value, name)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            found = _UNKNOWN
+        self.kept.append(found)
+        return _Settled(found)
+
+    def _weight(self, tensor: torch.Tensor, name: str) -> art.Ref:
+        known = self.weight_names.setdefault(id(tensor), name.removeprefix("L."))
+        self.weights[known] = tensor
+        self.kept.append(tensor)
+        return art.Ref(known, weight=True)
+
+    # -- blocks --
+
+    def _name(self, segment: _C.Segment, environment: Mapping[str, Any]) -> str:
+        key = (segment, tuple(sorted((name, id(value)) for name, value in environment.items())))
+        if key not in self.names:
+            self.kept.append(dict(environment))
+            variant = sum(known[0] == segment for known in self.names)
+            self.names[key] = f"{segment.name}.{variant}" if variant else segment.name
+        return self.names[key]
+
+    def _block(self, segment: _C.Segment, environment: Mapping[str, Any]) -> str | None:
+        """The name of the segment's block; None if the segment does not hold for what is settled."""
+        name = self._name(segment, environment)
+        if name in self.blocks:
+            return name if self.blocks[name] is not None else None
+        checks = self._checks(segment, environment)
+        if checks is None:
+            self.blocks[name] = None
+            return None
+        quantized = self.quantized.quantized_graph(segment) if self.quantized is not None else None
+        graph = segment.graph if quantized is None else quantized.reference
+        outputs = [f"%{value.name}" for value in segment.graph.outputs]
+        used = _used_names(graph)
+        inputs: list[art.Operand] = []
+        values: dict[str, art.Operand] = {}
+        for value, row in zip(graph.inputs, segment.inputs, strict=True):
+            if value.name in used:
+                operand = self._input(segment, row, environment)
+            else:
+                self.weights[_EMPTY] = torch.empty(0)
+                operand = art.Ref(_EMPTY, weight=True)
+            inputs.append(operand)
+            values[row["name"]] = operand
+        for value, slot in zip(segment.graph.outputs, outputs, strict=True):
+            values[value.name] = art.Ref(slot)
+        view = _SegmentView(segment, environment, values)
+        block = art.Block(
+            name=name,
+            graph_text=graph.text(),
+            exit=art.Return(art.Const(None)),
+            constants=tuple(tensor for _, tensor in graph.constants),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            checks=tuple(checks),
+            int8=quantized is not None,
+        )
+        self.blocks[name] = block  # a loop comes back to it
+        self.blocks[name] = replace(block, exit=self._exit(view))
+        return name
+
+    def _input(
+        self, segment: _C.Segment, row: Mapping[str, Any], environment: Mapping[str, Any]
+    ) -> art.Operand:
+        where = self._resolve(row["path"], environment)
+        if isinstance(where, art.Ref):
+            return where
+        value = (
+            row["weight"] if where.value is _UNKNOWN and row["weight"] is not None else where.value
+        )
+        if isinstance(value, torch.Tensor):
+            return self._weight(value, row["source"])
+        if _is_plain(value):
+            return art.Const(value)
+        _refuse(segment, f"the input {row['source']} cannot be found again", "make it an argument")
+
+    def _checks(
+        self, segment: _C.Segment, environment: Mapping[str, Any]
+    ) -> list[art.Check] | None:
+        checks: list[art.Check] = []
+        rows = segment.guard_rows
+        paths = {row["source"]: row["path"] for row in (*rows, *segment.inputs)}
+        for row in rows:
+            predicate = row["predicate"]
+            if not predicate:
+                continue
+            where = self._resolve(row["path"], environment)
+            if isinstance(where, _Settled):
+                if not self._holds(where.value, predicate, paths, environment):
+                    self.refused.append(
+                        f"{segment.name}: {row['source']} : {predicate}  @ {row['position']['text']}"
+                    )
+                    return None
+                continue
+            if (other := _identity(predicate, paths)) is not None:
+                path, same = other
+                checks += self._same(segment, where, self._resolve(path, environment), same, row)
+                continue
+            wants = _wants(predicate)
+            if wants is None:
+                _refuse(
+                    segment,
+                    f"the check '{row['source']} : {predicate}' has no form in a file",
+                    "make the argument a tensor, a number or a container of these",
+                    row["position"],
+                )
+            for step, want in wants:
+                of = art.Ref(where.name, (*where.path, *step), where.weight)
+                checks.append(art.Check(of, want))
+        return checks
+
+    def _same(
+        self, segment: _C.Segment, one: art.Ref, other: Where, same: bool, row: Mapping[str, Any]
+    ) -> list[art.Check]:
+        if isinstance(other, _Settled):
+            if isinstance(other.value, torch.Tensor):
+                other = self._weight(other.value, row["source"])
+            elif not same:
+                return []  # an argument of the program is none of the model's own objects
+            else:
+                _refuse(
+                    segment,
+                    f"the check '{row['source']} : {row['predicate']}' has no form in a file",
+                    "do not pass the model's own objects to it",
+                    row["position"],
+                )
+        return [] if one == other and same else [art.Check(one, art.Same(other, same))]
+
+    def _holds(
+        self, value: Any, predicate: str, paths: Mapping[str, Path], environment: Mapping[str, Any]
+    ) -> bool:
+        """Whether a guard on a settled object still says yes. What has no words here was said by identity."""
+        if value is _UNKNOWN:
+            return True
+        if (other := _identity(predicate, paths)) is not None:
+            path, same = other
+            found = self._resolve(path, environment)
+            if isinstance(found, _Settled):
+                return found.value is _UNKNOWN or (value is found.value) == same
+            return not same
+        if predicate.startswith("== ") and _wants(predicate) is None:
+            return repr(value).startswith(predicate[3:].split("...")[0])
+        for step, want in _wants(predicate) or ():
+            try:
+                for accessor, key in step:
+                    value = _SETTLED_STEPS[accessor](value, key)
+            except (AttributeError, IndexError, KeyError, TypeError):
+                return False
+            if want.refusal(value) is not None:
+                return False
+        return True
+
+    def _check_states(self, segments: Sequence[_C.Segment]) -> None:
+        """Two calls that differ only in the thread's state (autocast) would be one call of the program."""
+        states = {
+            tuple(line for line in s.state if not line.startswith("grad_mode")): s for s in segments
+        }
+        if len(states) > 1:
+            lines = "".join(f"\n  {s.name}: {', '.join(state)}" for state, s in states.items())
+            raise ArtifactError(
+                f"save: segments of {self.function.__qualname__} were recorded under different states of "
+                f"the thread:{lines}\n  frametap.reset(f), call it under the one to be saved, save again"
+            )
+
+    # -- exits --
+
+    def _exit(self, view: _SegmentView) -> art.Return | art.Branch:
+        segment, exit = view.segment, view.segment.exit
+        state = self._state_after(view)
+        if exit["kind"] == "return":
+            return art.Return(self._operand(view, exit["result"], "the result"), state)
+        if exit["reason"] != "branch_on_tensor":
+            detail = f" ({exit['detail']})" if exit["detail"] else ""
+            _refuse(
+                segment,
+                f"the graph ends here because of {exit['reason']}{detail}; only a branch on a tensor's value "
+                "can be saved",
+                "frametap.explain(f) tells how to avoid the break",
+                exit["position"],
+            )
+        tested, arms = self._arms(segment, exit)
+        on = self._operand(view, tested, "the tested value")
+        jumps = [
+            self._jump(view, exit, offset, stack, state, word)
+            for (offset, stack), word in zip(arms, ("true", "false"), strict=True)
+        ]
+        return art.Branch(on, *jumps)
+
+    def _state_after(self, view: _SegmentView) -> dict[str, art.Operand]:
+        state: dict[str, art.Operand] = {slot: art.Ref(slot) for slot in self.initial}
+        for effect in view.segment.effects:
+            if effect["kind"] == "state" and view.segment.exit["kind"] != "return":
+                continue  # the next graph brings its own
+            owner: Where = _Settled(_UNKNOWN)
+            if effect["target"]["kind"] == "source":
+                owner = self._resolve(effect["target"]["path"], view.environment)
+            slot = None
+            if effect["kind"] == "setattr" and isinstance(owner, _Settled):
+                slot = self.state.get((id(owner.value), effect["name"]))
+            if slot is None:
+                _refuse(
+                    view.segment,
+                    f"the effect '{effect['text']}' cannot be saved: a program keeps numbers and strings "
+                    "that are attributes of the model, nothing else",
+                    "return the value instead of storing it",
+                    effect["position"],
+                )
+            state[slot] = self._operand(view, effect["value"], f"the new value of {slot}")
+        return state
+
+    def _arms(
+        self, segment: _C.Segment, exit: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], list[tuple[int, list[Mapping[str, Any]]]]]:
+        """The tested operand; for true and for false, where the code goes on, and with which stack."""
+        at = next(
+            (
+                i
+                for i, instruction in enumerate(self.instructions)
+                if instruction.offset >= exit["resume_offset"]
+                and instruction.opname != "EXTENDED_ARG"
+            ),
+            len(self.instructions),
+        )
+        if at + 1 < len(self.instructions) and exit["stack"]:
+            name, below, tested = (
+                self.instructions[at].opname,
+                exit["stack"][:-1],
+                exit["stack"][-1],
+            )
+            jump, after = self.instructions[at].argval, self.instructions[at + 1].offset
+            if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_TRUE", name):
+                return tested, [(jump, below), (after, below)]
+            if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_FALSE", name):
+                return tested, [(after, below), (jump, below)]
+            if name == "JUMP_IF_TRUE_OR_POP":
+                return tested, [(jump, exit["stack"]), (after, below)]
+            if name == "JUMP_IF_FALSE_OR_POP":
+                return tested, [(after, below), (jump, exit["stack"])]
+            if name == "UNARY_NOT":
+                answers = ({"kind": "const", "constant": value} for value in (False, True))
+                return tested, [(after, [*below, answer]) for answer in answers]
+        _refuse(
+            segment,
+            "the branch on a tensor is not in this function itself, or not an 'if', 'while', 'and', 'or', "
+            "'not' of it",
+            "write the test as 'if' in the captured function, or use torch.where",
+            exit["position"],
+        )
+
+    def _jump(
+        self,
+        view: _SegmentView,
+        exit: Mapping[str, Any],
+        offset: int,
+        stack: Sequence[Mapping[str, Any]],
+        state: Mapping[str, art.Operand],
+        word: str,
+    ) -> art.Jump:
+        environment = {
+            name: value for name, value in view.environment.items() if name in self.code.co_freevars
+        }
+        slots: dict[str, art.Operand] = dict(state)
+        live = {**exit["locals"], **{f"S[{i}]": operand for i, operand in enumerate(stack)}}
+        for name, operand in live.items():
+            if operand["kind"] == "cell":
+                operand = operand["items"][0]
+            settled = self._settled(view, operand)
+            if settled is None:
+                slots[name] = self._operand(view, operand, f"'{name}'")
+            else:
+                environment[name] = settled.value
+        candidates = [s for s in self.segments if s.entry_offset == offset]
+        names = [name for s in candidates if (name := self._block(s, environment)) is not None]
+        if not names:
+            _refuse(
+                view.segment,
+                f"what follows when the branch is {word} was not captured",
+                f"call the function once so that the branch is {word}, then save"
+                if not candidates
+                else "call it once in the state in which it is to be saved",
+                exit["position"],
+            )
+        return art.Jump(tuple(names), slots)
+
+    # -- operands --
+
+    def _settled(self, view: _SegmentView, operand: Mapping[str, Any]) -> _Settled | None:
+        """The object, if it is settled and no file could hold it."""
+        kind = operand["kind"]
+        if kind == "null":
+            return _Settled(_UNKNOWN)
+        if kind == "const" and not _is_plain(operand["constant"]):
+            return _Settled(operand["constant"])
+        if kind == "source":
+            where = self._resolve(operand["path"], view.environment)
+            if isinstance(where, _Settled) and not (
+                isinstance(where.value, torch.Tensor) or _is_plain(where.value)
+            ):
+                return where
+        return None
+
+    def _operand(self, view: _SegmentView, operand: Mapping[str, Any], what: str) -> art.Operand:
+        kind, items = operand["kind"], operand.get("items", ())
+        if kind == "value":
+            return view.values[operand["value"]]
+        if kind == "const" and _is_plain(operand["constant"]):
+            return art.Const(operand["constant"])
+        if kind == "source":
+            where = self._resolve(operand["path"], view.environment)
+            if isinstance(where, art.Ref):
+                return where
+            if isinstance(where.value, torch.Tensor):
+                return self._weight(where.value, operand["source"])
+            if _is_plain(where.value):
+                return art.Const(where.value)
+        if kind == "tuple":
+            return art.Tuple(tuple(self._operand(view, item, what) for item in items))
+        if kind == "list":
+            return art.List(tuple(self._operand(view, item, what) for item in items))
+        if kind == "dict" and all(
+            key["kind"] == "const" and _is_plain(key["constant"]) for key in items[::2]
+        ):
+            values = tuple(self._operand(view, item, what) for item in items[1::2])
+            return art.Dict(tuple(art.Const(key["constant"]) for key in items[::2]), values)
+        description = {
+            "source": f"the object {operand.get('source')}",
+            "const": f"the object {operand.get('constant')!r:.60}",
+            "new": f"an object of type {getattr(operand.get('constant'), '__name__', '?')}",
+            "shared": "an object that occurs twice",
+        }.get(kind, f"a {kind}")
+        _refuse(
+            view.segment,
+            f"{what} is or holds {description}, which cannot be saved",
+            "use tensors, numbers, strings, and tuples, lists or dicts of them",
+            view.segment.exit["position"],
+        )
+
+
+@dataclass(frozen=True)
+class _SegmentView:
+    segment: _C.Segment
+    environment: Mapping[str, Any]  # settled locals
+    values: Mapping[str, art.Operand]  # by name of a graph value
+
+
+# -- the captured function --
+
+
+def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionType]:
+    owner, function = compiled.__self__, compiled.__wrapped__
+    if isinstance(owner, CompiledModule):
+        owner = type(owner)._orig_mod
+    if isinstance(owner, torch.nn.Module) and function.__name__ != "forward":
+        bound = owner.forward
+        function = getattr(bound, "__func__", bound)
+    if isinstance(function, _C.CompiledFunction):
+        function = function.__wrapped__
+    if not isinstance(function, types.FunctionType):
+        raise ArtifactError(
+            f"save: {function!r:.60} is no Python function, so nothing of it was captured"
+        )
+    return owner, function
+
+
+def _refuse_unrecorded(compiled: _C.CompiledFunction, function: types.FunctionType) -> NoReturn:
+    reasons = [
+        f"\n  {row['position']['text']}: {row['text']}; {row['advice']}"
+        for row in _C.log(compiled)
+        if row["kind"] in ("break", "abort", "error")
+    ]
+    if _C.segments(compiled):
+        raise ArtifactError(
+            f"save: nothing was captured from the start of {function.__qualname__}; hooks of a module, or a "
+            "__call__ of its own, cannot be saved: remove them, call it once, save again"
+            + "".join(dict.fromkeys(reasons))
+        )
+    raise ArtifactError(
+        f"save: nothing of {function.__qualname__} was captured yet; call it at least once before saving"
+        + "".join(dict.fromkeys(reasons))
+    )
+
+
+def _refuse(
+    segment: _C.Segment, what: str, advice: str, position: Mapping[str, Any] | None = None
+) -> NoReturn:
+    where = f" at {position['text']}" if position is not None and position["line"] else ""
+    raise ArtifactError(
+        f"save: segment {segment.name}{where} cannot be saved: {what}\n  advice  {advice}"
+    )
+
+
+def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _used_names(graph: _C.Graph) -> set[str]:
+    used = {value.name for value in graph.outputs}
+
+    def follow(item: Any) -> None:
+        if isinstance(item, _C.Value):
+            used.add(item.name)
+        elif isinstance(item, list):
+            for part in item:
+                follow(part)
+
+    for node in graph.nodes:
+        follow(node.args)
+    return used
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN
+
+
+def _pinned(name: Any) -> Any:
+    """The object of this dotted name, if its module is loaded."""
+    if not isinstance(name, str):
+        return _UNKNOWN
+    parts = name.split(".")
+    for split in range(len(parts), 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:split]), _UNKNOWN)
+        if found is _UNKNOWN:
+            continue
+        for part in parts[split:]:
+            found = getattr(found, part, _UNKNOWN)
+        return found
+    return _UNKNOWN
+
+
+def _literal(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+_SETTLED_STEPS: dict[str, Any] = {
+    "attr": getattr,
+    "module_attr": getattr,
+    "item": lambda value, key: value[key],
+    "key": lambda value, key: value[key],
+    "global": lambda value, key: value.__globals__[key],
+    "builtin": lambda _, key: getattr(builtins, key),
+    "type": lambda value, _: type(value),
+    "dict": lambda value, _: value.__dict__,
+    "closure": lambda value, key: value.__closure__[key].cell_contents,
+    "default": lambda value, key: value.__defaults__[key],
+    "kw_default": lambda value, key: value.__kwdefaults__[key],
+    "self": lambda value, _: value.__self__,
+    "func": lambda value, _: value.__func__,
+    "size": lambda value, key: value.size(key),
+    "stride": lambda value, key: value.stride(key),
+    "length": lambda value, _: len(value),
+    "grad": lambda value, _: value.grad,
+    "key_at": lambda value, key: list(value)[key],
+}
+
+
+# -- guards in words --
+
+_DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+_TENSOR = re.compile(r"tensor (\w+)\[(.*?)\](?:\{(.*?)\}( offset)?)? (\S+)( grad)?")
+_RELATION = re.compile(r"(not )?(<=|>=|==|!=|<|>) (-?[\d.]+(?:e[+-]?\d+)?)")
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_NUMBERS = ("int", "float", "bool")
+
+Steps: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def _identity(predicate: str, paths: Mapping[str, Path]) -> tuple[Path, bool] | None:
+    """``is L.x``, ``is not L.x``: the other's path, and whether it is the same."""
+    match = re.fullmatch(r"is (not )?(.+)", predicate)
+    if match is None or match[2] not in paths:
+        return None
+    return paths[match[2]], match[1] is None
+
+
+def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
+    """The checks that say the same, each with steps from the object; None if there is no such form."""
+    if match := _TENSOR.fullmatch(predicate):
+        return _tensor_wants(match)
+    if predicate.startswith("keys [") and "..." not in predicate:
+        keys = _literal(predicate[5:])
+        return [((), art.Keys(tuple(keys)))] if isinstance(keys, list) else None
+    if match := re.fullmatch(r"(has|absent) (.+)", predicate):
+        key = _parsed(match[2])
+        return None if key is _UNKNOWN else [((), art.Has(key, match[1] == "has"))]
+    if match := re.fullmatch(r"len (\d+)", predicate):
+        return [((("length", 0),), art.EqualTo(int(match[1])))]
+    if match := _RELATION.fullmatch(predicate):
+        negated, op, number = match.groups()
+        if op == "==" and not negated:
+            return [((), art.EqualTo(_literal(number)))]
+        return [((), art.Relation(_OPPOSITE[op] if negated else op, _literal(number)))]
+    if predicate.startswith("== "):
+        value = _parsed(predicate[3:])
+        return None if value is _UNKNOWN else [((), art.EqualTo(value))]
+    if match := re.fullmatch(r"type\(([\w.]+)\) watched|([\w.]+)", predicate):
+        name = (match[1] or match[2]).rpartition(".")[2]
+        return [((), art.Number(name) if name in _NUMBERS else art.Type(name))]
+    return None
+
+
+def _tensor_wants(match: re.Match[str]) -> list[tuple[Steps, Any]] | None:
+    dtype, sizes, strides, offset, device, _ = match.groups()
+    if dtype not in _DTYPES or offset:
+        return None
+    shape = tuple(None if size == "*" else int(size) for size in sizes.split(", ") if size)
+    wants: list[tuple[Steps, Any]] = [((), art.TensorLike(_DTYPES[dtype], shape, device))]
+    for i, stride in enumerate(strides.split(", ") if strides else ()):
+        wants.append(((("stride", i),), art.EqualTo(int(stride))))
+    return wants
+
+
+def _parsed(text: str) -> Any:
+    """The value that is printed so; unknown for one that is cut, or that Python cannot read."""
+    if text.startswith("torch.") and isinstance(
+        found := getattr(torch, text[6:], None), torch.dtype
+    ):
+        return found
+    if match := re.fullmatch(r"device\(type='(\w+)'(?:, index=(\d+))?\)", text):
+        return torch.device(match[1], int(match[2])) if match[2] else torch.device(match[1])
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return _UNKNOWN
+    whole = repr(value) == text and isinstance(value, (*_PLAIN, tuple))
+    return value if whole else _UNKNOWN
