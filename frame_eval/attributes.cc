@@ -77,10 +77,52 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
   InstanceAttribute(note, owner, name);
 }
 
+// import a.b of what is imported already: an entry of sys.modules. Anything else runs the import system.
+void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
+  const char* text = Text(e.name);
+  long level = PyLong_AsLong(e.in[0]);
+  std::string full = text;
+  if (level > 0) {
+    PyObject* package = PyDict_GetItemString(f.function->func_globals, "__package__");
+    if (package == nullptr || !PyUnicode_Check(package)) throw Break{Reason::import_statement, text};
+    std::string base_name = Text(package);
+    for (long i = 1; i < level; ++i) base_name = base_name.substr(0, base_name.rfind('.'));
+    full = full.empty() ? base_name : base_name + "." + full;
+  }
+  bool wants_leaf = e.in[1] != Py_None && PyObject_IsTrue(e.in[1]) == 1;
+  std::string result = wants_leaf || level > 0 ? full : full.substr(0, full.find('.'));
+  SourceId modules = guards_.Pinned(PyImport_GetModuleDict(), "sys.modules");
+  for (const std::string& name : {full, result}) {
+    Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(name.c_str()));
+    PyObject* module = PyDict_GetItemWithError(PyImport_GetModuleDict(), key.get());
+    if (module == nullptr || !PyModule_Check(module)) throw Break{Reason::import_statement, full};
+    SourceId id = guards_.Child(modules, Accessor::kKey, 0, key.get(), module);
+    FromSource(id, module, true);
+    Touch(module);
+    note.expect.source = id;
+    if (!wants_leaf) continue;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[1]); ++i) {
+      // A name that the module does not have may be a submodule that is yet to be imported.
+      PyObject* member = PyTuple_GET_ITEM(e.in[1], i);
+      if (PyDict_GetItemWithError(PyModule_GetDict(module), member) == nullptr) {
+        throw Break{Reason::import_statement, full + "." + Text(member)};
+      }
+    }
+  }
+  note.expect.kind = Expect::Kind::kSource;
+  note.expect.pinned = true;
+  note.opaque_operation = true;
+}
+
 void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
   PyTypeObject* meta = Py_TYPE(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
-    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+    // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
+    static PyObject* getattribute = PyUnicode_InternFromString("__getattribute__");
+    PyObject* found = _PyType_Lookup(meta, getattribute);
+    bool plain = found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
+                 reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_getattro);
+    if (!plain) throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
@@ -96,6 +138,9 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
   if (PyObject* override_get = Override(type, "__getattribute__", reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type || PyMethod_Check(owner)) return;
+    // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
+    static PyObject* module_get = Override(&PyModule_Type, "__getattribute__", nullptr);
+    if (override_get == module_get) return GenericLoad(note, owner, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   GenericLoad(note, owner, name);
@@ -201,6 +246,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     ModuleAttribute(note, owner, name);
     return;
   }
+  if (fallback == nullptr && PyModule_Check(owner)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
   if (fallback != nullptr && !PyFunction_Check(fallback)) {
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
@@ -272,7 +318,12 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     throw Break{Reason::tensor_attribute, text};
   }
   PyErr_Clear();
-  if (descriptor == nullptr) throw Break{Reason::tensor_attribute, text};
+  if (descriptor == nullptr) {
+    // hasattr(x, "…"): neither the class nor the tensor has it.
+    guards_.Class(Py_TYPE(owner), Here());
+    if (known->source.valid()) guards_.NoInstanceAttr(known->source, name, Here());
+    return;
+  }
   PyTypeObject* kind = Py_TYPE(descriptor);
   if (PyFunction_Check(descriptor) || kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type ||
       kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type || PyCFunction_Check(descriptor) ||

@@ -144,7 +144,12 @@ void Recorder::Invoke(Call call) {
     call.callable = PyMethod_GET_FUNCTION(callable);
     return Invoke(std::move(call));
   }
-  if (PyFunction_Check(callable)) return InvokePython(call, callable);
+  if (PyFunction_Check(callable)) {
+    const CallableRow* row = FindCallable(callable);
+    if (row == nullptr) return InvokePython(call, callable);
+    Touch(callable);
+    return row->special(*this, call);
+  }
   if (IsCompiledFunction(callable)) {
     // Inside a recording it only passes the call on.
     Touch(callable);
@@ -168,6 +173,11 @@ void Recorder::Invoke(Call call) {
       return InvokePython(call, method);
     }
     throw Break{Reason::unknown_callable, CallableName(callable)};
+  }
+  if (Py_TYPE(callable) == Objects().method_wrapper) {
+    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(callable, "__self__"));
+    call.args.insert(call.args.begin(), self.get());  // the wrapper keeps it
+    call.shadows.insert(call.shadows.begin(), Shadow());
   }
   if (PyCFunction_Check(callable)) {
     // A bound method of a builtin object: the object is an argument like any other.

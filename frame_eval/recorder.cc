@@ -350,6 +350,14 @@ void Recorder::AdoptElements(PyObject* container) {
     }
   } else if (PyFrozenSet_CheckExact(container)) {
     guards_.Value(source, Here());
+  } else if (PySet_CheckExact(container)) {
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(container, &at, &element, &hash)) {
+      if (!IsScalar(element)) throw Break{Reason::set_from_outside, ""};
+    }
+    guards_.Elements(source, Here());
   } else if (PyAnySet_Check(container)) {
     throw Break{Reason::set_from_outside, ""};
   }
@@ -468,6 +476,7 @@ void Recorder::StartInstruction() {
   mark_.depth = frames_.front()->depth;
   mark_.state = AtenRecorder::StateNow();
   mark_.autocast_nesting = autocast_nesting_;
+  mark_.context_sets = context_sets_;
 }
 
 bool Recorder::expects_frame(FrameState& f) const {
@@ -504,6 +513,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   if (has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function)) {
     note.direct = true;
     BindPending(f);
+    // `self` of a new instance has not been seen before.
+    if (f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0])) AdoptResult(f.objects[0]);
   } else {
     for (int i = 0; i < f.nlocalsplus; ++i) {
       if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
@@ -830,10 +841,22 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (is_base(f)) throw Break{Reason::generator_or_async, ""};
       note.expect.kind = Expect::Kind::kNothing;
       return;
-    case Op::kAsync:
+    case Op::kAsync: {
+      // `yield from` a generator or iterator of the trace's own. Coroutines are an event loop's business.
+      bool coroutine = f.code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
+      Known* known = Find(e.in[0]);
+      bool own = known != nullptr && known->state != Known::State::kSource;
+      if (!coroutine && !IsTensor(e.in[0]) && (own || PyList_Check(e.in[0]) || PyTuple_Check(e.in[0]))) {
+        for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
+        MarkMutated(e.in[0]);
+        return;
+      }
       throw Break{Reason::generator_or_async, ""};
+    }
     case Op::kImportName:
+      return Import(f, note, e);
     case Op::kImportFrom:
+      return LoadAttribute(note, e.in[0], Shadow(), e.name);
     case Op::kImportStar:
       throw Break{Reason::import_statement, e.name ? PyUnicode_AsUTF8(e.name) : ""};
     case Op::kDeleteDeref:

@@ -154,6 +154,11 @@ class Recorder {
   const Position& Here();
   GuardRecorder& guards() { return guards_; }
   void CountAutocastNesting(int change) { autocast_nesting_ += change; }
+  bool ContextVariableSet(PyObject* variable) const { return context_written_.contains(variable); }
+  void CountContextVariable(PyObject* variable, int change) {
+    context_written_.insert(variable);
+    context_sets_ += change;
+  }
   Operand Describe(PyObject* object, Shadow shadow);  // throws Break(escaping_object)
   ConstId AddConstant(PyObject* object);
   void AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
@@ -187,6 +192,7 @@ class Recorder {
     int depth = 0;
     EagerState state;
     int autocast_nesting = 0;
+    int context_sets = 0;
   };
   struct Pending {  // a Python function that bytecode has just called
     PyObject* function = nullptr;
@@ -211,6 +217,7 @@ class Recorder {
   void InvokePartial(Call& call);
   SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
+  void Import(FrameState& f, FrameNote& note, const Event& e);
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
@@ -260,6 +267,8 @@ class Recorder {
   int64_t next_label_ = 1;
   bool ends_with_break_ = false;
   int autocast_nesting_ = 0;
+  int context_sets_ = 0;  // of context variables, less the resets
+  absl::flat_hash_set<PyObject*> context_written_;
   std::string entry_text_;
   std::unique_ptr<UndoLog> undo_;  // fullgraph only
   std::vector<Place> places_;

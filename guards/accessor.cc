@@ -183,6 +183,16 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       return Grad(parent);
     case Accessor::kDictKeyAt:
       return KeyAt(parent, step.index);
+    case Accessor::kContextValue: {
+      PyObject* value = nullptr;
+      if (!PyContextVar_CheckExact(parent)) return nullptr;
+      if (PyContextVar_Get(parent, Py_NotImplemented, &value) < 0) {
+        PyErr_Clear();
+        return nullptr;
+      }
+      Py_XDECREF(value);  // the context keeps it
+      return value;
+    }
     case Accessor::kSize:
     case Accessor::kStride:
     case Accessor::kLength:

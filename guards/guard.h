@@ -36,6 +36,7 @@ class Guard {
 };
 
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
+std::unique_ptr<Guard> MakeSetGuard(PyObject* set);  // of plain values
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at);
 std::unique_ptr<Guard> MakeRelationGuard(const Reached& at, int py_compare_op, PyObject* constant, bool outcome);
 

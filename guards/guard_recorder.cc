@@ -234,6 +234,11 @@ void GuardRecorder::Value(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
 }
 
+void GuardRecorder::Elements(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr) return;
+  impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
+}
+
 void GuardRecorder::Length(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,

@@ -102,6 +102,8 @@ std::string StepText(const Source& s) {
       return ".grad";
     case Accessor::kDictKeyAt:
       return absl::StrCat(".keys[", s.index, "]");
+    case Accessor::kContextValue:
+      return ".<context>";
   }
   return "?";
 }

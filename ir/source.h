@@ -37,6 +37,7 @@ enum class Accessor : uint8_t {
   kLength,     // len(x) as an int                                .len
   kGrad,       // x.grad                                          .grad
   kDictKeyAt,  // i-th key of a dict, in order                    .keys[0]       index
+  kContextValue,  // value of a contextvars.ContextVar; NotImplemented if it is not set   .<context>
 };
 
 struct Source {

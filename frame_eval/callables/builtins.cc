@@ -70,11 +70,6 @@ void SetAttr(Recorder& r, Call& call) {
 
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Recorder& r, Call& call) {
-  if (call.args.size() == 2 && Py_TYPE(call.callable) == Objects().method_wrapper) {
-    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(call.callable, "__self__"));
-    call.args.insert(call.args.begin(), self.get());
-    call.shadows.insert(call.shadows.begin(), Shadow());
-  }
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
   PyObject* interned = call.args[1];
   Py_INCREF(interned);
@@ -86,16 +81,23 @@ void ObjectSetAttr(Recorder& r, Call& call) {
 
 // object.__getattribute__(x, name): the generic look-up, whatever the class overrides.
 void ObjectGetAttr(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && Py_TYPE(call.callable) == Objects().method_wrapper) {
-    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(call.callable, "__self__"));
-    call.args.insert(call.args.begin(), self.get());
-    call.shadows.insert(call.shadows.begin(), Shadow());
-  }
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || IsTensor(call.args[0])) {
     throw Break{Reason::unknown_operation, "object.__getattribute__"};
   }
   r.Force(call.args[1], call.shadows[1]);
   r.GenericLoad(call.note, call.args[0], call.args[1]);
+}
+
+// module.__getattribute__(name)
+void ModuleGetAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || !PyModule_Check(call.args[0])) {
+    throw Break{Reason::unknown_operation, "module.__getattribute__"};
+  }
+  r.Force(call.args[1], call.shadows[1]);
+  PyObject* interned = Ref<>::New(call.args[1]).Release();
+  PyUnicode_InternInPlace(&interned);
+  Ref<> keep = Ref<>::Steal(interned);
+  r.GenericLoad(call.note, call.args[0], interned);
 }
 
 // float(x), int(x), bool(x), abs, min, max, sum …: values; a tensor's value ends the segment.
@@ -148,6 +150,68 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace.
+void ContextGet(Recorder& r, Call& call) {
+  PyObject* variable = call.args.empty() ? nullptr : call.args[0];
+  if (variable == nullptr || !PyContextVar_CheckExact(variable)) throw Break{Reason::unknown_callable, "ContextVar.get"};
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  if (r.ContextVariableSet(variable)) return;
+  PyObject* value = nullptr;
+  if (PyContextVar_Get(variable, Py_NotImplemented, &value) < 0) {
+    PyErr_Clear();
+    throw Break{Reason::unknown_callable, "ContextVar.get"};
+  }
+  Ref<> keep = Ref<>::Steal(value);
+  SourceId source = r.guards().Child(r.SourceOrPin(variable), Accessor::kContextValue, 0, nullptr, value);
+  if (value != Py_NotImplemented) {
+    call.note.expect.kind = Expect::Kind::kSource;
+    call.note.expect.source = source;
+    return;
+  }
+  r.guards().Identity(source, r.Here());
+}
+
+void ContextSet(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "ContextVar"};
+  r.Force(call.args[1], call.shadows[1]);
+  r.Touch(call.args[0]);
+  r.CountContextVariable(call.args[0], 1);
+}
+
+void ContextReset(Recorder& r, Call& call) {
+  Known* token = call.args.size() == 2 ? r.Find(call.args[1]) : nullptr;
+  if (token == nullptr || token->state == Known::State::kSource) {
+    throw Break{Reason::unknown_callable, "ContextVar.reset of a token that existed before"};
+  }
+  r.CountContextVariable(call.args[0], -1);
+}
+
+// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run.)
+void ObjectId(Recorder& r, Call& call) {
+  Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "id"};
+  r.guards().Identity(known->source, r.Here());
+}
+
+// dict.__setitem__ and list.__setitem__, also through super().
+void SetItem(Recorder& r, Call& call) {
+  if (call.args.size() != 3) throw Break{Reason::unknown_mutation, "__setitem__"};
+  for (size_t i = 1; i < 3; ++i) r.Force(call.args[i], call.shadows[i]);
+  Known* known = r.Find(call.args[0]);
+  bool is_source = known == nullptr || known->state == Known::State::kSource;
+  if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
+  r.Own(call.args[0]);
+  if (is_source) {
+    r.AddEffect(Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
+  }
+}
+
+// Python functions whose result follows from which function or class they are given: not watched, only kept.
+void OpaqueFunction(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  call.note.opaque_operation = true;
+}
+
 void ObjectInit(Recorder&, Call&) {}
 
 void ObjectNew(Recorder& r, Call& call) {
@@ -177,12 +241,24 @@ void LoadBuiltins() {
     Special("builtins", "", name, Iterate);
   }
   Special("builtins", "", "len", Len);
+  Special("builtins", "", "id", ObjectId);
+  Special("contextvars", "ContextVar", "get", ContextGet);
+  Special("contextvars", "ContextVar", "set", ContextSet);
+  Special("contextvars", "ContextVar", "reset", ContextReset);
+  for (const char* owner : {"dict", "list"}) Special("builtins", owner, "__setitem__", SetItem);
+  Special("collections", "OrderedDict", "__setitem__", SetItem);
+  Special("inspect", "", "signature", OpaqueFunction);
+  AddRows("builtins", "frozenset", Conduct::kPureObjects, {"__contains__"});
+  AddRows("builtins", "set", Conduct::kPureObjects, {"__contains__"});
+  AddRows("builtins", "dict", Conduct::kPureObjects, {"__contains__"});
+  AddRows("sys", "", Conduct::kPureObjects, {"getrecursionlimit", "getsizeof", "intern", "is_finalizing"});
   Special("builtins", "", "setattr", SetAttr);
   Special("builtins", "", "bool", TruthValue);
   Special("builtins", "", "super", Super);
   Special("builtins", "", "next", Next);
   Special("builtins", "object", "__setattr__", ObjectSetAttr);
   Special("builtins", "object", "__getattribute__", ObjectGetAttr);
+  Special("types", "ModuleType", "__getattribute__", ModuleGetAttr);
   Special("builtins", "object", "__init__", ObjectInit);
   Special("builtins", "object", "__new__", ObjectNew);
   Special("builtins", "tuple", "__new__", ObjectNew);

@@ -42,7 +42,7 @@ void LoadContainers() {
   AddRows("builtins", "dict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault"});
   AddRows("builtins", "dict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys"});
   AddRows("collections", "OrderedDict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault", "move_to_end"});
-  AddRows("collections", "OrderedDict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys", "__init__", "__setitem__"});
+  AddRows("collections", "OrderedDict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys", "__init__"});
   AddRows("builtins", "dict", Conduct::kPureObjects, {"__init__", "__iter__", "__len__"});
   AddRows("collections", "", Conduct::kPureObjects, {"OrderedDict", "defaultdict", "deque"});
   AddRows("builtins", "set", Conduct::kMutates, {"add", "discard", "remove", "pop", "clear", "update"});

@@ -28,6 +28,35 @@ class ValueGuard : public Guard {
   Ref<> object_;
 };
 
+// `set {1, 2}`: the elements of a set of plain values, whatever their order. The set may change inside.
+class SetGuard : public Guard {
+ public:
+  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Ref<>::Steal(PyFrozenSet_New(set))) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override {
+    if (at.object == nullptr || !PySet_CheckExact(at.object)) return false;
+    if (PySet_GET_SIZE(at.object) != PySet_GET_SIZE(elements_.get())) return false;
+    Py_ssize_t position = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(at.object, &position, &element, &hash)) {
+      // Plain values have neither a __hash__ nor an __eq__ of a user.
+      if (!IsPlainValue(element) || PySet_Contains(elements_.get(), element) != 1) return false;
+    }
+    return true;
+  }
+  std::string Want() const override { return absl::StrCat("set of ", PySet_GET_SIZE(elements_.get())); }
+  std::string Why(const Reached& at) const override { return "the elements of the set have changed"; }
+  int Traverse(visitproc visit, void* arg) const override {
+    Py_VISIT(elements_.get());
+    return 0;
+  }
+
+ private:
+  Ref<> elements_;
+};
+
 class NumberGuard : public Guard {
  public:
   explicit NumberGuard(int64_t number) : Guard(Kind::kValue), number_(number) {}
@@ -46,6 +75,8 @@ class NumberGuard : public Guard {
 std::string Guard::Got(const Reached& at) const {
   return at.object != nullptr ? ShortRepr(at.object) : absl::StrCat(at.number);
 }
+
+std::unique_ptr<Guard> MakeSetGuard(PyObject* set) { return std::make_unique<SetGuard>(set); }
 
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at) {
   if (at.object == nullptr) return std::make_unique<NumberGuard>(at.number);

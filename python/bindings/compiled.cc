@@ -204,7 +204,7 @@ void BindCompiled(py::module_& m) {
                                  stack.append(OperandObject(operand, *s.segment));
                                }
                                d["stack"] = stack;
-                               return d;
+                               return py::module_::import("frametap._views").attr("Exit")(d);
                              })
       .def_property_readonly("effects",
                              [](const SegmentHandle& s) {
