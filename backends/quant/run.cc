@@ -1,13 +1,14 @@
 #include "backends/quant/run.h"
 
+#include "backends/reference/boxing.h"
 #include "ir/ops/scalar.h"
 
 namespace frametap::quant {
 namespace {
 
 c10::IValue Gather(const Arg& arg, const c10::TypePtr& type, const std::vector<c10::IValue>& values) {
-  if (arg.kind == Arg::Kind::kConst) return arg.constant;
-  if (arg.kind == Arg::Kind::kValue) return values[arg.value.raw()];
+  if (arg.kind == Arg::Kind::kConst) return Box(arg.constant, BoxingFor(*type));
+  if (arg.kind == Arg::Kind::kValue) return Box(values[arg.value.raw()], BoxingFor(*type));
   c10::TypePtr list = type;
   if (auto optional = list->cast<c10::OptionalType>()) list = optional->getElementType();
   c10::TypePtr element = c10::AnyType::get();

@@ -222,20 +222,17 @@ class Keys:
 
 @dataclass(frozen=True)
 class Has:
-    """A dict with this key, or without it."""
+    """A dict with this key, or without it; of another object, its attributes."""
 
     key: Any
     present: bool = True
 
     def __str__(self) -> str:
-        return f"a dict {'with' if self.present else 'without'} the key {self.key!r}"
+        return f"{'the' if self.present else 'no'} key {self.key!r}"
 
     def refusal(self, value: Any) -> str | None:
-        if not isinstance(value, dict):
-            return _described(value)
-        return (
-            None if (self.key in value) == self.present else f"a dict with the keys {list(value)}"
-        )
+        keys = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        return None if (self.key in keys) == self.present else f"the keys {list(keys)}"
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,10 @@ class QuantizedModel(torch.nn.Module):
         )
 
     def __repr__(self) -> str:
+        original = self._frametap.__self__
+        name = self._frametap._function.__qualname__ if original is None else type(original).__name__
         count = sum(row["decision"] == "int8" for row in self.report)
-        return f"QuantizedModel({self._frametap.__self__ or self._frametap.__wrapped__!r}, {count} ops in int8)"
+        return f"QuantizedModel({name}, {count} ops in int8)"
 
 
 # -- arguments --
@@ -205,7 +207,7 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
         ) from error
     forward = getattr(type(twin), "forward", None)
     if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
-        return compile(types.MethodType(forward.__wrapped__, twin)), twin
+        return compile(types.MethodType(forward._function, twin)), twin
     return compile(twin), twin
 
 

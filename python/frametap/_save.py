@@ -104,14 +104,15 @@ class _Converter:
             _refuse_unrecorded(self.compiled, self.function)
         environment, parameters = self._parameters()
         self._find_state(environment)
-        names = [name for s in entries if (name := self._block(s, environment)) is not None]
+        slots = frozenset(parameter.name for parameter in parameters)
+        names = [name for s in entries if (name := self._block(s, environment, slots)) is not None]
         if not names:
             raise ArtifactError(
                 f"save: no segment of {self.function.__qualname__} holds for the model as it is now:\n  "
                 + "\n  ".join(dict.fromkeys(self.refused))
                 + "\n  call it once in the state in which it is to be saved"
             )
-        self._check_states([s for s in entries if self._name(s, environment) in names])
+        self._check_states([s for s in entries if self._name(s, environment, slots) in names])
         return art.Program(
             name=self.function.__name__,
             parameters=tuple(parameters),
@@ -210,17 +211,22 @@ class _Converter:
 
     # -- blocks --
 
-    def _name(self, segment: _C.Segment, environment: Mapping[str, Any]) -> str:
-        key = (segment, tuple(sorted((name, id(value)) for name, value in environment.items())))
+    def _name(
+        self, segment: _C.Segment, environment: Mapping[str, Any], slots: frozenset[str]
+    ) -> str:
+        settled = tuple(sorted((name, id(value)) for name, value in environment.items()))
+        key = (segment, settled, slots)
         if key not in self.names:
             self.kept.append(dict(environment))
             variant = sum(known[0] == segment for known in self.names)
             self.names[key] = f"{segment.name}.{variant}" if variant else segment.name
         return self.names[key]
 
-    def _block(self, segment: _C.Segment, environment: Mapping[str, Any]) -> str | None:
+    def _block(
+        self, segment: _C.Segment, environment: Mapping[str, Any], slots: frozenset[str]
+    ) -> str | None:
         """The name of the segment's block; None if the segment does not hold for what is settled."""
-        name = self._name(segment, environment)
+        name = self._name(segment, environment, slots)
         if name in self.blocks:
             return name if self.blocks[name] is not None else None
         checks = self._checks(segment, environment)
@@ -243,7 +249,7 @@ class _Converter:
             values[row["name"]] = operand
         for value, slot in zip(segment.graph.outputs, outputs, strict=True):
             values[value.name] = art.Ref(slot)
-        view = _SegmentView(segment, environment, values)
+        view = _SegmentView(segment, environment, slots, values)
         block = art.Block(
             name=name,
             graph_text=graph.text(),
@@ -337,6 +343,8 @@ class _Converter:
             if isinstance(found, _Settled):
                 return found.value is _UNKNOWN or (value is found.value) == same
             return not same
+        if predicate.startswith("is ") and (known := _pinned(predicate[3:])) is not _UNKNOWN:
+            return value is known
         if predicate.startswith("== ") and _wants(predicate) is None:
             return repr(value).startswith(predicate[3:].split("...")[0])
         for step, want in _wants(predicate) or ():
@@ -455,21 +463,26 @@ class _Converter:
         state: Mapping[str, art.Operand],
         word: str,
     ) -> art.Jump:
-        environment = {
-            name: value for name, value in view.environment.items() if name in self.code.co_freevars
-        }
-        slots: dict[str, art.Operand] = dict(state)
+        # A local that the exit does not name stays in the frame as it is: what follows may look at it.
+        kept = [name for name in sorted(view.slots) if not name.startswith("S[")]
+        environment = {n: v for n, v in view.environment.items() if not n.startswith("S[")}
+        slots: dict[str, art.Operand] = {name: art.Ref(name) for name in kept}
         live = {**exit["locals"], **{f"S[{i}]": operand for i, operand in enumerate(stack)}}
         for name, operand in live.items():
             if operand["kind"] == "cell":
                 operand = operand["items"][0]
             settled = self._settled(view, operand)
+            slots.pop(name, None)
+            environment.pop(name, None)
             if settled is None:
                 slots[name] = self._operand(view, operand, f"'{name}'")
             else:
                 environment[name] = settled.value
         candidates = [s for s in self.segments if s.entry_offset == offset]
-        names = [name for s in candidates if (name := self._block(s, environment)) is not None]
+        known = frozenset(slots)
+        names = [
+            name for s in candidates if (name := self._block(s, environment, known)) is not None
+        ]
         if not names:
             _refuse(
                 view.segment,
@@ -479,7 +492,7 @@ class _Converter:
                 else "call it once in the state in which it is to be saved",
                 exit["position"],
             )
-        return art.Jump(tuple(names), slots)
+        return art.Jump(tuple(names), {**slots, **state})
 
     # -- operands --
 
@@ -539,6 +552,7 @@ class _Converter:
 class _SegmentView:
     segment: _C.Segment
     environment: Mapping[str, Any]  # settled locals
+    slots: frozenset[str]  # open ones
     values: Mapping[str, art.Operand]  # by name of a graph value
 
 
@@ -546,14 +560,14 @@ class _SegmentView:
 
 
 def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionType]:
-    owner, function = compiled.__self__, compiled.__wrapped__
+    owner, function = compiled.__self__, compiled._function
     if isinstance(owner, CompiledModule):
         owner = type(owner)._orig_mod
     if isinstance(owner, torch.nn.Module) and function.__name__ != "forward":
         bound = owner.forward
         function = getattr(bound, "__func__", bound)
     if isinstance(function, _C.CompiledFunction):
-        function = function.__wrapped__
+        function = function._function
     if not isinstance(function, types.FunctionType):
         raise ArtifactError(
             f"save: {function!r:.60} is no Python function, so nothing of it was captured"
