@@ -146,7 +146,7 @@ void Recorder::Invoke(Call call) {
   }
   if (PyFunction_Check(callable)) {
     const CallableRow* row = FindCallable(callable);
-    if (row == nullptr) return InvokePython(call, callable);
+    if (row == nullptr || row->special == nullptr) return InvokePython(call, callable);
     Touch(callable);
     return row->special(*this, call);
   }

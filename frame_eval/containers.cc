@@ -173,6 +173,14 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
     else guards_.Absent(known->source, item, Here());
     return;
   }
+  bool plain_class = PyType_Check(item) && Py_TYPE(item)->tp_hash == PyType_Type.tp_hash &&
+                     Py_TYPE(item)->tp_richcompare == PyType_Type.tp_richcompare;
+  if (PyAnySet_CheckExact(container) && is_source && !known->adopted && (IsScalar(item) || plain_class)) {
+    Touch(container);
+    if (plain_class) Touch(item);
+    guards_.Member(known->source, item, Here());
+    return;
+  }
   if (!IsSequence(container)) {
     Touch(container);
     if (!IsScalar(item)) ForceDeep(item, Shadow(), false);

@@ -239,6 +239,11 @@ void GuardRecorder::Elements(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
 }
 
+void GuardRecorder::Member(SourceId set, PyObject* item, const Position& why) {
+  if (impl_->object(set) == nullptr) return;
+  impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
+}
+
 void GuardRecorder::Length(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,

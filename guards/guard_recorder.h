@@ -67,6 +67,7 @@ class GuardRecorder {
   void Length(SourceId id, const Position& why);     // list, tuple, dict, set
   void Keys(SourceId id, const Position& why);       // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Position& why);   // set of plain values: its elements
+  void Member(SourceId set, PyObject* item, const Position& why);  // whether `item` (plain, or a class) is in it
   void Absent(SourceId dict, PyObject* key, const Position& why);
   void Present(SourceId dict, PyObject* key, const Position& why);
   void Tensor(SourceId id, const TensorRead& read, const Position& why);  // reads of one tensor are merged

@@ -57,6 +57,31 @@ class SetGuard : public Guard {
   Ref<> elements_;
 };
 
+// `has torch.nn.Linear`, `lacks 'x'`: one element of a set is there, or is not.
+class MemberGuard : public Guard {
+ public:
+  MemberGuard(PyObject* set, PyObject* item)
+      : Guard(Kind::kValue), item_(Ref<>::New(item)), present_(PySet_Contains(set, item) == 1) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override {
+    return at.object != nullptr && PyAnySet_CheckExact(at.object) &&
+           PySet_Contains(at.object, item_.get()) == (present_ ? 1 : 0);
+  }
+  std::string Want() const override { return absl::StrCat(present_ ? "has " : "lacks ", ShortRepr(item_.get())); }
+  std::string Why(const Reached& at) const override {
+    return absl::StrCat("element ", ShortRepr(item_.get()), present_ ? " is missing" : " was added");
+  }
+  int Traverse(visitproc visit, void* arg) const override {
+    Py_VISIT(item_.get());
+    return 0;
+  }
+
+ private:
+  Ref<> item_;
+  bool present_;
+};
+
 class NumberGuard : public Guard {
  public:
   explicit NumberGuard(int64_t number) : Guard(Kind::kValue), number_(number) {}
@@ -77,6 +102,10 @@ std::string Guard::Got(const Reached& at) const {
 }
 
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set) { return std::make_unique<SetGuard>(set); }
+
+std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item) {
+  return std::make_unique<MemberGuard>(set, item);
+}
 
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at) {
   if (at.object == nullptr) return std::make_unique<NumberGuard>(at.number);
