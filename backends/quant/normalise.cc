@@ -240,7 +240,11 @@ Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std
 
 std::string NameWithPlace(const Node& node) {
   const bool placed = node.where != nullptr && node.where->position.known();
-  return placed ? absl::StrCat(node.op_name(), " at ", ToString(node.where->position)) : node.op_name();
+  if (!placed) return node.op_name();
+  // The module's path tells one layer from another; the line of an op inside torch.nn does not.
+  const std::string scope = node.where->scope.empty() ? "" : node.where->scope.back().path;
+  if (!scope.empty()) return absl::StrCat(node.op_name(), " in ", scope);
+  return absl::StrCat(node.op_name(), " at ", ToString(node.where->position));
 }
 
 absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights) {

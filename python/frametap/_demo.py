@@ -230,22 +230,25 @@ class Demo:
 
     def save_and_load(self) -> None:
         images = [self.test_pixels[:BATCH], self.test_pixels[:BATCH] / 16, self.test_pixels[:1]]
+        ways = (f"{BATCH} images", "scaled ones", "1 image")
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-            for captured in (self.captured, self.quantized):
+            for name, captured, other in (
+                ("captured", self.captured, self.plain),
+                ("quantized", self.quantized, self.quantized),
+            ):
                 for batch in images:
                     captured(batch)  # each way once, so that the file knows it
-            for name, captured in (("float", self.captured), ("int8", self.quantized)):
                 file = Path(folder, f"digits_{name}.frametap")
+                print(f">>> frametap.save({name}, {file.name!r})")
                 frametap.save(captured, file)
                 print(
-                    f">>> frametap.save({'captured' if name == 'float' else 'quantized'}, {file.name!r})"
+                    f"    frametap.load({file.name!r}) in a fresh process, without the model's source"
                 )
-                want = [captured(batch) for batch in images]
+                want = [other(batch) for batch in images]
                 got = run_elsewhere(file, images, folder)
-                for way, one, other in zip(
-                    (f"{BATCH} images", "scaled ones", "1 image"), want, got, strict=True
-                ):
-                    self.compare(f"{name}, {way}", other, one)
+                reference = "plain PyTorch" if other is self.plain else "the int8 model here"
+                for way, one, result in zip(ways, want, got, strict=True):
+                    self.compare(way, result, one, reference)
 
     # -- parts of steps --
 
@@ -297,7 +300,15 @@ class Demo:
             )
         return 100 * right / TESTED
 
-    def compare(self, what: str, got: Any, want: Any, quiet: bool = False) -> None:
+    def compare(
+        self,
+        what: str,
+        got: Any,
+        want: Any,
+        reference: str = "plain PyTorch",
+        *,
+        quiet: bool = False,
+    ) -> None:
         """Equal bit by bit, or a failure."""
         self.compared += 1
         difference = distance(got, want)
@@ -305,7 +316,7 @@ class Demo:
             self.failed.append(f"{what}: max difference {difference}")
         if not quiet:
             verdict = "equal" if difference == 0 else "NOT EQUAL"
-            print(f"  {what}: {verdict}, max difference to plain PyTorch {difference:g}")
+            print(f"  {what}: {verdict}, max difference to {reference} {difference:g}")
 
     def expect(self, what: str, holds: bool) -> None:
         self.compared += 1

@@ -20,9 +20,12 @@ def _decibel(value: float | None) -> str:
 
 
 def _place(row: Mapping[str, Any]) -> str:
+    # The path of the layer; its line would be one of torch.nn, the same for all of its kind.
+    if row.get("scope"):
+        return row["scope"]
     line = row.get("line") or 0
     if not line:
-        return row.get("scope") or "?"
+        return "?"
     where = os.path.basename(row.get("file") or "") or row.get("function") or "?"
     return f"{where}:{line}"
 

@@ -133,8 +133,10 @@ class QuantizedModel(torch.nn.Module):
         return self._converted.get(segment)
 
     def report_text(self) -> str:
-        """The table, and which segments run in float because calibration never met them."""
-        lines = [render_report(self.report)]
+        """A table for each segment, and which segments run in float because calibration never met them."""
+        lines: list[str] = []
+        for segment, quantized in self._converted.items():
+            lines += [f"{segment.name}, from {segment.entry}", render_report(quantized.report), ""]
         for segment, quantized in self._converted.items():
             if quantized.lowering_note:
                 lines.append(f"{segment.name} is not lowered to kernels: {quantized.lowering_note}")
@@ -144,7 +146,7 @@ class QuantizedModel(torch.nn.Module):
                     f"{segment.name} ({segment.function}, from {segment.entry}) runs in float: calibration "
                     "did not meet it; add such a batch to the calibration data"
                 )
-        return "\n".join(lines)
+        return "\n".join(lines).rstrip()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModel:
         self.__reduce__()
@@ -157,7 +159,9 @@ class QuantizedModel(torch.nn.Module):
 
     def __repr__(self) -> str:
         original = self._frametap.__self__
-        name = self._frametap._function.__qualname__ if original is None else type(original).__name__
+        name = (
+            self._frametap._function.__qualname__ if original is None else type(original).__name__
+        )
         count = sum(row["decision"] == "int8" for row in self.report)
         return f"QuantizedModel({name}, {count} ops in int8)"
 
