@@ -635,7 +635,14 @@ class LoadedProgram:
         block = self._choose(self.program.entry, slots, "the call")
         while True:
             inputs = [self._value(operand, slots) for operand in block.inputs]
-            results = self._compiled[block.name].run(inputs)
+            try:
+                results = self._compiled[block.name].run(inputs)
+            except Exception as error:
+                described = ", ".join(f"{k}: {_described(v)}" for k, v in bound.arguments.items())
+                raise ArtifactError(
+                    f"{self.program.name}: the graph of block {block.name!r} does not take these "
+                    f"arguments ({described}): {error}"
+                ) from error
             slots.update(zip(block.outputs, results, strict=True))
             way_out = block.exit
             if isinstance(way_out, Return):

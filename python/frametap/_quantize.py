@@ -387,6 +387,11 @@ def _convert(
                 f"quantize: segment {segment.name} (from {segment.entry}): {error}"
             ) from error
     rows = [row for quantized in converted.values() for row in quantized.report]
+    if not rows and any(len(segment.graph.nodes) for segment in calibration.observations):
+        raise QuantizationError(
+            "quantize: every call was recorded anew, so there is nothing that could be replayed in int8"
+            + _last_miss(compiled_of(model, "quantize"))
+        )
     if not rows:
         raise QuantizationError(
             "quantize: no graph was captured, so there is nothing to quantize"
@@ -410,3 +415,14 @@ def _reasons_for_no_graph(compiled: _C.CompiledFunction) -> str:
             if line not in lines:
                 lines.append(line)
     return "".join(lines)
+
+
+def _last_miss(compiled: _C.CompiledFunction) -> str:
+    misses = [row for row in _C.log(compiled) if row["kind"] == "miss"]
+    if not misses:
+        return ""
+    miss = misses[-1]
+    return (
+        f"\n  {miss['segment']} did not fit at {miss['source']}: {miss['why']}, read at "
+        f"{miss['position']['text']}; keep what changes at every call out of the model"
+    )

@@ -172,7 +172,7 @@ class _Converter:
         elif kind == "function":
             here = _Settled(self.function)
         else:
-            here = _Settled(_pinned(key))
+            here = _Settled(self.function if key == "G" else _pinned(key))
         for accessor, key in path[1:]:
             here = self._step(here, accessor, key)
         return here
@@ -655,7 +655,7 @@ _SETTLED_STEPS: dict[str, Any] = {
     "module_attr": getattr,
     "item": lambda value, key: value[key],
     "key": lambda value, key: value[key],
-    "global": lambda value, key: value.__globals__[key],
+    "global": lambda value, key: getattr(value, "__globals__", value)[key],
     "builtin": lambda _, key: getattr(builtins, key),
     "type": lambda value, _: type(value),
     "dict": lambda value, _: value.__dict__,

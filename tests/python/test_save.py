@@ -1,0 +1,408 @@
+"""``frametap.save`` and ``frametap.load`` on captured programs. S1–S3 are the laws of _save.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fixtures.models import MODELS
+from fixtures.subject import EAGER, frametap
+
+pytestmark = [pytest.mark.skipif(EAGER, reason="asks about files")]
+
+SCALE = 3.0
+TABLE = torch.arange(4.0)
+
+
+@pytest.fixture
+def reload(tmp_path: Path) -> Callable[[Any], Any]:
+    """Saves and loads again."""
+
+    def through_a_file(captured: Any) -> Any:
+        path = tmp_path / "program.frametap"
+        frametap.save(captured, path)
+        return frametap.load(path)
+
+    return through_a_file
+
+
+def same(got: Any, want: Any) -> bool:
+    if isinstance(want, Tensor):
+        return isinstance(got, Tensor) and got.dtype == want.dtype and torch.equal(got, want)
+    if isinstance(want, dict):
+        return list(got) == list(want) and all(same(got[k], want[k]) for k in want)
+    if isinstance(want, (tuple, list)):
+        return (
+            type(got) is type(want)
+            and len(got) == len(want)
+            and all(same(a, b) for a, b in zip(got, want, strict=True))
+        )
+    return type(got) is type(want) and got == want
+
+
+# -- functions --
+
+
+def plain(x: Tensor) -> Tensor:
+    return (x + 1).relu()
+
+
+def defaults(x: Tensor, scale: float = 2.0, *, name: str = "a") -> tuple[Tensor, str]:
+    return x * scale, name
+
+
+def nested(batch: dict[str, Tensor]) -> dict[str, Any]:
+    return {"sum": batch["a"] + batch["b"], "parts": [batch["a"], (batch["b"] * 2, None, 3)]}
+
+
+def of_globals(x: Tensor) -> Tensor:
+    return F.relu(x * SCALE) + TABLE
+
+
+def keywords(x: Tensor, **options: Any) -> Tensor:
+    if "mask" in options:
+        x = x * options["mask"]
+    return x + 1
+
+
+def optional(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    return x if mask is None else x * mask
+
+
+def many(*parts: Tensor) -> Tensor:
+    return torch.cat(parts)
+
+
+ones = torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("function", "calls"),
+    [
+        (plain, [((ones,), {}), ((torch.zeros(2, 4) - 3,), {})]),
+        (defaults, [((ones,), {}), ((ones, 2.0), {})]),
+        (nested, [(({"a": ones, "b": ones * 2},), {})]),
+        (of_globals, [((ones - 2,), {})]),
+        (keywords, [((ones,), {}), ((ones,), {"mask": ones * 2})]),
+        (optional, [((ones,), {}), ((ones, ones * 2), {})]),
+        (many, [((ones, ones * 2), {}), ((ones, ones, ones), {})]),
+    ],
+    ids=["plain", "defaults", "nested", "globals", "keywords", "optional", "many"],
+)
+def test_functions(reload: Any, function: Any, calls: Any) -> None:
+    captured = frametap.compile(function)
+    for args, kwargs in calls:
+        captured(*args, **kwargs)
+    program = reload(captured)
+    for args, kwargs in calls:
+        assert same(program(*args, **kwargs), function(*args, **kwargs))
+
+
+def test_a_closure_and_a_method(reload: Any) -> None:
+    weight = torch.randn(4, 4)
+
+    def f(x: Tensor) -> Tensor:
+        return x @ weight
+
+    class Scaler:
+        def __init__(self) -> None:
+            self.factor = torch.tensor(3.0)
+
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    method = Scaler().run
+    for function in (f, method):
+        captured = frametap.compile(function)
+        captured(ones)
+        program = reload(captured)
+        assert torch.equal(program(ones), function(ones))
+
+
+# -- modules --
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "encoder", "unet"])
+def test_models(reload: Any, name: str) -> None:
+    case = MODELS[name]
+    model = case.build().eval()
+    captured = frametap.compile(model)
+    inputs = case.inputs(2)
+    with torch.no_grad():
+        captured(**inputs)
+        program = reload(captured)
+        assert same(program(**inputs), model(**inputs))
+    assert set(program.program.weights) <= set(model.state_dict())
+
+
+def test_S2_weights_are_those_of_the_moment(reload: Any) -> None:
+    model = nn.Linear(4, 4)
+    captured = frametap.compile(model)
+    with torch.no_grad():
+        captured(ones)
+        model.weight.zero_()
+        program = reload(captured)
+        assert torch.equal(program(ones), model.bias)
+        model.bias.zero_()
+        assert not torch.equal(program(ones), model.bias)
+    assert sorted(program.state_dict()) == ["bias", "weight"]
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if x.sum() > 0:
+            return x + 1
+        self.calls += 10
+        return x - 1
+
+
+def test_S2_a_counter_counts_on(reload: Any) -> None:
+    model = Counting()
+    captured = frametap.compile(model)
+    for x in (ones, -ones, ones, -ones, ones):
+        captured(x)
+    program = reload(captured)
+    assert program.state_dict()["self.calls"] == model.calls
+    for x in (ones, ones, -ones, ones):
+        assert torch.equal(program(x), model(x))
+        assert program.state_dict()["self.calls"] == model.calls
+
+
+def test_S1_the_mode_is_that_of_the_moment(reload: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    captured = frametap.compile(model)
+    captured(ones)
+    captured.eval()
+    with pytest.raises(frametap.ArtifactError, match="training"):
+        reload(captured)
+    captured(ones)
+    program = reload(captured)
+    assert torch.equal(program(ones), model(ones))
+    assert torch.equal(program(ones), program(ones))
+
+
+def test_batch_norm_statistics_move_in_the_program(reload: Any) -> None:
+    model = nn.BatchNorm1d(3)
+    captured = frametap.compile(model)
+    x = torch.randn(8, 3)
+    captured(x)
+    program = reload(captured)
+    assert torch.equal(program(x), model(x))
+    assert torch.equal(program.state_dict()["running_mean"], model.running_mean)
+
+
+# -- branches on tensors --
+
+
+def both(x: Tensor) -> Tensor:
+    y = x * 2
+    if y.sum() > 0:
+        return y + 1
+    return y - 1
+
+
+def loop(x: Tensor) -> Tensor:
+    while x.sum() < 100:
+        x = x * 2
+    return x
+
+
+def word(x: Tensor) -> tuple[Tensor, str]:
+    name = "down" if not x.sum() > 0 else "up"
+    return x + 1, name
+
+
+def connected(x: Tensor) -> Tensor:
+    if x.sum() > 0 and x.max() < 5:
+        return x + 1
+    return x * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (both, [ones, -ones]),
+        (loop, [ones, ones * 200, ones * 3]),
+        (word, [ones, -ones]),
+        (connected, [ones, -ones, ones * 7]),
+    ],
+    ids=["if", "while", "not", "and"],
+)
+def test_S3_branches(reload: Any, function: Any, inputs: list[Tensor]) -> None:
+    captured = frametap.compile(function)
+    for _ in range(2):
+        for x in inputs:
+            captured(x)
+    program = reload(captured)
+    for x in inputs:
+        assert same(program(x), function(x))
+
+
+def test_S3_an_arm_that_was_never_taken(reload: Any) -> None:
+    captured = frametap.compile(both)
+    captured(ones)
+    with pytest.raises(frametap.ArtifactError) as caught:
+        reload(captured)
+    text = str(caught.value)
+    assert frametap.segments(captured)[0].name in text
+    assert "both:" in text
+    assert "when the branch is false was not captured" in text
+    assert "call the function once so that the branch is false" in text
+
+
+def test_digits_both_arms(reload: Any) -> None:
+    model = MODELS["digits"].build().eval()
+    captured = frametap.compile(model)
+    images = torch.rand(4, 1, 8, 8)
+    calls = [(images, {}), (images * 16, {}), (images, {"temperature": 2.0})]
+    with torch.no_grad():
+        for _ in range(2):
+            for x, options in calls:
+                captured(x, **options)
+        captured(images * 16, temperature=2.0)
+        program = reload(captured)
+        for x, options in calls:
+            assert same(program(x, **options), model(x, **options))
+    with pytest.raises(frametap.ArtifactError, match="options|temperature"):
+        program(images, temperature="warm")
+
+
+# -- int8 --
+
+
+def test_int8_models(reload: Any) -> None:
+    model = MODELS["digits"].build().eval()
+    images = torch.rand(4, 1, 8, 8)
+    quantized = frametap.quantize(model, [images, images * 16])
+    program = reload(quantized)
+    for x in (images, images * 16):
+        assert same(program(x), quantized(x))
+    assert any(block.int8 for block in program.program.blocks)
+    assert "frametap" in str(program.graphs())
+
+
+def test_int8_files_hold_no_float_weights(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).eval()
+    captured = frametap.compile(model)
+    x = torch.randn(8, 256)
+    with torch.no_grad():
+        captured(x)
+    quantized = frametap.quantize(model, [x])
+    frametap.save(captured, tmp_path / "float")
+    frametap.save(quantized, tmp_path / "int8")
+    assert (tmp_path / "int8").stat().st_size < 0.4 * (tmp_path / "float").stat().st_size
+
+
+def test_a_fresh_process(tmp_path: Path) -> None:
+    model = MODELS["digits"].build().eval()
+    images = torch.rand(4, 1, 8, 8)
+    quantized = frametap.quantize(model, [images, images * 16])
+    frametap.save(quantized, tmp_path / "program")
+    torch.save(images, tmp_path / "images")
+    code = """
+import sys, torch, frametap
+torch.set_num_threads(1)
+program, images = frametap.load(sys.argv[1]), torch.load(sys.argv[2])
+assert not any("fixtures" in name for name in sys.modules)
+torch.save([program(images), program(images * 16)], sys.argv[3])
+"""
+    files = [str(tmp_path / name) for name in ("program", "images", "outputs")]
+    package = str(Path(frametap.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code, *files], check=True, env={"PYTHONPATH": package})
+    got = torch.load(tmp_path / "outputs")
+    assert same(got, [quantized(images), quantized(images * 16)])
+
+
+# -- what is refused --
+
+
+class Pair(NamedTuple):
+    one: Tensor
+    two: Tensor
+
+
+def returns_object(x: Tensor) -> Pair:
+    return Pair(x, x + 1)
+
+
+def prints(x: Tensor) -> Tensor:
+    y = x + 1
+    print(end="")
+    return y * 2
+
+
+def appends(x: Tensor, log: list[int] = []) -> Tensor:  # noqa: B006
+    log.append(1)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (returns_object, "type Pair.*cannot be saved"),
+        (prints, "unknown_callable.*only a branch on a tensor"),
+        (appends, "log : len 0"),
+    ],
+)
+def test_what_no_file_holds(reload: Any, tmp_path: Path, function: Any, words: str) -> None:
+    captured = frametap.compile(function)
+    captured(ones)
+    with pytest.raises(frametap.ArtifactError, match=words) as caught:
+        reload(captured)
+    text = str(caught.value)
+    assert frametap.segments(captured)[0].name in text
+    assert f"{function.__name__}:" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_attribute_that_holds_a_tensor(reload: Any) -> None:
+    class Keeping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = x + 1
+            return x * 2
+
+    captured = frametap.compile(Keeping())
+    for _ in range(2):
+        captured(ones)
+    with pytest.raises(frametap.ArtifactError, match="effect 'setattr .*cannot be saved") as caught:
+        reload(captured)
+    assert "return the value instead" in str(caught.value)
+
+
+def test_nothing_captured(reload: Any) -> None:
+    with pytest.raises(frametap.ArtifactError, match="call it at least once"):
+        reload(frametap.compile(plain))
+    with pytest.raises(frametap.FrametapError, match=r"frametap.compile"):
+        reload(plain)
+
+
+def test_a_module_with_hooks(reload: Any) -> None:
+    model = nn.Linear(4, 4)
+    model.register_forward_hook(lambda module, args, out: out * 2)
+    captured = frametap.compile(model)
+    captured(ones)
+    with pytest.raises(frametap.ArtifactError, match="hooks"):
+        reload(captured)
+
+
+def test_calls_that_were_not_captured(reload: Any) -> None:
+    captured = frametap.compile(defaults)
+    captured(ones)
+    program = reload(captured)
+    assert str(program).endswith("defaults(x, scale=2.0, *, name='a')>")
+    for args, kwargs in (((), {}), ((ones, 1), {}), ((ones.double(),), {}), ((3,), {})):
+        with pytest.raises(frametap.ArtifactError):
+            program(*args, **kwargs)
