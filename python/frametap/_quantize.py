@@ -209,10 +209,24 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
             f"quantize: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}); "
             "the copy is what gets quantized, so that the model itself stays as it is"
         ) from error
+    _take_attention_apart(twin)
     forward = getattr(type(twin), "forward", None)
     if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
         return compile(types.MethodType(forward._function, twin)), twin
     return compile(twin), twin
+
+
+def _take_attention_apart(model: torch.nn.Module) -> None:
+    """Turns off torch's fused kernels of attention and encoder layers, which hide their linear layers.
+
+    In eval mode torch takes them whenever it can, and has a switch for all threads only. Each module says no
+    by itself: an encoder layer whose activation is none of two, an attention that trains without dropout.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, torch.nn.MultiheadAttention):
+            module.dropout, module.training = 0.0, True
 
 
 def _iterate(data: Any) -> Iterator[Any]:

@@ -85,6 +85,16 @@ class _Converter:
         self.owner, self.function = _entry_function(self.compiled)
         self.code = self.function.__code__
         self.segments = [s for s in _C.segments(self.compiled) if s.code is self.code]
+        self.keywords = next(
+            (
+                parameter.name
+                for parameter in inspect.signature(
+                    self.function, follow_wrapped=False
+                ).parameters.values()
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD
+            ),
+            "",
+        )
         self.instructions = list(dis.get_instructions(self.code))
         self.weights: dict[str, torch.Tensor] = {}
         self.weight_names: dict[int, str] = {}
@@ -344,16 +354,19 @@ class _Converter:
                 return found.value is _UNKNOWN or (value is found.value) == same
             return not same
         if predicate.startswith("is ") and (known := _pinned(predicate[3:])) is not _UNKNOWN:
-            return value is known
+            # A decorator leaves the name of what it covers: the name on the object itself decides, too.
+            name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+            return value is known or name == predicate[3:]
         if predicate.startswith("== ") and _wants(predicate) is None:
             return repr(value).startswith(predicate[3:].split("...")[0])
         for step, want in _wants(predicate) or ():
+            found = value
             try:
                 for accessor, key in step:
-                    value = _SETTLED_STEPS[accessor](value, key)
+                    found = _SETTLED_STEPS[accessor](found, key)
             except (AttributeError, IndexError, KeyError, TypeError):
                 return False
-            if want.refusal(value) is not None:
+            if want.refusal(found) is not None:
                 return False
         return True
 
@@ -404,6 +417,8 @@ class _Converter:
             slot = None
             if effect["kind"] == "setattr" and isinstance(owner, _Settled):
                 slot = self.state.get((id(owner.value), effect["name"]))
+            if isinstance(owner, art.Ref) and self._dies_with_the_call(owner, view.segment.exit):
+                continue
             if slot is None:
                 _refuse(
                     view.segment,
@@ -414,6 +429,18 @@ class _Converter:
                 )
             state[slot] = self._operand(view, effect["value"], f"the new value of {slot}")
         return state
+
+    def _dies_with_the_call(self, owner: art.Ref, exit: Mapping[str, Any]) -> bool:
+        """Whether nobody can see a change of this object: it is the call's own ``**kwargs``."""
+
+        def mentioned(operand: Mapping[str, Any]) -> bool:
+            return operand.get("local") == owner.name or any(map(mentioned, operand["items"]))
+
+        return (
+            exit["kind"] == "return"
+            and owner == art.Ref(self.keywords)
+            and not mentioned(exit["result"])
+        )
 
     def _arms(
         self, segment: _C.Segment, exit: Mapping[str, Any]

@@ -233,6 +233,18 @@ def test_a_function() -> None:
         assert sqnr(f(x), quantized(x)) > 20
 
 
+def test_layers_inside_of_torchs_fused_encoder() -> None:
+    case = MODELS["encoder"]
+    model = case.build().eval()
+    inputs = case.inputs(4)
+    quantized = frametap.quantize(model, [inputs])
+    linears = [row for row in quantized.report if row["op"] == "aten.linear"]
+    assert len(linears) == 12 * 4
+    assert all(row["decision"] == "int8" for row in linears)
+    with torch.no_grad():
+        assert sqnr(model(**inputs), quantized(**inputs)) > 20
+
+
 def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     frametap.quantize(Small().eval(), [images(4), images(4)], progress=True)
     captured = capsys.readouterr()

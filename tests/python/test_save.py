@@ -77,6 +77,12 @@ def optional(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return x if mask is None else x * mask
 
 
+def pops(x: Tensor, **options: Any) -> Tensor:
+    scale = options.pop("scale", None)
+    options["seen"] = True
+    return x if scale is None else x * 2
+
+
 def many(*parts: Tensor) -> Tensor:
     return torch.cat(parts)
 
@@ -92,10 +98,11 @@ ones = torch.ones(4)
         (nested, [(({"a": ones, "b": ones * 2},), {})]),
         (of_globals, [((ones - 2,), {})]),
         (keywords, [((ones,), {}), ((ones,), {"mask": ones * 2})]),
+        (pops, [((ones,), {}), ((ones,), {"scale": 1})]),
         (optional, [((ones,), {}), ((ones, ones * 2), {})]),
         (many, [((ones, ones * 2), {}), ((ones, ones, ones), {})]),
     ],
-    ids=["plain", "defaults", "nested", "globals", "keywords", "optional", "many"],
+    ids=["plain", "defaults", "nested", "globals", "keywords", "pops", "optional", "many"],
 )
 def test_functions(reload: Any, function: Any, calls: Any) -> None:
     captured = frametap.compile(function)
