@@ -43,18 +43,69 @@ py::dict PositionDict(const Position& at) {
   return d;
 }
 
+const char* NameOf(Accessor accessor) {
+  switch (accessor) {
+    case Accessor::kLocal:
+      return "local";
+    case Accessor::kCell:
+      return "cell";
+    case Accessor::kStack:
+      return "stack";
+    case Accessor::kPinned:
+      return "pinned";
+    case Accessor::kFunction:
+      return "function";
+    case Accessor::kAttr:
+      return "attr";
+    case Accessor::kModuleAttr:
+      return "module_attr";
+    case Accessor::kItem:
+      return "item";
+    case Accessor::kKey:
+      return "key";
+    case Accessor::kGlobal:
+      return "global";
+    case Accessor::kBuiltin:
+      return "builtin";
+    case Accessor::kTypeOf:
+      return "type";
+    case Accessor::kDict:
+      return "dict";
+    case Accessor::kClosure:
+      return "closure";
+    case Accessor::kDefault:
+      return "default";
+    case Accessor::kKwDefault:
+      return "kw_default";
+    case Accessor::kSelf:
+      return "self";
+    case Accessor::kFunc:
+      return "func";
+    case Accessor::kSize:
+      return "size";
+    case Accessor::kStride:
+      return "stride";
+    case Accessor::kLength:
+      return "length";
+    case Accessor::kGrad:
+      return "grad";
+    case Accessor::kDictKeyAt:
+      return "key_at";
+    case Accessor::kContextValue:
+      return "context";
+  }
+  return "?";
+}
+
 // The steps of a source from its root: (accessor, key), the key being a name, an index or the text of a dict's key.
 py::list SourcePath(SourceId id, const Segment& segment) {
-  static const char* const kAccessors[] = {"local",   "cell",    "stack",   "pinned", "function", "attr",  "module_attr", "item",
-                                           "key",     "global",  "builtin", "type",   "dict",     "closure", "default",
-                                           "kw_default", "self", "func",    "size",   "stride",   "length", "grad", "key_at"};
   std::vector<SourceId> steps;
   for (; id.valid(); id = segment.ir.sources[id].parent) steps.push_back(id);
   py::list out;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const Source& source = segment.ir.sources[*step];
     py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
-    out.append(py::make_tuple(kAccessors[static_cast<int>(source.accessor)], key));
+    out.append(py::make_tuple(NameOf(source.accessor), key));
   }
   return out;
 }
