@@ -460,13 +460,20 @@ void Recorder::Compact(SegmentIr* ir) {
 
 // A container that the trace changes must not be, at replay, another one that it only read.
 void Recorder::GuardAgainstAliases() {
+  const size_t kept = guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
+  std::vector<std::pair<SourceId, PyObject*>> read;
+  for (auto& [object, known] : objects_) {
+    if (known->state != Known::State::kSource || known->source.raw() >= kept) continue;
+    if (known->touched || known->adopted) read.emplace_back(known->source, object);
+  }
+  std::sort(read.begin(), read.end());  // the map's order is that of addresses
   for (PyObject* mutated : mutated_sources_) {
     Known* target = Find(mutated);
-    for (auto& [object, known] : objects_) {
-      if (object == mutated || known->state != Known::State::kSource || Py_TYPE(object) != Py_TYPE(mutated)) continue;
-      if (known->pinned && target->pinned) continue;
-      if (!known->touched && !known->adopted) continue;
-      guards_.SameObject(target->source, known->source, false, Here());
+    if (target->source.raw() >= kept) continue;
+    for (const auto& [source, object] : read) {
+      if (object == mutated || Py_TYPE(object) != Py_TYPE(mutated)) continue;
+      if (Find(object)->pinned && target->pinned) continue;
+      guards_.SameObject(target->source, source, false, Here());
     }
   }
 }
