@@ -137,7 +137,19 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
   Touch(owner);
   if (PyObject* override_get = Override(type, "__getattribute__", reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
-    if (type == &PySuper_Type || PyMethod_Check(owner)) return;
+    if (type == &PySuper_Type) {
+      // The look-up follows the MRO of the instance's class.
+      Ref<> self = Ref<>::Steal(PyObject_GetAttrString(owner, "__self__"));
+      Ref<> self_class = Ref<>::Steal(PyObject_GetAttrString(owner, "__self_class__"));
+      if (!self || !self_class || !PyType_Check(self_class.get())) {
+        PyErr_Clear();
+        throw Break{Reason::unknown_attribute, Qualified(type, name)};
+      }
+      Touch(self.get());
+      guards_.Class(reinterpret_cast<PyTypeObject*>(self_class.get()), Here());
+      return;
+    }
+    if (PyMethod_Check(owner)) return;
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
     static PyObject* module_get = Override(&PyModule_Type, "__getattribute__", nullptr);
     if (override_get == module_get) return GenericLoad(note, owner, name);

@@ -209,6 +209,27 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   ForceDeep(key, key_shadow, false);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
+  auto subscript = Py_TYPE(container)->tp_as_mapping ? Py_TYPE(container)->tp_as_mapping->mp_subscript : nullptr;
+  if (subscript != PyDict_Type.tp_as_mapping->mp_subscript && subscript != PyList_Type.tp_as_mapping->mp_subscript &&
+      subscript != PyTuple_Type.tp_as_mapping->mp_subscript) {
+    // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
+    Touch(container);
+    if (PyTuple_Check(container)) ForceDeep(container, Shadow(), true);
+    else if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
+             !PyRange_Check(container)) {
+      throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
+    }
+    if (PyTuple_Check(container) && PyLong_CheckExact(key)) {
+      Py_ssize_t index = PyLong_AsSsize_t(key);
+      if (index < 0) index += PyTuple_GET_SIZE(container);
+      Shadow shadow = ElementShadow(container, index);
+      if (shadow.kind != Shadow::Kind::kNone) {
+        note.expect.kind = Expect::Kind::kShadow;
+        note.expect.shadow = shadow;
+      }
+    }
+    return;
+  }
   if (PyTuple_Check(container) || PyList_Check(container)) {
     Touch(container);
     AdoptElements(container);

@@ -45,6 +45,15 @@ bool IsReducibleIterator(PyObject* object) {
   return false;
 }
 
+c10::IValue ExampleOf(PyObject* seen) {
+  if (seen == nullptr) return c10::IValue();
+  if (IsTensor(seen)) return TensorOf(seen);
+  if (PyFloat_Check(seen)) return PyFloat_AS_DOUBLE(seen);
+  int overflow = 0;
+  return PyLong_Check(seen) ? c10::IValue(static_cast<int64_t>(PyLong_AsLongLongAndOverflow(seen, &overflow)))
+                            : c10::IValue();
+}
+
 void ForEachOperand(Operand& operand, const std::function<void(Operand&)>& f) {
   f(operand);
   for (Operand& item : operand.items) ForEachOperand(item, f);
@@ -381,6 +390,13 @@ void Recorder::DescribeFrame(SegmentIr* ir) {
   std::vector<bool> live = LiveLocals(f.code, mark_.offset);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     SlotKind kind = KindOfSlot(f.code, i);
+    if (kind == SlotKind::kLocal && f.objects[i] == nullptr &&
+        std::find(bound_at_entry_.begin(), bound_at_entry_.end(), i) != bound_at_entry_.end()) {
+      // Deleted by the trace: what it held must not live on.
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Operand());
+      frame.slots.push_back(i);
+      continue;
+    }
     if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
     PyObject* object = f.objects[i];
     Shadow shadow = f.shadows[i];
@@ -497,6 +513,7 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
 // Inputs are named after their sources: `x`, `weight`, `weight.1`.
 void Recorder::NameInputs() {
   absl::flat_hash_map<std::string, int> counts;
+  for (const auto& [id, tensor] : aten_.graph().constants) counts[aten_.graph().value(id).name] = 1;
   const SourceTable& table = guards_.table();
   for (const auto& [id, value] : aten_.inputs()) {
     const Source& source = table[id];
@@ -538,6 +555,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
       binds.emplace_back(source, input);
       segment->input_sources.push_back(source);
       PyObject* seen = guards_.seen(source);
+      segment->examples.push_back(ExampleOf(seen));
       bool is_weight = seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
                        (guards_.table()[source].accessor == Accessor::kModuleAttr ||
                         PyObject_TypeCheck(seen, Objects().parameter));

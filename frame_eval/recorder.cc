@@ -48,6 +48,7 @@ void Recorder::RootShadows(FrameState& f) {
     f.shadows[i] = Shadow();
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
+    bound_at_entry_.push_back(i);
     SourceId id = guards_.Local(i, PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
   }
@@ -303,6 +304,9 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) 
     while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), tensors_allowed);
   } else {
     if (PyAnySet_Check(object)) AdoptElements(object);
+    if (IsForeign(object)) {
+      throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
+    }
     Touch(object);
   }
 }
@@ -499,7 +503,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
   f.traced = true;
   f.observed = true;
-  if (f.is_generator && f.resumed) {
+  if (f.is_generator) {
     auto it = generators_.find(f.raw);
     if (it == generators_.end()) {
       frames_.push_back(&f);
@@ -567,7 +571,15 @@ void Recorder::BindPending(FrameState& f) {
   for (int i = 0; i < named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
-    if (PyCell_Check(value) || IsScalar(value)) continue;
+    if (PyCell_Check(value)) continue;
+    if (i >= argcount) {
+      // Keyword-only defaults live in a dict that may change.
+      SourceId source = guards_.Child(SourceOrPin(reinterpret_cast<PyObject*>(f.function)), Accessor::kKwDefault, 0,
+                                      SlotName(code, i), value);
+      f.shadows[i] = FromSource(source, value, true);
+      continue;
+    }
+    if (IsScalar(value)) continue;
     AdoptPinned(value, std::string("default ") + PyUnicode_AsUTF8(SlotName(code, i)));
   }
 }
@@ -690,6 +702,54 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
   own.items.assign(1, e.shadows[0]);
 }
 
+// An operator on an object of an extension type that existed before: what it reads cannot be guarded.
+void Recorder::RefuseForeign(const Event& e) {
+  switch (e.op) {
+    case Op::kUnary:
+    case Op::kBinary:
+    case Op::kCompare:
+    case Op::kContains:
+    case Op::kSubscr:
+    case Op::kStoreSubscr:
+    case Op::kDeleteSubscr:
+    case Op::kGetIter:
+    case Op::kUnpack:
+    case Op::kUnpackEx:
+    case Op::kTruth:
+    case Op::kBeforeWith:
+    case Op::kFormatValue:
+    case Op::kGetLen:
+    case Op::kListExtend:
+    case Op::kSetUpdate:
+    case Op::kDictUpdate:
+    case Op::kDictMerge:
+      break;
+    default:
+      return;
+  }
+  for (int i = 0; i < e.n; ++i) {
+    if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
+      throw Break{Reason::unknown_operation, std::string("an operator on ") + Py_TYPE(e.in[i])->tp_name};
+    }
+  }
+}
+
+bool Recorder::IsForeign(PyObject* object) {
+  Known* known = Find(object);
+  if (known == nullptr || known->state != Known::State::kSource) return false;
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+      IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
+    return false;
+  }
+  // Classes made by Python code, down to object.
+  PyTypeObject* python_class = Objects().module;
+  for (PyTypeObject* t = type; t != &PyBaseObject_Type; t = t->tp_base) {
+    if (t == nullptr || t->tp_dealloc != python_class->tp_dealloc) return true;
+  }
+  return false;
+}
+
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect = Expect();
   note.returned = nullptr;
@@ -709,6 +769,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     TorchCall(note, &call, "");
   };
+  RefuseForeign(e);
   switch (e.op) {
     case Op::kUnary:
       if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
@@ -807,8 +868,17 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kSetAdd:
     case Op::kMapAdd:
       for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
-      MarkMutated(e.in[0]);
       note.expect.kind = Expect::Kind::kNothing;
+      if (SourceOf(e.in[0]).valid()) {
+        // A comprehension that was begun before the segment.
+        Own(e.in[0]);
+        if (e.op == Op::kMapAdd) {
+          AddEffect(Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
+        } else {
+          AddEffect(Effect::Kind::kCall, e.in[0], e.op == Op::kListAppend ? "append" : "add", {e.in[1]}, {Shadow()});
+        }
+      }
+      MarkMutated(e.in[0]);
       return;
     case Op::kListExtend:
     case Op::kSetUpdate:
@@ -816,6 +886,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kDictMerge:
       if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       ForceDeep(e.in[1], e.shadows[1], true);
+      if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
       MarkMutated(e.in[0]);
       note.expect.kind = Expect::Kind::kNothing;
       return;
@@ -827,6 +898,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       ForceDeep(e.in[0], e.shadows[0], false);
       return;
     case Op::kMatch:
+      // MATCH_CLASS reads attributes that nobody told of.
+      if (e.n == 3 && SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
       for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:
@@ -834,7 +907,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kRaise:
       ForceAll(e);
       return;
-    case Op::kBeforeWith:
+    case Op::kBeforeWith: {
+      static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
+      PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
+      if (enter != nullptr && !PyFunction_Check(enter)) {
+        throw Break{Reason::unknown_callable, std::string(Py_TYPE(e.in[0])->tp_name) + ".__enter__"};
+      }
+      return ForceAll(e);
+    }
     case Op::kWithExit:
       return ForceAll(e);
     case Op::kYield:
@@ -959,6 +1039,10 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
   if (IsTensor(result)) {
     AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(result));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    if (known->value.valid() && TensorOf(result).requires_grad() &&
+        !aten_.graph().value(known->value).type.requires_grad) {
+      throw Break{Reason::tensor_attribute, "requires_grad=True"};  // set by the binding, past the dispatcher
+    }
     bool is_argument = false;
     for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
     bool wrote = made > 0 && aten_.graph().nodes.back().op && FactsOf(*aten_.graph().nodes.back().op).writes_inputs;

@@ -79,6 +79,7 @@ struct FrameNote {
   size_t nodes_before = 0;
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // Entry points, while nothing records:
+  int handlers = 0;           // exceptions that the frame is handling
   bool at_entry = false;      // the next instruction is an entry point
   bool skip_one = false;      // the breaking instruction is to run before the next entry
   int wait_offset = -1;       // the same, once the frame gets there
@@ -217,6 +218,8 @@ class Recorder {
   void InvokePartial(Call& call);
   SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
+  void RefuseForeign(const Event& e);
+  bool IsForeign(PyObject* object);
   void Import(FrameState& f, FrameNote& note, const Event& e);
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);
@@ -255,6 +258,7 @@ class Recorder {
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<bool> pinned_;         // by SourceId
   std::vector<PendingEffect> effects_;
+  std::vector<int> bound_at_entry_;  // slots of the entry frame
   std::vector<PyObject*> base_cells_;  // the entry frame's own
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "frame_eval/hook.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -286,6 +287,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
       } unlock;
       *outputs = executable->Run(std::move(inputs));
     } else {
+      HookPause pause;  // the executable's own Python code is not the program's
       *outputs = executable->Run(std::move(inputs));
     }
     return true;

@@ -28,6 +28,7 @@ struct Segment {
   std::vector<Ref<>> constants;         // by ConstId
   std::vector<SourceId> input_sources;  // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
+  std::vector<c10::IValue> examples;    // inputs of the recording, until the graph is compiled
   std::vector<at::Tensor> weights;      // beside ir.graph.inputs: defined where the input is a parameter or buffer
   bool restartable = true;              // no op writes to a tensor that existed before, none uses random numbers
   uint64_t hits = 0;

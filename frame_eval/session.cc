@@ -35,6 +35,16 @@ bool IsLibraryCode(PyCodeObject* code) {
          std::strstr(file, "site-packages") == nullptr;
 }
 
+enum class Handler : uint8_t { kNone, kPush, kPop };
+
+// Whether the instruction begins or ends the handling of an exception.
+Handler HandlerStep(const FrameState& f) {
+  const char* name = InstructionAt(f.code, f.offset).name;
+  if (name[0] != 'P') return Handler::kNone;
+  if (std::strcmp(name, "PUSH_EXC_INFO") == 0) return Handler::kPush;
+  return std::strcmp(name, "POP_EXCEPT") == 0 ? Handler::kPop : Handler::kNone;
+}
+
 }  // namespace
 
 ErrorClasses& Errors() {
@@ -158,7 +168,10 @@ void Session::Internal(const char* what) {
 bool Session::Compile(Segment& segment) {
   std::string problem;
   try {
-    absl::StatusOr<std::unique_ptr<Executable>> executable = store_->backend().Compile(segment.ir.graph);
+    HookPause pause;  // a backend's own Python code is not the program's
+    absl::StatusOr<std::unique_ptr<Executable>> executable =
+        store_->backend().CompileFor(segment.ir.graph, segment.examples);
+    segment.examples.clear();
     if (executable.ok()) {
       segment.executable = std::move(*executable);
       return true;
@@ -219,6 +232,7 @@ void Session::End(const Break& reason) {
     recorder_.reset();
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
     if (Errors().full_graph != nullptr) {
+      HookPause pause;  // the exception's own __init__ is not the program's
       std::string where = ToString(at);
       std::string message = "fullgraph=True, but the graph ends at " + where + " because " + text;
       if (!at.file.empty()) message += "\n  File \"" + at.file + "\", line " + std::to_string(at.line);
@@ -256,15 +270,15 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }
+  const Handler handler = HandlerStep(f);
+  if (handler == Handler::kPush) ++note.handlers;
+  if (handler == Handler::kPop) --note.handlers;
   if (recorder_ != nullptr) {
     if (note.inlined && recorder_->is_base(f)) {
-      const char* name = InstructionAt(f.code, f.offset).name;
-      if (std::strcmp(name, "PUSH_EXC_INFO") == 0) ++exception_depth_;
-      if (std::strcmp(name, "POP_EXCEPT") == 0 && --exception_depth_ < 0) {
-        // The handler began before the segment: leaving it is the frame's own business.
+      if (handler != Handler::kNone) {
+        // The entry frame handles an exception: its state is the frame's own business.
         recorder_->StartInstruction();
         End({Reason::exception_handling, ""});
-        note.at_entry = true;  // of the instruction after this one
         return Go::kOn;
       }
       recorder_->StartInstruction();
@@ -283,7 +297,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     }
     return Go::kOn;
   }
-  if (!note.at_entry || f.offset < StartOffset(f.code)) return Go::kOn;
+  if (!note.at_entry || note.handlers > 0 || handler != Handler::kNone || f.offset < StartOffset(f.code)) return Go::kOn;
   note.at_entry = false;
   return EntryAt(f, note);
 }
@@ -331,7 +345,6 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   WorldState world = WorldState::Now();
   entry_code_ = f.code;
   entry_offset_ = f.offset;
-  exception_depth_ = 0;
   if (world.modes_active) return;
   try {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
@@ -443,7 +456,10 @@ void Session::Raised(FrameState& f, const Event& event) {
   ErrScope keep;
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);
-  if (recorder_->aten().pending) End(Break(*recorder_->aten().pending));
+  if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
+  // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business. (Under
+  // fullgraph an exception that nobody catches is the program's result, and no reason to complain.)
+  if (recorder_->is_base(f) && !store_->options().fullgraph) End({Reason::exception_handling, ""});
 }
 
 }  // namespace frametap

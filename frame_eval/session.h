@@ -54,7 +54,6 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
-  int exception_depth_ = 0;
   Ref<> error_type_, error_value_;  // raised at the next instruction, and by Run
   Session* previous_ = nullptr;
 };

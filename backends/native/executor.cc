@@ -1,4 +1,5 @@
 // The native backend: runs a plan. One stack and one row of registers a run, no lock, no Python.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
 
@@ -32,6 +33,13 @@ class NativeExecutable : public Executable {
           for (uint32_t i = step.args_begin; i < step.args_end; ++i) Push(&stack, plan_.args[i], registers);
           step.op->callBoxed(stack);
           break;
+        case Step::Kind::kFactory: {
+          // As torch's own bindings make tensors: filling a new one is no write that its version counts.
+          at::AutoDispatchBelowADInplaceOrView below;
+          for (uint32_t i = step.args_begin; i < step.args_end; ++i) Push(&stack, plan_.args[i], registers);
+          step.op->callBoxed(stack);
+          break;
+        }
         case Step::Kind::kScalar:
           RunScalar(step, &stack, registers);
           break;

@@ -140,7 +140,9 @@ class Planner {
   void AddNode(const Node& node) {
     ForEachUse(node.args, [&](ValueId id) { CopyConstant(id, node.state); });
     Step step;
-    step.kind = node.is_scalar() ? Step::Kind::kScalar : Step::Kind::kOp;
+    step.kind = node.is_scalar() ? Step::Kind::kScalar
+                : FactsOf(*node.op).factory ? Step::Kind::kFactory
+                                            : Step::Kind::kOp;
     step.scalar_op = node.scalar_op;
     step.op = node.op;
     step.state = node.state.raw();

@@ -32,7 +32,7 @@ struct PlannedList {
 };
 
 struct Step {
-  enum class Kind : uint8_t { kOp, kScalar, kCopyConstant };
+  enum class Kind : uint8_t { kOp, kFactory, kScalar, kCopyConstant };
 
   Kind kind = Kind::kOp;
   ScalarOp scalar_op = ScalarOp::kNone;

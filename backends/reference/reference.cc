@@ -1,4 +1,5 @@
 // The reference backend: node by node, every value kept to the end. Slow and obvious: the others are compared with it.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
 
@@ -6,6 +7,7 @@
 #include "backends/reference/boxing.h"
 #include "ir/eager_state.h"
 #include "ir/ops/scalar.h"
+#include "ir/ops/op_facts.h"
 #include "ir/text.h"
 
 namespace frametap {
@@ -68,6 +70,9 @@ class ReferenceExecutable : public Executable {
     for (size_t i = 0; i < node.args.size(); ++i) {
       stack.push_back(ValueOf(node.args[i], *parameters[i].type(), values));
     }
+    // As torch's own bindings make tensors: filling a new one is no write that its version counts.
+    std::optional<at::AutoDispatchBelowADInplaceOrView> below;
+    if (FactsOf(*node.op).factory) below.emplace();
     node.op->callBoxed(stack);
     for (size_t i = 0; i < node.outputs.size(); ++i) values[node.outputs[i].raw()] = stack[i];
   }

@@ -19,7 +19,16 @@ from frametap import _C
 from frametap._callable import resolve_backend
 from frametap._errors import CaptureError, FrametapError
 
-__all__ = ["CompiledModule", "Guard", "compile", "compiled_of", "graph", "guards", "reset", "segments"]
+__all__ = [
+    "CompiledModule",
+    "Guard",
+    "compile",
+    "compiled_of",
+    "graph",
+    "guards",
+    "reset",
+    "segments",
+]
 
 _OPTIONS = {"segment_limit": 64}
 
@@ -115,6 +124,7 @@ def compile(  # noqa: A001  (the name users know from torch.compile)
     if isinstance(call, types.FunctionType):
         return functools.update_wrapper(make(call, f, "method"), f, updated=())
     if isinstance(f, functools.partial):
+
         def call_partial(*args: Any, **kwargs: Any) -> Any:
             return f(*args, **kwargs)
 
@@ -156,7 +166,9 @@ def _plain(module: torch.nn.Module) -> torch.nn.Module:
 def _compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> CompiledModule:
     original = type(module)
     call = original.__call__
-    compiled = make(call if isinstance(call, types.FunctionType) else torch.nn.Module.__call__, module, "module")
+    compiled = make(
+        call if isinstance(call, types.FunctionType) else torch.nn.Module.__call__, module, "module"
+    )
     kind = type(
         original.__name__,
         (CompiledModule, original),

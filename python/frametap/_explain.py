@@ -93,13 +93,19 @@ class Explanation:
         for segment in self.segments:
             nodes = len(segment.graph.nodes)
             exit = segment.exit
-            end = "returns" if exit["kind"] == "return" else f"resumes at {exit['position']['text']}"
+            end = (
+                "returns" if exit["kind"] == "return" else f"resumes at {exit['position']['text']}"
+            )
             count = sum(1 for row in segment.guard_rows if row["predicate"])
             out.append(
                 f"  {segment.name}: from {segment.entry}, {nodes} op{'s' * (nodes != 1)}, "
                 f"{count} guard{'s' * (count != 1)}, {end}; {segment.hits} hits"
             )
-        for title, rows in (("breaks", self.breaks), ("given up", self.aborts), ("misses", self.miss_texts)):
+        for title, rows in (
+            ("breaks", self.breaks),
+            ("given up", self.aborts),
+            ("misses", self.miss_texts),
+        ):
             if rows:
                 out.append(f"{title}:")
                 out += ["  " + line for row in rows for line in str(row).splitlines()]
@@ -138,12 +144,24 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
         elif row["kind"] == "miss":
             misses.append(
                 MissText(
-                    row["segment"], row["source"], row["want"], row["got"], row["why"], position["text"]
+                    row["segment"],
+                    row["source"],
+                    row["want"],
+                    row["got"],
+                    row["why"],
+                    position["text"],
                 )
             )
     counts = _C.counts(compiled)
     target = compiled.__self__ if compiled.__self__ is not None else compiled._function
     name = getattr(target, "__qualname__", type(target).__name__)
     return Explanation(
-        name, _C.segments(compiled), breaks, aborts, misses, counts["recordings"], counts["hits"], counts["misses"]
+        name,
+        _C.segments(compiled),
+        breaks,
+        aborts,
+        misses,
+        counts["recordings"],
+        counts["hits"],
+        counts["misses"],
     )
