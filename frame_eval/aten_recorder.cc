@@ -81,6 +81,8 @@ void AtenRecorder::Stop() {
   c10::impl::tls_set_dispatch_key_included(kKey, false);
 }
 
+bool AtenRecorder::InsideOp() { return tls_depth > 0; }
+
 EagerState AtenRecorder::StateNow() {
   EagerState state;
   state.grad_mode = c10::GradMode::is_enabled();

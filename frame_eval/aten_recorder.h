@@ -71,6 +71,8 @@ class AtenRecorder {
   bool writes_inputs() const { return writes_inputs_; }
   bool uses_random() const { return uses_random_; }
   static EagerState StateNow();
+  // This thread is below a recorded op (a kernel that is Python code), or paused.
+  static bool InsideOp();
 
   // Called by the fallback.
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -128,7 +128,9 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   Touch(reinterpret_cast<PyObject*>(type));
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptPinned(value, Qualified(type, name));
-  note.expect.kind = Expect::Kind::kAny;
+  // A descriptor of Python code runs as a frame; what it returns is no constant.
+  bool runs_code = value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
+  note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
 }
 
 void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {

@@ -10,11 +10,14 @@
 namespace frametap {
 namespace {
 
+// Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are among
+// them (enumerations): their value is not compared by parts.
 bool IsIdentityKind(PyObject* object) {
   return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
          PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
          Py_TYPE(object) == &PyWrapperDescr_Type || PyObject_TypeCheck(object, Objects().module) ||
-         Py_TYPE(object) == Objects().partial;
+         Py_TYPE(object) == Objects().partial || PyLong_Check(object) || PyFloat_Check(object) ||
+         PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
 }
 
 }  // namespace
@@ -188,7 +191,12 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
 }
 
 void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
-  if (IsScalar(object) || Find(object) != nullptr) return;
+  if (IsScalar(object)) return;
+  if (Known* known = Find(object)) {
+    // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
+    if (known->state == Known::State::kSource && !known->pinned) guards_.Identity(known->source, Here());
+    return;
+  }
   FromSource(guards_.Pinned(object, text), object, true);
 }
 
@@ -1011,6 +1019,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       return Shadow();
     }
     case Expect::Kind::kPinned:
+      if (IsTensor(result) || PyMethod_Check(result) || PyCFunction_Check(result)) return AdoptResult(result);
       AdoptPinned(result, Py_TYPE(result)->tp_name);
       return Shadow();
     case Expect::Kind::kNothing:

@@ -94,7 +94,8 @@ void Session::Enter(FrameState& f) {
     note->at_entry = f.observed;
     return;
   }
-  if (!recorder_->expects_frame(f)) {
+  // Python code below an op is the op's own, and the op is already in the graph.
+  if (AtenRecorder::InsideOp() || !recorder_->expects_frame(f)) {
     note->suspended = std::make_unique<AtenPause>();
     return;
   }
