@@ -11,6 +11,7 @@
   L8  Nothing names the place where it was written: no absolute home paths, no package hosts.
   L9  Every header begins with a comment that says what it is.
   L10 Links between our documents lead somewhere.
+  L11 docs/reasons.md is what reasons.def says; `python tests/layout_test.py --accept` writes it.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -183,6 +185,43 @@ def l10_links(tree: Tree) -> list[str]:
     return broken
 
 
+def reasons_page(table: str) -> str:
+    """docs/reasons.md, made from the rows of reasons.def."""
+    row = re.compile(r'^(BREAK|ABORT)\((\w+),\s*"([^"]*)",\s*"([^"]*)"\)', re.MULTILINE)
+    rows = row.findall(table)
+    out = [
+        "# Reasons",
+        "",
+        "Generated from `frame_eval/reasons.def`. `frametap.explain` prints the text behind *because*, the",
+        "position, and the advice.",
+    ]
+    for kind, title, what in (
+        (
+            "BREAK",
+            "Breaks",
+            "A segment ends; Python runs the instruction, and a new segment may begin.",
+        ),
+        ("ABORT", "Given up", "The recording is dropped; Python goes on with the call."),
+    ):
+        out += [
+            "",
+            f"## {title}",
+            "",
+            what,
+            "",
+            "| reason | because | advice |",
+            "| --- | --- | --- |",
+        ]
+        out += [f"| `{name}` | {text} | {advice} |" for k, name, text, advice in rows if k == kind]
+    return "\n".join(out) + "\n"
+
+
+def l11_reasons_page(tree: Tree) -> list[str]:
+    if tree.get("docs/reasons.md") == reasons_page(tree.get("frame_eval/reasons.def", "")):
+        return []
+    return ["docs/reasons.md differs from frame_eval/reasons.def"]
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -195,6 +234,7 @@ RULES: list[Rule] = [
     l8_workplace,
     l9_header_comments,
     l10_links,
+    l11_reasons_page,
 ]
 
 
@@ -256,6 +296,7 @@ BAD: list[tuple[Rule, Tree]] = [
     (l9_header_comments, {"ir/a.h": "#pragma once\n"}),
     (l9_header_comments, {"ir/a.h": "// a.h\n"}),
     (l10_links, {"docs/a.md": "[graph](../ir/graph.h)\n"}),
+    (l11_reasons_page, {"frame_eval/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
@@ -272,6 +313,10 @@ GOOD: list[tuple[Rule, Tree]] = [
     (l8_workplace, {"tools/dev": 'cd "$root/work/x" && ls ./home/a /usr/bin\n'}),
     (l9_header_comments, {"ir/a.h": "// Graph: SSA over operators.\n#pragma once\n"}),
     (l10_links, {"docs/a.md": "[graph](../ir/graph.h#L1) [ir](../ir)\n", "ir/graph.h": ""}),
+    (
+        l11_reasons_page,
+        {"frame_eval/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
+    ),
 ]
 
 
@@ -287,3 +332,10 @@ def test_rule_accepts(rule: Rule, tree: Tree) -> None:
 
 def test_every_rule_has_a_bad_tree() -> None:
     assert {rule for rule, _ in BAD} == set(RULES)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--accept"]:
+        sys.exit("usage: python tests/layout_test.py --accept")
+    table = (ROOT / "frame_eval/reasons.def").read_text()
+    (ROOT / "docs/reasons.md").write_text(reasons_page(table))
