@@ -111,6 +111,11 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     return operand;
   }
   Known* known = Find(object);
+  if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= guards_.mark().sources) {
+    // Met first in the part that was cut away: its source is gone, or is by now another's.
+    objects_.erase(object);
+    known = nullptr;
+  }
   if (known == nullptr) {
     if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object) ||
         PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type ||

@@ -71,6 +71,7 @@ void SetAttr(Recorder& r, Call& call) {
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Recorder& r, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
+  r.Force(call.args[1], call.shadows[1]);
   PyObject* interned = call.args[1];
   Py_INCREF(interned);
   PyUnicode_InternInPlace(&interned);
