@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from frametap import _check  # noqa: I001  (says in one sentence what is wrong, before the extension loads)
-from frametap import _C
-from frametap import ir
+from frametap import _check  # says in one sentence what is wrong, before the extension loads
+
+# isort: split
+from frametap import _C, ir
 from frametap._compile import CompiledModule, compile, graph, guards, reset, segments
 from frametap._errors import (
     ArtifactError,

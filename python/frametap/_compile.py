@@ -74,14 +74,9 @@ def compile(  # noqa: A001  (the name users know from torch.compile)
             f"compile: mode={mode!r} is not known; frametap has 'default' only "
             "(speed is the backend's business: backend='inductor' has modes of its own)"
         )
-    unknown = set(options or {}) - set(_OPTIONS)
-    if unknown:
-        raise FrametapError(
-            f"compile: unknown option {sorted(unknown)[0]!r}; there is {', '.join(sorted(_OPTIONS))}"
-        )
-    limit = {**_OPTIONS, **(options or {})}["segment_limit"]
-    if not isinstance(limit, int) or limit < 1:
-        raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r}")
+    if dynamic not in (None, True, False):
+        raise FrametapError(f"compile: dynamic must be True, False or None, got {dynamic!r:.60}")
+    limit = _segment_limit(options)
     if isinstance(f, (staticmethod, classmethod)):
         return type(f)(
             compile(
@@ -123,16 +118,27 @@ def compile(  # noqa: A001  (the name users know from torch.compile)
     call = getattr(type(f), "__call__", None)
     if isinstance(call, types.FunctionType):
         return functools.update_wrapper(make(call, f, "method"), f, updated=())
-    if isinstance(f, functools.partial):
 
-        def call_partial(*args: Any, **kwargs: Any) -> Any:
-            return f(*args, **kwargs)
+    # A functools.partial, or a function in C: watched from a frame around it.
+    def call_it(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs)
 
-        return make(call_partial, None, "function")
-    raise FrametapError(
-        f"compile: {f!r:.60} is implemented in C and has no bytecode to watch; compile the function "
-        "that calls it"
-    )
+    return make(call_it, None, "function")
+
+
+def _segment_limit(options: dict[str, Any] | None) -> int:
+    if not isinstance(options, dict | None):
+        raise FrametapError(f"compile: options must be a dict, got {type(options).__name__}")
+    given = options or {}
+    unknown = [name for name in given if name not in _OPTIONS]
+    if unknown:
+        raise FrametapError(
+            f"compile: unknown option {unknown[0]!r}; there is {', '.join(sorted(_OPTIONS))}"
+        )
+    limit = {**_OPTIONS, **given}["segment_limit"]
+    if type(limit) is not int or limit < 1:
+        raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r:.60}")
+    return limit
 
 
 class CompiledModule(torch.nn.Module):
