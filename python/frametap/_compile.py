@@ -33,7 +33,7 @@ __all__ = [
 _OPTIONS = {"segment_limit": 64}
 
 
-def compile(  # noqa: A001  (the name users know from torch.compile)
+def compile(  # the name users know from torch.compile
     f: Any = None,
     *,
     backend: Any = "native",
@@ -115,7 +115,7 @@ def compile(  # noqa: A001  (the name users know from torch.compile)
         raise FrametapError(
             f"compile: {f.__name__} is a class; compile its instance, or the method that does the work"
         )
-    call = getattr(type(f), "__call__", None)
+    call = getattr(type(f), "__call__", None)  # noqa: B004  (the function itself is wanted)
     if isinstance(call, types.FunctionType):
         return functools.update_wrapper(make(call, f, "method"), f, updated=())
 

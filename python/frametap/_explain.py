@@ -86,9 +86,11 @@ class Explanation:
 
     def __str__(self) -> str:
         out = [
-            f"{self.name}: {self.graph_count} graph{'s' * (self.graph_count != 1)}, "
-            f"{self.break_count} break{'s' * (self.break_count != 1)}; "
-            f"{self.recordings} recorded, {self.hits} hits, {self.misses} misses"
+            (
+                f"{self.name}: {self.graph_count} graph{'s' * (self.graph_count != 1)}, "
+                f"{self.break_count} break{'s' * (self.break_count != 1)}; "
+                f"{self.recordings} recorded, {self.hits} hits, {self.misses} misses"
+            )
         ]
         for segment in self.segments:
             nodes = len(segment.graph.nodes)
