@@ -590,6 +590,10 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
 
 std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, Break* why) {
   aten_.Stop();
+  if (aten_.pending) {
+    *why = *aten_.pending;
+    return nullptr;
+  }
   auto segment = std::make_shared<Segment>();
   try {
     segment->ir.exit.kind = Exit::Kind::kReturn;

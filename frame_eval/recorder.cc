@@ -636,6 +636,10 @@ void Recorder::Raised(FrameState&, FrameNote& note, const Event&) {
 
 // The dict of a function's globals, named after its module; that of the entry frame is G.
 SourceId Recorder::GlobalsOf(FrameState& f) {
+  } else if (note.own_effect || e.op == Op::kStoreAttr || e.op == Op::kDeleteAttr || e.op == Op::kStoreSubscr ||
+             e.op == Op::kDeleteSubscr) {
+    // Before has taken the change for done; it was not, or only in part.
+    aten_.pending = Break{Reason::unknown_mutation, "it raised an exception"};
   PyObject* globals = f.function->func_globals;
   if (globals == base().function->func_globals) return guards_.Pinned(globals, "G");
   PyObject* name = PyDict_GetItemString(globals, "__name__");

@@ -78,6 +78,7 @@ struct FrameNote {
   Shadow returned_shadow;
   size_t nodes_before = 0;
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
+  bool own_effect = false;    // what the operation itself does was written down as an effect
   // Entry points, while nothing records:
   int handlers = 0;           // exceptions that the frame is handling
   bool at_entry = false;      // the next instruction is an entry point
@@ -134,6 +135,7 @@ class Recorder {
   int base_offset() const { return mark_.offset; }
   size_t node_count() const { return aten_.graph().nodes.size(); }
   const std::vector<FrameState*>& frames() const { return frames_; }
+  size_t effect_count() const { return effects_.size(); }
 
   // -- knowledge (also for callables/) --
   static bool IsScalar(PyObject* object);

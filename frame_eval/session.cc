@@ -16,7 +16,8 @@ FrameNote& NoteOf(FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data
 
 Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
 
-// Code of the standard library has no tensors worth a graph: CPython runs it. (torch and other installed packages have.)
+// Code of the standard library and of torch's own compilers has no tensors worth a graph: CPython runs it. (The rest of
+// torch and other installed packages have.)
 bool IsLibraryCode(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) {
@@ -31,6 +32,10 @@ bool IsLibraryCode(PyCodeObject* code) {
     PyErr_Clear();
     return text.substr(0, text.rfind('/') + 1);
   }();
+  for (const char* compiler :
+       {"/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/torch/_subclasses/", "/torch/fx/"}) {
+    if (std::strstr(file, compiler) != nullptr) return true;
+  }
   return !library.empty() && std::strncmp(file, library.c_str(), library.size()) == 0 &&
          std::strstr(file, "site-packages") == nullptr;
 }
@@ -419,10 +424,13 @@ void Session::Before(FrameState& f, const Event& event) {
   if (!note.inlined) return;
   note.in_event = true;
   note.opaque_operation = false;
+  note.own_effect = false;
   recorder_->ClearPending();
   ErrScope keep;
+  const size_t effects = recorder_->effect_count();
   try {
     recorder_->Before(f, note, event);
+    note.own_effect = recorder_->effect_count() != effects;
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
@@ -457,10 +465,12 @@ void Session::Raised(FrameState& f, const Event& event) {
   ErrScope keep;
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);
-  if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business. (Under
-  // fullgraph an exception that nobody catches is the program's result, and no reason to complain.)
-  if (recorder_->is_base(f) && !store_->options().fullgraph) End({Reason::exception_handling, ""});
+  // fullgraph an exception that nobody catches is the program's result, and no reason to complain: what is pending is seen
+  // by the next instruction, if there is one.)
+  if (store_->options().fullgraph) return;
+  if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
+  if (recorder_->is_base(f)) End({Reason::exception_handling, ""});
 }
 
 }  // namespace frametap

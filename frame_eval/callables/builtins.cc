@@ -187,11 +187,12 @@ void ContextReset(Recorder& r, Call& call) {
   r.CountContextVariable(call.args[0], -1);
 }
 
-// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run.)
+// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an object
+// that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
-  if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "id"};
-  r.guards().Identity(known->source, r.Here());
+  if (known != nullptr && known->state == Known::State::kSource) r.Touch(call.args[0]);
+  if (known == nullptr || !known->pinned) throw Break{Reason::unknown_callable, "id"};
 }
 
 // dict.__setitem__ and list.__setitem__, also through super().

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,17 +104,26 @@ class Explanation:
                 f"  {segment.name}: from {segment.entry}, {nodes} op{'s' * (nodes != 1)}, "
                 f"{count} guard{'s' * (count != 1)}, {end}; {segment.hits} hits"
             )
-        for title, rows in (
-            ("breaks", self.breaks),
-            ("given up", self.aborts),
-            ("misses", self.miss_texts),
+        misses = Counter(map(str, self.miss_texts))
+        for title, texts in (
+            ("breaks", map(str, self.breaks)),
+            ("given up", map(str, self.aborts)),
+            ("misses", (_repeated(text, times) for text, times in misses.items())),
         ):
-            if rows:
+            lines = [line for text in texts for line in text.splitlines()]
+            if lines:
                 out.append(f"{title}:")
-                out += ["  " + line for row in rows for line in str(row).splitlines()]
+                out += ["  " + line for line in lines]
         if not self.segments and not self.breaks and not self.aborts:
             out.append("  nothing was captured yet: call it once")
         return "\n".join(out)
+
+
+def _repeated(text: str, times: int) -> str:
+    if times == 1:
+        return text
+    first, *rest = text.splitlines()
+    return "\n".join([f"{first}, {times} times", *rest])
 
 
 def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
