@@ -27,6 +27,8 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
   entry_text_ = base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
+  // What the recording keeps alive looks like garbage that does not go away: it would set off one collection after the other.
+  collector_was_on_ = PyGC_Disable() != 0;
   frames_.push_back(&base);
   note.inlined = true;
   base.traced = true;
@@ -44,7 +46,10 @@ void Recorder::Undo() {
   if (undo_) undo_->TakeBack();
 }
 
-Recorder::~Recorder() { aten_.Stop(); }
+Recorder::~Recorder() {
+  aten_.Stop();
+  if (collector_was_on_) PyGC_Enable();
+}
 
 void Recorder::RootShadows(FrameState& f) {
   for (int i = 0; i < f.nlocalsplus; ++i) {
@@ -144,17 +149,16 @@ bool Recorder::IsScalar(PyObject* object) {
 
 Known* Recorder::Find(PyObject* object) {
   auto it = objects_.find(object);
-  return it == objects_.end() ? nullptr : it->second.get();
+  return it == objects_.end() ? nullptr : it->second;
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
-  auto known = std::make_unique<Known>();
-  known->state = state;
-  known->epoch = epoch_;
-  known->pin = Ref<>::New(object);
-  std::unique_ptr<Known>& slot = objects_[object];
-  slot = std::move(known);
-  return *slot;
+  Known& known = known_.emplace_back();
+  known.state = state;
+  known.epoch = epoch_;
+  known.pin = Ref<>::New(object);
+  objects_[object] = &known;
+  return known;
 }
 
 void Recorder::RegisterTensor(PyObject* object, SourceId id) {
@@ -628,18 +632,19 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   }
 }
 
-void Recorder::Raised(FrameState&, FrameNote& note, const Event&) {
-  if (note.expect.kind == Expect::Kind::kTorch && !aten_.pending) {
+void Recorder::Raised(FrameState&, FrameNote& note, const Event& e) {
+  if (aten_.pending) return;
+  if (note.expect.kind == Expect::Kind::kTorch) {
     aten_.pending = Break{Reason::exception_from_op, ""};
+  } else if (note.own_effect || e.op == Op::kStoreAttr || e.op == Op::kDeleteAttr || e.op == Op::kStoreSubscr ||
+             e.op == Op::kDeleteSubscr) {
+    // Before has taken the change for done; it was not, or only in part.
+    aten_.pending = Break{Reason::unknown_mutation, "it raised an exception"};
   }
 }
 
 // The dict of a function's globals, named after its module; that of the entry frame is G.
 SourceId Recorder::GlobalsOf(FrameState& f) {
-  } else if (note.own_effect || e.op == Op::kStoreAttr || e.op == Op::kDeleteAttr || e.op == Op::kStoreSubscr ||
-             e.op == Op::kDeleteSubscr) {
-    // Before has taken the change for done; it was not, or only in part.
-    aten_.pending = Break{Reason::unknown_mutation, "it raised an exception"};
   PyObject* globals = f.function->func_globals;
   if (globals == base().function->func_globals) return guards_.Pinned(globals, "G");
   PyObject* name = PyDict_GetItemString(globals, "__name__");

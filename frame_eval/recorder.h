@@ -12,6 +12,7 @@
 
 #include <Python.h>
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,8 +78,8 @@ struct FrameNote {
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
   size_t nodes_before = 0;
-  bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   bool own_effect = false;    // what the operation itself does was written down as an effect
+  bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // Entry points, while nothing records:
   int handlers = 0;           // exceptions that the frame is handling
   bool at_entry = false;      // the next instruction is an entry point
@@ -134,8 +135,8 @@ class Recorder {
   AtenRecorder& aten() { return aten_; }
   int base_offset() const { return mark_.offset; }
   size_t node_count() const { return aten_.graph().nodes.size(); }
-  const std::vector<FrameState*>& frames() const { return frames_; }
   size_t effect_count() const { return effects_.size(); }
+  const std::vector<FrameState*>& frames() const { return frames_; }
 
   // -- knowledge (also for callables/) --
   static bool IsScalar(PyObject* object);
@@ -256,7 +257,8 @@ class Recorder {
   GuardRecorder guards_;
   AtenRecorder aten_;
   EagerState entry_state_;
-  absl::flat_hash_map<PyObject*, std::unique_ptr<Known>> objects_;
+  absl::flat_hash_map<PyObject*, Known*> objects_;
+  std::deque<Known> known_;          // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<bool> pinned_;         // by SourceId
   std::vector<PendingEffect> effects_;
@@ -271,6 +273,7 @@ class Recorder {
   absl::flat_hash_map<PyObject*, int64_t> labels_;  // containers described so far (-1: not finished)
   std::vector<Ref<>> described_;                    // objects made while describing
   int64_t next_label_ = 1;
+  bool collector_was_on_ = false;
   bool ends_with_break_ = false;
   int autocast_nesting_ = 0;
   int context_sets_ = 0;  // of context variables, less the resets

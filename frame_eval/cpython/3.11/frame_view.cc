@@ -1,5 +1,6 @@
 #include "frame_eval/cpython/frame_view.h"
 
+#include <array>
 #include <cstring>
 #include <memory>
 
@@ -80,14 +81,23 @@ int SlotCount(PyCodeObject* code) { return code->co_nlocalsplus; }
 int StackSize(PyCodeObject* code) { return code->co_stacksize; }
 
 InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
+  // Asked at every instruction that is recorded: what the name tells is worked out once an opcode.
+  static const std::array<InstructionInfo, 256>* const kInfos = [] {
+    auto* infos = new std::array<InstructionInfo, 256>();
+    for (int i = 0; i < 256; ++i) {
+      const Decoded& row = kDecode[i];
+      InstructionInfo& info = (*infos)[static_cast<size_t>(i)];
+      info.name = NameOf(row);
+      if (info.name == nullptr) info.name = "";
+      info.is_backward = Has(row, "JUMP_BACKWARD");
+      info.is_branch = Has(row, "JUMP_FORWARD_IF") || Has(row, "JUMP_BACKWARD_IF") || Has(row, "JUMP_IF");
+      info.is_return = Is(row, "RETURN_VALUE");
+    }
+    return infos;
+  }();
   int acting = Acting(code, offset / 2);
-  const Decoded& row = At(code, acting);
-  InstructionInfo info;
-  info.next = (acting + 1 + row.caches) * 2;
-  info.name = NameOf(row);
-  info.is_backward = Has(row, "JUMP_BACKWARD");
-  info.is_branch = Has(row, "JUMP_FORWARD_IF") || Has(row, "JUMP_BACKWARD_IF") || Has(row, "JUMP_IF");
-  info.is_return = Is(row, "RETURN_VALUE");
+  InstructionInfo info = (*kInfos)[Units(code)[acting] & 0xff];
+  info.next = (acting + 1 + At(code, acting).caches) * 2;
   return info;
 }
 
