@@ -19,7 +19,7 @@ namespace frametap {
 
 // What a backend relies on beyond rank, dtype, device and requires_grad of the inputs.
 struct Assumptions {
-  bool static_sizes = false;    // sizes of all inputs are exactly those of the recorded types
+  bool static_sizes = false;  // sizes of all inputs are exactly those of the recorded types
   bool static_strides = false;
 };
 

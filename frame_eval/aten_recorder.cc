@@ -11,8 +11,8 @@
 namespace frametap {
 namespace {
 
-// An out-of-core key above autograd, autocast and the tracer without any kernel in torch. torch itself excludes it while it
-// builds tensors from Python data, so torch.tensor shows one lift_fresh and nothing of its making.
+// An out-of-core key above autograd, autocast and the tracer without any kernel in torch. torch itself excludes it
+// while it builds tensors from Python data, so torch.tensor shows one lift_fresh and nothing of its making.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local AtenRecorder* tls_recorder = nullptr;
@@ -98,15 +98,16 @@ AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-bool AtenRecorder::WritesOldMemory(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) const {
+bool AtenRecorder::WritesOldMemory(const c10::OperatorHandle& op,
+                                   const std::vector<c10::StorageImpl*>& arguments) const {
   // Which argument is written is in the schema for most ops; for the rest any argument may be.
   const auto& parameters = op.schema().arguments();
   bool declared = false;
   for (const c10::Argument& parameter : parameters) {
     declared = declared || (parameter.alias_info() != nullptr && parameter.alias_info()->isWrite());
   }
-  if (declared && !parameters.empty() && parameters[0].alias_info() != nullptr && parameters[0].alias_info()->isWrite() &&
-      !arguments.empty()) {
+  if (declared && !parameters.empty() && parameters[0].alias_info() != nullptr &&
+      parameters[0].alias_info()->isWrite() && !arguments.empty()) {
     return source_storages_.contains(arguments[0]);
   }
   for (c10::StorageImpl* storage : arguments) {
@@ -117,9 +118,9 @@ bool AtenRecorder::WritesOldMemory(const c10::OperatorHandle& op, const std::vec
 
 void AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
   if (tensor.has_storage()) source_storages_.insert(tensor.storage().unsafeGetStorageImpl());
-  tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
-                       KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), ValueId(), source,
-                                   false, false});
+  tensors_.try_emplace(
+      tensor.unsafeGetTensorImpl(),
+      KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), ValueId(), source, false, false});
 }
 
 std::string AtenRecorder::UniqueName(const std::string& wish) {
@@ -170,8 +171,8 @@ ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type typ
 }
 
 AtenRecorder::Mark AtenRecorder::mark() const {
-  return {graph_.nodes.size(), graph_.values.size(),   inputs_.size(),
-          graph_.constants.size(), journal_.size(), wheres_.size()};
+  return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
+          graph_.constants.size(), journal_.size(),      wheres_.size()};
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
@@ -216,7 +217,8 @@ ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   ValueId id = graph_.NewValue(NextName(), Type::Of(tensor), node);
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto [it, is_new] = tensors_.try_emplace(
-      impl, KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(), false, false});
+      impl,
+      KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(), false, false});
   journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
   it->second.value = id;
   return id;
@@ -249,16 +251,16 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     if (expect_constant) {
       ValueId id = graph_.AddConstant(UniqueName("c"), tensor);
       tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
-                           KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(),
-                                       false, false});
+                           KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id,
+                                       SourceId(), false, false});
       journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
       return Arg::Of(id);
     }
     if (!pending) pending = Break{Reason::tensor_from_nowhere, ""};
     return Arg::Const(c10::IValue());
   }
-  if (value.isTensorList() || value.isOptionalTensorList() || (value.isList() && !value.isIntList() &&
-      !value.isDoubleList() && !value.isBoolList() && !value.isSymIntList())) {
+  if (value.isTensorList() || value.isOptionalTensorList() ||
+      (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList() && !value.isSymIntList())) {
     std::vector<Arg> items;
     bool any_value = false;
     for (const c10::IValue& item : value.toListRef()) {
@@ -322,8 +324,8 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       }
       KnownTensor* known = Find(tensor);
       if (known == nullptr || !known->source.valid()) continue;
-      written.push_back({tensor, tensor.sizes().vec(),
-                         tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
+      written.push_back(
+          {tensor, tensor.sizes().vec(), tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
     }
   }
   {
@@ -361,9 +363,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node.outputs.push_back(list);
     } else {
       Type type;
-      type.kind = value.isInt() ? Type::Kind::kInt : value.isDouble() ? Type::Kind::kFloat
-                                                 : value.isBool()     ? Type::Kind::kBool
-                                                                      : Type::Kind::kOpaque;
+      type.kind = value.isInt()      ? Type::Kind::kInt
+                  : value.isDouble() ? Type::Kind::kFloat
+                  : value.isBool()   ? Type::Kind::kBool
+                                     : Type::Kind::kOpaque;
       node.outputs.push_back(graph_.NewValue(NextName(), type, id));
     }
   }

@@ -1,6 +1,7 @@
-// AtenRecorder: from dispatcher calls to graph nodes. A boxed fallback on a dispatch key above autograd and autocast sees the
-// outermost op of every call that the recording thread makes, and passes it on with the key excluded.
-//   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because the
+// AtenRecorder: from dispatcher calls to graph nodes. A boxed fallback on a dispatch key above autograd and autocast
+// sees the outermost op of every call that the recording thread makes, and passes it on with the key excluded.
+//   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because
+//   the
 //       weak reference keeps the TensorImpl's own memory).
 //   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break.
 //   A3  The fallback runs without Python's lock.
@@ -30,8 +31,8 @@ class AtenRecorder {
   };
   struct KnownTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> weak;
-    ValueId value;        // invalid: known only by its source so far
-    SourceId source;      // existed before
+    ValueId value;    // invalid: known only by its source so far
+    SourceId source;  // existed before
     bool metadata_read = false;
     bool strides_read = false;
   };
@@ -55,7 +56,8 @@ class AtenRecorder {
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
   ValueId AddNumberInput(SourceId source, Type type);
   ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
-  std::function<void(const at::Tensor&)> before_write;  // memory that existed before is about to be written; may be empty
+  std::function<void(const at::Tensor&)>
+      before_write;  // memory that existed before is about to be written; may be empty
 
   // Inputs that the sizes of `value` may depend on; false if its size depends on data.
   bool SizeCone(ValueId value, std::vector<ValueId>* inputs);

@@ -19,8 +19,8 @@ bool OneOf(const char* name, std::initializer_list<const char*> names) {
   return false;
 }
 
-// The type's own __getattribute__, __setattr__ or __delattr__, or null if it comes down to object's. (Builtin types repeat
-// object's slot in their dict.)
+// The type's own __getattribute__, __setattr__ or __delattr__, or null if it comes down to object's. (Builtin types
+// repeat object's slot in their dict.)
 PyObject* Override(PyTypeObject* type, const char* slot, void* generic) {
   Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
   PyObject* found = _PyType_Lookup(type, name.get());
@@ -120,8 +120,9 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
     // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
     static PyObject* getattribute = PyUnicode_InternFromString("__getattribute__");
     PyObject* found = _PyType_Lookup(meta, getattribute);
-    bool plain = found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
-                 reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_getattro);
+    bool plain =
+        found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
+        reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_getattro);
     if (!plain) throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   guards_.Class(type, Here());
@@ -129,7 +130,8 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptPinned(value, Qualified(type, name));
   // A descriptor of Python code runs as a frame; what it returns is no constant.
-  bool runs_code = value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
+  bool runs_code =
+      value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
   note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
 }
 
@@ -312,9 +314,9 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     }
     return;
   }
-  if (OneOf(text, {"dtype", "device", "layout", "requires_grad", "is_cuda", "is_cpu", "is_xpu", "is_mps", "is_meta",
-                   "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_vulkan", "is_mtia",
-                   "is_maia", "is_ipu", "is_xla", "itemsize"})) {
+  if (OneOf(text, {"dtype",     "device",  "layout",    "requires_grad", "is_cuda",      "is_cpu",    "is_xpu",
+                   "is_mps",    "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
+                   "is_vulkan", "is_mtia", "is_maia",   "is_ipu",        "is_xla",       "itemsize"})) {
     return;  // facts that every input's guard holds
   }
   if (OneOf(text, {"ndim"})) {

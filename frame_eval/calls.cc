@@ -14,7 +14,8 @@ PyObject* InternedName(const char* text) { return PyUnicode_InternFromString(tex
 
 // A class whose instances are made by object.__new__ and Python's __init__, or that is an exception.
 bool MakesPlainInstances(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
+         PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
 
 }  // namespace
@@ -57,7 +58,8 @@ void Recorder::InvokePartial(Call& call) {
   }
   // What an unchanged partial holds never changes but for its keyword dict.
   if (SourceOf(partial.get()).valid()) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) AdoptPinned(PyTuple_GET_ITEM(args.get(), i), "partial.args");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i)
+      AdoptPinned(PyTuple_GET_ITEM(args.get(), i), "partial.args");
     AdoptPinned(function.get(), CallableName(function.get()));
     if (PyDict_GET_SIZE(keywords.get()) > 0) {
       AdoptPinned(keywords.get(), "partial.keywords");

@@ -13,8 +13,7 @@ namespace frametap {
 namespace {
 
 struct CompiledFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* self;
   PyObject* dict;
@@ -241,14 +240,15 @@ void Dealloc(PyObject* object) {
 
 PyObject* Get(PyObject* object, PyObject* instance, PyObject*) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
-  if (instance == nullptr || instance == Py_None || self->callee != Callee::kFunction) return Ref<>::New(object).Release();
+  if (instance == nullptr || instance == Py_None || self->callee != Callee::kFunction)
+    return Ref<>::New(object).Release();
   return PyMethod_New(object, instance);
 }
 
 PyObject* Repr(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
-  return PyUnicode_FromFormat("<frametap.compile of %R>", self->self && self->callee == Callee::kModule ? self->self
-                                                                                                         : self->function);
+  return PyUnicode_FromFormat("<frametap.compile of %R>",
+                              self->self && self->callee == Callee::kModule ? self->self : self->function);
 }
 
 PyMemberDef members[] = {
@@ -280,10 +280,10 @@ PyTypeObject* CompiledFunctionType() {
                            {Py_tp_members, members},
                            {Py_tp_getset, getset},
                            {0, nullptr}};
-    PyType_Spec spec = {"frametap.CompiledFunction", sizeof(CompiledFunction), 0,
-                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                            Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                        slots};
+    PyType_Spec spec = {
+        "frametap.CompiledFunction", sizeof(CompiledFunction), 0,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        slots};
     return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   }();
   return type;
@@ -299,9 +299,7 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee,
   compiled->self = Ref<>::New(self).Release();
   compiled->store = new std::shared_ptr<Store>(std::move(store));
   compiled->callee = callee;
-  int flags = PyFunction_Check(function)
-                  ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags
-                  : 0;
+  int flags = PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags : 0;
   compiled->capturable = !(flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
   return reinterpret_cast<PyObject*>(compiled);
 }

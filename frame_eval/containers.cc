@@ -169,8 +169,10 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
       PyErr_Clear();
       throw Break{Reason::unknown_operation, "a key that cannot be hashed"};
     }
-    if (present) guards_.Present(known->source, item, Here());
-    else guards_.Absent(known->source, item, Here());
+    if (present)
+      guards_.Present(known->source, item, Here());
+    else
+      guards_.Absent(known->source, item, Here());
     return;
   }
   bool plain_class = PyType_Check(item) && Py_TYPE(item)->tp_hash == PyType_Type.tp_hash &&
@@ -200,7 +202,8 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
 }
 
-void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow) {
+void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
+                         Shadow container_shadow) {
   Force(container, container_shadow);
   if (IsTensor(container)) {
     Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
@@ -214,7 +217,8 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       subscript != PyTuple_Type.tp_as_mapping->mp_subscript) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
     Touch(container);
-    if (PyTuple_Check(container)) ForceDeep(container, Shadow(), true);
+    if (PyTuple_Check(container))
+      ForceDeep(container, Shadow(), true);
     else if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
              !PyRange_Check(container)) {
       throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};

@@ -1,5 +1,5 @@
-// From what the recorder knows at the end to a segment: operands of results, effects and live slots, a graph without what
-// nobody uses, guards, the executable.
+// From what the recorder knows at the end to a segment: operands of results, effects and live slots, a graph without
+// what nobody uses, guards, the executable.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -24,7 +24,8 @@ std::string ConstantText(PyObject* object) {
   if (PyFunction_Check(object) || PyCFunction_Check(object)) return CallableName(object);
   if (PyType_Check(object)) return reinterpret_cast<PyTypeObject*>(object)->tp_name;
   if (PyModule_Check(object)) return PyModule_GetName(object);
-  if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object)) return std::string("<") + Py_TYPE(object)->tp_name + ">";
+  if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object))
+    return std::string("<") + Py_TYPE(object)->tp_name + ">";
   Ref<> text = Ref<>::Steal(PyObject_Repr(object));
   if (!text) {
     PyErr_Clear();
@@ -36,9 +37,9 @@ std::string ConstantText(PyObject* object) {
 }
 
 bool IsReducibleIterator(PyObject* object) {
-  static const char* const kTypes[] = {"list_iterator",     "tuple_iterator",    "range_iterator",   "list_reverseiterator",
-                                       "enumerate",         "zip",               "reversed",         "str_ascii_iterator",
-                                       "dict_keyiterator",  "dict_valueiterator", "dict_itemiterator"};
+  static const char* const kTypes[] = {
+      "list_iterator", "tuple_iterator",     "range_iterator",   "list_reverseiterator", "enumerate",        "zip",
+      "reversed",      "str_ascii_iterator", "dict_keyiterator", "dict_valueiterator",   "dict_itemiterator"};
   for (const char* name : kTypes) {
     if (std::strcmp(Py_TYPE(object)->tp_name, name) == 0) return true;
   }
@@ -481,7 +482,8 @@ void Recorder::Compact(SegmentIr* ir) {
 
 // A container that the trace changes must not be, at replay, another one that it only read.
 void Recorder::GuardAgainstAliases() {
-  const size_t kept = guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
+  const size_t kept =
+      guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;
   for (auto& [object, known] : objects_) {
     if (known->state != Known::State::kSource || known->source.raw() >= kept) continue;
@@ -561,9 +563,9 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
       segment->input_sources.push_back(source);
       PyObject* seen = guards_.seen(source);
       segment->examples.push_back(ExampleOf(seen));
-      bool is_weight = seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
-                       (guards_.table()[source].accessor == Accessor::kModuleAttr ||
-                        PyObject_TypeCheck(seen, Objects().parameter));
+      bool is_weight =
+          seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
+          (guards_.table()[source].accessor == Accessor::kModuleAttr || PyObject_TypeCheck(seen, Objects().parameter));
       segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
       break;
     }

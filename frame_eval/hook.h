@@ -1,10 +1,13 @@
 // The PEP 523 hook: which frames come to our interpreter.
-//   K1  It is installed only while at least one HookScope is alive in the process, and acts only on threads that have one;
+//   K1  It is installed only while at least one HookScope is alive in the process, and acts only on threads that have
+//   one;
 //       frames of other threads go straight to CPython.
-//   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin with
+//   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin
+//   with
 //       an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
-//   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run without
+//   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run
+//   without
 //       the hook, so that a deep recursion that CPython can do is still done.
 #pragma once
 

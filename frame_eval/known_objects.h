@@ -6,23 +6,23 @@
 namespace frametap {
 
 struct KnownObjects {
-  PyTypeObject* module;          // torch.nn.Module
-  PyTypeObject* parameter;       // torch.nn.Parameter
-  PyTypeObject* tensor;          // torch.Tensor
-  PyTypeObject* tensor_base;     // torch._C.TensorBase
-  PyTypeObject* size;            // torch.Size
-  PyTypeObject* partial;         // functools.partial
-  PyTypeObject* ordered_dict;    // collections.OrderedDict
-  PyTypeObject* weak_reference;  // weakref.ref
-  PyTypeObject* method_wrapper;  // type of object().__str__
-  PyTypeObject* tuple_getter;    // descriptor of a named tuple's fields
-  PyObject* module_getattr;      // torch.nn.Module.__getattr__
-  PyObject* module_setattr;      // torch.nn.Module.__setattr__
-  PyObject* module_call;         // torch.nn.Module.__call__
+  PyTypeObject* module;            // torch.nn.Module
+  PyTypeObject* parameter;         // torch.nn.Parameter
+  PyTypeObject* tensor;            // torch.Tensor
+  PyTypeObject* tensor_base;       // torch._C.TensorBase
+  PyTypeObject* size;              // torch.Size
+  PyTypeObject* partial;           // functools.partial
+  PyTypeObject* ordered_dict;      // collections.OrderedDict
+  PyTypeObject* weak_reference;    // weakref.ref
+  PyTypeObject* method_wrapper;    // type of object().__str__
+  PyTypeObject* tuple_getter;      // descriptor of a named tuple's fields
+  PyObject* module_getattr;        // torch.nn.Module.__getattr__
+  PyObject* module_setattr;        // torch.nn.Module.__setattr__
+  PyObject* module_call;           // torch.nn.Module.__call__
   PyCodeObject* module_call_code;  // code of torch.nn.Module._call_impl
-  PyObject* module_globals;      // globals of torch.nn.modules.module
-  PyTypeObject* scalar_types[8]; // torch.dtype, device, layout, memory_format, …; null-terminated
-  PyTypeObject* plain_types[32]; // C types whose data attributes are facts of the value; null-terminated
+  PyObject* module_globals;        // globals of torch.nn.modules.module
+  PyTypeObject* scalar_types[8];   // torch.dtype, device, layout, memory_format, …; null-terminated
+  PyTypeObject* plain_types[32];   // C types whose data attributes are facts of the value; null-terminated
 };
 
 const KnownObjects& Objects();

@@ -23,8 +23,8 @@ struct ReasonRow {
 
 const ReasonRow& RowOf(Reason reason);
 
-// Thrown by a recording step before (or while) the program's operation runs; caught by the session alone, which ends the
-// segment at the start of the entry frame's current instruction. Never crosses a C frame.
+// Thrown by a recording step before (or while) the program's operation runs; caught by the session alone, which ends
+// the segment at the start of the entry frame's current instruction. Never crosses a C frame.
 struct Break {
   Reason reason;
   std::string detail;

@@ -10,8 +10,8 @@
 namespace frametap {
 namespace {
 
-// Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are among
-// them (enumerations): their value is not compared by parts.
+// Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
+// among them (enumerations): their value is not compared by parts.
 bool IsIdentityKind(PyObject* object) {
   return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
          PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
@@ -26,8 +26,10 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()) {
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
-  entry_text_ = base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
-  // What the recording keeps alive looks like garbage that does not go away: it would set off one collection after the other.
+  entry_text_ =
+      base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
+  // What the recording keeps alive looks like garbage that does not go away: it would set off one collection after the
+  // other.
   collector_was_on_ = PyGC_Disable() != 0;
   frames_.push_back(&base);
   note.inlined = true;
@@ -113,8 +115,10 @@ WherePtr Recorder::WhereOf(const Place& place) {
   for (const auto& [code, offset] : place.stack) {
     auto [it, is_new] = positions_.try_emplace({code, offset});
     if (is_new) it->second = PositionAt(code, offset);
-    if (first) where->position = it->second;
-    else where->callers.push_back(it->second);
+    if (first)
+      where->position = it->second;
+    else
+      where->callers.push_back(it->second);
     first = false;
   }
   for (PyObject* module : place.modules) {
@@ -127,7 +131,8 @@ Position Recorder::BreakPosition() const {
   // The innermost frame outside of installed packages tells a user most; else the entry frame.
   for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) {
     Position at = PositionAt((*it)->code, (*it)->offset);
-    if (at.file.find("site-packages") == std::string::npos && at.file.find("/lib/python3") == std::string::npos) return at;
+    if (at.file.find("site-packages") == std::string::npos && at.file.find("/lib/python3") == std::string::npos)
+      return at;
   }
   return PositionAt(frames_.front()->code, frames_.front()->offset);
 }
@@ -237,7 +242,7 @@ Shadow Recorder::AdoptResult(PyObject* object) {
     AddFresh(object);
   } else {
     AddFresh(object, PySlice_Check(object) || Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE ? Known::State::kFresh
-                                                                                             : Known::State::kOpaque);
+                                                                                              : Known::State::kOpaque);
   }
   return Shadow();
 }
@@ -265,8 +270,8 @@ ValueId Recorder::NumberValue(PyObject* object, Shadow shadow) {
   if (it != number_values_.end() && it->second.raw() < aten_.graph().values.size()) return it->second;
   SourceId source{shadow.id};
   guards_.Type(source, Here());
-  ValueId value = aten_.AddNumberInput(
-      source, Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
+  ValueId value =
+      aten_.AddNumberInput(source, Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
   number_values_[shadow.id] = value;
   number_inputs_[value.raw()] = source;
   return value;
@@ -347,8 +352,10 @@ void Recorder::AdoptElements(PyObject* container) {
       PyObject* item = PySequence_Fast_GET_ITEM(container, i);
       Shadow shadow = FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
       // A tuple keeps what it holds: its numbers may wait for a decision. A list's are fixed now.
-      if (is_tuple) items[static_cast<size_t>(i)] = shadow;
-      else Force(item, shadow);
+      if (is_tuple)
+        items[static_cast<size_t>(i)] = shadow;
+      else
+        Force(item, shadow);
     }
     if (is_tuple) Find(container)->items = std::move(items);
   } else if (PyDict_Check(container)) {

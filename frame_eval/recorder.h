@@ -1,8 +1,11 @@
 // Recorder: one recording in progress. It is told what the frames of one call do (tracer.h), keeps what is known of the
 // objects they touch, and writes graph, guards, effects and exit.
-//   C1  Every decision of the program rests on a guarded read, a graph value or a constant: a scalar without a shadow is a
-//       constant, an object is known by its source, as made by the trace, or not at all; what is not known ends the segment.
-//   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written) and
+//   C1  Every decision of the program rests on a guarded read, a graph value or a constant: a scalar without a shadow
+//   is a
+//       constant, an object is known by its source, as made by the trace, or not at all; what is not known ends the
+//       segment.
+//   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written)
+//   and
 //       found first.
 //   C3  Ending a segment cuts graph, guards and effects back to the start of the entry frame's current instruction; the
 //       objects on its stack are still those of that moment.
@@ -43,8 +46,8 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
-  Ref<> pin;                   // so that the address stays its own
-  std::vector<Shadow> items;   // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
+  Ref<> pin;                  // so that the address stays its own
+  std::vector<Shadow> items;  // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
 };
 
@@ -68,23 +71,23 @@ struct Expect {
 
 // The recorder's own part of a frame.
 struct FrameNote {
-  bool inlined = false;       // part of the recording
+  bool inlined = false;                  // part of the recording
   std::unique_ptr<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
-  bool in_event = false;      // between Before and After: frames that come now belong to the recording
-  bool direct = false;        // called by bytecode of the frame below: shadows came with the call
-  bool module_scope = false;  // pushed a module scope
+  bool in_event = false;                 // between Before and After: frames that come now belong to the recording
+  bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
+  bool module_scope = false;             // pushed a module scope
   Expect expect;
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
   size_t nodes_before = 0;
-  bool own_effect = false;    // what the operation itself does was written down as an effect
+  bool own_effect = false;        // what the operation itself does was written down as an effect
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // Entry points, while nothing records:
-  int handlers = 0;           // exceptions that the frame is handling
-  bool at_entry = false;      // the next instruction is an entry point
-  bool skip_one = false;      // the breaking instruction is to run before the next entry
-  int wait_offset = -1;       // the same, once the frame gets there
+  int handlers = 0;       // exceptions that the frame is handling
+  bool at_entry = false;  // the next instruction is an entry point
+  bool skip_one = false;  // the breaking instruction is to run before the next entry
+  int wait_offset = -1;   // the same, once the frame gets there
 };
 
 // An observable change, with the objects themselves: described (as operands) only when the segment is frozen, so that a
@@ -92,9 +95,9 @@ struct FrameNote {
 struct PendingEffect {
   Effect::Kind kind = Effect::Kind::kSetAttr;
   Ref<> target;
-  std::string name;            // attribute, global, cell or method
-  std::vector<Ref<>> values;   // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
-  std::vector<Shadow> shadows; // beside `values`
+  std::string name;             // attribute, global, cell or method
+  std::vector<Ref<>> values;    // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
+  std::vector<Shadow> shadows;  // beside `values`
   Position at;
 };
 
@@ -143,16 +146,16 @@ class Recorder {
   Known* Find(PyObject* object);
   Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
-  Shadow AdoptResult(PyObject* object);           // Expect::kAny
+  Shadow AdoptResult(PyObject* object);  // Expect::kAny
   void AdoptPinned(PyObject* object, const std::string& text);
-  void Touch(PyObject* object);                   // type or identity of an object known by a source
-  void Force(PyObject* object, Shadow shadow);    // fix the value of a scalar
+  void Touch(PyObject* object);                 // type or identity of an object known by a source
+  void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
-  void AdoptElements(PyObject* container);        // guard length or keys, make the elements known
-  void Own(PyObject* container);                  // before its first mutation
+  void AdoptElements(PyObject* container);  // guard length or keys, make the elements known
+  void Own(PyObject* container);            // before its first mutation
   void MarkMutated(PyObject* object);
   Shadow ElementShadow(PyObject* container, Py_ssize_t index);
-  SourceId SourceOf(PyObject* object);            // of a known object or tensor; invalid if it has none
+  SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
   void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
   const Position& Here();
@@ -258,11 +261,11 @@ class Recorder {
   AtenRecorder aten_;
   EagerState entry_state_;
   absl::flat_hash_map<PyObject*, Known*> objects_;
-  std::deque<Known> known_;          // where `objects_` points to; nothing leaves before the end
+  std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
-  std::vector<bool> pinned_;         // by SourceId
+  std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
-  std::vector<int> bound_at_entry_;  // slots of the entry frame
+  std::vector<int> bound_at_entry_;    // slots of the entry frame
   std::vector<PyObject*> base_cells_;  // the entry frame's own
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;

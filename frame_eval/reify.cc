@@ -142,8 +142,10 @@ Ref<> Reifier::Make(const Operand& operand) {
       object = Ref<>::Steal(tuple ? PyTuple_New(size) : PyList_New(size));
       for (Py_ssize_t i = 0; object && i < size; ++i) {
         PyObject* item = items[static_cast<size_t>(i)].Release();
-        if (tuple) PyTuple_SET_ITEM(object.get(), i, item);
-        else PyList_SET_ITEM(object.get(), i, item);
+        if (tuple)
+          PyTuple_SET_ITEM(object.get(), i, item);
+        else
+          PyList_SET_ITEM(object.get(), i, item);
       }
       break;
     }

@@ -23,7 +23,8 @@ enum class NewKind : int64_t {
 
 class Reifier {
  public:
-  // Right after the hit: takes the objects at the sources that operands name, before other threads check the same segment.
+  // Right after the hit: takes the objects at the sources that operands name, before other threads check the same
+  // segment.
   explicit Reifier(const Segment& segment);
   void set_outputs(std::vector<c10::IValue> outputs) { outputs_ = std::move(outputs); }  // as segment.ir.graph.outputs
 
@@ -47,7 +48,8 @@ class Reifier {
   std::vector<Made> effects_;
 };
 
-// Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it). False with a Python exception set;
+// Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
+// False with a Python exception set;
 // `*restart` says whether nothing was changed, so that plain Python may run instead.
 bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart);
 

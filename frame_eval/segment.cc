@@ -41,9 +41,7 @@ void Store::Log(LogEntry entry) {
   log_.push_back(std::move(entry));
 }
 
-std::string Store::NextName(const std::string& function) {
-  return function + "#" + std::to_string(names_[function]++);
-}
+std::string Store::NextName(const std::string& function) { return function + "#" + std::to_string(names_[function]++); }
 
 int Store::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(function_.get());

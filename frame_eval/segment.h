@@ -25,14 +25,14 @@ struct Segment {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;
   std::shared_ptr<Executable> executable;
-  std::vector<Ref<>> constants;         // by ConstId
-  std::vector<SourceId> input_sources;  // beside ir.graph.inputs
+  std::vector<Ref<>> constants;           // by ConstId
+  std::vector<SourceId> input_sources;    // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
-  std::vector<c10::IValue> examples;    // inputs of the recording, until the graph is compiled
-  std::vector<at::Tensor> weights;      // beside ir.graph.inputs: defined where the input is a parameter or buffer
-  bool restartable = true;              // no op writes to a tensor that existed before, none uses random numbers
+  std::vector<c10::IValue> examples;      // inputs of the recording, until the graph is compiled
+  std::vector<at::Tensor> weights;        // beside ir.graph.inputs: defined where the input is a parameter or buffer
+  bool restartable = true;                // no op writes to a tensor that existed before, none uses random numbers
   uint64_t hits = 0;
-  Ref<> code;                           // the entry frame's code object
+  Ref<> code;  // the entry frame's code object
   int entry_offset = 0;
 };
 
@@ -57,7 +57,7 @@ struct LogEntry {
 
 struct Options {
   bool fullgraph = false;
-  bool dynamic = true;   // false: sizes and strides of every input are guarded
+  bool dynamic = true;     // false: sizes and strides of every input are guarded
   int segment_limit = 64;  // of one entry point
 };
 
@@ -69,7 +69,7 @@ class Store {
   Store(Ref<> function, std::shared_ptr<Backend> backend, Options options)
       : function_(std::move(function)), backend_(std::move(backend)), options_(options) {}
 
-  EntryPoint* Find(PyCodeObject* code, int offset);     // null if there is none
+  EntryPoint* Find(PyCodeObject* code, int offset);  // null if there is none
   EntryPoint& FindOrAdd(PyCodeObject* code, int offset);
   void Publish(std::shared_ptr<Segment> segment);
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }

@@ -57,7 +57,9 @@ ErrorClasses& Errors() {
   return errors;
 }
 
-Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), previous_(tls_session) { tls_session = this; }
+Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), previous_(tls_session) {
+  tls_session = this;
+}
 
 Session::~Session() {
   recorder_.reset();
@@ -123,8 +125,10 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
         std::shared_ptr<Segment> segment = recorder_->FinishReturn(value, shadow, &why);
         ReleaseFrames();
         recorder_.reset();
-        if (segment != nullptr) Publish(std::move(segment), entry);
-        else Abort(why, at, true);
+        if (segment != nullptr)
+          Publish(std::move(segment), entry);
+        else
+          Abort(why, at, true);
       } else {
         Position at = LineOf(*recorder_);
         ReleaseFrames();
@@ -219,7 +223,8 @@ void Session::Publish(std::shared_ptr<Segment> segment, EntryPoint& entry) {
       advice = row.advice;
     }
     if (!segment->ir.exit.detail.empty()) text += ": " + segment->ir.exit.detail;
-    store_->Log({LogEntry::Kind::kBreak, segment->ir.name, segment->ir.exit.reason, text, advice, segment->ir.exit.at, {}});
+    store_->Log(
+        {LogEntry::Kind::kBreak, segment->ir.name, segment->ir.exit.reason, text, advice, segment->ir.exit.at, {}});
   }
   store_->Publish(std::move(segment));
 }
@@ -303,7 +308,8 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     }
     return Go::kOn;
   }
-  if (!note.at_entry || note.handlers > 0 || handler != Handler::kNone || f.offset < StartOffset(f.code)) return Go::kOn;
+  if (!note.at_entry || note.handlers > 0 || handler != Handler::kNone || f.offset < StartOffset(f.code))
+    return Go::kOn;
   note.at_entry = false;
   return EntryAt(f, note);
 }
@@ -331,9 +337,13 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       if (!entry->limit_told) {
         entry->limit_told = true;
         Position at = PositionAt(f.code, f.offset);
-        store_->Log({LogEntry::Kind::kAbort, at.function, "segment_limit",
+        store_->Log({LogEntry::Kind::kAbort,
+                     at.function,
+                     "segment_limit",
                      "this entry point has " + std::to_string(entry->segments.size()) + " segments, the limit",
-                     "raise options={'segment_limit': n}, or make what differs a tensor", at, {}});
+                     "raise options={'segment_limit': n}, or make what differs a tensor",
+                     at,
+                     {}});
       }
       return Go::kOn;
     }
@@ -466,8 +476,8 @@ void Session::Raised(FrameState& f, const Event& event) {
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business. (Under
-  // fullgraph an exception that nobody catches is the program's result, and no reason to complain: what is pending is seen
-  // by the next instruction, if there is one.)
+  // fullgraph an exception that nobody catches is the program's result, and no reason to complain: what is pending is
+  // seen by the next instruction, if there is one.)
   if (store_->options().fullgraph) return;
   if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
   if (recorder_->is_base(f)) End({Reason::exception_handling, ""});

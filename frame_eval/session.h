@@ -1,8 +1,9 @@
-// Session: one captured call on one thread: decides at every instruction where a segment could begin whether to replay, to
-// record or to leave it to Python.
+// Session: one captured call on one thread: decides at every instruction where a segment could begin whether to replay,
+// to record or to leave it to Python.
 //   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
-//   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it (finalisers).
-//   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction is an
+//   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it
+//   (finalisers). N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the
+//   next instruction is an
 //       entry point.
 // Not here: frame-less replay of whole calls (compiled_function.h).
 #pragma once
@@ -43,7 +44,7 @@ class Session : public FrameFilter, public Tracer {
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, Segment& segment);
   void Begin(FrameState& f, FrameNote& note);
-  void End(const Break& reason);                         // the recording ends with a break, or is given up
+  void End(const Break& reason);  // the recording ends with a break, or is given up
   void Publish(std::shared_ptr<Segment> segment, EntryPoint& entry);
   void Abort(const Break& reason, Position at, bool deny);
   void Internal(const char* what);

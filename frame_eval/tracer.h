@@ -1,11 +1,15 @@
 // Tracer: what the interpreter tells about the instructions it runs. The interpreter is complete without one: it then
 // runs the frame as CPython does.
 //   I1  AtInstruction comes before each instruction; an instruction begins at its first EXTENDED_ARG, and
-//       [KW_NAMES] PRECALL CALL is one instruction. Between two AtInstruction calls the operands of the instruction stay on the value
-//       stack (f.depth does not change) until After has been called, so that the frame can be cut at the instruction's start.
-//   I2  Before is called with the operands in place and may end the trace; it never changes the frame. After is called when
-//       the operation has succeeded, Raised when it raised; neither if Before was not called because the frame is not traced.
-//   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a result from
+//       [KW_NAMES] PRECALL CALL is one instruction. Between two AtInstruction calls the operands of the instruction
+//       stay on the value stack (f.depth does not change) until After has been called, so that the frame can be cut at
+//       the instruction's start.
+//   I2  Before is called with the operands in place and may end the trace; it never changes the frame. After is called
+//   when
+//       the operation has succeeded, Raised when it raised; neither if Before was not called because the frame is not
+//       traced.
+//   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
+//   result from
 //       After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).
 #pragma once
@@ -22,66 +26,67 @@ namespace frametap {
 
 // The operations of which a tracer hears. Operands (`in`) are bottom of stack first.
 enum class Op : uint8_t {
-  kUnary,           // arg: 0 + , 1 - , 2 not, 3 ~                       in: x
-  kBinary,          // arg: NB_ADD … NB_INPLACE_XOR                      in: left right
-  kCompare,         // arg: Py_LT … Py_GE                                in: left right
-  kIs,              // arg: 0 is, 1 is not                               in: left right
-  kContains,        // arg: 0 in, 1 not in                               in: item container
-  kSubscr,          //                                                   in: container key
-  kStoreSubscr,     //                                                   in: value container key
-  kDeleteSubscr,    //                                                   in: container key
-  kLoadAttr,        // name                                              in: owner
-  kLoadMethod,      // name; arg in After: 1 if the result is an unbound method that takes `owner` as self     in: owner
-  kStoreAttr,       // name                                              in: value owner
-  kDeleteAttr,      // name                                              in: owner
-  kLoadGlobal,      // name; arg: 0 found in globals, 1 in builtins; After only
-  kLoadName,        // name; arg: 0 locals, 1 globals, 2 builtins; After only
-  kStoreName,       // name                                              in: value
-  kDeleteName,      // name
-  kStoreGlobal,     // name                                              in: value
-  kDeleteGlobal,    // name
-  kLoadDeref,       // arg: localsplus index; result is the content; After only
-  kStoreDeref,      // arg: localsplus index                             in: value
-  kDeleteDeref,     // arg: localsplus index
-  kMakeCell,        // arg: localsplus index; result is the new cell; After only (the shadow given is put beside the cell)
-  kCall,            // kwnames; in: callable args… (a bound method's self is in[1])
-  kCallEx,          //                                                   in: callable args-tuple [kwargs-dict]
-  kGetIter,         //                                                   in: x
-  kForIter,         // After with null: exhausted                        in: iterator
-  kUnpack,          // arg: count; After once an item, in order (arg: its number)     in: sequence
-  kUnpackEx,        // arg: as UNPACK_EX; After once an item             in: sequence
-  kBuildTuple,      //                                                   in: items
-  kBuildList,       //                                                   in: items
-  kBuildSet,        //                                                   in: items
-  kBuildMap,        //                                                   in: k0 v0 k1 v1 …
-  kBuildConstKeyMap,//                                                   in: v0 v1 … keys-tuple
-  kBuildSlice,      //                                                   in: start stop [step]
-  kBuildString,     //                                                   in: parts
-  kFormatValue,     // arg: FORMAT_VALUE's                               in: value [spec]
-  kListAppend,      //                                                   in: list value
-  kSetAdd,          //                                                   in: set value
-  kMapAdd,          //                                                   in: dict key value
-  kListExtend,      //                                                   in: list iterable
-  kSetUpdate,       //                                                   in: set iterable
-  kDictUpdate,      //                                                   in: dict mapping
-  kDictMerge,       //                                                   in: dict mapping
-  kListToTuple,     //                                                   in: list
-  kMakeFunction,    // arg: flags                                        in: [defaults] [kwdefaults] [annotations] [closure] code
-  kLoadClosure,     // arg: localsplus index; result is the cell; After only
-  kTruth,           // a jump tests x                                    in: x
-  kIsNone,          // a jump compares x with None                       in: x
-  kImportName,      // name                                              in: level fromlist
-  kImportFrom,      // name                                              in: module
-  kImportStar,      //                                                   in: module
-  kBeforeWith,      // result: what __enter__ gave                       in: manager
-  kWithExit,        // __exit__ in exceptional exit (WITH_EXCEPT_START)  in: exit type value traceback
-  kRaise,           // RAISE_VARARGS                                     in: [exception [cause]]
-  kExcMatch,        // CHECK_EXC_MATCH, CHECK_EG_MATCH                   in: exception type
-  kGetLen,          //                                                   in: x
-  kMatch,           // MATCH_MAPPING, MATCH_SEQUENCE, MATCH_KEYS, MATCH_CLASS   in: operands
-  kAsync,           // GET_AWAITABLE, GET_AITER, GET_ANEXT, SEND, …      in: operands
-  kYield,           // YIELD_VALUE: the frame is about to be left        in: value
-  kOther,           // anything else that is not a mere move             in: operands
+  kUnary,         // arg: 0 + , 1 - , 2 not, 3 ~                       in: x
+  kBinary,        // arg: NB_ADD … NB_INPLACE_XOR                      in: left right
+  kCompare,       // arg: Py_LT … Py_GE                                in: left right
+  kIs,            // arg: 0 is, 1 is not                               in: left right
+  kContains,      // arg: 0 in, 1 not in                               in: item container
+  kSubscr,        //                                                   in: container key
+  kStoreSubscr,   //                                                   in: value container key
+  kDeleteSubscr,  //                                                   in: container key
+  kLoadAttr,      // name                                              in: owner
+  kLoadMethod,    // name; arg in After: 1 if the result is an unbound method that takes `owner` as self     in: owner
+  kStoreAttr,     // name                                              in: value owner
+  kDeleteAttr,    // name                                              in: owner
+  kLoadGlobal,    // name; arg: 0 found in globals, 1 in builtins; After only
+  kLoadName,      // name; arg: 0 locals, 1 globals, 2 builtins; After only
+  kStoreName,     // name                                              in: value
+  kDeleteName,    // name
+  kStoreGlobal,   // name                                              in: value
+  kDeleteGlobal,  // name
+  kLoadDeref,     // arg: localsplus index; result is the content; After only
+  kStoreDeref,    // arg: localsplus index                             in: value
+  kDeleteDeref,   // arg: localsplus index
+  kMakeCell,      // arg: localsplus index; result is the new cell; After only (the shadow given is put beside the cell)
+  kCall,          // kwnames; in: callable args… (a bound method's self is in[1])
+  kCallEx,        //                                                   in: callable args-tuple [kwargs-dict]
+  kGetIter,       //                                                   in: x
+  kForIter,       // After with null: exhausted                        in: iterator
+  kUnpack,        // arg: count; After once an item, in order (arg: its number)     in: sequence
+  kUnpackEx,      // arg: as UNPACK_EX; After once an item             in: sequence
+  kBuildTuple,    //                                                   in: items
+  kBuildList,     //                                                   in: items
+  kBuildSet,      //                                                   in: items
+  kBuildMap,      //                                                   in: k0 v0 k1 v1 …
+  kBuildConstKeyMap,  //                                                   in: v0 v1 … keys-tuple
+  kBuildSlice,        //                                                   in: start stop [step]
+  kBuildString,       //                                                   in: parts
+  kFormatValue,       // arg: FORMAT_VALUE's                               in: value [spec]
+  kListAppend,        //                                                   in: list value
+  kSetAdd,            //                                                   in: set value
+  kMapAdd,            //                                                   in: dict key value
+  kListExtend,        //                                                   in: list iterable
+  kSetUpdate,         //                                                   in: set iterable
+  kDictUpdate,        //                                                   in: dict mapping
+  kDictMerge,         //                                                   in: dict mapping
+  kListToTuple,       //                                                   in: list
+  kMakeFunction,      // arg: flags                                        in: [defaults] [kwdefaults] [annotations]
+                      // [closure] code
+  kLoadClosure,       // arg: localsplus index; result is the cell; After only
+  kTruth,             // a jump tests x                                    in: x
+  kIsNone,            // a jump compares x with None                       in: x
+  kImportName,        // name                                              in: level fromlist
+  kImportFrom,        // name                                              in: module
+  kImportStar,        //                                                   in: module
+  kBeforeWith,        // result: what __enter__ gave                       in: manager
+  kWithExit,          // __exit__ in exceptional exit (WITH_EXCEPT_START)  in: exit type value traceback
+  kRaise,             // RAISE_VARARGS                                     in: [exception [cause]]
+  kExcMatch,          // CHECK_EXC_MATCH, CHECK_EG_MATCH                   in: exception type
+  kGetLen,            //                                                   in: x
+  kMatch,             // MATCH_MAPPING, MATCH_SEQUENCE, MATCH_KEYS, MATCH_CLASS   in: operands
+  kAsync,             // GET_AWAITABLE, GET_AITER, GET_ANEXT, SEND, …      in: operands
+  kYield,             // YIELD_VALUE: the frame is about to be left        in: value
+  kOther,             // anything else that is not a mere move             in: operands
 };
 
 struct FrameState;
@@ -90,10 +95,10 @@ struct Event {
   Op op = Op::kOther;
   int arg = 0;
   PyObject* name = nullptr;
-  PyObject* const* in = nullptr;      // borrowed
-  const Shadow* shadows = nullptr;    // beside `in`
+  PyObject* const* in = nullptr;    // borrowed
+  const Shadow* shadows = nullptr;  // beside `in`
   int n = 0;
-  PyObject* kwnames = nullptr;        // kCall: tuple or null; its values are the last operands
+  PyObject* kwnames = nullptr;  // kCall: tuple or null; its values are the last operands
 };
 
 enum class FrameEnd : uint8_t { kReturned, kYielded, kGenerator, kHandedOver, kRaised };
@@ -119,8 +124,8 @@ class Tracer {
   virtual void Raised(FrameState& f, const Event& event) = 0;  // the error indicator is set and must stay
 };
 
-// One running frame, as interpreter and tracer share it. `objects[i]` and `shadows[i]` are beside each other for locals,
-// cells and free variables (i < nlocalsplus) and for the value stack (from nlocalsplus on).
+// One running frame, as interpreter and tracer share it. `objects[i]` and `shadows[i]` are beside each other for
+// locals, cells and free variables (i < nlocalsplus) and for the value stack (from nlocalsplus on).
 struct FrameState {
   _PyInterpreterFrame* raw = nullptr;
   PyCodeObject* code = nullptr;
@@ -128,13 +133,13 @@ struct FrameState {
   PyObject** objects = nullptr;
   Shadow* shadows = nullptr;  // never null; all kNone where the frame is not traced
   int nlocalsplus = 0;
-  int depth = 0;              // of the value stack at the start of the instruction
-  int offset = 0;             // byte offset of the instruction's first code unit
-  bool is_generator = false;  // a generator's or coroutine's frame
-  bool resumed = false;       // Enter: a generator frame that has run before
-  bool traced = false;        // tell the tracer Before, After, Raised
-  bool observed = false;      // tell the tracer AtInstruction; the tracer sets it in Enter
-  PyObject* result = nullptr; // Go::kReturn
+  int depth = 0;                // of the value stack at the start of the instruction
+  int offset = 0;               // byte offset of the instruction's first code unit
+  bool is_generator = false;    // a generator's or coroutine's frame
+  bool resumed = false;         // Enter: a generator frame that has run before
+  bool traced = false;          // tell the tracer Before, After, Raised
+  bool observed = false;        // tell the tracer AtInstruction; the tracer sets it in Enter
+  PyObject* result = nullptr;   // Go::kReturn
   void* tracer_data = nullptr;  // the tracer's own, null at Enter
 };
 

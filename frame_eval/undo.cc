@@ -59,8 +59,10 @@ void UndoLog::TakeBack() {
         break;
       }
       case Effect::Kind::kSetGlobal:
-        if (old != nullptr) PyDict_SetItemString(target, it->name.c_str(), old);
-        else PyDict_DelItemString(target, it->name.c_str());
+        if (old != nullptr)
+          PyDict_SetItemString(target, it->name.c_str(), old);
+        else
+          PyDict_DelItemString(target, it->name.c_str());
         break;
       case Effect::Kind::kSetCell:
         PyCell_Set(target, old);

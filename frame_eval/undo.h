@@ -1,5 +1,6 @@
 // UndoLog: takes back what a recording under fullgraph=True has done to the program before its graph ended.
-//   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment before it
+//   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment
+//   before it
 //       happens, so there is none.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace frametap {
 
 class UndoLog {
  public:
-  UndoLog();  // remembers the random state
+  UndoLog();                                                                  // remembers the random state
   void Before(Effect::Kind kind, PyObject* target, const std::string& name);  // the change has not happened yet
   void Before(const at::Tensor& written);
   void TakeBack();

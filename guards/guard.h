@@ -36,7 +36,7 @@ class Guard {
 };
 
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
-std::unique_ptr<Guard> MakeSetGuard(PyObject* set);  // of plain values
+std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item);
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at);

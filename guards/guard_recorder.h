@@ -52,29 +52,30 @@ class GuardRecorder {
   SourceId Cell(int slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
   SourceId Stack(int index, PyObject* seen);
   SourceId Function(PyObject* function);
-  SourceId Pinned(PyObject* object, const std::string& text);           // known by identity; held strongly
+  SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
   // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
   const SourceTable& table() const;
 
   // -- predicates --
-  void Type(SourceId id, const Position& why);       // exact type, and that the type's attributes have not changed
-  void Identity(SourceId id, const Position& why);   // the very object
-  void Value(SourceId id, const Position& why);      // equal type and value: None, bool, int, float (bitwise), complex,
-                                                     // str, bytes, Ellipsis, dtype, device, layout, slices and tuples of these;
-                                                     // identity for anything else
-  void Length(SourceId id, const Position& why);     // list, tuple, dict, set
-  void Keys(SourceId id, const Position& why);       // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const Position& why);   // set of plain values: its elements
+  void Type(SourceId id, const Position& why);      // exact type, and that the type's attributes have not changed
+  void Identity(SourceId id, const Position& why);  // the very object
+  void Value(SourceId id, const Position& why);     // equal type and value: None, bool, int, float (bitwise), complex,
+                                                    // str, bytes, Ellipsis, dtype, device, layout, slices and tuples of
+                                                 // these; identity for anything else
+  void Length(SourceId id, const Position& why);                   // list, tuple, dict, set
+  void Keys(SourceId id, const Position& why);                     // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const Position& why);                 // set of plain values: its elements
   void Member(SourceId set, PyObject* item, const Position& why);  // whether `item` (plain, or a class) is in it
   void Absent(SourceId dict, PyObject* key, const Position& why);
   void Present(SourceId dict, PyObject* key, const Position& why);
   void Tensor(SourceId id, const TensorRead& read, const Position& why);  // reads of one tensor are merged
   void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why);
   void SameObject(SourceId a, SourceId b, bool same, const Position& why);
-  // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder that
-  // reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may change.
+  // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
+  // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
+  // change.
   void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why);
   // Attributes of the class itself were read (Model.scale): it and its bases have not changed.
   void Class(PyTypeObject* type, const Position& why);

@@ -21,8 +21,8 @@ namespace frametap {
 struct Roots {
   PyObject* const* localsplus = nullptr;
   int nlocalsplus = 0;
-  bool cells_are_plain = false;  // before MAKE_CELL / COPY_FREE_VARS ran: cell slots hold plain values or null, and free
-                                 // variables are to be read from function.__closure__ (frame-less replay)
+  bool cells_are_plain = false;  // before MAKE_CELL / COPY_FREE_VARS ran: cell slots hold plain values or null, and
+                                 // free variables are to be read from function.__closure__ (frame-less replay)
   PyObject* const* stack = nullptr;
   int depth = 0;
   PyObject* function = nullptr;
@@ -43,8 +43,8 @@ class GuardTree {
  public:
   virtual ~GuardTree() = default;
   virtual Verdict Check(const Roots& roots) = 0;
-  // After a hit and until Python code runs: the object at a wanted source (borrowed; kSize, kStride, kLength sources have
-  // none: use Number).
+  // After a hit and until Python code runs: the object at a wanted source (borrowed; kSize, kStride, kLength sources
+  // have none: use Number).
   virtual PyObject* Object(SourceId id) const = 0;
   virtual int64_t Number(SourceId id) const = 0;
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.

@@ -8,10 +8,10 @@
 
 namespace frametap {
 
-bool IsTensor(PyObject* object);              // a torch.Tensor or an instance of a subclass
-bool IsExactTensor(PyObject* object);         // torch.Tensor or torch.nn.Parameter, nothing else
-const at::Tensor& TensorOf(PyObject* tensor); // requires IsTensor; lives as long as `tensor`
-PyObject* WrapTensor(at::Tensor tensor);      // new reference; the same object for the same TensorImpl
+bool IsTensor(PyObject* object);               // a torch.Tensor or an instance of a subclass
+bool IsExactTensor(PyObject* object);          // torch.Tensor or torch.nn.Parameter, nothing else
+const at::Tensor& TensorOf(PyObject* tensor);  // requires IsTensor; lives as long as `tensor`
+PyObject* WrapTensor(at::Tensor tensor);       // new reference; the same object for the same TensorImpl
 
 // Sets the Python exception that torch's own bindings would raise for the C++ exception in flight.
 // Call inside a catch (...) block only.

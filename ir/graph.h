@@ -18,8 +18,8 @@
 
 namespace frametap {
 
-// An op that is no dispatcher op: arithmetic on Python numbers that are graph values, and access to the elements of an op's
-// list result (the recorder adds one kListItem node for each element). See ir/ops/scalar.h.
+// An op that is no dispatcher op: arithmetic on Python numbers that are graph values, and access to the elements of an
+// op's list result (the recorder adds one kListItem node for each element). See ir/ops/scalar.h.
 enum class ScalarOp : uint8_t {
   kNone,
   kIntAdd,
@@ -91,7 +91,7 @@ struct Node {
 struct Value {
   std::string name;  // without '%'; unique in the graph
   Type type;
-  NodeId def;        // invalid for inputs and constants
+  NodeId def;  // invalid for inputs and constants
 };
 
 struct Graph {

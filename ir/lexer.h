@@ -1,5 +1,5 @@
-// Lexer: a cursor over the text form. The parser asks for what it expects; there is no token type, because what a run of
-// characters is depends on where it stands (`0.weight` in a path, `0.5` in a call).
+// Lexer: a cursor over the text form. The parser asks for what it expects; there is no token type, because what a run
+// of characters is depends on where it stands (`0.weight` in a path, `0.5` in a call).
 //   X1  Reading past the end is safe; every failure is a Failure with line and column.
 // Not here: grammar (parse.cc).
 #pragma once
@@ -28,23 +28,23 @@ class Lexer {
   [[noreturn]] void Fail(const std::string& message) const { FailAt(pos_, message); }
   [[noreturn]] void FailAt(size_t pos, const std::string& message) const;
 
-  void Spaces();  // blanks of this line
-  void Blank();   // blanks and line ends
+  void Spaces();    // blanks of this line
+  void Blank();     // blanks and line ends
   size_t Indent();  // blanks at the start of a line, counted
 
-  bool Accept(std::string_view what);         // exactly here
-  void Expect(std::string_view what);         // "expected '…'"
-  bool AcceptToken(std::string_view what);    // after blanks
-  void ExpectToken(std::string_view what);    // after blanks
-  bool AcceptWord(std::string_view word);     // after blanks; a whole word
-  void EndLine();                             // nothing but blanks until the end of the line
+  bool Accept(std::string_view what);       // exactly here
+  void Expect(std::string_view what);       // "expected '…'"
+  bool AcceptToken(std::string_view what);  // after blanks
+  void ExpectToken(std::string_view what);  // after blanks
+  bool AcceptWord(std::string_view word);   // after blanks; a whole word
+  void EndLine();                           // nothing but blanks until the end of the line
 
-  std::string Word();                         // one or more word characters
-  std::string PeekWord() const;               // "" if there is none
-  std::string Run();                          // one or more characters that are no blanks
-  std::string Rest();                         // the rest of the line, without blanks at its ends
-  int64_t Int();                              // [-]digits that fit
-  std::string QuotedString();                 // "…" with escapes, decoded
+  std::string Word();            // one or more word characters
+  std::string PeekWord() const;  // "" if there is none
+  std::string Run();             // one or more characters that are no blanks
+  std::string Rest();            // the rest of the line, without blanks at its ends
+  int64_t Int();                 // [-]digits that fit
+  std::string QuotedString();    // "…" with escapes, decoded
 
  private:
   std::string_view text_;

@@ -57,7 +57,11 @@ std::optional<int64_t> Find(const NamedInt (&rows)[N], const std::string& name) 
 size_t Utf8Length(const std::string& s, size_t i) {
   const auto at = [&](size_t k) { return k < s.size() ? static_cast<unsigned char>(s[k]) : 0u; };
   const unsigned lead = at(i);
-  const size_t n = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : (lead & 0xf0) == 0xe0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+  const size_t n = lead < 0x80                   ? 1
+                   : lead >= 0xc2 && lead < 0xe0 ? 2
+                   : (lead & 0xf0) == 0xe0       ? 3
+                   : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                 : 0;
   for (size_t k = 1; k < n; ++k) {
     if ((at(i + k) & 0xc0) != 0x80) return 0;
   }
@@ -241,8 +245,8 @@ bool IsPathWord(const std::string& word) {
 
 bool IsPinnedPath(const std::string& text) {
   // Roots with a meaning of their own, and words that begin something else where a source may stand.
-  static constexpr const char* kTaken[] = {"L",   "C",     "S",   "G",    "B",      "F",    "type",   "pinned", "state", "null",
-                                           "set", "const", "new", "iter", "method", "cell", "slice", "at"};
+  static constexpr const char* kTaken[] = {"L",    "C",   "S",     "G",   "B",    "F",      "type", "pinned", "state",
+                                           "null", "set", "const", "new", "iter", "method", "cell", "slice",  "at"};
   size_t start = 0;
   for (size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] != '.') continue;

@@ -1,6 +1,6 @@
 // Literals of the text form: constants of nodes, quoted strings, words of paths.
-//   L1  A literal parses to the same bits: floats are printed shortest-exact, -0.0, inf and the payload of a nan are kept.
-//   L2  How an int is written follows from the schema: a dtype, layout or memory format has a name.
+//   L1  A literal parses to the same bits: floats are printed shortest-exact, -0.0, inf and the payload of a nan are
+//   kept. L2  How an int is written follows from the schema: a dtype, layout or memory format has a name.
 // Not here: values and nodes (print.cc, parse.cc).
 #pragma once
 
@@ -19,7 +19,8 @@ std::string Quoted(const std::string& text);  // "a\"b\n": escapes quotes, backs
 std::string FloatText(double value);
 std::string DottedName(const c10::OperatorName& name);  // "aten.add.Tensor"
 
-// A constant as an argument of type `real` (Argument::real_type); null for a scalar op's. `<Storage>` if it has no text.
+// A constant as an argument of type `real` (Argument::real_type); null for a scalar op's. `<Storage>` if it has no
+// text.
 std::string ConstText(const c10::IValue& value, const c10::Type* real);
 bool HasText(const c10::IValue& value, const c10::Type* real);
 // Same kind and same bits; never for two objects without a text.

@@ -36,7 +36,8 @@ class Depth {
   int* depth_;
 };
 
-// -- operators ----------------------------------------------------------------------------------------------------------
+// -- operators
+// ----------------------------------------------------------------------------------------------------------
 
 size_t Distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -58,7 +59,8 @@ std::vector<std::string> NearNames(const std::string& name) {
   for (const c10::OperatorName& other : c10::Dispatcher::singleton().getAllOpNames()) {
     std::string dotted = DottedName(other);
     // All overloads of the very op come first.
-    const bool overload = dotted.size() > name.size() && dotted[name.size()] == '.' && dotted.compare(0, name.size(), name) == 0;
+    const bool overload =
+        dotted.size() > name.size() && dotted[name.size()] == '.' && dotted.compare(0, name.size(), name) == 0;
     const size_t limit = std::max<size_t>(2, name.size() / 4);
     if (!overload && (dotted.size() > name.size() + limit || name.size() > dotted.size() + limit)) continue;
     const size_t distance = overload ? 0 : Distance(name, dotted);
@@ -82,7 +84,8 @@ std::optional<c10::OperatorHandle> FindOp(const std::string& dotted) {
   return dispatcher.findSchema({name.substr(0, last), name.substr(last + 1)});
 }
 
-// -- pieces that graphs and segments share ------------------------------------------------------------------------------
+// -- pieces that graphs and segments share
+// ------------------------------------------------------------------------------
 
 Position ParsePosition(const Lexer& lex, size_t at, const std::string& text) {
   Position position;
@@ -210,7 +213,8 @@ EagerState NextState(Lexer& lex, EagerState state) {
   return state;
 }
 
-// -- graphs -------------------------------------------------------------------------------------------------------------
+// -- graphs
+// -------------------------------------------------------------------------------------------------------------
 
 class GraphParser {
  public:
@@ -336,7 +340,8 @@ class GraphParser {
     lex_.EndLine();
     const size_t want = node.is_scalar() ? 1 : node.op->schema().returns().size();
     if (outputs.size() != want) {
-      lex_.FailAt(outputs_at, absl::StrCat(name, " has ", want, want == 1 ? " result" : " results", ", not ", outputs.size()));
+      lex_.FailAt(outputs_at,
+                  absl::StrCat(name, " has ", want, want == 1 ? " result" : " results", ", not ", outputs.size()));
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       const ValueId value(graph_.values.size());
@@ -414,8 +419,8 @@ class GraphParser {
   }
 
   Arg NextList(const c10::Type* type, const c10::Type* real) {
-    const bool is_list = type != nullptr && type->kind() == c10::TypeKind::ListType &&
-                         real->kind() == c10::TypeKind::ListType;
+    const bool is_list =
+        type != nullptr && type->kind() == c10::TypeKind::ListType && real->kind() == c10::TypeKind::ListType;
     if (!is_list) lex_.Fail("this argument is no list");
     const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
     const c10::TypePtr real_element = real->castRaw<c10::ListType>()->getElementType();
@@ -536,7 +541,8 @@ class GraphParser {
   int depth_ = 0;
 };
 
-// -- segments -----------------------------------------------------------------------------------------------------------
+// -- segments
+// -----------------------------------------------------------------------------------------------------------
 
 class SegmentParser {
  public:

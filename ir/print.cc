@@ -38,9 +38,11 @@ std::string ArgText(const Graph& graph, const Arg& arg, const c10::Type* real) {
   real = StripOptional(real);
   const bool list = real != nullptr && real->kind() == c10::TypeKind::ListType;
   const c10::TypePtr element = list ? real->castRaw<c10::ListType>()->getElementType() : nullptr;
-  return absl::StrCat("[", absl::StrJoin(arg.items, ", ", [&](std::string* out, const Arg& item) {
-                        *out += ArgText(graph, item, element.get());
-                      }), "]");
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(arg.items, ", ",
+                    [&](std::string* out, const Arg& item) { *out += ArgText(graph, item, element.get()); }),
+      "]");
 }
 
 bool IsDefault(const Arg& arg, const c10::Argument& schema) {
@@ -105,9 +107,9 @@ std::string NodeText(const Graph& graph, const Node& node, const PrintOptions& o
 }
 
 void AppendGraph(std::string* out, const Graph& graph, const std::string& indent, const PrintOptions& options) {
-  absl::StrAppend(out, indent, "graph (",
-                  absl::StrJoin(graph.inputs, ", ", [&](std::string* o, ValueId id) { *o += TypedName(graph, id, options); }),
-                  ")");
+  absl::StrAppend(
+      out, indent, "graph (",
+      absl::StrJoin(graph.inputs, ", ", [&](std::string* o, ValueId id) { *o += TypedName(graph, id, options); }), ")");
   const std::string base = StateText(graph.states[0], EagerState());
   if (!base.empty()) absl::StrAppend(out, " under {", base, "}");
   *out += " {\n";
@@ -137,13 +139,13 @@ void AppendGraph(std::string* out, const Graph& graph, const std::string& indent
   absl::StrAppend(out, indent, "}\n");
 }
 
-// -- segments -----------------------------------------------------------------------------------------------------------
+// -- segments
+// -----------------------------------------------------------------------------------------------------------
 
 std::string OperandText(const Operand& operand, const SegmentIr& segment);
 
 std::string ItemsText(const std::vector<Operand>& items, const SegmentIr& segment) {
-  return absl::StrJoin(items, ", ",
-                       [&](std::string* out, const Operand& item) { *out += OperandText(item, segment); });
+  return absl::StrJoin(items, ", ", [&](std::string* out, const Operand& item) { *out += OperandText(item, segment); });
 }
 
 std::string ConstIdText(const Operand& operand) {
@@ -222,9 +224,9 @@ std::string RelativeName(const SourceTable& sources, SourceId of, SourceId from)
     if (id == from) return out;
     // These are written from the root, whatever line stands above.
     const Accessor accessor = sources[id].accessor;
-    if (accessor == Accessor::kTypeOf || ((accessor == Accessor::kGlobal || accessor == Accessor::kBuiltin) &&
-                                          sources[id].parent.valid() &&
-                                          sources[sources[id].parent].accessor == Accessor::kFunction)) {
+    if (accessor == Accessor::kTypeOf ||
+        ((accessor == Accessor::kGlobal || accessor == Accessor::kBuiltin) && sources[id].parent.valid() &&
+         sources[sources[id].parent].accessor == Accessor::kFunction)) {
       return "";
     }
     out = StepText(sources[id]) + out;

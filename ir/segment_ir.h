@@ -42,9 +42,9 @@ struct Operand {
   ValueId value;
   SourceId source;
   ConstId constant;
-  std::string text;             // kConst: printed form; kNew: type name
-  int64_t index = 0;            // kIter: items consumed; kShared: label
-  int64_t label = -1;           // a container that occurs again (kShared) carries a label: `&1=[…]`
+  std::string text;                // kConst: printed form; kNew: type name
+  int64_t index = 0;               // kIter: items consumed; kShared: label
+  int64_t label = -1;              // a container that occurs again (kShared) carries a label: `&1=[…]`
   std::vector<std::string> names;  // kNew: attribute names of the last names.size() items
   std::vector<Operand> items;
 };
@@ -57,7 +57,18 @@ struct GuardLine {
 };
 
 struct Effect {
-  enum class Kind : uint8_t { kSetAttr, kDelAttr, kSetItem, kDelItem, kAppend, kExtend, kSetGlobal, kSetCell, kState, kCall };
+  enum class Kind : uint8_t {
+    kSetAttr,
+    kDelAttr,
+    kSetItem,
+    kDelItem,
+    kAppend,
+    kExtend,
+    kSetGlobal,
+    kSetCell,
+    kState,
+    kCall
+  };
   Kind kind = Kind::kSetAttr;
   Operand target;
   std::string name;  // attribute, global or method (kCall) name
@@ -78,10 +89,10 @@ struct Exit {
   enum class Kind : uint8_t { kReturn, kResume };
   Kind kind = Kind::kReturn;
   Position at;
-  std::string reason;  // kResume: row of reasons.def
-  std::string detail;  // kResume: what exactly ("numpy.asarray")
-  Operand result;      // kReturn
-  SnapshotFrame frame; // kResume; one frame (deeper breaks are cut back to the entry frame)
+  std::string reason;     // kResume: row of reasons.def
+  std::string detail;     // kResume: what exactly ("numpy.asarray")
+  Operand result;         // kReturn
+  SnapshotFrame frame;    // kResume; one frame (deeper breaks are cut back to the entry frame)
   int resume_offset = 0;  // kResume: byte offset of the breaking instruction; not printed
 };
 
@@ -90,15 +101,15 @@ struct SegmentIr {
   std::string function;  // "step"
   std::string entry;     // "start" or "12:7"
   SourceTable sources;
-  std::vector<GuardLine> guards;    // in read order
-  std::vector<std::string> state;   // "grad_mode(on)", "autocast(off)"
+  std::vector<GuardLine> guards;   // in read order
+  std::vector<std::string> state;  // "grad_mode(on)", "autocast(off)"
   Graph graph;
   std::vector<Effect> effects;
   Exit exit;
 };
 
 struct PrintOptions {
-  bool positions = true;   // "@ forward:12:7"
+  bool positions = true;  // "@ forward:12:7"
   bool types = true;
   bool guard_lines = false;  // the line that made each guard
 };

@@ -128,7 +128,8 @@ absl::Status CheckArg(const Graph& graph, const Arg& arg, const c10::Type* type,
 absl::Status VerifyScalar(const Graph& graph, const Node& node) {
   if (node.scalar_op == ScalarOp::kNone) return Bad("neither an operator nor a scalar op");
   const ScalarRow& row = RowOf(node.scalar_op);
-  if (node.args.size() != row.arity) return Bad(absl::StrCat("takes ", row.arity, " arguments, not ", node.args.size()));
+  if (node.args.size() != row.arity)
+    return Bad(absl::StrCat("takes ", row.arity, " arguments, not ", node.args.size()));
   for (size_t i = 0; i < node.args.size(); ++i) {
     const Arg& arg = node.args[i];
     if (arg.kind == Arg::Kind::kList) return Bad("takes no list");
@@ -153,7 +154,8 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
   return absl::OkStatus();
 }
 
-// -- segments -----------------------------------------------------------------------------------------------------------
+// -- segments
+// -----------------------------------------------------------------------------------------------------------
 
 class SegmentCheck {
  public:

@@ -13,9 +13,10 @@
 namespace frametap {
 namespace {
 
-// A composite op may give back an argument without saying so in its schema (dropout in eval mode, atleast_1d). These do not.
+// A composite op may give back an argument without saying so in its schema (dropout in eval mode, atleast_1d). These do
+// not.
 constexpr std::array<std::string_view, 6> kNeverGivesArgument = {"aten::linear", "aten::conv1d", "aten::conv2d",
-                                                                  "aten::conv3d", "aten::matmul", "aten::layer_norm"};
+                                                                 "aten::conv3d", "aten::matmul", "aten::layer_norm"};
 
 bool MayGiveArgument(const c10::OperatorHandle& op) {
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
@@ -140,7 +141,7 @@ class Planner {
   void AddNode(const Node& node) {
     ForEachUse(node.args, [&](ValueId id) { CopyConstant(id, node.state); });
     Step step;
-    step.kind = node.is_scalar() ? Step::Kind::kScalar
+    step.kind = node.is_scalar()            ? Step::Kind::kScalar
                 : FactsOf(*node.op).factory ? Step::Kind::kFactory
                                             : Step::Kind::kOp;
     step.scalar_op = node.scalar_op;
@@ -156,7 +157,8 @@ class Planner {
     plan_.args.insert(plan_.args.end(), args.begin(), args.end());
     step.args_end = static_cast<uint32_t>(plan_.args.size());
     step.results_begin = static_cast<uint32_t>(plan_.results.size());
-    for (const ValueId id : node.outputs) plan_.results.push_back(uses_[id.raw()] == 0 ? Plan::kDropped : NewRegister(id));
+    for (const ValueId id : node.outputs)
+      plan_.results.push_back(uses_[id.raw()] == 0 ? Plan::kDropped : NewRegister(id));
     step.results_end = static_cast<uint32_t>(plan_.results.size());
     plan_.widest = std::max({plan_.widest, node.args.size(), node.outputs.size()});
     plan_.steps.push_back(std::move(step));

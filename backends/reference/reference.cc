@@ -6,8 +6,8 @@
 #include "backends/backend.h"
 #include "backends/reference/boxing.h"
 #include "ir/eager_state.h"
-#include "ir/ops/scalar.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/scalar.h"
 #include "ir/text.h"
 
 namespace frametap {

@@ -154,7 +154,8 @@ void Iterate(Recorder& r, Call& call) {
 // ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace.
 void ContextGet(Recorder& r, Call& call) {
   PyObject* variable = call.args.empty() ? nullptr : call.args[0];
-  if (variable == nullptr || !PyContextVar_CheckExact(variable)) throw Break{Reason::unknown_callable, "ContextVar.get"};
+  if (variable == nullptr || !PyContextVar_CheckExact(variable))
+    throw Break{Reason::unknown_callable, "ContextVar.get"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   if (r.ContextVariableSet(variable)) return;
   PyObject* value = nullptr;
@@ -173,7 +174,8 @@ void ContextGet(Recorder& r, Call& call) {
 }
 
 void ContextSet(Recorder& r, Call& call) {
-  if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "ContextVar"};
+  if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0]))
+    throw Break{Reason::unknown_callable, "ContextVar"};
   r.Force(call.args[1], call.shadows[1]);
   r.Touch(call.args[0]);
   r.CountContextVariable(call.args[0], 1);
@@ -187,8 +189,8 @@ void ContextReset(Recorder& r, Call& call) {
   r.CountContextVariable(call.args[0], -1);
 }
 
-// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an object
-// that the program made for this call must not be held until the next.)
+// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
+// object that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
   if (known != nullptr && known->state == Known::State::kSource) r.Touch(call.args[0]);
@@ -267,25 +269,30 @@ void LoadBuiltins() {
   AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__", "__init_subclass__"});
 
   AddRows("builtins", "str", Conduct::kPure,
-          {"capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map",
-           "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
-           "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
-           "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-           "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill"});
-  AddRows("builtins", "int", Conduct::kPure, {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio"});
+          {"capitalize", "casefold",     "center",       "count",   "encode",     "endswith",    "expandtabs",
+           "find",       "format",       "format_map",   "index",   "isalnum",    "isalpha",     "isascii",
+           "isdecimal",  "isdigit",      "isidentifier", "islower", "isnumeric",  "isprintable", "isspace",
+           "istitle",    "isupper",      "join",         "ljust",   "lower",      "lstrip",      "maketrans",
+           "partition",  "removeprefix", "removesuffix", "replace", "rfind",      "rindex",      "rjust",
+           "rpartition", "rsplit",       "rstrip",       "split",   "splitlines", "startswith",  "strip",
+           "swapcase",   "title",        "translate",    "upper",   "zfill"});
+  AddRows("builtins", "int", Conduct::kPure,
+          {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio"});
   AddRows("builtins", "float", Conduct::kPure, {"is_integer", "hex", "fromhex", "as_integer_ratio", "conjugate"});
   AddRows("builtins", "bytes", Conduct::kPure, {"decode", "hex", "join", "split", "startswith", "endswith"});
   AddRows("builtins", "slice", Conduct::kPure, {"indices"});
   AddRows("builtins", "range", Conduct::kPure, {"index", "count"});
 
-  AddRows("math", "", Conduct::kPure,
-          {"acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "comb", "copysign", "cos", "cosh",
-           "degrees", "dist", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "factorial", "floor", "fmod", "frexp", "fsum",
-           "gamma", "gcd", "hypot", "isclose", "isfinite", "isinf", "isnan", "isqrt", "lcm", "ldexp", "lgamma", "log",
-           "log10", "log1p", "log2", "modf", "nextafter", "perm", "pow", "prod", "radians", "remainder", "sin", "sinh",
-           "sqrt", "tan", "tanh", "trunc", "ulp"});
-  for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_", "xor",
-                           "invert", "lt", "le", "eq", "ne", "ge", "gt"}) {
+  AddRows(
+      "math", "", Conduct::kPure,
+      {"acos",     "acosh",     "asin",      "asinh",   "atan",  "atan2", "atanh",   "cbrt",      "ceil",  "comb",
+       "copysign", "cos",       "cosh",      "degrees", "dist",  "erf",   "erfc",    "exp",       "exp2",  "expm1",
+       "fabs",     "factorial", "floor",     "fmod",    "frexp", "fsum",  "gamma",   "gcd",       "hypot", "isclose",
+       "isfinite", "isinf",     "isnan",     "isqrt",   "lcm",   "ldexp", "lgamma",  "log",       "log10", "log1p",
+       "log2",     "modf",      "nextafter", "perm",    "pow",   "prod",  "radians", "remainder", "sin",   "sinh",
+       "sqrt",     "tan",       "tanh",      "trunc",   "ulp"});
+  for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
+                           "xor", "invert", "lt", "le", "eq", "ne", "ge", "gt"}) {
     Special("_operator", "", name, Arithmetic);
   }
   AddRows("_operator", "", Conduct::kPure, {"index", "concat", "contains", "countOf", "indexOf", "length_hint"});

@@ -35,19 +35,21 @@ void DictGet(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadContainers() {
-  AddRows("builtins", "list", Conduct::kMutates,
-          {"append", "extend", "insert", "pop", "remove", "clear", "reverse"});
+  AddRows("builtins", "list", Conduct::kMutates, {"append", "extend", "insert", "pop", "remove", "clear", "reverse"});
   AddRows("builtins", "list", Conduct::kPureObjects, {"copy", "count", "index"});
   AddRows("builtins", "tuple", Conduct::kPureObjects, {"count", "index"});
   AddRows("builtins", "dict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault"});
   AddRows("builtins", "dict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys"});
-  AddRows("collections", "OrderedDict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault", "move_to_end"});
-  AddRows("collections", "OrderedDict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys", "__init__"});
+  AddRows("collections", "OrderedDict", Conduct::kMutates,
+          {"update", "pop", "popitem", "clear", "setdefault", "move_to_end"});
+  AddRows("collections", "OrderedDict", Conduct::kPureObjects,
+          {"copy", "items", "keys", "values", "fromkeys", "__init__"});
   AddRows("builtins", "dict", Conduct::kPureObjects, {"__init__", "__iter__", "__len__"});
   AddRows("collections", "", Conduct::kPureObjects, {"OrderedDict", "defaultdict", "deque"});
   AddRows("builtins", "set", Conduct::kMutates, {"add", "discard", "remove", "pop", "clear", "update"});
-  AddRows("builtins", "set", Conduct::kPureObjects,
-          {"copy", "union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"});
+  AddRows(
+      "builtins", "set", Conduct::kPureObjects,
+      {"copy", "union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"});
   AddRows("builtins", "frozenset", Conduct::kPureObjects,
           {"copy", "union", "difference", "intersection", "issubset", "issuperset", "isdisjoint"});
   for (const char* name : {"get", "__getitem__"}) {

@@ -16,8 +16,7 @@ absl::flat_hash_map<const void*, CallableRow>& Rows() {
 
 // Layout of CPython's wrapperobject ("method-wrapper"), which descrobject.c keeps to itself.
 struct MethodWrapper {
-  PyObject_HEAD
-  PyWrapperDescrObject* descr;
+  PyObject_HEAD PyWrapperDescrObject* descr;
   PyObject* self;
 };
 

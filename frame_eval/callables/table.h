@@ -1,7 +1,8 @@
-// What the recorder knows of C callables: one row each, found by the method definition behind the object (a bound and an
-// unbound method share it), or by the object itself.
+// What the recorder knows of C callables: one row each, found by the method definition behind the object (a bound and
+// an unbound method share it), or by the object itself.
 //   T1  No row: the segment ends before the call.
-//   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace only).
+//   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
+//   only).
 // Rows live in one table a family: builtins.cc, containers_table.cc, torch_table.cc.
 #pragma once
 
@@ -36,7 +37,7 @@ std::string CallableName(PyObject* callable);         // "numpy.asarray", for re
 bool LoadCallables();                                 // once, at import; false with a Python exception set
 
 // For the tables.
-void AddRow(PyObject* callable, CallableRow row);     // null is ignored (and its exception cleared)
+void AddRow(PyObject* callable, CallableRow row);  // null is ignored (and its exception cleared)
 void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names);
 void LoadBuiltins();
 void LoadContainers();

@@ -98,13 +98,45 @@ void MakeTensor(Recorder& r, Call& call) {
 
 void LoadTorch() {
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
-          {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+          {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
+           "nonzero_static"});
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
-          {"requires_grad_", "backward", "register_hook", "_register_hook", "retain_grad", "numpy", "data_ptr", "storage",
-           "untyped_storage", "_typed_storage", "set_", "resize_", "resize_as_", "share_memory_", "apply_", "map_", "map2_",
-           "_make_subclass", "_make_wrapper_subclass", "as_subclass", "_as_subclass", "detach_", "_fix_weakref",
-           "__setstate__", "__reduce_ex__", "_set_data", "record_stream", "pin_memory", "is_shared", "_is_view",
-           "data", "module_load", "__dlpack__", "_view_func", "_view_func_unsafe", "_rev_view_func_unsafe"});
+          {"requires_grad_",
+           "backward",
+           "register_hook",
+           "_register_hook",
+           "retain_grad",
+           "numpy",
+           "data_ptr",
+           "storage",
+           "untyped_storage",
+           "_typed_storage",
+           "set_",
+           "resize_",
+           "resize_as_",
+           "share_memory_",
+           "apply_",
+           "map_",
+           "map2_",
+           "_make_subclass",
+           "_make_wrapper_subclass",
+           "as_subclass",
+           "_as_subclass",
+           "detach_",
+           "_fix_weakref",
+           "__setstate__",
+           "__reduce_ex__",
+           "_set_data",
+           "record_stream",
+           "pin_memory",
+           "is_shared",
+           "_is_view",
+           "data",
+           "module_load",
+           "__dlpack__",
+           "_view_func",
+           "_view_func_unsafe",
+           "_rev_view_func_unsafe"});
   auto special = [](const char* module, const char* path, const char* name, SpecialRow row) {
     Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
     if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
@@ -113,11 +145,12 @@ void LoadTorch() {
   };
   special("torch._C", "TensorBase", "size", Size);
   for (const char* name : {"dim", "ndimension"}) special("torch._C", "TensorBase", name, Rank);
-  for (const char* name : {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {
+  for (const char* name :
+       {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {
     special("torch._C", "TensorBase", name, BasicFact);
   }
-  for (const char* name : {"is_floating_point", "is_complex", "is_signed", "is_inference", "result_type", "promote_types",
-                           "can_cast"}) {
+  for (const char* name :
+       {"is_floating_point", "is_complex", "is_signed", "is_inference", "result_type", "promote_types", "can_cast"}) {
     special("torch", "", name, BasicFact);
   }
   for (const char* name : {"_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic",
@@ -129,7 +162,8 @@ void LoadTorch() {
           {"manual_seed", "from_numpy", "frombuffer", "as_tensor", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,
           {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
-           "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"});
+           "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
+           "clear_autocast_cache"});
   for (const char* name : {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled",
                            "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"}) {
     Ref<> torch = Ref<>::Steal(PyImport_ImportModule("torch"));
@@ -139,14 +173,29 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kPureObjects,
           {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype",
            "is_autocast_cache_enabled", "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
-           "is_deterministic", "are_deterministic_algorithms_enabled", "get_num_threads", "Size", "finfo", "iinfo", "device",
-           "is_anomaly_enabled", "_is_functional_tensor"});
+           "is_deterministic", "are_deterministic_algorithms_enabled", "get_num_threads", "Size", "finfo", "iinfo",
+           "device", "is_anomaly_enabled", "_is_functional_tensor"});
   AddRows("torch._C", "", Conduct::kPureObjects,
-          {"_get_default_device", "is_grad_enabled", "_is_torch_function_enabled", "_is_torch_function_all_disabled",
-           "_len_torch_function_stack", "_len_torch_dispatch_stack", "is_autocast_available", "_get_cudnn_enabled",
-           "_get_mkldnn_enabled", "_is_autocast_available", "_get_deterministic_algorithms", "_get_flash_sdp_enabled",
-           "_get_math_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_nnpack_enabled", "_is_xnnpack_enabled",
-           "_get_cudnn_sdp_enabled", "_get_default_dtype", "_cuda_isDriverSufficient", "_is_fwd_grad_enabled",
+          {"_get_default_device",
+           "is_grad_enabled",
+           "_is_torch_function_enabled",
+           "_is_torch_function_all_disabled",
+           "_len_torch_function_stack",
+           "_len_torch_dispatch_stack",
+           "is_autocast_available",
+           "_get_cudnn_enabled",
+           "_get_mkldnn_enabled",
+           "_is_autocast_available",
+           "_get_deterministic_algorithms",
+           "_get_flash_sdp_enabled",
+           "_get_math_sdp_enabled",
+           "_get_mem_efficient_sdp_enabled",
+           "_get_nnpack_enabled",
+           "_is_xnnpack_enabled",
+           "_get_cudnn_sdp_enabled",
+           "_get_default_dtype",
+           "_cuda_isDriverSufficient",
+           "_is_fwd_grad_enabled",
            "_functorch"});
   AddAll("torch._C", "_VariableFunctions", {"", Conduct::kTorch});
   AddAll("torch._C._nn", "", {"", Conduct::kTorch});

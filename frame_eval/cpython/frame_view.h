@@ -11,8 +11,8 @@
 
 namespace frametap {
 
-// The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL for a
-// call group). `function` is co_qualname with everything up to "<locals>." removed.
+// The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL
+// for a call group). `function` is co_qualname with everything up to "<locals>." removed.
 Position PositionAt(PyCodeObject* code, int offset);
 
 // Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free
@@ -23,15 +23,15 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
 enum class SlotKind : uint8_t { kLocal, kCell, kFree };
 PyObject* SlotName(PyCodeObject* code, int slot);  // borrowed
 SlotKind KindOfSlot(PyCodeObject* code, int slot);
-int SlotCount(PyCodeObject* code);                 // nlocalsplus
-int StackSize(PyCodeObject* code);                 // co_stacksize
+int SlotCount(PyCodeObject* code);  // nlocalsplus
+int StackSize(PyCodeObject* code);  // co_stacksize
 
 // Facts of the instruction that begins at `offset`.
 struct InstructionInfo {
-  int next;            // offset of the instruction after it (caches skipped)
-  const char* name;    // "CALL", "POP_JUMP_FORWARD_IF_FALSE": for logs and tests, not for goldens
-  bool is_branch;      // conditional jump
-  bool is_backward;    // a jump back (loop)
+  int next;          // offset of the instruction after it (caches skipped)
+  const char* name;  // "CALL", "POP_JUMP_FORWARD_IF_FALSE": for logs and tests, not for goldens
+  bool is_branch;    // conditional jump
+  bool is_backward;  // a jump back (loop)
   bool is_return;
 };
 InstructionInfo InstructionAt(PyCodeObject* code, int offset);

@@ -96,7 +96,8 @@ constexpr Row kRows[] = {
     {"aten::cov", kSizeRank},
     {"aten::corrcoef", kSizeRank},
 
-    // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the schema's
+    // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the
+    // schema's
     // guess. Numbers that do not:
     {"aten::size", kScalarMeta},
     {"aten::stride", kScalarMeta},

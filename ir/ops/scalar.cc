@@ -69,7 +69,8 @@ c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
     case ScalarOp::kFloatMul:
       return Float(a) * Float(b);
     case ScalarOp::kFloatDiv:
-      if (Float(b) == 0) throw DivisionByZero(a.isDouble() || b.isDouble() ? "float division by zero" : "division by zero");
+      if (Float(b) == 0)
+        throw DivisionByZero(a.isDouble() || b.isDouble() ? "float division by zero" : "division by zero");
       // Python divides two ints with one rounding; beyond 2**53 two roundings could differ.
       if (!a.isDouble() && !b.isDouble() &&
           (static_cast<int64_t>(Float(a)) != Int(a) || static_cast<int64_t>(Float(b)) != Int(b))) {

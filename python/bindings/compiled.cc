@@ -162,7 +162,9 @@ void BindCompiled(py::module_& m) {
         options.fullgraph = fullgraph;
         options.dynamic = dynamic;
         options.segment_limit = segment_limit;
-        Callee kind = callee == "module" ? Callee::kModule : callee == "method" ? Callee::kBoundMethod : Callee::kFunction;
+        Callee kind = callee == "module"   ? Callee::kModule
+                      : callee == "method" ? Callee::kBoundMethod
+                                           : Callee::kFunction;
         auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);
         std::erase_if(Stores(), [](const std::weak_ptr<Store>& known) { return known.expired(); });
         Stores().push_back(store);
@@ -179,10 +181,8 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("function", [](const SegmentHandle& s) { return s.segment->ir.function; })
       .def_property_readonly("entry", [](const SegmentHandle& s) { return s.segment->ir.entry; })
       .def_property_readonly("entry_offset", [](const SegmentHandle& s) { return s.segment->entry_offset; })
-      .def_property_readonly("code",
-                             [](const SegmentHandle& s) {
-                               return py::reinterpret_borrow<py::object>(s.segment->code.get());
-                             })
+      .def_property_readonly(
+          "code", [](const SegmentHandle& s) { return py::reinterpret_borrow<py::object>(s.segment->code.get()); })
       .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
       .def_property_readonly("restartable", [](const SegmentHandle& s) { return s.segment->restartable; })
       .def_property_readonly("state", [](const SegmentHandle& s) { return s.segment->ir.state; })

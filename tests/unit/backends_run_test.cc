@@ -58,10 +58,10 @@ INSTANTIATE_TEST_SUITE_P(Backends, RunTest, ::testing::Values("reference", "nati
 
 TEST_P(RunTest, PlainOps) {
   const at::Tensor x = at::randn({4, 8}), w = at::randn({3, 8}), b = at::randn({3});
-  const Values out = Run(
-      "graph (%x, %w, %b) {\n %h = aten.linear(%x, %w, %b)\n %r = aten.relu(%h)\n %d = aten.mul.Tensor(%r, %r)\n"
-      " return %d, %h, %d\n}\n",
-      {x, w, b});
+  const Values out =
+      Run("graph (%x, %w, %b) {\n %h = aten.linear(%x, %w, %b)\n %r = aten.relu(%h)\n %d = aten.mul.Tensor(%r, %r)\n"
+          " return %d, %h, %d\n}\n",
+          {x, w, b});
   ASSERT_EQ(out.size(), 3u);
   const at::Tensor h = at::linear(x, w, b);
   ExpectSame(out[0], at::relu(h) * at::relu(h));
@@ -71,10 +71,10 @@ TEST_P(RunTest, PlainOps) {
 
 TEST_P(RunTest, InPlaceOpsWriteToTheInputAndItsViews) {
   const at::Tensor x = at::zeros({2, 3});
-  const Values out = Run(
-      "graph (%x) {\n %v = aten.select.int(%x, 0, 1)\n %w = aten.add_.Scalar(%v, 5)\n %y = aten.mul.Tensor(%x, 2)\n"
-      " return %y, %v, %w\n}\n",
-      {x});
+  const Values out =
+      Run("graph (%x) {\n %v = aten.select.int(%x, 0, 1)\n %w = aten.add_.Scalar(%v, 5)\n %y = aten.mul.Tensor(%x, 2)\n"
+          " return %y, %v, %w\n}\n",
+          {x});
   EXPECT_EQ(x[1][0].item<float>(), 5);
   ExpectSame(out[0], x * 2);
   EXPECT_TRUE(out[1].toTensor().is_same(out[2].toTensor()));
@@ -83,11 +83,12 @@ TEST_P(RunTest, InPlaceOpsWriteToTheInputAndItsViews) {
 
 TEST_P(RunTest, ListsOptionalListsAndListItems) {
   const at::Tensor x = at::arange(12).view({3, 4}), i = at::tensor({2, 0});
-  const Values out = Run(
-      "graph (%x, %i) {\n %l : tensors = aten.split.Tensor(%x, 1)\n %a = list.item(%l, 0)\n %b = list.item(%l, 2)\n"
-      " %c = aten.cat([%a, %b, %a])\n %d = aten.index.Tensor(%c, [None, %i])\n return %d, %l\n}\n",
-      {x, i});
-  ExpectSame(out[0], at::cat({x[0].unsqueeze(0), x[2].unsqueeze(0), x[0].unsqueeze(0)}).index({at::indexing::Slice(), i}));
+  const Values out =
+      Run("graph (%x, %i) {\n %l : tensors = aten.split.Tensor(%x, 1)\n %a = list.item(%l, 0)\n %b = list.item(%l, 2)\n"
+          " %c = aten.cat([%a, %b, %a])\n %d = aten.index.Tensor(%c, [None, %i])\n return %d, %l\n}\n",
+          {x, i});
+  ExpectSame(out[0],
+             at::cat({x[0].unsqueeze(0), x[2].unsqueeze(0), x[0].unsqueeze(0)}).index({at::indexing::Slice(), i}));
   EXPECT_EQ(out[1].toTensorVector().size(), 3u);
 }
 
@@ -107,10 +108,10 @@ TEST_P(RunTest, NumbersAsValues) {
 }
 
 TEST_P(RunTest, N1_NumbersForTensorsDoNotPromote) {
-  const Values out = Run(
-      "graph (%x, %i, %k : float, %n : int) {\n %0 = aten.mul.Tensor(%x, 2.5)\n %1 = aten.mul.Tensor(%x, %k)\n"
-      " %2 = aten.add.Tensor(%i, %n)\n %3 = aten.div.Tensor(1, %i)\n return %0, %1, %2, %3\n}\n",
-      {at::ones({2}, at::kHalf), at::ones({2}, at::kInt), 2.5, int64_t{3}});
+  const Values out =
+      Run("graph (%x, %i, %k : float, %n : int) {\n %0 = aten.mul.Tensor(%x, 2.5)\n %1 = aten.mul.Tensor(%x, %k)\n"
+          " %2 = aten.add.Tensor(%i, %n)\n %3 = aten.div.Tensor(1, %i)\n return %0, %1, %2, %3\n}\n",
+          {at::ones({2}, at::kHalf), at::ones({2}, at::kInt), 2.5, int64_t{3}});
   EXPECT_EQ(out[0].toTensor().scalar_type(), at::kHalf);
   EXPECT_EQ(out[1].toTensor().scalar_type(), at::kHalf);
   EXPECT_EQ(out[2].toTensor().scalar_type(), at::kInt);
@@ -119,10 +120,10 @@ TEST_P(RunTest, N1_NumbersForTensorsDoNotPromote) {
 
 TEST_P(RunTest, SeveralResultsAndNone) {
   const at::Tensor x = at::randn({5});
-  const Values out = Run(
-      "graph (%x) {\n %v, %i = aten.topk(%x, 2)\n %t = aten.gt.Scalar(%x, -100)\n %a = aten.all(%t)\n"
-      " aten._assert_async(%a)\n %w, %j = aten.sort(%x)\n return %i, %w\n}\n",
-      {x});
+  const Values out =
+      Run("graph (%x) {\n %v, %i = aten.topk(%x, 2)\n %t = aten.gt.Scalar(%x, -100)\n %a = aten.all(%t)\n"
+          " aten._assert_async(%a)\n %w, %j = aten.sort(%x)\n return %i, %w\n}\n",
+          {x});
   ExpectSame(out[0], std::get<1>(at::topk(x, 2)));
   ExpectSame(out[1], std::get<0>(at::sort(x)));
 }
@@ -203,9 +204,10 @@ TEST_P(RunTest, AnExceptionLeavesTheStateAndPassesUnchanged) {
 }
 
 TEST_P(RunTest, N4_AConstantIsNewInEachRun) {
-  for (const char* nodes : {" %0 = aten.lift_fresh(%c)\n %1 = aten.add_.Scalar(%0, 1)\n return %1\n",
-                            " %1 = aten.add_.Scalar(%c, 1)\n return %1\n", " return %c\n",
-                            " %1 = aten.dropout(%c, 0.5, False)\n return %1\n", " %1 = aten.view(%c, [2])\n return %1\n"}) {
+  for (const char* nodes :
+       {" %0 = aten.lift_fresh(%c)\n %1 = aten.add_.Scalar(%0, 1)\n return %1\n",
+        " %1 = aten.add_.Scalar(%c, 1)\n return %1\n", " return %c\n",
+        " %1 = aten.dropout(%c, 0.5, False)\n return %1\n", " %1 = aten.view(%c, [2])\n return %1\n"}) {
     Graph graph = Parsed(std::string("graph () {\n constant %c : f32[2]\n") + nodes + "}\n");
     graph.constants[0].second = at::ones({2});
     const auto executable = Compile(GetParam(), graph);
@@ -218,7 +220,8 @@ TEST_P(RunTest, N4_AConstantIsNewInEachRun) {
 
 TEST_P(RunTest, N4_AConstantKnowsTheStateOfItsPlace) {
   Graph graph = Parsed(
-      "graph () {\n constant %c : f32[2]\n %0 = aten.lift_fresh(%c)  {inference_mode(on), grad_mode(off)}\n return %0\n}\n");
+      "graph () {\n constant %c : f32[2]\n %0 = aten.lift_fresh(%c)  {inference_mode(on), grad_mode(off)}\n return "
+      "%0\n}\n");
   graph.constants[0].second = at::ones({2});
   EXPECT_TRUE(Compile(GetParam(), graph)->Run({})[0].toTensor().is_inference());
 }
@@ -252,7 +255,8 @@ TEST_P(RunTest, ABadGraphIsRefused) {
 TEST_P(RunTest, P3_ThreadsRunOneExecutable) {
   const auto executable = Make(
       "graph (%x, %w) {\n %0 = aten.linear(%x, %w)  {grad_mode(off)}\n %1 = aten.relu_(%0)\n"
-      " %2 = aten.mul.Tensor(%1, 2.0)\n %3 : tensors = aten.split.Tensor(%2, 1)\n %4 = list.item(%3, 1)\n return %4\n}\n");
+      " %2 = aten.mul.Tensor(%1, 2.0)\n %3 : tensors = aten.split.Tensor(%2, 1)\n %4 = list.item(%3, 1)\n return "
+      "%4\n}\n");
   const at::Tensor w = at::randn({5, 4});
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);
@@ -286,8 +290,8 @@ class EarlyFreeTest : public ::testing::Test {
       schema.setAliasAnalysis(c10::AliasAnalysisKind::FROM_SCHEMA);
       static std::vector<c10::RegistrationHandleRAII> kept;
       kept.push_back(dispatcher.registerDef(std::move(schema), "test"));
-      kept.push_back(dispatcher.registerImpl({name, ""}, c10::DispatchKey::CPU, std::move(kernel), std::nullopt, nullptr,
-                                             "test"));
+      kept.push_back(
+          dispatcher.registerImpl({name, ""}, c10::DispatchKey::CPU, std::move(kernel), std::nullopt, nullptr, "test"));
     };
     def("frametap_test::watch", c10::KernelFunction::makeFromBoxedFunction<&Watch>());
     def("frametap_test::probe", c10::KernelFunction::makeFromBoxedFunction<&Probe>());
@@ -303,14 +307,16 @@ class EarlyFreeTest : public ::testing::Test {
 };
 
 TEST_F(EarlyFreeTest, P1_GoneAfterTheLastUse) {
-  const std::string start = " %a = aten.add.Tensor(%x, 1)\n %b = frametap_test.watch(%a)\n %c = aten.mul.Tensor(%b, 2)\n";
+  const std::string start =
+      " %a = aten.add.Tensor(%x, 1)\n %b = frametap_test.watch(%a)\n %c = aten.mul.Tensor(%b, 2)\n";
   EXPECT_FALSE(Alive(start + " %d = frametap_test.probe(%z)\n return %c\n"));
   EXPECT_TRUE(Alive(start + " %d = frametap_test.probe(%z)\n %e = aten.relu(%b)\n return %e\n"));
   EXPECT_TRUE(Alive(start + " %d = frametap_test.probe(%z)\n return %a\n"));
 }
 
 TEST_F(EarlyFreeTest, P1_AnInputIsGoneWithItsOwner) {
-  EXPECT_FALSE(Alive(" %b = frametap_test.watch(%x)\n %c = aten.relu(%b)\n %d = frametap_test.probe(%z)\n return %d\n"));
+  EXPECT_FALSE(
+      Alive(" %b = frametap_test.watch(%x)\n %c = aten.relu(%b)\n %d = frametap_test.probe(%z)\n return %d\n"));
 }
 
 TEST_F(EarlyFreeTest, P1_AListIsGoneAfterItsItemsAreTaken) {

@@ -221,7 +221,8 @@ TEST(TextTest, T3_VerifyHoldsForWhatParses) {
 }
 
 TEST(TextTest, G2_ArgumentsAreCompleteAfterParsing) {
-  const Graph graph = *ParseGraph("graph (%x : f32[2]) {\n %0 = aten.add.Tensor(%x, %x)\n %1 = aten.clamp(%0, max=2)\n}\n");
+  const Graph graph =
+      *ParseGraph("graph (%x : f32[2]) {\n %0 = aten.add.Tensor(%x, %x)\n %1 = aten.clamp(%0, max=2)\n}\n");
   ASSERT_EQ(graph.nodes[0].args.size(), 3u);
   EXPECT_EQ(graph.nodes[0].args[2].constant.toInt(), 1);
   EXPECT_TRUE(graph.nodes[1].args[1].constant.isNone());
@@ -258,7 +259,8 @@ TEST(TextTest, L1_FloatsParseToTheSameBits) {
     const std::string text = "graph () {\n  %0 = aten.full([], " + FloatText(value) + ")\n}\n";
     const absl::StatusOr<Graph> graph = ParseGraph(text);
     ASSERT_TRUE(graph.ok()) << graph.status() << text;
-    EXPECT_EQ(std::bit_cast<uint64_t>(graph->nodes[0].args[1].constant.toDouble()), std::bit_cast<uint64_t>(value)) << text;
+    EXPECT_EQ(std::bit_cast<uint64_t>(graph->nodes[0].args[1].constant.toDouble()), std::bit_cast<uint64_t>(value))
+        << text;
     EXPECT_EQ(Print(*graph), text);
   }
 }
@@ -352,17 +354,21 @@ TEST(MalformedTextTest, ErrorsSayWhereAndWhat) {
       {"graph (%x) {\n  %0 aten.relu(%x)\n}", "line 2, column 6: expected '=' after %0"},
       {"graph (%x) {\n  %0 = aten.relu(%y)\n}", "line 2, column 18: %y is not defined"},
       {"graph (%x) {\n  %0 = aten.relu(%0)\n}", "line 2, column 18: %0 is not defined"},
-      {"graph (%x) {\n  %0 = aten.relux(%x)\n}", "line 2, column 8: there is no operator 'aten.relux'; near names: aten.relu"},
-      {"graph (%x) {\n  %0 = aten.add(%x, %x)\n}", "line 2, column 8: there is no operator 'aten.add'; near names: aten.add."},
+      {"graph (%x) {\n  %0 = aten.relux(%x)\n}",
+       "line 2, column 8: there is no operator 'aten.relux'; near names: aten.relu"},
+      {"graph (%x) {\n  %0 = aten.add(%x, %x)\n}",
+       "line 2, column 8: there is no operator 'aten.add'; near names: aten.add."},
       {"graph (%x) {\n  %0 = aten.relu()\n}", "line 2, column 18: aten.relu needs the argument 'self'"},
-      {"graph (%x) {\n  %0 = aten.relu(%x, 1)\n}", "line 2, column 22: aten.relu takes no argument without a name here"},
+      {"graph (%x) {\n  %0 = aten.relu(%x, 1)\n}",
+       "line 2, column 22: aten.relu takes no argument without a name here"},
       {"graph (%x) {\n  %0 = aten.relu(%x, beta=1)\n}", "line 2, column 22: aten.relu has no argument 'beta'"},
       {"graph (%x) {\n  %0 = aten.view(%x, 3)\n}", "line 2, column 8: aten.view: argument 'size' wants SymInt[]"},
       {"graph (%x) {\n  %0 = aten.view(%x, [\"a\"])\n}", "line 2, column 8: aten.view: argument 'size' wants"},
       {"graph (%x) {\n  %0, %1 = aten.relu(%x)\n}", "line 2, column 3: aten.relu has 1 result, not 2"},
       {"graph (%x) {\n  %0 = aten.relu(%x) @ f\n}", "line 2, column 24: expected a position"},
       {"graph (%x) {\n  %0 = aten.relu(%x) {grad(off)}\n}", "line 2, column 23: expected grad_mode"},
-      {"graph (%x) {\n  %0 = aten.full([], 99999999999999999999)\n}", "line 2, column 22: an integer of more than 64 bits"},
+      {"graph (%x) {\n  %0 = aten.full([], 99999999999999999999)\n}",
+       "line 2, column 22: an integer of more than 64 bits"},
       {"graph (%x) {\n  return %y\n}", "line 2, column 10: %y is not defined"},
       {"graph (%x) {\n", "line 2, column 1: expected the name of an operator"},
       {"graph () {\n}\nx", "line 3, column 1: nothing more was expected"},
