@@ -61,9 +61,9 @@ class GuardRecorder {
   // -- predicates --
   void Type(SourceId id, const Position& why);      // exact type, and that the type's attributes have not changed
   void Identity(SourceId id, const Position& why);  // the very object
-  void Value(SourceId id, const Position& why);     // equal type and value: None, bool, int, float (bitwise), complex,
-                                                    // str, bytes, Ellipsis, dtype, device, layout, slices and tuples of
-                                                 // these; identity for anything else
+  // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
+  // slices and tuples of these; identity for anything else.
+  void Value(SourceId id, const Position& why);
   void Length(SourceId id, const Position& why);                   // list, tuple, dict, set
   void Keys(SourceId id, const Position& why);                     // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Position& why);                 // set of plain values: its elements
