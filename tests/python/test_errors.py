@@ -66,6 +66,37 @@ def test_fullgraph_accepts_one_graph() -> None:
     assert len(frametap.segments(f)) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (lambda x, d: x @ torch.ones(7), RuntimeError),
+        (lambda x, d: (x + 1) * d.pop("missing"), KeyError),
+        (lambda x, d: (x + 1) * d["missing"], KeyError),
+    ],
+    ids=["op", "mutation", "look-up"],
+)
+def test_fullgraph_lets_exceptions_pass(body: Any, error: type[Exception]) -> None:
+    """An exception that nobody catches is the program's result, also where the graph must be one."""
+    inner = frametap.compile(lambda x, d: [body(x, d)], fullgraph=True)
+    for f in (frametap.compile(body, fullgraph=True), inner):
+        for _ in range(3):
+            with pytest.raises(error) as caught:
+                f(torch.ones(2, 2), {})
+            assert not isinstance(caught.value, frametap.FrametapError)
+
+
+def test_fullgraph_names_an_exception_that_is_caught() -> None:
+    def tried(x: Tensor) -> Tensor:
+        try:
+            return x @ torch.ones(7)
+        except RuntimeError:
+            return x
+
+    f = frametap.compile(lambda x: tried(x + 1) * 2, fullgraph=True)
+    with pytest.raises(frametap.FullGraphError, match="exception"):
+        f(torch.ones(2, 2))
+
+
 class Stateful(nn.Module):
     def __init__(self) -> None:
         super().__init__()

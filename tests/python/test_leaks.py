@@ -40,7 +40,7 @@ class Net(nn.Module):
         self.calls += 1
         h = self.lin(x) * TABLE["scale"]
         if how == 1:
-            id(SHARED)  # a call of something unknown
+            print(end="")  # a call of something unknown
             h = h + 1
         elif how == 2:
             raise Refused(h)
@@ -97,6 +97,9 @@ def test_calls_leave_nothing(grad: bool) -> None:
     x = torch.randn(2, 4)
     with torch.set_grad_enabled(grad):
         make_calls(f, x, 2000)
+        if not EAGER:
+            reasons = {row.reason for row in frametap.explain(f).breaks}
+            assert reasons >= {"unknown_callable", "branch_on_tensor"}
         counts, blocks, resident = watched(net, x), sys.getallocatedblocks(), resident_kb()
         make_calls(f, x, CALLS // 2)
         after, blocks_after, resident_after = (
@@ -110,6 +113,8 @@ def test_calls_leave_nothing(grad: bool) -> None:
     assert after == counts
     assert blocks_after - blocks < 500
     assert resident_after - resident < 2048, f"{resident} -> {resident_after} kB"
+    if not EAGER:
+        assert frametap.explain(f).hits > CALLS // 4  # it was captured calls that left nothing
 
 
 def test_fresh_captures_leave_nothing() -> None:
@@ -198,7 +203,10 @@ def test_reset_lets_go() -> None:
 
 
 def test_peak_memory_of_recording_and_replay() -> None:
-    """Intermediates die at their last use: sixteen of 4 MB each never live together."""
+    """Intermediates die at their last use: sixteen of 40 MB each never live together.
+
+    So large that malloc maps each for itself: what smaller ones leave in the heap differs from run to run.
+    """
 
     def chain(x: Tensor) -> Tensor:
         for _ in range(16):
@@ -206,14 +214,14 @@ def test_peak_memory_of_recording_and_replay() -> None:
         return x
 
     f = frametap.compile(chain)
-    x = torch.zeros(1 << 20)
+    x = torch.zeros(10 << 20)
     f(x[:4])
     before = peak_kb_of(lambda: chain(x))
     frametap.reset()
     recording = peak_kb_of(lambda: f(x))
     replay = peak_kb_of(lambda: f(x))
-    assert recording <= before + 8 * 1024
-    assert replay <= before + 8 * 1024
+    assert recording <= before + 20 * 1024
+    assert replay <= before + 20 * 1024
 
 
 def peak_kb_of(action: Any) -> int:
