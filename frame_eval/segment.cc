@@ -37,7 +37,12 @@ void Store::Reset() {
 }
 
 void Store::Log(LogEntry entry) {
-  if (log_.size() == kMaxLog) log_.pop_front();
+  // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what was
+  // captured and where it breaks.
+  if (log_.size() == kMaxLog) {
+    if (entry.kind == LogEntry::Kind::kMiss || entry.kind == LogEntry::Kind::kAbort) return;
+    log_.pop_front();
+  }
   log_.push_back(std::move(entry));
 }
 
