@@ -94,6 +94,7 @@ void Recorder::InvokePartial(Call& call) {
 }
 
 void Recorder::InvokeType(Call& call, PyTypeObject* type) {
+  Touch(call.callable);
   if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
     if (row->special != nullptr) return row->special(*this, call);
     for (size_t i = 0; i < call.args.size(); ++i) {
@@ -117,7 +118,6 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     }
   }
   guards_.Class(type, Here());
-  Touch(call.callable);
   static PyObject* init_name = InternedName("__init__");
   static PyObject* new_name = InternedName("__new__");
   PyObject* init = _PyType_Lookup(type, init_name);

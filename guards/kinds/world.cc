@@ -47,6 +47,10 @@ WorldState WorldState::Now() {
       state.autocast_cpu ? static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU)) : int8_t{-1};
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
+  const at::Context& context = at::globalContext();
+  state.backends = static_cast<uint8_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
+                                        context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
+                                        context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5);
   state.modes_active =
       keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
       c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
@@ -90,6 +94,7 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
   if (want.deterministic != got.deterministic) {
     return tell(OnOff("deterministic", want.deterministic), OnOff("deterministic", got.deterministic));
   }
+  if (want.backends != got.backends) return tell("torch.backends as recorded", "a switch of torch.backends has changed");
   return tell(OnOff("modes", want.modes_active), OnOff("modes", got.modes_active));
 }
 
