@@ -37,8 +37,8 @@ void Store::Reset() {
 }
 
 void Store::Log(LogEntry entry) {
-  // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what was
-  // captured and where it breaks.
+  // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what
+  // was captured and where it breaks.
   if (log_.size() == kMaxLog) {
     if (entry.kind == LogEntry::Kind::kMiss || entry.kind == LogEntry::Kind::kAbort) return;
     log_.pop_front();

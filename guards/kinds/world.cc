@@ -94,7 +94,8 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
   if (want.deterministic != got.deterministic) {
     return tell(OnOff("deterministic", want.deterministic), OnOff("deterministic", got.deterministic));
   }
-  if (want.backends != got.backends) return tell("torch.backends as recorded", "a switch of torch.backends has changed");
+  if (want.backends != got.backends)
+    return tell("torch.backends as recorded", "a switch of torch.backends has changed");
   return tell(OnOff("modes", want.modes_active), OnOff("modes", got.modes_active));
 }
 
