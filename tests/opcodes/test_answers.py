@@ -177,7 +177,12 @@ def test_keyboard_interrupt_is_caught_in_the_frame() -> None:
         except KeyboardInterrupt:
             return "interrupted"
 
-    assert interpreter.run(spin) == "interrupted"
+    # A shell script's background jobs ignore SIGINT, and so would this one: the loop would never end.
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert interpreter.run(spin) == "interrupted"
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def test_exception_from_another_thread() -> None:
