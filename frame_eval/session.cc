@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/container/flat_hash_map.h"
+#include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/reify.h"
 #include "guards/tensor_door.h"
@@ -277,11 +278,15 @@ void Session::End(const Break& reason) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (error_value_) {
+  const Handler handler = HandlerStep(f);
+  // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
+  // not covered, and would leave the handled exception with the thread.
+  ExceptionHandler covering;
+  if (error_value_ && handler == Handler::kNone &&
+      (note.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }
-  const Handler handler = HandlerStep(f);
   if (handler == Handler::kPush) ++note.handlers;
   if (handler == Handler::kPop) --note.handlers;
   if (recorder_ != nullptr) {

@@ -18,6 +18,7 @@ def fresh_state() -> Iterator[None]:
         torch.set_num_threads(1)
         torch.manual_seed(0)
     yield
+    assert sys.exc_info()[1] is None, "an exception is still being handled after the test"
     frametap = sys.modules.get("frametap")
     if reset := getattr(frametap, "reset", None):
         reset()

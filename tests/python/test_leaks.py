@@ -109,7 +109,8 @@ def test_calls_leave_nothing(grad: bool) -> None:
         )
     assert LOG == []
     none = after.pop("none") - counts.pop("none")
-    assert abs(none) < 100
+    # None is shared with everything that runs or dies meanwhile; the rarest path is taken by one call in fifteen.
+    assert abs(none) < CALLS // 50
     assert after == counts
     assert blocks_after - blocks < 500
     assert resident_after - resident < 2048, f"{resident} -> {resident_after} kB"
