@@ -17,8 +17,9 @@ thread_local _PyInterpreterFrame* passed_on = nullptr;
 
 // Under the interpreter's lock:
 int scopes = 0;
-int suspended = 0;                // frames that run without the hook (K4)
-EvalFunction previous = nullptr;  // what was installed before ours; null: CPython's own
+int suspended = 0;                     // frames that run without the hook (K4)
+FrameFilter* common_filter = nullptr;  // HookAllThreads
+EvalFunction previous = nullptr;       // what was installed before ours; null: CPython's own
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept;
 
@@ -80,7 +81,7 @@ bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
   if (StackIsLow()) [[unlikely]]
     return RunWithoutHook(ts, raw, throwing);
-  FrameFilter* filter = thread_filter;
+  FrameFilter* filter = thread_filter != nullptr ? thread_filter : common_filter;
   if (filter == nullptr || throwing != 0 || passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
     return PassOn(ts, raw, throwing);
   }
@@ -107,6 +108,11 @@ HookScope::~HookScope() {
 
 HookPause::HookPause() : previous_(thread_filter) { thread_filter = nullptr; }
 HookPause::~HookPause() { thread_filter = previous_; }
+
+void HookAllThreads(FrameFilter* filter) {
+  common_filter = filter;
+  if (scopes++ == 0) Install();
+}
 
 bool HookInstalled() { return scopes > 0; }
 

@@ -48,6 +48,10 @@ class HookPause {
   FrameFilter* previous_;
 };
 
+// From now on frames of threads without a scope of their own go through `filter`, for as long as the process lives. For
+// running whole programs in our interpreter; K1 does not hold then.
+void HookAllThreads(FrameFilter* filter);
+
 bool HookInstalled();
 bool ThreadIsTraced();  // a debugger, profiler or coverage is active on this thread
 

@@ -2,6 +2,9 @@
 //   run(function, *args, **kwargs)                     every Python frame of the call in our interpreter, no tracer
 //   run_observed(options, function, *args, **kwargs)   the same under a tracer that checks the laws of tracer.h and
 //                                                      does what `options` says; it writes what it saw into `options`
+//   run_everything()                                   from now on all frames of all threads in our interpreter; how
+//   many
+//                                                      there were is told by frames_run()
 //   facts of frame_view.h: position_at, live_locals, instruction_at, start_offset, version_problem
 #include <Python.h>
 
@@ -203,6 +206,15 @@ PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames)
   return CallRest(args, n, kwnames, &filter);
 }
 
+AllFrames* everything = nullptr;
+
+PyObject* RunEverything(PyObject*, PyObject*) {
+  if (everything == nullptr) HookAllThreads(everything = new AllFrames(nullptr));
+  Py_RETURN_NONE;
+}
+
+PyObject* FramesRun(PyObject*, PyObject*) { return PyLong_FromLong(everything == nullptr ? 0 : everything->frames); }
+
 bool ReadLong(PyObject* options, const char* name, long* value) {
   PyObject* given = PyDict_GetItemString(options, name);
   if (given == nullptr) return true;
@@ -321,6 +333,8 @@ PyCFunction Cast(F function) {
 PyMethodDef kMethods[] = {
     {"run", Cast(Run), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"run_observed", Cast(RunObserved), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"run_everything", RunEverything, METH_NOARGS, nullptr},
+    {"frames_run", FramesRun, METH_NOARGS, nullptr},
     {"position_at", Cast(PositionOf), METH_FASTCALL, nullptr},
     {"live_locals", Cast(LiveLocalsOf), METH_FASTCALL, nullptr},
     {"instruction_at", Cast(InstructionOf), METH_FASTCALL, nullptr},

@@ -1,0 +1,121 @@
+"""One module of CPython's `test` package in this process, plainly or with our interpreter on every frame.
+
+    worker.py plain|hooked INTERPRETER MODULE OUTCOMES
+
+INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
+OUTCOMES gets a JSON object a line, written as it happens, so that a process that dies tells where:
+{"begin": id}, {"test": id, "outcome": …, "detail": …}, then {"module": "ran" | "skipped"} and how many
+{"frames"} came to our interpreter.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+import unittest
+from types import ModuleType, TracebackType
+from typing import IO, Any
+
+ErrorFacts = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+
+
+def identity(test: Any) -> str:
+    try:
+        return str(test.id())
+    except TypeError:  # a test case may keep something else under this name
+        return str(test)
+
+
+class WritingResult(unittest.TestResult):
+    """Writes one line for each outcome; a test with subtests has one for each that does not pass."""
+
+    def __init__(self, out: IO[str]) -> None:
+        super().__init__()
+        self.out = out
+
+    def write(self, **line: Any) -> None:
+        self.out.write(json.dumps(line) + "\n")
+        self.out.flush()
+
+    def end(self, test: Any, outcome: str, detail: str = "") -> None:
+        self.write(test=identity(test), outcome=outcome, detail=detail)
+
+    def raised(self, test: Any, outcome: str, error: ErrorFacts) -> None:
+        self.end(test, outcome, "".join(traceback.format_exception(*error))[-4000:])
+
+    def startTest(self, test: Any) -> None:
+        super().startTest(test)
+        self.write(begin=identity(test))
+
+    def addSuccess(self, test: Any) -> None:
+        self.end(test, "passed")
+
+    def addError(self, test: Any, err: Any) -> None:
+        self.raised(test, "error", err)
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        self.raised(test, "failed", err)
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        self.end(test, "skipped", reason)
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
+        self.end(test, "expected failure")
+
+    def addUnexpectedSuccess(self, test: Any) -> None:
+        self.end(test, "unexpected success")
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            failed = issubclass(err[0], test.failureException)
+            self.raised(subtest, "failed" if failed else "error", err)
+
+
+def load_extension(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("_frametap_interpreter", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name: str, out: IO[str]) -> None:
+    from test import support
+
+    support.use_resources = ()  # nothing that needs a network, a display, much time or memory
+    support.verbose = 0
+    support.record_original_stdout(sys.stdout)
+    result = WritingResult(out)
+    try:
+        module = importlib.import_module(f"test.{name}")
+        suite = unittest.TestLoader().loadTestsFromModule(module)
+    except unittest.SkipTest as skip:
+        result.write(module="skipped", detail=str(skip))
+        return
+    suite.run(result)
+    result.write(module="ran")
+
+
+def main() -> None:
+    way, extension, name, outcomes = sys.argv[1:]
+    del sys.argv[1:], sys.path[0]
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    os.umask(0o022)
+    interpreter = load_extension(extension)
+    if way == "hooked":
+        interpreter.run_everything()
+    with open(outcomes, "w") as out:
+        run(name, out)
+        out.write(json.dumps({"frames": interpreter.frames_run()}) + "\n")
+    os.chdir("/")  # the runner removes the folder
+
+
+if __name__ == "__main__":
+    main()
