@@ -295,6 +295,12 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   const c10::FunctionSchema& schema = op.schema();
   const OpFacts& facts = FactsOf(op);
   size_t arg_count = schema.arguments().size();
+  if (decided != nullptr && facts.scalar_from_data && arg_count == 1 && torch::jit::last(*stack, 1)[0].isTensor() &&
+      torch::jit::last(*stack, 1)[0].toTensor().unsafeGetTensorImpl() == decided) {
+    DepthScope scope;
+    op.redispatchBoxed(rest, stack);
+    return;
+  }
   Node node;
   node.op = op;
   node.args.reserve(arg_count);

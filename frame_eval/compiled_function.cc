@@ -109,7 +109,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   roots.function = reinterpret_cast<PyObject*>(function);
   for (size_t i = 0; i < entry->segments.size(); ++i) {
     std::shared_ptr<Segment> segment = entry->segments[i];
-    if (segment->guards->Check(roots) != Verdict::kHit) continue;
+    if (segment->guards->Check(roots) != Verdict::kHit || !DecisionsHold(*segment, nullptr)) continue;
     if (segment->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
     if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
     Reifier reifier(*segment);

@@ -141,7 +141,10 @@ void Recorder::CompareIdentity(FrameNote&, PyObject* a, Shadow sa, PyObject* b, 
 }
 
 void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
-  if (IsTensor(object)) throw Break{Reason::branch_on_tensor, ""};
+  if (IsTensor(object)) {
+    if (Decide(object)) return;
+    throw Break{Reason::branch_on_tensor, ""};
+  }
   if (shadow.kind == Shadow::Kind::kSource && IsNumber(object)) {
     static PyObject* zero = PyLong_FromLong(0);
     guards_.Relation(SourceId(shadow.id), Py_NE, zero, PyObject_IsTrue(object) == 1, Here());

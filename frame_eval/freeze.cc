@@ -546,6 +546,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   GuardAgainstAliases();
   std::vector<std::pair<SourceId, std::string>> inputs;
   for (const auto& [source, value] : aten_.inputs()) inputs.emplace_back(source, aten_.graph().value(value).name);
+  DescribeDecisions(&ir);
   Compact(&ir);
   // Labels that nobody refers to are noise.
   std::vector<bool> referred(static_cast<size_t>(next_label_));
@@ -576,6 +577,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
     std::vector<SourceId>& known = segment->operand_sources;
     if (std::find(known.begin(), known.end(), o.source) == known.end()) known.push_back(o.source);
   });
+  wanted.insert(wanted.end(), ir.decisions.sources.begin(), ir.decisions.sources.end());
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
   Position entry = PositionAt(f.code, f.offset);
   ir.function = entry.function;
@@ -625,6 +627,7 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     aten_.Rewind(mark_.aten);
     guards_.Rewind(mark_.guards);
     effects_.resize(mark_.effects);
+    decisions_.resize(mark_.decisions);
     DescribeEffects(&segment->ir);
     DescribeState(&segment->ir);
     DescribeFrame(&segment->ir);

@@ -500,6 +500,7 @@ void Recorder::StartInstruction() {
   mark_.state = AtenRecorder::StateNow();
   mark_.autocast_nesting = autocast_nesting_;
   mark_.context_sets = context_sets_;
+  mark_.decisions = decisions_.size();
 }
 
 bool Recorder::expects_frame(FrameState& f) const {
@@ -779,6 +780,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
+  aten_.decided = nullptr;
   auto tensor_among = [&] {
     for (int i = 0; i < e.n; ++i) {
       if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;

@@ -200,6 +200,11 @@ class Recorder {
     EagerState state;
     int autocast_nesting = 0;
     int context_sets = 0;
+    size_t decisions = 0;
+  };
+  struct Decided {
+    ValueId value;
+    bool outcome;
   };
   struct Pending {  // a Python function that bytecode has just called
     PyObject* function = nullptr;
@@ -249,6 +254,9 @@ class Recorder {
   void NameInputs();
   void GuardAgainstAliases();
   void FixInputSizes(const SegmentIr& ir);
+  bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
+  bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
+  void DescribeDecisions(SegmentIr* ir);
   uint32_t CurrentPlace();
   WherePtr WhereOf(const Place& place);
   std::string ModulePath(PyObject* module);
@@ -265,6 +273,7 @@ class Recorder {
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
+  std::vector<Decided> decisions_;
   std::vector<int> bound_at_entry_;    // slots of the entry frame
   std::vector<PyObject*> base_cells_;  // the entry frame's own
   std::vector<Ref<>> constants_;

@@ -253,22 +253,24 @@ bool Reifier::Commit() {
   return true;
 }
 
-bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
-  std::vector<c10::IValue> inputs;
-  inputs.reserve(segment.input_sources.size());
-  *restart = true;
-  for (size_t i = 0; i < segment.input_sources.size(); ++i) {
-    SourceId source = segment.input_sources[i];
-    Type::Kind kind = segment.ir.graph.value(segment.ir.graph.inputs[i]).type.kind;
+namespace {
+
+// What a graph takes, from the registers of the guards. False: a number does not fit, with a Python exception set.
+bool GatherInputs(const Segment& segment, const Graph& graph, const std::vector<SourceId>& sources,
+                  std::vector<c10::IValue>* inputs) {
+  inputs->reserve(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    SourceId source = sources[i];
+    Type::Kind kind = graph.value(graph.inputs[i]).type.kind;
     if (IsNumberSource(segment.ir, source)) {
-      inputs.emplace_back(segment.guards->Number(source));
+      inputs->emplace_back(segment.guards->Number(source));
       continue;
     }
     PyObject* object = segment.guards->Object(source);
     if (kind == Type::Kind::kTensor) {
-      inputs.emplace_back(TensorOf(object));
+      inputs->emplace_back(TensorOf(object));
     } else if (kind == Type::Kind::kFloat) {
-      inputs.emplace_back(PyFloat_AS_DOUBLE(object));
+      inputs->emplace_back(PyFloat_AS_DOUBLE(object));
     } else {
       int overflow = 0;
       int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
@@ -276,9 +278,47 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
         PyErr_SetString(PyExc_OverflowError, "an int of more than 64 bits");
         return false;
       }
-      inputs.emplace_back(number);
+      inputs->emplace_back(number);
     }
   }
+  return true;
+}
+
+}  // namespace
+
+bool DecisionsHold(const Segment& segment, MissReport* miss) {
+  if (segment.decisions == nullptr) return true;
+  const Decisions& decisions = segment.ir.decisions;
+  std::vector<c10::IValue> inputs, outputs;
+  if (!GatherInputs(segment, decisions.graph, decisions.sources, &inputs)) {
+    PyErr_Clear();
+    return false;
+  }
+  try {
+    // With Python's lock: the guards' registers hold until Python code runs.
+    outputs = segment.decisions->Run(std::move(inputs));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].toTensor().is_nonzero() == decisions.outcomes[i]) continue;
+      if (miss != nullptr) {
+        const NodeId def = decisions.graph.value(decisions.graph.outputs[i]).def;
+        miss->source = segment.ir.sources.Name(decisions.sources[0]);
+        miss->want = decisions.outcomes[i] ? "a branch taken" : "a branch not taken";
+        miss->got = decisions.outcomes[i] ? "not taken" : "taken";
+        miss->why = "the branch depends on its elements";
+        if (def.valid() && decisions.graph.node(def).where) miss->line = decisions.graph.node(def).where->position;
+      }
+      return false;
+    }
+    return true;
+  } catch (...) {
+    return false;  // the recording meets the exception where the program does
+  }
+}
+
+bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
+  std::vector<c10::IValue> inputs;
+  *restart = true;
+  if (!GatherInputs(segment, segment.ir.graph, segment.input_sources, &inputs)) return false;
   try {
     std::shared_ptr<Executable> executable = segment.executable;
     if (executable->releases_gil()) {

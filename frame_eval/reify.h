@@ -48,6 +48,10 @@ class Reifier {
   std::vector<Made> effects_;
 };
 
+// After a hit of the segment's guards: whether its branches on tensors go as they went (decisions.cc). A miss is told
+// in `miss`, which may be null.
+bool DecisionsHold(const Segment& segment, MissReport* miss);
+
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
 // False with a Python exception set;
 // `*restart` says whether nothing was changed, so that plain Python may run instead.

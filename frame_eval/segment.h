@@ -25,6 +25,7 @@ struct Segment {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;
   std::shared_ptr<Executable> executable;
+  std::shared_ptr<Executable> decisions;  // null: none
   std::vector<Ref<>> constants;           // by ConstId
   std::vector<SourceId> input_sources;    // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once

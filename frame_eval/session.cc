@@ -183,6 +183,14 @@ bool Session::Compile(Segment& segment) {
     absl::StatusOr<std::unique_ptr<Executable>> executable =
         store_->backend().CompileFor(segment.ir.graph, segment.examples);
     segment.examples.clear();
+    if (executable.ok() && !segment.ir.decisions.outcomes.empty()) {
+      static std::unique_ptr<Backend> native = MakeNativeBackend();
+      absl::StatusOr<std::unique_ptr<Executable>> decisions = native->Compile(segment.ir.decisions.graph);
+      if (decisions.ok())
+        segment.decisions = std::move(*decisions);
+      else
+        executable = decisions.status();
+    }
     if (executable.ok()) {
       segment.executable = std::move(*executable);
       return true;
@@ -330,7 +338,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     roots.function = reinterpret_cast<PyObject*>(f.function);
     for (size_t i = 0; i < entry->segments.size(); ++i) {
       std::shared_ptr<Segment> segment = entry->segments[i];
-      if (segment->guards->Check(roots) != Verdict::kHit) continue;
+      if (segment->guards->Check(roots) != Verdict::kHit || !DecisionsHold(*segment, nullptr)) continue;
       if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
       return Replay(f, note, *segment);
     }
@@ -354,7 +362,9 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     }
     if (!entry->segments.empty()) {
       ++store_->misses;
-      MissReport miss = entry->segments[0]->guards->Explain(roots);
+      Segment& latest = *entry->segments[0];
+      MissReport miss = latest.guards->Explain(roots);
+      if (miss.source.empty() && latest.guards->Check(roots) == Verdict::kHit) DecisionsHold(latest, &miss);
       store_->Log({LogEntry::Kind::kMiss, entry->segments[0]->ir.name, "", "", "", miss.line, miss});
     }
   }

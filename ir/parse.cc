@@ -565,6 +565,7 @@ class SegmentParser {
     const size_t guards_at = lex_.pos();
     SkipGuards();
     lex_.Blank();
+    if (lex_.AcceptWord("decide")) Decide();
     GraphParser graph(lex_);
     s_.graph = graph.Parse();
     names_ = graph.names();
@@ -606,6 +607,31 @@ class SegmentParser {
     }
     lex_.ExpectToken("}");
     lex_.EndLine();
+  }
+
+  void Decide() {
+    lex_.ExpectToken("(");
+    while (!lex_.AcceptToken(")")) {
+      if (!s_.decisions.sources.empty()) lex_.ExpectToken(",");
+      lex_.Spaces();
+      s_.decisions.sources.push_back(NextSource());
+    }
+    lex_.ExpectToken("is");
+    lex_.ExpectToken("(");
+    while (!lex_.AcceptToken(")")) {
+      if (!s_.decisions.outcomes.empty()) lex_.ExpectToken(",");
+      lex_.Spaces();
+      const size_t at = lex_.pos();
+      const std::string word = lex_.Word();
+      if (word != "True" && word != "False") lex_.FailAt(at, "expected True or False");
+      s_.decisions.outcomes.push_back(word == "True");
+    }
+    lex_.EndLine();
+    lex_.Blank();
+    GraphParser graph(lex_);
+    s_.decisions.graph = graph.Parse();
+    lex_.EndLine();
+    lex_.Blank();
   }
 
   void Guards() {

@@ -256,6 +256,18 @@ void AppendGuards(std::string* out, const SegmentIr& segment, const PrintOptions
   if (!segment.state.empty()) absl::StrAppend(out, "    state : ", absl::StrJoin(segment.state, " "), "\n");
 }
 
+void AppendDecisions(std::string* out, const SegmentIr& segment, const PrintOptions& options) {
+  const Decisions& decisions = segment.decisions;
+  if (decisions.outcomes.empty()) return;
+  absl::StrAppend(
+      out, "  decide (",
+      absl::StrJoin(decisions.sources, ", ", [&](std::string* o, SourceId id) { *o += segment.sources.Name(id); }),
+      ") is (",
+      absl::StrJoin(decisions.outcomes, ", ", [](std::string* o, bool outcome) { *o += outcome ? "True" : "False"; }),
+      ")\n");
+  AppendGraph(out, decisions.graph, "  ", options);
+}
+
 struct EffectRow {
   Effect::Kind kind;
   const char* word;
@@ -334,6 +346,7 @@ std::string Print(const SegmentIr& segment, const PrintOptions& options) {
       absl::StrCat("segment ", segment.name, " {\n  entry ", segment.function, ":", segment.entry, "\n  guard {\n");
   AppendGuards(&out, segment, options);
   out += "  }\n";
+  AppendDecisions(&out, segment, options);
   AppendGraph(&out, segment.graph, "  ", options);
   AppendEffects(&out, segment, options);
   AppendExit(&out, segment);

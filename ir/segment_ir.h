@@ -56,6 +56,14 @@ struct GuardLine {
   Position why;           // the line that made the guard; printed only in the verbose form
 };
 
+// Branches on tensors that a few ops compute from whole numbers and flags of the call (masks, token ids). The graph is
+// run before the segment's own: the segment fits only if its outputs are as true as they were.
+struct Decisions {
+  std::vector<SourceId> sources;  // beside graph.inputs
+  Graph graph;
+  std::vector<bool> outcomes;  // beside graph.outputs
+};
+
 struct Effect {
   enum class Kind : uint8_t {
     kSetAttr,
@@ -103,6 +111,7 @@ struct SegmentIr {
   SourceTable sources;
   std::vector<GuardLine> guards;   // in read order
   std::vector<std::string> state;  // "grad_mode(on)", "autocast(off)"
+  Decisions decisions;
   Graph graph;
   std::vector<Effect> effects;
   Exit exit;

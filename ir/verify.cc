@@ -182,7 +182,15 @@ class SegmentCheck {
     for (const std::string& word : s_.state) {
       if (word.empty() || HasBlank(word)) return Bad("a word of the state line has blanks");
     }
-    absl::Status status = absl::OkStatus();
+    absl::Status status = Verify(s_.decisions.graph);
+    if (!status.ok()) return status;
+    if (s_.decisions.sources.size() != s_.decisions.graph.inputs.size() ||
+        s_.decisions.outcomes.size() != s_.decisions.graph.outputs.size()) {
+      return Bad("decisions have a source for each input and an outcome for each output");
+    }
+    for (const SourceId id : s_.decisions.sources) {
+      if (!KnownSource(id)) return Bad("a decision reads a source that is not in the table");
+    }
     for (const Effect& effect : s_.effects) {
       for (const Operand* o : {&effect.target, &effect.key, &effect.value}) {
         if (status = Check(*o); !status.ok()) return status;

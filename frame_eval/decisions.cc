@@ -1,0 +1,121 @@
+// Decisions: a branch on a tensor that a few ops compute from the whole numbers and flags of the call (a mask, token
+// ids) is a guard, and ends no segment.
+//   D1  What decides is computed anew before the segment's graph runs, by pure ops, from sources alone; no other
+//       outcome fits the segment.
+//   D2  Nothing that the trace has written so far may be seen by these ops: they read the state at the entry.
+//   D3  Only few ops and no floating-point inputs: such data differ from call to call in every bit, and a branch on
+//       them is better taken where it stands.
+// Not here: running them (reify.h).
+#include <functional>
+
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+constexpr size_t kMostNodes = 16;
+constexpr size_t kMostDecisions = 32;
+
+}  // namespace
+
+// The values that `value` is computed from, itself included. False: not by the laws D1 and D3.
+bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
+  const Graph& graph = aten_.graph();
+  std::vector<ValueId> work{value};
+  size_t nodes = 0;
+  cone->assign(graph.values.size(), false);
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if ((*cone)[id.raw()]) continue;
+    (*cone)[id.raw()] = true;
+    const Type& type = graph.value(id).type;
+    const NodeId def = graph.value(id).def;
+    if (!def.valid()) {
+      if (type.kind != Type::Kind::kTensor || c10::isIntegralType(type.dtype, /*includeBool=*/true)) continue;
+      return false;
+    }
+    const Node& node = graph.node(def);
+    if (++nodes > kMostNodes || (node.op && !FactsOf(*node.op).pure())) return false;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return true;
+}
+
+bool Recorder::Decide(PyObject* object) {
+  const at::Tensor& tensor = TensorOf(object);
+  if (decisions_.size() == kMostDecisions || aten_.writes_inputs() || !IsExactTensor(object) || tensor.numel() != 1 ||
+      tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) {
+    return false;
+  }
+  std::optional<ValueId> value = aten_.ValueOf(tensor);
+  std::vector<bool> cone;
+  if (!value || !DecisionCone(*value, &cone)) return false;
+  // D2: what a writing op reads, or what that was made from, may share memory with what it writes.
+  const Graph& graph = aten_.graph();
+  std::vector<bool> near(graph.values.size());
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    bool is_near = node.op && FactsOf(*node.op).writes_inputs;
+    for (ValueId out : node.outputs) is_near = is_near || near[out.raw()];
+    if (is_near) ForEachUse(node.args, [&](ValueId use) { near[use.raw()] = true; });
+  }
+  bool written = false;
+  for (size_t i = 0; i < cone.size(); ++i) written = written || (cone[i] && near[i]);
+  if (written) return false;
+  AtenPause pause;
+  decisions_.push_back({*value, tensor.is_nonzero()});
+  aten_.decided = tensor.unsafeGetTensorImpl();
+  return true;
+}
+
+void Recorder::DescribeDecisions(SegmentIr* ir) {
+  if (decisions_.empty()) return;
+  const Graph& old = aten_.graph();
+  std::vector<bool> needed(old.values.size());
+  for (const Decided& decided : decisions_) {
+    std::vector<bool> cone;
+    DecisionCone(decided.value, &cone);
+    for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
+  }
+  Graph& graph = ir->decisions.graph;
+  graph.states = old.states;
+  std::vector<ValueId> map(old.values.size());
+  for (const auto& [source, id] : aten_.inputs()) {
+    if (!needed[id.raw()]) continue;
+    map[id.raw()] = graph.AddInput(old.value(id).name, old.value(id).type);
+    ir->decisions.sources.push_back(source);
+  }
+  for (const auto& [id, tensor] : old.constants) {
+    if (needed[id.raw()]) map[id.raw()] = graph.AddConstant(old.value(id).name, tensor);
+  }
+  std::function<void(std::vector<Arg>&)> rename = [&](std::vector<Arg>& args) {
+    for (Arg& arg : args) {
+      if (arg.kind == Arg::Kind::kValue) arg.value = map[arg.value.raw()];
+      rename(arg.items);
+    }
+  };
+  int counter = 0;
+  for (size_t i = 0; i < old.nodes.size(); ++i) {
+    Node node = old.nodes[i];
+    bool in_cone = false;
+    for (ValueId out : node.outputs) in_cone = in_cone || needed[out.raw()];
+    if (!in_cone) continue;
+    rename(node.args);
+    const NodeId id(graph.nodes.size());
+    for (ValueId& out : node.outputs) {
+      out = map[out.raw()] = graph.NewValue(std::to_string(counter++), old.value(out).type, id);
+    }
+    node.where = WhereOf(places_[aten_.wheres()[i]]);
+    graph.AddNode(std::move(node));
+  }
+  for (const Decided& decided : decisions_) {
+    graph.outputs.push_back(map[decided.value.raw()]);
+    ir->decisions.outcomes.push_back(decided.outcome);
+  }
+}
+
+}  // namespace frametap
