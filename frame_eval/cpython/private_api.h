@@ -19,6 +19,11 @@ PyObject* _PyErr_FormatFromCause(PyObject* exception, const char* format, ...);
 
 namespace frametap {
 
+// PyObject_Vectorcall as the evaluation loop does it where it has specialised a call: counted against the recursion
+// limit in the same way.
+PyObject* SpecializedCall(PyThreadState* ts, PyObject* callable, PyObject* const* args, Py_ssize_t n,
+                          PyObject* kwnames);
+
 // An attribute of the object's type, bound to it, as the interpreter looks up __enter__; null without an error: none.
 PyObject* LookupSpecial(PyObject* object, PyObject* name);
 

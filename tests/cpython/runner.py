@@ -28,14 +28,14 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORKER = HERE / "worker.py"
 KNOWN = HERE / "known_differences.toml"
 QUICK = HERE / "quick.txt"
-Way = Literal["plain", "hooked"]
+Way = str  # "plain" or "hooked", and options: see worker.py
 
 # Packages whose modules are run one by one, as CPython's own runner does.
 SPLIT = (
@@ -56,6 +56,7 @@ class Outcome:
     tests: dict[str, str] = field(default_factory=dict)  # id: outcome
     details: dict[str, str] = field(default_factory=dict)  # id: traceback or reason
     frames: int = 0
+    violations: list[str] = field(default_factory=list)  # of tracer.h's laws
     last: str = ""  # the test that was begun last
 
     @property
@@ -150,6 +151,7 @@ def read_outcomes(path: Path, code: int | None, seconds: float) -> Outcome:
             outcome.state = entry["module"]
         elif "frames" in entry:
             outcome.frames = entry["frames"]
+            outcome.violations = entry.get("violations", [])
     if code is None:
         outcome.state = "timed out"
     elif code < 0:
@@ -162,22 +164,35 @@ def read_outcomes(path: Path, code: int | None, seconds: float) -> Outcome:
 
 
 class Runner:
-    def __init__(self, folder: Path, extension: Path, timeout: float, keep: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        extension: Path,
+        timeout: float,
+        plain: Way = "plain",
+        hooked: Way = "hooked",
+        keep: bool = True,
+    ) -> None:
         self.folder = folder
         self.extension = extension
         self.timeout = timeout
+        self.plain = plain
+        self.hooked = hooked
         self.keep = keep
         self.stopped = False
         self.running: set[subprocess.Popen[bytes]] = set()
         shared = f"{sys.version} {sys.executable} {WORKER.read_text()}"
         self.keys: dict[Way, str] = {
-            "plain": hashlib.sha256(shared.encode()).hexdigest(),
-            "hooked": hashlib.sha256(shared.encode() + extension.read_bytes()).hexdigest(),
+            plain: hashlib.sha256(shared.encode()).hexdigest(),
+            hooked: hashlib.sha256(shared.encode() + extension.read_bytes()).hexdigest(),
         }
+
+    def kept(self, way: Way) -> Path:
+        return self.folder / way.replace(" ", "-")
 
     def run(self, module: str, way: Way, timeout: float) -> Outcome:
         """One process."""
-        logs = self.folder / way
+        logs = self.kept(way)
         logs.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix="frametap-"))
         outcomes = place / "outcomes.jsonl"
@@ -211,12 +226,14 @@ class Runner:
                 self.running.discard(process)
         outcome = read_outcomes(outcomes, code, time.monotonic() - start)
         shutil.rmtree(place, ignore_errors=True)
-        assert way == "plain" or outcome.state != "ran" or outcome.frames > 0, "the switch was off"
+        assert way == self.plain or outcome.state != "ran" or outcome.frames > 0, (
+            "the switch was off"
+        )
         return outcome
 
     def outcome(self, module: str, way: Way, timeout: float, fresh: bool = False) -> Outcome:
         """The kept outcome, or that of a new process."""
-        path = self.folder / way / f"{module}.json"
+        path = self.kept(way) / f"{module}.json"
         if self.keep and not fresh and path.exists():
             kept = json.loads(path.read_text())
             if kept.pop("key") == self.keys[way]:
@@ -234,13 +251,13 @@ class Runner:
             end_group(process)
 
     def verdict(self, module: str, known: Collection[Known]) -> Verdict:
-        plain = self.outcome(module, "plain", self.timeout)
+        plain = self.outcome(module, self.plain, self.timeout)
         if plain.state != "ran":
             return Verdict(module, "skipped", f"plainly: {plain.state}")
         if not plain.tests:
             return Verdict(module, "skipped", "no tests")
         limit = max(60.0, 15 * plain.seconds, self.timeout)
-        hooked = self.outcome(module, "hooked", limit)
+        hooked = self.outcome(module, self.hooked, limit)
         differences = compare(plain, hooked)
         seen = set(differences)
         listed = {name for row in known for name in row.tests}
@@ -248,8 +265,8 @@ class Runner:
             if differences.keys() <= listed:
                 break
             again = compare(
-                self.outcome(module, "plain", self.timeout, fresh=True),
-                hooked := self.outcome(module, "hooked", limit, fresh=True),
+                self.outcome(module, self.plain, self.timeout, fresh=True),
+                hooked := self.outcome(module, self.hooked, limit, fresh=True),
             )
             differences = {name: pair for name, pair in again.items() if name in differences}
         verdict = Verdict(
@@ -263,7 +280,10 @@ class Runner:
             tests=len(plain.tests),
             seconds=(plain.seconds, hooked.seconds),
         )
-        return with_known(verdict, known)
+        verdict = with_known(verdict, known)
+        if self.hooked != "hooked":
+            verdict.stale = []  # the list speaks of the way without options
+        return verdict
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:
@@ -291,7 +311,7 @@ def compare(plain: Outcome, hooked: Outcome) -> dict[str, list[str]]:
     if plain.state != hooked.state:
         where = f" in {hooked.last}" if hooked.last and hooked.state != "ran" else ""
         pairs = {"(the module)": [plain.state, hooked.state + where]} | pairs
-    return pairs
+    return pairs | {f"(the tracer) {v}": ["", "violation"] for v in hooked.violations}
 
 
 def with_known(verdict: Verdict, known: Collection[Known]) -> Verdict:
@@ -399,6 +419,15 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="use no outcome that was kept")
     parser.add_argument("--details", action="store_true", help="print tracebacks of differences")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "cpython-tests")
+    parser.add_argument(
+        "--children", action="store_true", help="in Python processes that tests start as well"
+    )
+    parser.add_argument(
+        "--observed",
+        metavar="OPTION=N",
+        default="",
+        help="under a tracer that checks the laws of tracer.h: reload_every=1, leave_every=7 …",
+    )
     parser.add_argument("--json", type=Path, help="default: FOLDER/report.json")
     options = parser.parse_args()
 
@@ -407,7 +436,15 @@ def main() -> int:
     )
     modules = [m.removeprefix("test.") for m in modules if m not in options.exclude]
     known = read_known()
-    runner = Runner(options.folder, find_extension(), options.timeout, keep=not options.fresh)
+    children = " children" * options.children
+    runner = Runner(
+        options.folder,
+        find_extension(),
+        options.timeout,
+        plain=f"plain{children}",
+        hooked=f"hooked{children} {options.observed}".rstrip(),
+        keep=not options.fresh,
+    )
     verdicts = run_all(runner, modules, known, options.jobs)
     verdicts.sort(key=lambda v: v.module)
     summary = report(verdicts)

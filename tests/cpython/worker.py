@@ -1,11 +1,13 @@
 """One module of CPython's `test` package in this process, plainly or with our interpreter on every frame.
 
-    worker.py plain|hooked INTERPRETER MODULE OUTCOMES
+    worker.py WAY INTERPRETER MODULE OUTCOMES
 
+WAY: "plain" or "hooked", and behind it "children": Python processes that the tests start are made alike, unless they
+ignore the environment; "leave_every=7" and its like: under a tracer that checks tracer.h's laws, with these options.
 INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
 OUTCOMES gets a JSON object a line, written as it happens, so that a process that dies tells where:
-{"begin": id}, {"test": id, "outcome": …, "detail": …}, then {"module": "ran" | "skipped"} and how many
-{"frames"} came to our interpreter.
+{"begin": id}, {"test": id, "outcome": …, "detail": …}, then {"module": "ran" | "skipped"}, and what the
+interpreter saw: {"frames": how many came to it, …}.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import signal
 import sys
 import traceback
 import unittest
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, Any
 
@@ -109,11 +112,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     os.umask(0o022)
     interpreter = load_extension(extension)
-    if way == "hooked":
-        interpreter.run_everything()
+    switch, *options = way.split()
+    if "children" in options:
+        options.remove("children")
+        place = str(Path(__file__).parent / "children")
+        os.environ |= {"PYTHONPATH": place, "FRAMETAP_INTERPRETER": extension}
+        os.environ["FRAMETAP_SWITCH"] = switch
+    if switch == "hooked":
+        observed = {key: int(value) for key, _, value in (o.partition("=") for o in options)}
+        interpreter.run_everything(observed or None)
     with open(outcomes, "w") as out:
         run(name, out)
-        out.write(json.dumps({"frames": interpreter.frames_run()}) + "\n")
+        out.write(json.dumps(interpreter.seen_of_everything()) + "\n")
     os.chdir("/")  # the runner removes the folder
 
 

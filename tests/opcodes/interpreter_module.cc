@@ -2,9 +2,9 @@
 //   run(function, *args, **kwargs)                     every Python frame of the call in our interpreter, no tracer
 //   run_observed(options, function, *args, **kwargs)   the same under a tracer that checks the laws of tracer.h and
 //                                                      does what `options` says; it writes what it saw into `options`
-//   run_everything()                                   from now on all frames of all threads in our interpreter; how
-//   many
-//                                                      there were is told by frames_run()
+//   run_everything(None or options)                    from now on all frames of all threads in our interpreter, under
+//                                                      that tracer if there are options
+//   seen_of_everything()                               what it saw until now
 //   facts of frame_view.h: position_at, live_locals, instruction_at, start_offset, version_problem
 #include <Python.h>
 
@@ -206,15 +206,6 @@ PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames)
   return CallRest(args, n, kwnames, &filter);
 }
 
-AllFrames* everything = nullptr;
-
-PyObject* RunEverything(PyObject*, PyObject*) {
-  if (everything == nullptr) HookAllThreads(everything = new AllFrames(nullptr));
-  Py_RETURN_NONE;
-}
-
-PyObject* FramesRun(PyObject*, PyObject*) { return PyLong_FromLong(everything == nullptr ? 0 : everything->frames); }
-
 bool ReadLong(PyObject* options, const char* name, long* value) {
   PyObject* given = PyDict_GetItemString(options, name);
   if (given == nullptr) return true;
@@ -242,6 +233,35 @@ int WriteList(PyObject* options, const char* name, const std::vector<std::string
   return status;
 }
 
+bool ReadOptions(PyObject* options, CheckingTracer* tracer) {
+  long log = 0;
+  if (!ReadLong(options, "leave_at", &tracer->leave_at) || !ReadLong(options, "leave_every", &tracer->leave_every) ||
+      !ReadLong(options, "reload_every", &tracer->reload_every) ||
+      !ReadLong(options, "return_at", &tracer->return_at) || !ReadLong(options, "raise_at", &tracer->raise_at) ||
+      !ReadLong(options, "throw_at", &tracer->throw_at) || !ReadLong(options, "log", &log)) {
+    return false;
+  }
+  tracer->log = log != 0;
+  tracer->value = PyDict_GetItemString(options, "value");
+  tracer->jumps = PyDict_GetItemString(options, "jumps");
+  return true;
+}
+
+int WriteSeen(PyObject* seen, const CheckingTracer& tracer) {
+  static const char* const kEnds[] = {"returned", "yielded", "generators", "handed_over", "left_by_exception"};
+  int status = 0;
+  for (int i = 0; i < 5; ++i) status |= WriteLong(seen, kEnds[i], tracer.ends[i]);
+  status |= WriteLong(seen, "instructions", tracer.instructions);
+  status |= WriteLong(seen, "frames", tracer.frames);
+  status |= WriteLong(seen, "resumed", tracer.resumed);
+  status |= WriteLong(seen, "befores", tracer.befores);
+  status |= WriteLong(seen, "afters", tracer.afters);
+  status |= WriteLong(seen, "raised", tracer.raised);
+  status |= WriteList(seen, "violations", tracer.violations);
+  status |= WriteList(seen, "events", tracer.events);
+  return status;
+}
+
 PyObject* RunObserved(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* kwnames) {
   if (n < 2 || !PyDict_Check(args[0])) {
     PyErr_SetString(PyExc_TypeError, "run_observed() needs a dict and a function");
@@ -249,34 +269,41 @@ PyObject* RunObserved(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* 
   }
   PyObject* options = args[0];
   CheckingTracer tracer;
-  long log = 0;
-  if (!ReadLong(options, "leave_at", &tracer.leave_at) || !ReadLong(options, "leave_every", &tracer.leave_every) ||
-      !ReadLong(options, "reload_every", &tracer.reload_every) || !ReadLong(options, "return_at", &tracer.return_at) ||
-      !ReadLong(options, "raise_at", &tracer.raise_at) || !ReadLong(options, "throw_at", &tracer.throw_at) ||
-      !ReadLong(options, "log", &log)) {
-    return nullptr;
-  }
-  tracer.log = log != 0;
-  tracer.value = PyDict_GetItemString(options, "value");
-  tracer.jumps = PyDict_GetItemString(options, "jumps");
+  if (!ReadOptions(options, &tracer)) return nullptr;
   AllFrames filter(&tracer);
   PyObject* result = CallRest(args + 1, n - 1, kwnames, &filter);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  static const char* const kEnds[] = {"returned", "yielded", "generators", "handed_over", "left_by_exception"};
-  int status = 0;
-  for (int i = 0; i < 5; ++i) status |= WriteLong(options, kEnds[i], tracer.ends[i]);
-  status |= WriteLong(options, "instructions", tracer.instructions);
-  status |= WriteLong(options, "frames", tracer.frames);
-  status |= WriteLong(options, "resumed", tracer.resumed);
-  status |= WriteLong(options, "befores", tracer.befores);
-  status |= WriteLong(options, "afters", tracer.afters);
-  status |= WriteLong(options, "raised", tracer.raised);
-  status |= WriteList(options, "violations", tracer.violations);
-  status |= WriteList(options, "events", tracer.events);
-  if (status < 0) PyErr_Clear();
+  if (WriteSeen(options, tracer) < 0) PyErr_Clear();
   PyErr_Restore(type, value, traceback);
   return result;
+}
+
+// Of run_everything; they live as long as the process.
+AllFrames* everything = nullptr;
+CheckingTracer* observer = nullptr;
+
+PyObject* RunEverything(PyObject*, PyObject* options) {
+  if (everything != nullptr || (options != Py_None && !PyDict_Check(options))) {
+    PyErr_SetString(PyExc_TypeError, "run_everything() needs None or a dict, and is called once");
+    return nullptr;
+  }
+  if (options != Py_None) {
+    observer = new CheckingTracer;
+    if (!ReadOptions(Py_NewRef(options), observer)) return nullptr;
+  }
+  everything = new AllFrames(observer);
+  HookAllThreads(everything);
+  Py_RETURN_NONE;
+}
+
+PyObject* SeenOfEverything(PyObject*, PyObject*) {
+  PyObject* seen = PyDict_New();
+  if (seen == nullptr) return nullptr;
+  int status = observer != nullptr ? WriteSeen(seen, *observer) : 0;
+  status |= WriteLong(seen, "frames", everything == nullptr ? 0 : everything->frames);
+  if (status < 0) Py_CLEAR(seen);
+  return seen;
 }
 
 bool ReadPlace(PyObject* const* args, Py_ssize_t n, PyCodeObject** code, int* offset) {
@@ -333,8 +360,8 @@ PyCFunction Cast(F function) {
 PyMethodDef kMethods[] = {
     {"run", Cast(Run), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"run_observed", Cast(RunObserved), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"run_everything", RunEverything, METH_NOARGS, nullptr},
-    {"frames_run", FramesRun, METH_NOARGS, nullptr},
+    {"run_everything", RunEverything, METH_O, nullptr},
+    {"seen_of_everything", SeenOfEverything, METH_NOARGS, nullptr},
     {"position_at", Cast(PositionOf), METH_FASTCALL, nullptr},
     {"live_locals", Cast(LiveLocalsOf), METH_FASTCALL, nullptr},
     {"instruction_at", Cast(InstructionOf), METH_FASTCALL, nullptr},

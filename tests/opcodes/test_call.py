@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial, reduce
 
 import pytest
@@ -57,6 +58,42 @@ def program_builtins():
         tuple([1]),
         print.__name__,
     )
+
+
+def program_conventions_of_c_functions():
+    class Keyed(dict):
+        pass
+
+    return (
+        re.compile("b").search("abc").span(),
+        "a b c".split(sep=" ", maxsplit=1),
+        {"a": 1}.get("a", 2),
+        Keyed(a=1).get("a"),
+        dict.get({"a": 1}, "b", 3),
+        dict.fromkeys("ab", 0),
+        str.maketrans("a", "b"),
+        bytes.fromhex("0aff"),
+        [3, 1].index(1),
+        "x".join(["a", "b"]),
+        str(b"ab", "ascii"),
+        str(object=3),
+        len([1]),
+        divmod(7, 2),
+        sum([1, 2], start=4),
+        int("11", base=2),
+    )
+
+
+def program_c_function_of_another_type():
+    return str.join(1, [])
+
+
+def program_c_function_without_self():
+    return dict.get()
+
+
+def program_c_function_raises():
+    return getattr(3, "missing")
 
 
 def program_missing_argument():

@@ -10,11 +10,13 @@ namespace frametap {
 
 namespace opcodes {
 #define PREFIX(NAME, KIND)
+#define DATA(NAME)
 #define UNSUPPORTED(NAME, REASON)
 #define MAP(NAME, HANDLER, ARGUMENT) Step HANDLER(Execution& m, int arg);
 #include "frame_eval/cpython/3.11/opcodes.def"
 #undef MAP
 #undef UNSUPPORTED
+#undef DATA
 #undef PREFIX
 }  // namespace opcodes
 
@@ -34,6 +36,7 @@ struct Table {
   Table() {
     for (int opcode = 0; opcode < 256; ++opcode) Set(opcode, HandOver, "unknown", "not an opcode of Python 3.11");
 #define PREFIX(NAME, KIND) Set(NAME, HandOver, #NAME, nullptr, Prefix::KIND);
+#define DATA(NAME) Set(NAME, HandOver, #NAME, "data between instructions");
 #define UNSUPPORTED(NAME, REASON) Set(NAME, HandOver, #NAME, REASON);
 #define MAP(NAME, HANDLER, ARGUMENT)                                                                             \
   Set(                                                                                                           \
@@ -42,6 +45,7 @@ struct Table {
 #include "frame_eval/cpython/3.11/opcodes.def"
 #undef MAP
 #undef UNSUPPORTED
+#undef DATA
 #undef PREFIX
     // A specialised opcode has the row of the one it came from. Unused numbers map to 0 there.
     for (int opcode = 1; opcode < 256; ++opcode) {
