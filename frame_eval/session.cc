@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/signals.h"
 #include "frame_eval/reify.h"
 #include "guards/tensor_door.h"
 
@@ -40,6 +41,13 @@ bool IsLibraryCode(PyCodeObject* code) {
   return !library.empty() && std::strncmp(file, library.c_str(), library.size()) == 0 &&
          std::strstr(file, "site-packages") == nullptr;
 }
+
+// Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
+struct OwnCode {
+  HookPause frames;
+  AtenPause ops;
+  SignalsHeld signals;
+};
 
 enum class Handler : uint8_t { kNone, kPush, kPop };
 
@@ -85,7 +93,8 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 }
 
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
-  if (recorder_ != nullptr) return true;
+  // Python code below an op is the op's own, and the op is already in the graph.
+  if (recorder_ != nullptr) return !AtenRecorder::InsideOp();
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
   if (IsLibraryCode(code)) return false;
   EntryPoint* entry = store_->Find(code, StartOffset(code));
@@ -102,8 +111,8 @@ void Session::Enter(FrameState& f) {
     note->at_entry = f.observed;
     return;
   }
-  // Python code below an op is the op's own, and the op is already in the graph.
-  if (AtenRecorder::InsideOp() || !recorder_->expects_frame(f)) {
+  OwnCode own;
+  if (!recorder_->expects_frame(f)) {
     note->suspended = std::make_unique<AtenPause>();
     return;
   }
@@ -117,6 +126,7 @@ void Session::Enter(FrameState& f) {
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
   std::unique_ptr<FrameNote> note(&NoteOf(f));
   if (recorder_ != nullptr && note->inlined) {
+    OwnCode own;
     ErrScope keep;
     if (recorder_->is_base(f)) {
       if (end == FrameEnd::kReturned) {
@@ -180,6 +190,7 @@ bool Session::Compile(Segment& segment) {
   std::string problem;
   try {
     HookPause pause;  // a backend's own Python code is not the program's
+    SignalsServed signals;
     absl::StatusOr<std::unique_ptr<Executable>> executable =
         store_->backend().CompileFor(segment.ir.graph, segment.examples);
     segment.examples.clear();
@@ -298,6 +309,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   if (handler == Handler::kPush) ++note.handlers;
   if (handler == Handler::kPop) --note.handlers;
   if (recorder_ != nullptr) {
+    OwnCode own;
     if (note.inlined && recorder_->is_base(f)) {
       if (handler != Handler::kNone) {
         // The entry frame handles an exception: its state is the frame's own business.
@@ -361,6 +373,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       return Go::kOn;
     }
     if (!entry->segments.empty()) {
+      OwnCode own;
       ++store_->misses;
       Segment& latest = *entry->segments[0];
       MissReport miss = latest.guards->Explain(roots);
@@ -377,6 +390,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   entry_code_ = f.code;
   entry_offset_ = f.offset;
   if (world.modes_active) return;
+  OwnCode own;
   try {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
   } catch (const Break& b) {
@@ -451,6 +465,7 @@ void Session::Before(FrameState& f, const Event& event) {
   note.opaque_operation = false;
   note.own_effect = false;
   recorder_->ClearPending();
+  OwnCode own;
   ErrScope keep;
   const size_t effects = recorder_->effect_count();
   try {
@@ -467,6 +482,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   note.in_event = false;
   if (recorder_ == nullptr || !note.inlined) return Shadow();
+  OwnCode own;
   ErrScope keep;
   try {
     recorder_->aten().expect_constant = false;
@@ -487,6 +503,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   note.in_event = false;
   if (recorder_ == nullptr || !note.inlined) return;
+  OwnCode own;
   ErrScope keep;
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);

@@ -17,10 +17,20 @@ def capture_possible(problem: str) -> None:
         _fail(problem)
 
 
+def _in_another_interpreter() -> bool:
+    try:
+        import _xxsubinterpreters as interpreters
+    except ImportError:  # an interpreter built without
+        return False
+    return bool(interpreters.get_current() != interpreters.get_main())
+
+
 def _environment() -> None:
     if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
         running = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
         _fail(f"this build is for CPython 3.11, not for {running}.")
+    if _in_another_interpreter():
+        _fail("it works in the main interpreter of a process only; import it there, as torch.")
     try:
         import torch
     except ImportError as error:

@@ -242,19 +242,25 @@ class Run:
         lines = [f"{head} {type(error).__qualname__}: {normalized(str(error))}"]
         lines += [f"  at {frame}" for frame in self.user_frames(error)]
         lines += [f"  note {note}" for note in getattr(error, "__notes__", [])]
+        if error.__suppress_context__:
+            lines.append(f"{head}: the context is not shown")
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                lines += self._exception(f"{head} of", member, describer)
         if error.__cause__ is not None:
             lines += self._exception(f"{head} from", error.__cause__, describer)
-        elif error.__context__ is not None and not error.__suppress_context__:
+        if error.__context__ not in (None, error.__cause__):
             lines += self._exception(f"{head} during", error.__context__, describer)
         return lines
 
     def user_frames(self, error: BaseException) -> list[str]:
-        """function:line:column of each frame from the program's first one on, but for frametap's own Python files."""
+        """function:line:column-end of each frame from the program's first one on, but for frametap's own Python files."""
         frames = []
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == self._program.file:
                 if frame.name != "<module>":
-                    frames.append(f"{frame.name}:{frame.lineno}:{frame.colno}")
+                    end = f"{frame.end_lineno}:{frame.end_colno}"
+                    frames.append(f"{frame.name}:{frame.lineno}:{frame.colno}-{end}")
             elif (
                 frames
                 and not frame.filename.startswith(_HERE)
