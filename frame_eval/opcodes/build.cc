@@ -1,6 +1,7 @@
 // Tuples, lists, sets, dicts and strings made from what lies on the stack.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 
@@ -70,9 +71,8 @@ OPCODE(BuildConstKeyMap, "values… keys -- dict") {
 }
 
 OPCODE(BuildString, "parts… -- string") {
-  static PyObject* const empty = PyUnicode_InternFromString("");
   Operation op(m, Op::kBuildString, arg);
-  PyObject* joined = _PyUnicode_JoinArray(empty, m.top - arg, arg);
+  PyObject* joined = _PyUnicode_JoinArray(interned.empty, m.top - arg, arg);
   return arg == 0 ? op.Push(joined) : op.Replace(arg, joined);
 }
 

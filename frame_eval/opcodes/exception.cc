@@ -3,6 +3,7 @@
 
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {
@@ -144,7 +145,6 @@ int AddLeaves(PyObject* exception, Identities* leaves) {
 
 // The same group with other members: traceback, context, cause and notes are kept.
 PyObject* Derive(PyObject* group, PyObject* members) {
-  static PyObject* const notes_name = PyUnicode_InternFromString("__notes__");
   PyObject* made = PyObject_CallMethod(group, "derive", "(O)", members);
   if (made == nullptr) return nullptr;
   if (!IsGroup(made)) {
@@ -159,10 +159,10 @@ PyObject* Derive(PyObject* group, PyObject* members) {
     PyException_SetContext(made, PyException_GetContext(group));
     PyException_SetCause(made, PyException_GetCause(group));
     PyObject* notes;
-    status = _PyObject_LookupAttr(group, notes_name, &notes) < 0 ? -1 : 0;
+    status = _PyObject_LookupAttr(group, interned.notes, &notes) < 0 ? -1 : 0;
     if (notes != nullptr && PySequence_Check(notes)) {
       PyObject* copy = PySequence_List(notes);
-      status = copy == nullptr ? -1 : PyObject_SetAttr(made, notes_name, copy);
+      status = copy == nullptr ? -1 : PyObject_SetAttr(made, interned.notes, copy);
       Py_XDECREF(copy);
     }
     Py_XDECREF(notes);
@@ -324,11 +324,9 @@ OPCODE(LoadAssertionError, "-- AssertionError") {
 }
 
 OPCODE(BeforeWith, "manager -- exit entered") {
-  static PyObject* const enter_name = PyUnicode_InternFromString("__enter__");
-  static PyObject* const exit_name = PyUnicode_InternFromString("__exit__");
   Operation op(m, Op::kBeforeWith, 1);
   PyObject* manager = m.Peek(1);
-  PyObject* enter = LookupSpecial(manager, enter_name);
+  PyObject* enter = LookupSpecial(manager, interned.enter);
   if (enter == nullptr) {
     if (!PyErr_Occurred()) {
       PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the context manager protocol",
@@ -336,7 +334,7 @@ OPCODE(BeforeWith, "manager -- exit entered") {
     }
     return op.Raised();
   }
-  PyObject* exit = LookupSpecial(manager, exit_name);
+  PyObject* exit = LookupSpecial(manager, interned.exit);
   if (exit == nullptr) {
     if (!PyErr_Occurred()) {
       PyErr_Format(PyExc_TypeError,

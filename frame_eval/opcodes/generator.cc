@@ -1,6 +1,7 @@
 // Leaving frames, generators, coroutines.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {
@@ -174,11 +175,9 @@ OPCODE(EndAsyncFor, "iterator exception -- (or raises)") {
 }
 
 OPCODE(BeforeAsyncWith, "manager -- exit awaitable") {
-  static PyObject* const enter_name = PyUnicode_InternFromString("__aenter__");
-  static PyObject* const exit_name = PyUnicode_InternFromString("__aexit__");
   Operation op(m, Op::kAsync, 1);
   PyObject* manager = m.Peek(1);
-  PyObject* enter = LookupSpecial(manager, enter_name);
+  PyObject* enter = LookupSpecial(manager, interned.aenter);
   if (enter == nullptr) {
     if (!PyErr_Occurred()) {
       PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the asynchronous context manager protocol",
@@ -186,7 +185,7 @@ OPCODE(BeforeAsyncWith, "manager -- exit awaitable") {
     }
     return op.Raised();
   }
-  PyObject* exit = LookupSpecial(manager, exit_name);
+  PyObject* exit = LookupSpecial(manager, interned.aexit);
   if (exit == nullptr) {
     if (!PyErr_Occurred()) {
       PyErr_Format(

@@ -1,17 +1,14 @@
 // Imports.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {
 
-PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
-
 // `from module import name` where the module has no such attribute: perhaps a submodule in a circular import.
 PyObject* FromSubmodule(PyObject* module, PyObject* name) {
-  static PyObject* const name_name = Interned("__name__");
-  static PyObject* const spec_name = Interned("__spec__");
-  PyObject* package = PyObject_GetAttr(module, name_name);
+  PyObject* package = PyObject_GetAttr(module, interned.name);
   if (package != nullptr && PyUnicode_Check(package)) {
     PyObject* full = PyUnicode_FromFormat("%U.%U", package, name);
     if (full == nullptr) {
@@ -36,7 +33,7 @@ PyObject* FromSubmodule(PyObject* module, PyObject* name) {
       message = PyUnicode_FromFormat("cannot import name %R from %R (unknown location)", name, shown);
       PyErr_SetImportError(message, package, nullptr);
     } else {
-      PyObject* spec = PyObject_GetAttr(module, spec_name);
+      PyObject* spec = PyObject_GetAttr(module, interned.spec);
       const char* format = _PyModuleSpec_IsInitializing(spec)
                                ? "cannot import name %R from partially initialized module %R "
                                  "(most likely due to a circular import) (%S)"
@@ -54,7 +51,7 @@ PyObject* FromSubmodule(PyObject* module, PyObject* name) {
 }
 
 void RefuseName(PyObject* module, PyObject* name, bool from_dict) {
-  PyObject* of = PyObject_GetAttrString(module, "__name__");
+  PyObject* of = PyObject_GetAttr(module, interned.name);
   if (of == nullptr) return;
   if (!PyUnicode_Check(of)) {
     PyErr_Format(PyExc_TypeError, "module __name__ must be a string, not %.100s", Py_TYPE(of)->tp_name);
@@ -82,14 +79,12 @@ int ImportOne(PyObject* locals, PyObject* module, PyObject* name, bool from_dict
 }
 
 int ImportAll(PyObject* locals, PyObject* module) {
-  static PyObject* const all_name = Interned("__all__");
-  static PyObject* const dict_name = Interned("__dict__");
   PyObject* all;
-  if (_PyObject_LookupAttr(module, all_name, &all) < 0) return -1;
+  if (_PyObject_LookupAttr(module, interned.all, &all) < 0) return -1;
   bool from_dict = all == nullptr;
   if (from_dict) {
     PyObject* dict;
-    if (_PyObject_LookupAttr(module, dict_name, &dict) < 0) return -1;
+    if (_PyObject_LookupAttr(module, interned.dict, &dict) < 0) return -1;
     if (dict == nullptr) {
       PyErr_SetString(PyExc_ImportError, "from-import-* object has no __dict__ and no __all__");
       return -1;
@@ -119,10 +114,9 @@ int ImportAll(PyObject* locals, PyObject* module) {
 }  // namespace
 
 OPCODE(ImportName, "level fromlist -- module") {
-  static PyObject* const import_name = Interned("__import__");
   PyObject* name = m.Name(arg);
   Operation op(m, Op::kImportName, 2, 0, name);
-  PyObject* import = PyDict_GetItemWithError(m.builtins, import_name);
+  PyObject* import = PyDict_GetItemWithError(m.builtins, interned.import);
   if (import == nullptr) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ImportError, "__import__ not found");
     return op.Raised();

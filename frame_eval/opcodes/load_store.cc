@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {
@@ -157,24 +158,23 @@ OPCODE(DeleteGlobal, "--") {
 }
 
 OPCODE(LoadBuildClass, "-- function") {
-  static PyObject* const name = PyUnicode_InternFromString("__build_class__");
   Operation op(m, Op::kOther, 0);
-  PyObject* function = Find(m.builtins, name);
+  PyObject* function = Find(m.builtins, interned.build_class);
   if (function == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_NameError, "__build_class__ not found");
   return op.Push(function);
 }
 
 OPCODE(SetupAnnotations, "--") {
-  static PyObject* const name = PyUnicode_InternFromString("__annotations__");
   PyObject* locals = m.Locals();
   if (locals == nullptr) {
     PyErr_SetString(PyExc_SystemError, "no locals found when setting up annotations");
     return Step::kRaised;
   }
   Operation op(m, Op::kOther, 0);
-  PyObject* annotations = Find(locals, name);
+  PyObject* annotations = Find(locals, interned.annotations);
   if (annotations == nullptr) {
-    if (PyErr_Occurred() || (annotations = PyDict_New()) == nullptr || Store(locals, name, annotations) < 0) {
+    if (PyErr_Occurred() || (annotations = PyDict_New()) == nullptr ||
+        Store(locals, interned.annotations, annotations) < 0) {
       Py_XDECREF(annotations);
       return op.Raised();
     }

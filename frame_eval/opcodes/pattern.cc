@@ -1,6 +1,7 @@
 // The `match` statement.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {
@@ -14,11 +15,10 @@ int AddNew(PyObject* seen, PyObject* key) {
 
 // The values of all keys as a tuple, or None. get(key, default) is used: it does not create keys in a defaultdict.
 PyObject* Values(PyObject* mapping, PyObject* keys) {
-  static PyObject* const get_name = PyUnicode_InternFromString("get");
   Py_ssize_t n = PyTuple_GET_SIZE(keys);
   if (n == 0) return PyTuple_New(0);
   PyObject* get = nullptr;
-  bool unbound = _PyObject_GetMethod(mapping, get_name, &get) != 0;
+  bool unbound = _PyObject_GetMethod(mapping, interned.get, &get) != 0;
   PyObject* seen = get == nullptr ? nullptr : PySet_New(nullptr);
   PyObject* absent = seen == nullptr ? nullptr : PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   PyObject* values = absent == nullptr ? nullptr : PyTuple_New(n);
@@ -70,7 +70,7 @@ Match AddAttribute(PyObject* subject, PyTypeObject* type, PyObject* name, PyObje
 
 // Sub-patterns by position: named by __match_args__; without it some built-in types match themselves.
 Match AddPositional(PyObject* subject, PyTypeObject* type, Py_ssize_t n, PyObject* seen, PyObject* attributes) {
-  PyObject* names = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__match_args__");
+  PyObject* names = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), interned.match_args);
   bool itself = false;
   if (names == nullptr) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return Match::kRaised;

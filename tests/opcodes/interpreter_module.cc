@@ -15,6 +15,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/hook.h"
+#include "frame_eval/opcodes/names.h"
 #include "frame_eval/tracer.h"
 
 namespace frametap {
@@ -378,4 +379,6 @@ PyModuleDef kModule = {
 }  // namespace
 }  // namespace frametap
 
-PyMODINIT_FUNC PyInit__frametap_interpreter() { return PyModule_Create(&frametap::kModule); }
+PyMODINIT_FUNC PyInit__frametap_interpreter() {
+  return frametap::InternNames() ? PyModule_Create(&frametap::kModule) : nullptr;
+}

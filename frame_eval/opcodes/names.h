@@ -1,0 +1,37 @@
+// Names that instructions look up. They are interned when the extension is loaded, so that no instruction can fail for
+// want of one: a function-local static would stay null for good where its first use finds no memory.
+#pragma once
+
+#include <Python.h>
+
+#define FRAMETAP_NAMES(NAME)           \
+  NAME(aenter, "__aenter__")           \
+  NAME(aexit, "__aexit__")             \
+  NAME(all, "__all__")                 \
+  NAME(annotations, "__annotations__") \
+  NAME(build_class, "__build_class__") \
+  NAME(dict, "__dict__")               \
+  NAME(empty, "")                      \
+  NAME(enter, "__enter__")             \
+  NAME(exit, "__exit__")               \
+  NAME(get, "get")                     \
+  NAME(import, "__import__")           \
+  NAME(match_args, "__match_args__")   \
+  NAME(name, "__name__")               \
+  NAME(notes, "__notes__")             \
+  NAME(spec, "__spec__")
+
+namespace frametap {
+
+struct Interned {
+#define FRAMETAP_MEMBER(id, text) PyObject* id = nullptr;
+  FRAMETAP_NAMES(FRAMETAP_MEMBER)
+#undef FRAMETAP_MEMBER
+};
+
+extern Interned interned;
+
+// To be called once by the extension's initialisation. False: raised.
+bool InternNames();
+
+}  // namespace frametap
