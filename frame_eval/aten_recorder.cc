@@ -6,6 +6,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "frame_eval/stress.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -28,7 +29,9 @@ class DepthScope {
 
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
+  TORCH_CHECK(tls_depth > 0 || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
   if (tls_recorder == nullptr || tls_depth > 0) {
+    DepthScope scope;
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
     return;
   }
@@ -71,15 +74,17 @@ void AtenRecorder::Start() {
   if (running_) return;
   running_ = true;
   tls_recorder = this;
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  SeeEveryOp(true);
 }
 
 void AtenRecorder::Stop() {
   if (!running_) return;
   running_ = false;
   tls_recorder = nullptr;
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  SeeEveryOp(Armed(Fault::kRaise));
 }
+
+void AtenRecorder::SeeEveryOp(bool on) { c10::impl::tls_set_dispatch_key_included(kKey, on); }
 
 bool AtenRecorder::InsideOp() { return tls_depth > 0; }
 

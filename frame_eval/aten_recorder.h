@@ -74,6 +74,7 @@ class AtenRecorder {
   bool writes_inputs() const { return writes_inputs_; }
   bool uses_random() const { return uses_random_; }
   static EagerState StateNow();
+  static void SeeEveryOp(bool on);  // of this thread, recorded or not, for forced faults (stress.h)
   // This thread is below a recorded op (a kernel that is Python code), or paused.
   static bool InsideOp();
 

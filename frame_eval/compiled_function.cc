@@ -7,7 +7,9 @@
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/reify.h"
+#include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
+#include "frame_eval/stress.h"
 
 namespace frametap {
 namespace {
@@ -93,6 +95,8 @@ enum class Fast : uint8_t { kDone, kRaised, kSlow };
 // Replays a segment that ends in `return`. kSlow: no segment fits, or it needs a frame.
 Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames,
                 PyObject** result) {
+  if (Strikes(Fault::kDrop)) store.Reset();
+  AllocZone zone;
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   EntryPoint* entry = store.Find(code, StartOffset(code));
   if (entry == nullptr || entry->segments.empty()) return Fast::kSlow;
@@ -109,7 +113,9 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   roots.function = reinterpret_cast<PyObject*>(function);
   for (size_t i = 0; i < entry->segments.size(); ++i) {
     std::shared_ptr<Segment> segment = entry->segments[i];
-    if (segment->guards->Check(roots) != Verdict::kHit || !DecisionsHold(*segment, nullptr)) continue;
+    const Verdict verdict = Fits(*segment, roots);
+    if (verdict == Verdict::kError) return Fast::kRaised;
+    if (verdict != Verdict::kHit) continue;
     if (segment->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
     if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
     Reifier reifier(*segment);
@@ -119,6 +125,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
       if (!restart) return Fast::kRaised;
       // Nothing has happened: plain Python meets the exception at its own line.
       PyErr_Clear();
+      AllocZone outside(false);
       *result = PyObject_Vectorcall(reinterpret_cast<PyObject*>(function), args, count, kwnames);
       return *result ? Fast::kDone : Fast::kRaised;
     }

@@ -4,6 +4,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/self_check.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
 
@@ -35,6 +36,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   note.inlined = true;
   base.traced = true;
   RootShadows(base);
+  if (SelfChecking()) KeepEntry(base);
   StartInstruction();
   if (store.options().fullgraph) {
     undo_ = std::make_unique<UndoLog>();
@@ -622,8 +624,8 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   if (end == FrameEnd::kYielded) {
     auto it = generators_.find(f.raw);
     if (it != generators_.end()) {
-      // Locals, and the value stack below the value that was handed out.
-      it->second.shadows.assign(f.shadows, f.shadows + f.nlocalsplus + f.depth);
+      // Locals, and the value stack below the value that was handed out: in its place comes what is sent in.
+      it->second.shadows.assign(f.shadows, f.shadows + f.nlocalsplus + f.depth - 1);
     }
     Force(value, shadow);
     caller.returned = value;

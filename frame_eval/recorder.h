@@ -126,6 +126,9 @@ class Recorder {
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
   bool expects_frame(FrameState& f) const;
   void ClearPending() { has_pending_ = false; }
+  // Self-check (self_check.h): what does not fit, or "".
+  std::string FaultIn(const FrameState& f);
+  std::string MisfitOf(Segment& segment);  // after FinishReturn
   void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
 
   // -- ends; null with `*why` set if the recording cannot be kept --
@@ -217,12 +220,23 @@ class Recorder {
     std::vector<PyObject*> modules;
     bool operator==(const Place&) const = default;
   };
+  struct EntryState {  // kept for the self-check only
+    std::vector<Ref<>> objects;
+    int nlocalsplus = 0;
+    Ref<> function;
+  };
   struct SavedGenerator {
     Ref<> generator;
     std::vector<Shadow> shadows;
   };
 
   void RootShadows(FrameState& f);
+  void KeepEntry(const FrameState& f);
+  std::string FaultOf(PyObject* object, Shadow shadow);
+  std::string FaultOfSource(PyObject* object, SourceId source);
+  std::string FaultOfTensor(PyObject* object);
+  std::string FaultOfNumber(PyObject* object, ValueId value);
+  c10::IValue NumberAt(ValueId value);
   void BindPending(FrameState& f);
   void InvokePython(Call& call, PyObject* function);
   void InvokeType(Call& call, PyTypeObject* type);
@@ -298,6 +312,8 @@ class Recorder {
   bool has_pending_ = false;
   Mark mark_;
   uint32_t epoch_ = 1;
+  std::unique_ptr<EntryState> entry_;
+  absl::flat_hash_map<uint32_t, c10::IValue> numbers_;  // by ValueId: what graph values of numbers came to
 
   friend class Session;
 };

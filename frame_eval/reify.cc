@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "frame_eval/hook.h"
+#include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -319,7 +320,9 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   std::vector<c10::IValue> inputs;
   *restart = true;
   if (!GatherInputs(segment, segment.ir.graph, segment.input_sources, &inputs)) return false;
+  const uint64_t places = PlacesPassed();
   try {
+    AllocZone outside(false);
     std::shared_ptr<Executable> executable = segment.executable;
     if (executable->releases_gil()) {
       // The thread's own state goes with it: nothing of Python is touched until the lock is back.
@@ -335,6 +338,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     return true;
   } catch (...) {
     *restart = segment.restartable;
+    if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
     SetPythonErrorFromException();
     return false;
   }

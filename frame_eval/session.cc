@@ -7,6 +7,8 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/reify.h"
+#include "frame_eval/self_check.h"
+#include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -47,7 +49,28 @@ struct OwnCode {
   HookPause frames;
   AtenPause ops;
   SignalsHeld signals;
+  AllocZone allocations;
 };
+
+// A Python exception that was set inside of the recorder is a fault of ours (no memory, say), whatever was concluded
+// after it.
+void MustBeClean() {
+  if (PyErr_Occurred() != nullptr) throw std::runtime_error("an exception inside of the recorder");
+}
+
+// The end of a recording. What goes wrong inside of it leaves no segment.
+template <class F>
+std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
+  try {
+    std::shared_ptr<Segment> segment = finish();
+    MustBeClean();
+    return segment;
+  } catch (const std::exception& e) {
+    PyErr_Clear();
+    *why = Break{Reason::internal_error, e.what()};
+    return nullptr;
+  }
+}
 
 enum class Handler : uint8_t { kNone, kPush, kPop };
 
@@ -118,8 +141,11 @@ void Session::Enter(FrameState& f) {
   }
   try {
     recorder_->EnterInlined(f, *note);
+    MustBeClean();
   } catch (const Break& b) {
     End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
   }
 }
 
@@ -130,14 +156,20 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     ErrScope keep;
     if (recorder_->is_base(f)) {
       if (end == FrameEnd::kReturned) {
-        EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
         Position at = LineOf(*recorder_);
         Break why{Reason::internal_error, ""};
-        std::shared_ptr<Segment> segment = recorder_->FinishReturn(value, shadow, &why);
+        std::shared_ptr<Segment> segment = Finish([&] { return recorder_->FinishReturn(value, shadow, &why); }, &why);
+        if (segment != nullptr && SelfChecking()) {
+          const std::string fault = recorder_->MisfitOf(*segment);
+          if (!fault.empty()) {
+            Misbelief(fault);
+            segment = nullptr;
+          }
+        }
         ReleaseFrames();
         recorder_.reset();
         if (segment != nullptr)
-          Publish(std::move(segment), entry);
+          Publish(std::move(segment));
         else
           Abort(why, at, true);
       } else {
@@ -150,8 +182,11 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     } else {
       try {
         recorder_->LeaveInlined(f, *note, end, value, shadow);
+        MustBeClean();
       } catch (const Break& b) {
         End(b);
+      } catch (const std::exception& e) {
+        Internal(e.what());
       }
     }
   }
@@ -184,6 +219,13 @@ void Session::Internal(const char* what) {
   ReleaseFrames();
   recorder_.reset();
   Abort({Reason::internal_error, what}, at, true);
+}
+
+// Law Y4 of self_check.h.
+void Session::Misbelief(const std::string& fault) {
+  const std::string text = "frametap self-check: " + fault + " at " + ToString(LineOf(*recorder_));
+  error_type_ = Ref<>::New(PyExc_SystemError);
+  error_value_ = Ref<>::Steal(PyUnicode_FromString(text.c_str()));
 }
 
 bool Session::Compile(Segment& segment) {
@@ -225,7 +267,7 @@ bool Session::Compile(Segment& segment) {
   return false;
 }
 
-void Session::Publish(std::shared_ptr<Segment> segment, EntryPoint& entry) {
+void Session::Publish(std::shared_ptr<Segment> segment) {
   segment->entry_offset = entry_offset_;
   if (!Compile(*segment)) {
     Abort({Reason::backend_failed, ""}, segment->ir.exit.at, true);
@@ -251,7 +293,6 @@ void Session::Publish(std::shared_ptr<Segment> segment, EntryPoint& entry) {
 
 void Session::End(const Break& reason) {
   ErrScope keep;
-  EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
   Position at = LineOf(*recorder_);
   const ReasonRow& row = RowOf(reason.reason);
   ReleaseFrames();
@@ -276,9 +317,12 @@ void Session::End(const Break& reason) {
     return;
   }
   Break why{Reason::internal_error, ""};
-  std::shared_ptr<Segment> segment = row.is_break ? recorder_->FinishBreak(reason, &why) : nullptr;
+  std::shared_ptr<Segment> segment =
+      row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
   if (!row.is_break) why = reason;
   recorder_.reset();
+  // Only now: the end of the recorder may have run Python code that reset the store.
+  EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
   if (segment == nullptr) {
     entry.wait_offset = offset;
     Abort(why, at, true);
@@ -292,7 +336,23 @@ void Session::End(const Break& reason) {
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
     return;
   }
-  Publish(std::move(segment), entry);
+  Publish(std::move(segment));
+}
+
+// Where a recording may be looked at, and may end at any time.
+void Session::Inspect(FrameState& f) {
+  if (SelfChecking()) {
+    const std::string fault = recorder_->FaultIn(f);
+    if (!fault.empty()) {
+      Misbelief(fault);
+      return Internal("self-check");
+    }
+  }
+  try {
+    MayEndRecording(store_->options().fullgraph);
+  } catch (const Break& b) {
+    End(b);
+  }
 }
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
@@ -319,6 +379,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       }
       recorder_->StartInstruction();
     }
+    if (note.inlined) Inspect(f);
     return Go::kOn;
   }
   if (note.skip_one) {
@@ -340,6 +401,8 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
 }
 
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
+  if (Strikes(Fault::kDrop)) store_->Reset();
+  AllocZone zone;
   EntryPoint* entry = store_->Find(f.code, f.offset);
   if (entry != nullptr) {
     Roots roots;
@@ -350,7 +413,9 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     roots.function = reinterpret_cast<PyObject*>(f.function);
     for (size_t i = 0; i < entry->segments.size(); ++i) {
       std::shared_ptr<Segment> segment = entry->segments[i];
-      if (segment->guards->Check(roots) != Verdict::kHit || !DecisionsHold(*segment, nullptr)) continue;
+      const Verdict verdict = Fits(*segment, roots);
+      if (verdict == Verdict::kError) return Go::kRaise;
+      if (verdict != Verdict::kHit) continue;
       if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
       return Replay(f, note, *segment);
     }
@@ -391,12 +456,19 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   entry_offset_ = f.offset;
   if (world.modes_active) return;
   OwnCode own;
+  ErrScope keep;
   try {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
+    MustBeClean();
   } catch (const Break& b) {
     note.inlined = false;
     f.traced = false;
     Abort(b, PositionAt(f.code, f.offset), true);
+  } catch (const std::exception& e) {
+    recorder_.reset();
+    note.inlined = false;
+    f.traced = false;
+    Abort({Reason::internal_error, e.what()}, PositionAt(f.code, f.offset), true);
   }
 }
 
@@ -470,7 +542,9 @@ void Session::Before(FrameState& f, const Event& event) {
   const size_t effects = recorder_->effect_count();
   try {
     recorder_->Before(f, note, event);
+    MustBeClean();
     note.own_effect = recorder_->effect_count() != effects;
+    MayEndRecording(store_->options().fullgraph);
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
@@ -490,7 +564,10 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
       End(Break(*recorder_->aten().pending));
       return Shadow();
     }
-    return recorder_->After(f, note, event, result);
+    Shadow shadow = recorder_->After(f, note, event, result);
+    MustBeClean();
+    MayEndRecording(store_->options().fullgraph);
+    return shadow;
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {

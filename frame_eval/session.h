@@ -45,9 +45,11 @@ class Session : public FrameFilter, public Tracer {
   Go Replay(FrameState& f, FrameNote& note, Segment& segment);
   void Begin(FrameState& f, FrameNote& note);
   void End(const Break& reason);  // the recording ends with a break, or is given up
-  void Publish(std::shared_ptr<Segment> segment, EntryPoint& entry);
+  void Publish(std::shared_ptr<Segment> segment);
   void Abort(const Break& reason, Position at, bool deny);
   void Internal(const char* what);
+  void Inspect(FrameState& f);
+  void Misbelief(const std::string& fault);
   bool Compile(Segment& segment);
   void ReleaseFrames();
 

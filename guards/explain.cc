@@ -99,6 +99,12 @@ std::string SameObjectWant(const Predicate& predicate, const SourceTable& table)
   return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
 }
 
+Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id) {
+  Reached at;
+  MissReport unused;
+  return Explorer(guards, roots).Reach(id, &at, &unused) ? at : Reached();
+}
+
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
   MissReport report;
   if (DescribeStateMiss(guards.world, WorldState::Now(), &report)) return report;

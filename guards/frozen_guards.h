@@ -30,6 +30,7 @@ std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
 
 // explain.cc: follows every path anew.
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
+Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
 std::string SameObjectWant(const Predicate& predicate, const SourceTable& table);
 
 }  // namespace frametap

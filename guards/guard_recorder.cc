@@ -204,6 +204,21 @@ SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index,
 
 PyObject* GuardRecorder::seen(SourceId id) const { return impl_->object(id); }
 
+std::string GuardRecorder::FaultAt(SourceId id) const {
+  const Impl& r = *impl_;
+  if (id.raw() >= r.steps.size()) return "the source does not exist";
+  const Step& step = r.steps[id.raw()];
+  if (!step.parent.valid() || r.empty(id)) return "";
+  PyObject* parent = r.object(step.parent);
+  Reached at;
+  if (!Follow(step, parent, Roots{}, &at)) return absl::StrCat(table().Name(id), " cannot be followed");
+  if (r.is_number(id)) {
+    if (at.number == r.numbers[id.raw()]) return "";
+    return absl::StrCat(table().Name(id), " is ", at.number, ", was ", r.numbers[id.raw()]);
+  }
+  return at.object == r.object(id) ? "" : absl::StrCat(table().Name(id), " leads to another object");
+}
+
 const SourceTable& GuardRecorder::table() const {
   AppendTo(&impl_->table, impl_->steps);
   return impl_->table;

@@ -58,6 +58,8 @@ class GuardRecorder {
   // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
+  // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
+  std::string FaultAt(SourceId id) const;
   const SourceTable& table() const;
 
   // -- predicates --

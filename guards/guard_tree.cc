@@ -108,6 +108,7 @@ class Tree final : public GuardTree {
   PyObject* Object(SourceId id) const override { return At(id).object; }
   int64_t Number(SourceId id) const override { return At(id).number; }
   MissReport Explain(const Roots& roots) override;
+  std::string Recheck(const Roots& roots, Verdict verdict) override;
   size_t predicate_count() const override { return frozen_.predicates.size(); }
   uint64_t dict_reads() const override { return dict_reads_; }
   int Traverse(visitproc visit, void* arg) const override;
@@ -452,6 +453,25 @@ MissReport Tree::Explain(const Roots& roots) {
     report.source = "?";
     report.why = e.what();
     return report;
+  }
+}
+
+std::string Tree::Recheck(const Roots& roots, Verdict verdict) {
+  ErrScope keep;
+  try {
+    const MissReport miss = ExplainMiss(frozen_, roots);
+    const bool hit = miss.source.empty();
+    if (hit && verdict == Verdict::kMiss) return "a miss without a reason";
+    if (!hit && verdict == Verdict::kHit) return "a hit, but " + miss.source + ": " + miss.why;
+    if (verdict != Verdict::kHit) return "";
+    const auto same = [](const Reached& a, const Reached& b) { return a.object == b.object && a.number == b.number; };
+    for (const SourceId id : frozen_.wanted) {
+      if (!same(ReachAnew(frozen_, roots, id), At(id)))
+        return TableOf(frozen_.steps).Name(id) + " is not what is there";
+    }
+    return "";
+  } catch (const std::exception& e) {
+    return verdict == Verdict::kHit ? e.what() : "";
   }
 }
 

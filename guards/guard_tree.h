@@ -49,6 +49,9 @@ class GuardTree {
   virtual int64_t Number(SourceId id) const = 0;
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.
   virtual MissReport Explain(const Roots& roots) = 0;
+  // Self-check, right after Check gave `verdict`: evaluates everything without caches. "" if that comes to the same
+  // verdict and, for a hit, reaches the same objects; else what differs.
+  virtual std::string Recheck(const Roots& roots, Verdict verdict) = 0;
   virtual size_t predicate_count() const = 0;
   virtual uint64_t dict_reads() const { return 0; }  // how often a dict had to be read again; V3 keeps it from growing
   // Garbage collection: visits every object that the tree holds strongly.

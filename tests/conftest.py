@@ -1,11 +1,17 @@
-"""Puts tests/ itself on sys.path (pytest does so for a conftest's folder), so that tests share `fixtures` and `same`."""
+"""Puts tests/ itself on sys.path (pytest does so for a conftest's folder), so that tests share `fixtures` and `same`.
+
+Everything under test checks itself against the real frame and the real objects (frame_eval/self_check.h).
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+os.environ.setdefault("FRAMETAP_SELF_CHECK", "1")
 
 
 @pytest.fixture(autouse=True)

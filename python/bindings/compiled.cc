@@ -6,7 +6,9 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
+#include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
 #include "ir/text.h"
 #include "python/bindings/bindings.h"
@@ -332,6 +334,18 @@ void BindCompiled(py::module_& m) {
     }
     return out;
   });
+  // For tests.
+  ArmFromEnvironment();
+  m.def(
+      "stress",
+      [](const std::string& fault, uint64_t passed) {
+        const uint64_t before = PlacesPassed();
+        if (!Arm(fault)) throw py::value_error("not a fault: " + fault);
+        SetPlacesPassed(passed);
+        return before;
+      },
+      py::arg("fault"), py::arg("passed") = 0, "Arms a forced fault; gives how many of its places were passed before.");
+  m.def("self_check", &SetSelfChecking);
   m.def("roundtrip", [](const std::string& text) {
     absl::StatusOr<SegmentIr> segment = ParseSegment(text);
     if (!segment.ok()) throw py::value_error(std::string(segment.status().message()));

@@ -31,6 +31,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,20 @@ class Observation:
 
 
 class Run:
-    """One execution of a program. `capture` is frametap.compile, or what leaves a callable as it is."""
+    """One execution of a program. `capture` is frametap.compile, or what leaves a callable as it is.
 
-    def __init__(self, program: Program, capture: Callable[..., Any]) -> None:
-        self._program = program
+    `scope` is entered around each statement, and around nothing that the harness does itself.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        capture: Callable[..., Any],
+        scope: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        self.program = program
         self._capture = capture
+        self._scope = scope
         self._originals: dict[int, Any] = {}
         self.captured: list[Any] = []
         self._module = types.ModuleType("program")
@@ -160,15 +170,15 @@ class Run:
         return made
 
     def _execute_code(self) -> None:
-        tree = ast.parse(self._program.code)
-        ast.increment_lineno(tree, self._program.code_line - 1)
-        exec(compile(tree, self._program.file, "exec"), self._names)  # noqa: S102 - a test program
+        tree = ast.parse(self.program.code)
+        ast.increment_lineno(tree, self.program.code_line - 1)
+        exec(compile(tree, self.program.file, "exec"), self._names)  # noqa: S102 - a test program
         if not self.captured:
             self._names["f"] = self._decorate(self._names["f"])
 
     def statements(self) -> Iterable[ast.stmt]:
-        tree = ast.parse(self._program.calls)
-        ast.increment_lineno(tree, self._program.calls_line - 1)
+        tree = ast.parse(self.program.calls)
+        ast.increment_lineno(tree, self.program.calls_line - 1)
         return tree.body
 
     def execute(self, statement: ast.stmt, repeat: int = 0) -> Observation:
@@ -182,9 +192,9 @@ class Run:
 
         self._names["_call"] = _call
         if isinstance(statement, ast.Expr):
-            code = compile(_expression(statement), self._program.file, "eval")
+            code = compile(_expression(statement), self.program.file, "eval")
         else:
-            code = compile(ast.Module([statement], []), self._program.file, "exec")
+            code = compile(ast.Module([statement], []), self.program.file, "exec")
         printed = io.StringIO()
         result: Any = None
         error: BaseException | None = None
@@ -194,14 +204,16 @@ class Run:
         ):
             warnings.simplefilter("always")
             try:
-                result = eval(code, self._names)
+                with self._scope():
+                    result = eval(code, self._names)
             except Exception as e:  # noqa: BLE001 - the program's exception is a result
                 error = e
         del self._names["_call"]
         expected = self._expected_error(statement)
         raised = None if error is None else type(error).__name__
-        if raised != expected and self._capture is plain:
-            place = f"{self._program.file}:{statement.lineno}"
+        is_forced = self._scope is not contextlib.nullcontext
+        if raised != expected and self._capture is plain and not is_forced:
+            place = f"{self.program.file}:{statement.lineno}"
             raise ValueError(f"{place}: {ast.unparse(statement)}: expected {expected}: {error!r}")
         describer = Describer(self._resolve)
         if error is not None:
@@ -217,7 +229,7 @@ class Run:
         describer.lines += [
             f"warned {w.category.__name__} {normalized(str(w.message))}"
             for w in warned
-            if w.filename == self._program.file
+            if w.filename == self.program.file
         ]
         for name, value in self._names.items():
             if name not in self._fixed and name not in ("__builtins__", "__warningregistry__"):
@@ -232,7 +244,7 @@ class Run:
 
     def _expected_error(self, statement: ast.stmt) -> str | None:
         """What stands after `# raises` on the statement's line: a program that fails by mistake proves nothing."""
-        line = self._program.calls.splitlines()[statement.lineno - self._program.calls_line]
+        line = self.program.calls.splitlines()[statement.lineno - self.program.calls_line]
         return line.partition("# raises ")[2].strip() or None
 
     def _resolve(self, obj: Any) -> Any:
@@ -257,7 +269,7 @@ class Run:
         """function:line:column-end of each frame from the program's first one on, but for frametap's own Python files."""
         frames = []
         for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == self._program.file:
+            if frame.filename == self.program.file:
                 if frame.name != "<module>":
                     end = f"{frame.end_lineno}:{frame.end_colno}"
                     frames.append(f"{frame.name}:{frame.lineno}:{frame.colno}-{end}")
@@ -337,23 +349,38 @@ class Difference(AssertionError):
     """The two runs could be told apart."""
 
 
-def compare(
-    program: Program, capture: Callable[..., Any], repeats: int = REPEATS
-) -> tuple[Run, Run]:
-    """Runs a program both ways, and raises Difference at the first statement after which they differ."""
-    runs = {}
-    for label, how in (("plain", plain), ("captured", capture)):
-        run = Run(program, how)
-        for statement in run.statements():
-            for repeat in range(repeats if is_repeated(statement) else 1):
-                run.execute(statement, repeat)
-        runs[label] = run
-    want, got = runs["plain"].observations, runs["captured"].observations
+def perform(run: Run, repeats: int = REPEATS) -> Run:
+    """Executes all statements."""
+    for statement in run.statements():
+        for repeat in range(repeats if is_repeated(statement) else 1):
+            run.execute(statement, repeat)
+    return run
+
+
+def compare_runs(
+    plain_run: Run, captured_run: Run, ends: Callable[[Observation], bool] = lambda _: False
+) -> None:
+    """Raises Difference at the first statement after which two runs of a program differ.
+
+    `ends`: what the captured run may have seen instead, and after which nothing is to be compared.
+    """
+    want, got = plain_run.observations, captured_run.observations
     assert len(want) == len(got)
     for one, other in zip(want, got, strict=True):
         if one.lines != other.lines:
-            raise Difference(_difference(program, one, other))
-    return runs["plain"], runs["captured"]
+            if ends(other):
+                return
+            raise Difference(_difference(plain_run.program, one, other))
+
+
+def compare(
+    program: Program, capture: Callable[..., Any], repeats: int = REPEATS
+) -> tuple[Run, Run]:
+    """Runs a program both ways, and raises Difference if they differ."""
+    plain_run = perform(Run(program, plain), repeats)
+    captured_run = perform(Run(program, capture), repeats)
+    compare_runs(plain_run, captured_run)
+    return plain_run, captured_run
 
 
 def _difference(program: Program, want: Observation, got: Observation) -> str:

@@ -1,0 +1,195 @@
+#include "frame_eval/self_check.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/reify.h"
+#include "frame_eval/stress.h"
+#include "guards/kinds/value.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/scalar.h"
+
+namespace frametap {
+namespace {
+
+bool& Switch() {
+  static bool on = [] {
+    const char* text = std::getenv("FRAMETAP_SELF_CHECK");
+    if (text != nullptr) return std::strcmp(text, "0") != 0;
+#ifdef FRAMETAP_SELF_CHECK
+    return true;
+#else
+    return false;
+#endif
+  }();
+  return on;
+}
+
+// A number as Python and as the graph have it: equal bit by bit, so that a NaN is itself.
+bool SameNumber(PyObject* object, const c10::IValue& number) {
+  if (PyFloat_CheckExact(object) && number.isDouble()) {
+    const double a = PyFloat_AS_DOUBLE(object), b = number.toDouble();
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  }
+  int overflow = 0;
+  if (PyBool_Check(object) && number.isBool()) return number.toBool() == (object == Py_True);
+  return PyLong_CheckExact(object) && number.isInt() &&
+         PyLong_AsLongLongAndOverflow(object, &overflow) == number.toInt() && overflow == 0;
+}
+
+}  // namespace
+
+bool SelfChecking() { return Switch(); }
+void SetSelfChecking(bool on) { Switch() = on; }
+
+Verdict Fits(const Segment& segment, const Roots& roots) {
+  const Verdict verdict = segment.guards->Check(roots);
+  if (SelfChecking()) [[unlikely]] {
+    AllocZone outside(false);
+    const std::string fault = segment.guards->Recheck(roots, verdict);
+    if (!fault.empty()) {
+      PyErr_Format(PyExc_SystemError, "frametap self-check: guards of %s: %s", segment.ir.name.c_str(), fault.c_str());
+      return Verdict::kError;
+    }
+  }
+  if (verdict != Verdict::kHit || Strikes(Fault::kMiss)) return Verdict::kMiss;
+  // Ops of decisions run again here, beside those of the program: places could not be told any more.
+  if (segment.decisions != nullptr && Armed(Fault::kRaise)) return Verdict::kMiss;
+  return DecisionsHold(segment, nullptr) ? Verdict::kHit : Verdict::kMiss;
+}
+
+void Recorder::KeepEntry(const FrameState& f) {
+  entry_ = std::make_unique<EntryState>();
+  for (int i = 0; i < f.nlocalsplus + f.depth; ++i) entry_->objects.push_back(Ref<>::New(f.objects[i]));
+  entry_->nlocalsplus = f.nlocalsplus;
+  entry_->function = Ref<>::New(reinterpret_cast<PyObject*>(f.function));
+}
+
+std::string Recorder::FaultIn(const FrameState& f) {
+  AllocZone outside(false);
+  ErrScope keep;
+  // What is pending ends the recording before anybody can rely on it.
+  if (aten_.pending) return "";
+  for (int i = 0; i < f.nlocalsplus + f.depth; ++i) {
+    PyObject* object = f.objects[i];
+    if (object == nullptr) continue;
+    const bool is_local = i < f.nlocalsplus;
+    std::string fault = FaultOf(object, f.shadows[i]);
+    if (fault.empty() && PyCell_Check(object) && PyCell_GET(object) != nullptr) {
+      const Known* cell = Find(object);
+      if (cell != nullptr && !cell->items.empty()) fault = FaultOf(PyCell_GET(object), cell->items[0]);
+    }
+    if (fault.empty()) continue;
+    const std::string place =
+        is_local ? PyUnicode_AsUTF8(SlotName(f.code, i)) : "stack " + std::to_string(i - f.nlocalsplus);
+    return place + ": " + fault;
+  }
+  return "";
+}
+
+std::string Recorder::FaultOf(PyObject* object, Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kValue) return FaultOfNumber(object, ValueId(shadow.id));
+  if (shadow.kind == Shadow::Kind::kSource) return FaultOfSource(object, SourceId(shadow.id));
+  if (IsScalar(object)) return "";
+  if (IsTensor(object)) return FaultOfTensor(object);
+  const Known* known = Find(object);
+  if (known == nullptr) return "";
+  if (known->state == Known::State::kSource) return FaultOfSource(object, known->source);
+  if (!PyTuple_Check(object) || known->items.empty()) return "";
+  if (static_cast<Py_ssize_t>(known->items.size()) != PyTuple_GET_SIZE(object)) return "a tuple of another length";
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    const std::string fault = FaultOf(PyTuple_GET_ITEM(object, i), known->items[static_cast<size_t>(i)]);
+    if (!fault.empty()) return "[" + std::to_string(i) + "] " + fault;
+  }
+  return "";
+}
+
+std::string Recorder::FaultOfSource(PyObject* object, SourceId source) {
+  if (!source.valid() || source.raw() >= guards_.mark().sources) return "its source does not exist";
+  PyObject* seen = guards_.seen(source);
+  const bool same = seen == object || seen == nullptr || (IsScalar(object) && SameValue(seen, object));
+  if (!same) return guards_.table().Name(source) + " was another object";
+  // What the trace has changed is not at the entry's place any more.
+  if (!effects_.empty()) return "";
+  return guards_.FaultAt(source);
+}
+
+std::string Recorder::FaultOfTensor(PyObject* object) {
+  const at::Tensor& tensor = TensorOf(object);
+  AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+  if (known == nullptr) return "a tensor from nowhere";
+  if (known->source.valid()) {
+    PyObject* seen = known->source.raw() < guards_.mark().sources ? guards_.seen(known->source) : nullptr;
+    if (seen == nullptr || !IsTensor(seen) || !TensorOf(seen).is_same(tensor)) {
+      return "its source does not lead to it";
+    }
+  }
+  if (!known->value.valid()) return "";
+  if (known->value.raw() >= aten_.graph().values.size()) return "its graph value does not exist";
+  const Type& type = aten_.graph().value(known->value).type;
+  const Type real = Type::Of(tensor);
+  return type == real ? "" : "the graph has " + ToString(type) + ", the frame " + ToString(real);
+}
+
+std::string Recorder::FaultOfNumber(PyObject* object, ValueId value) {
+  if (!value.valid() || value.raw() >= aten_.graph().values.size()) return "its graph value does not exist";
+  const c10::IValue number = NumberAt(value);
+  return number.isNone() || SameNumber(object, number) ? "" : "the graph has another number, or one of another type";
+}
+
+// None where a number is not computed by scalar ops alone, or is too large for a graph.
+c10::IValue Recorder::NumberAt(ValueId value) {
+  if (auto it = numbers_.find(value.raw()); it != numbers_.end()) return it->second;
+  c10::IValue number;
+  const NodeId def = aten_.graph().value(value).def;
+  if (auto it = number_inputs_.find(value.raw()); it != number_inputs_.end()) {
+    PyObject* seen = guards_.seen(it->second);
+    if (seen != nullptr && PyFloat_Check(seen)) number = PyFloat_AS_DOUBLE(seen);
+    if (seen != nullptr && PyLong_Check(seen)) {
+      int overflow = 0;
+      const int64_t integer = PyLong_AsLongLongAndOverflow(seen, &overflow);
+      if (overflow == 0) number = integer;
+    }
+  } else if (def.valid() && aten_.graph().node(def).is_scalar()) {
+    const Node& node = aten_.graph().node(def);
+    c10::IValue operands[2];
+    bool known = node.args.size() <= 2;
+    for (size_t i = 0; known && i < node.args.size(); ++i) {
+      const Arg& arg = node.args[i];
+      operands[i] = arg.kind == Arg::Kind::kValue ? NumberAt(arg.value) : arg.constant;
+      known = operands[i].isScalar();
+    }
+    try {
+      if (known) number = Evaluate(node.scalar_op, operands[0], operands[1]);
+    } catch (const std::exception&) {  // no graph value either: replay restarts in Python
+    }
+  }
+  numbers_[value.raw()] = number;
+  return number;
+}
+
+std::string Recorder::MisfitOf(Segment& segment) {
+  AllocZone outside(false);
+  const bool changed_nothing = entry_ != nullptr && effects_.empty() && mutated_sources_.empty() &&
+                               base_cells_.empty() && !aten_.writes_inputs() &&
+                               AtenRecorder::StateNow() == entry_state_;
+  if (!changed_nothing) return "";
+  std::vector<PyObject*> objects;
+  for (const Ref<>& object : entry_->objects) objects.push_back(object.get());
+  Roots roots;
+  roots.localsplus = objects.data();
+  roots.nlocalsplus = entry_->nlocalsplus;
+  roots.stack = objects.data() + entry_->nlocalsplus;
+  roots.depth = static_cast<int>(objects.size()) - entry_->nlocalsplus;
+  roots.function = entry_->function.get();
+  const Verdict verdict = segment.guards->Check(roots);
+  const std::string fault = segment.guards->Recheck(roots, verdict);
+  if (!fault.empty()) return fault;
+  if (verdict == Verdict::kHit) return "";
+  const MissReport miss = segment.guards->Explain(roots);
+  return "the new segment does not fit its own call: " + miss.source + ": " + miss.why;
+}
+
+}  // namespace frametap

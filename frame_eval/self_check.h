@@ -1,0 +1,21 @@
+// Self-check: what the recorder and the guards believe, compared with the real thing.
+//   Y1  Before each instruction of a recording: the shadows of the frame fit the objects in it (Recorder::FaultIn).
+//   Y2  A segment that changed nothing fits the call that it was recorded from (Recorder::MisfitOf).
+//   Y3  Every verdict of the guards is reached a second time by the slow way, from the roots and without caches.
+//   Y4  What does not fit is a SystemError in the running program, and the recording is dropped.
+// On in builds with FRAMETAP_SELF_CHECK and where the environment says FRAMETAP_SELF_CHECK=1; 0 switches it off.
+#pragma once
+
+#include <string>
+
+#include "frame_eval/segment.h"
+
+namespace frametap {
+
+bool SelfChecking();
+void SetSelfChecking(bool on);
+
+// May the segment replay? kError: a Python exception is set (Y4).
+Verdict Fits(const Segment& segment, const Roots& roots);
+
+}  // namespace frametap
