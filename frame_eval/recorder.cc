@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/container/flat_hash_set.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/self_check.h"
@@ -302,25 +303,45 @@ void Recorder::ForceAll(const Event& e) {
   }
 }
 
+// Containers may hold each other, and themselves.
+struct Recorder::DeepWalk {
+  bool tensors_allowed;
+  int depth = 0;
+  absl::flat_hash_set<PyObject*> seen;
+};
+
 void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) {
+  DeepWalk walk{tensors_allowed, 0, {}};
+  ForceDeep(object, shadow, &walk);
+}
+
+void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
+  constexpr int kDeepest = 200;
   if (object == nullptr) return;
   Force(object, shadow);
   if (IsScalar(object)) return;
   if (IsTensor(object)) {
-    if (!tensors_allowed) throw Break{Reason::unknown_operation, "a tensor in plain Python code"};
+    if (!walk->tensors_allowed) throw Break{Reason::unknown_operation, "a tensor in plain Python code"};
     if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
     return;
   }
-  if (PyTuple_Check(object) || PyList_Check(object)) {
+  bool is_row = PyTuple_Check(object) || PyList_Check(object);
+  if (is_row || PyDict_Check(object)) {
+    if (!walk->seen.insert(object).second) return;
+    if (++walk->depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  }
+  if (is_row) {
     AdoptElements(object);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      ForceDeep(PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), tensors_allowed);
+      ForceDeep(PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), walk);
     }
+    --walk->depth;
   } else if (PyDict_Check(object)) {
     AdoptElements(object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), tensors_allowed);
+    while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), walk);
+    --walk->depth;
   } else {
     if (PyAnySet_Check(object)) AdoptElements(object);
     if (IsForeign(object)) {

@@ -154,6 +154,8 @@ class Recorder {
   void Touch(PyObject* object);                 // type or identity of an object known by a source
   void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
+  struct DeepWalk;
+  void ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk);
   void AdoptElements(PyObject* container);  // guard length or keys, make the elements known
   void Own(PyObject* container);            // before its first mutation
   void MarkMutated(PyObject* object);
