@@ -232,6 +232,8 @@ int Clear(PyObject* object) {
 }
 
 void Dealloc(PyObject* object) {
+  // The call's exception may be on its way, and what the segments held may run code.
+  ErrScope keep;
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);

@@ -389,3 +389,35 @@ def test_the_process_ends(end: str) -> None:
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(EAGER, reason="nothing of frametap is loaded")
+def test_what_a_compiled_function_held_is_freed_beside_the_exception() -> None:
+    """Freeing a code object may run Python code, which must not find the call's exception set."""
+    done = script(
+        """
+        import ctypes, gc, os, torch, weakref
+        released = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda extra: None)
+        request = ctypes.pythonapi._PyEval_RequestCodeExtraIndex
+        request.argtypes = [type(released)]
+        request(released)
+        frametap.compile(lambda x: x + 1)(torch.ones(2))
+
+        def f():
+            space = {}
+            exec("def made(): pass", globals(), space)
+            made = space["made"]
+            del space
+            ref = weakref.ref(made.__code__)
+            del made
+            gc.collect()
+            raise ValueError
+
+        try:
+            frametap.compile(f)()
+        except BaseException as error:
+            print(repr(error), flush=True)
+        os._exit(0)  # not with the callback still registered
+        """
+    )
+    assert (done.stdout, done.stderr) == ("ValueError()\n", "")
