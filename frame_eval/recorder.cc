@@ -344,7 +344,10 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     --walk->depth;
   } else {
     if (PyAnySet_Check(object)) AdoptElements(object);
-    if (IsForeign(object)) {
+    // No guard compares what is in a range.
+    Known* known = PyRange_Check(object) ? Find(object) : nullptr;
+    bool range = known != nullptr && known->state == Known::State::kSource && !known->pinned;
+    if (range || IsForeign(object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
     Touch(object);
@@ -902,7 +905,11 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       note.expect.items.assign(e.shadows, e.shadows + e.n);
       return;
     }
-    case Op::kListToTuple:
+    case Op::kListToTuple:  // also whatever stands behind `*` in a call
+      if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
+      if (PyList_CheckExact(e.in[0])) return AdoptElements(e.in[0]);
+      ForceDeep(e.in[0], e.shadows[0], true);
+      return;
     case Op::kMakeFunction:
       return;
     case Op::kBuildList:
