@@ -64,7 +64,7 @@ class AtenRecorder {
 
   Mark mark() const;
   void Rewind(const Mark& mark);
-  std::optional<Break> pending;  // set by the fallback; the owner ends the segment at the next event
+  std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
 

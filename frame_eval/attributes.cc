@@ -64,6 +64,9 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
     PyObject* value = PyDict_GetItemWithError(PyModule_GetDict(owner), name);
     if (value == nullptr) {
       PyErr_Clear();
+      if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(owner).valid()) {
+        return GenericLoad(note, owner, name);
+      }
       throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
     }
     SourceId source = SourceOf(owner);
@@ -330,7 +333,9 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   }
   PyObject* dict = InstanceDict(owner);
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(owner), name);
-  if (dict != nullptr && PyDict_GetItemWithError(dict, name) != nullptr) {
+  if (PyObject* value = dict ? PyDict_GetItemWithError(dict, name) : nullptr; value != nullptr) {
+    // On a tensor that the trace has made, the trace has put it there.
+    if (!known->source.valid() && IsScalar(value)) return;
     throw Break{Reason::tensor_attribute, text};
   }
   PyErr_Clear();
@@ -349,10 +354,32 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   throw Break{Reason::tensor_attribute, text};
 }
 
+// A plain attribute in the __dict__ of a tensor that the trace has made (a tag for others to read).
+void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  AtenRecorder::KnownTensor* known = IsExactTensor(owner) ? aten_.Find(TensorOf(owner)) : nullptr;
+  bool own = known != nullptr && known->value.valid() && !known->source.valid();
+  if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
+      TensorOf(owner).is_floating_point()) {
+    // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
+    // the program does then changes nothing more.
+    Force(value, shadow);
+    static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::requires_grad_", "");
+    torch::jit::Stack stack{TensorOf(owner), true};
+    // Without the keys that only hand the op on.
+    aten_.Record(op, TensorOf(owner).key_set() & c10::autograd_dispatch_keyset, &stack);
+    return;
+  }
+  if (!own || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
+    throw Break{Reason::tensor_attribute, Text(name)};
+  }
+  Force(value, shadow);
+  AddEffect(Effect::Kind::kSetAttr, owner, Text(name), {value}, {Shadow()});
+}
+
 void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   note.expect.kind = Expect::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
-  if (IsTensor(owner)) throw Break{Reason::tensor_attribute, Text(name)};
+  if (IsTensor(owner)) return StoreTensorAttribute(owner, name, value, shadow);
   if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
   PyObject* override_set = Override(type, "__setattr__", reinterpret_cast<void*>(PyObject_GenericSetAttr));
   if (override_set == nullptr) {

@@ -18,6 +18,45 @@ bool MakesPlainInstances(PyTypeObject* type) {
          PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
 
+// What the cache of a function under functools.lru_cache has for these arguments (the result, or a link to it); null:
+// nothing. The cache is one of the objects that it shows to the garbage collector; a key is the only argument if that
+// is an int or str, else a tuple of the arguments, with a mark (shown as well) before the keyword ones.
+PyObject* Cached(PyObject* function, const Call& call) {
+  struct Referents {
+    PyObject* own_dict;
+    PyObject* cache = nullptr;
+    PyObject* mark = nullptr;
+  } seen{nullptr};
+  PyObject** dict = _PyObject_GetDictPtr(function);
+  seen.own_dict = dict != nullptr ? *dict : nullptr;
+  auto visit = [](PyObject* object, void* arg) {
+    auto* found = static_cast<Referents*>(arg);
+    if (PyDict_CheckExact(object) && object != found->own_dict) found->cache = object;
+    if (Py_TYPE(object) == &PyBaseObject_Type) found->mark = object;
+    return 0;
+  };
+  Py_TYPE(function)->tp_traverse(function, visit, &seen);
+  if (seen.cache == nullptr || (seen.mark == nullptr && !call.names.empty())) return nullptr;
+  Ref<> key;
+  if (call.args.size() == 1 && call.names.empty() &&
+      (PyUnicode_CheckExact(call.args[0]) || PyLong_CheckExact(call.args[0]))) {
+    key = Ref<>::New(call.args[0]);
+  } else {
+    Ref<> parts = Ref<>::Steal(PyList_New(0));
+    bool ok = static_cast<bool>(parts);
+    for (size_t i = 0; i < call.positional(); ++i) ok = ok && PyList_Append(parts.get(), call.args[i]) == 0;
+    if (!call.names.empty()) ok = ok && PyList_Append(parts.get(), seen.mark) == 0;
+    for (size_t k = 0; k < call.names.size(); ++k) {
+      ok = ok && PyList_Append(parts.get(), call.names[k]) == 0 &&
+           PyList_Append(parts.get(), call.args[call.positional() + k]) == 0;
+    }
+    key = ok ? Ref<>::Steal(PyList_AsTuple(parts.get())) : Ref<>();
+  }
+  PyObject* found = key ? PyDict_GetItemWithError(seen.cache, key.get()) : nullptr;
+  if (found == nullptr) PyErr_Clear();
+  return found;
+}
+
 }  // namespace
 
 // Arguments of a C function that dispatches: tensors are known, everything else is fixed.
@@ -93,6 +132,53 @@ void Recorder::InvokePartial(Call& call) {
   Invoke(std::move(inner));
 }
 
+// A function under functools.lru_cache: a call that it has seen before is a look-up, and the result is the very object.
+// A new one runs the function behind the recorder's back.
+void Recorder::InvokeCached(Call& call) {
+  auto known_by_identity = [&](PyObject* object) {
+    AdoptPinned(object, CallableName(object));
+    if (Known* known = Find(object); known != nullptr && known->state == Known::State::kSource) {
+      guards_.Identity(known->source, Here());
+      known->pinned = true;
+      pinned_[known->source.raw()] = true;
+    }
+  };
+  known_by_identity(call.callable);
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    PyObject* arg = call.args[i];
+    Force(arg, call.shadows[i]);
+    if (IsScalar(arg)) continue;
+    // Hashed and compared by what it is.
+    Known* known = Find(arg);
+    bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
+    if (!plain || IsTensor(arg) || (known != nullptr && known->state != Known::State::kSource)) {
+      throw Break{Reason::unknown_callable, CallableName(call.callable)};
+    }
+    known_by_identity(arg);
+  }
+  PyObject* cached = Cached(call.callable, call);
+  if (cached == nullptr) throw Break{Reason::done_once, CallableName(call.callable)};
+  bool forgets = std::strcmp(Py_TYPE(cached)->tp_name, "functools._lru_list_elem") == 0;
+  if (cached == Py_None || forgets) {
+    // Called for what it does at a first call (a warning), which comes again if the cache is emptied; or a cache of
+    // limited size, where each call counts for what is dropped.
+    std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
+    Ref<> target = Ref<>::New(call.callable);
+    if (!call.names.empty()) {
+      Ref<> args = Ref<>::Steal(PyTuple_Pack(1, call.callable));
+      Ref<> keywords = Ref<>::Steal(PyDict_New());
+      for (size_t k = 0; k < call.names.size(); ++k) {
+        PyDict_SetItem(keywords.get(), call.names[k], call.args[call.positional() + k]);
+      }
+      target = Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(Objects().partial), args.get(), keywords.get()));
+      AddFresh(target.get());
+    }
+    AddEffect(Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
+  }
+  call.note.expect.kind = Expect::Kind::kPinned;
+  call.note.opaque_operation = true;
+}
+
 void Recorder::InvokeType(Call& call, PyTypeObject* type) {
   Touch(call.callable);
   if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
@@ -161,6 +247,7 @@ void Recorder::Invoke(Call call) {
     return Invoke(std::move(call));
   }
   if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
+  if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(call);
   if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
 
   const CallableRow* row = FindCallable(callable);

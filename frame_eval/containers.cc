@@ -287,6 +287,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     call.shadows.push_back(value_shadow);
     TorchCall(note, &call, "");
     note.expect.kind = Expect::Kind::kNothing;
+    if (IsScalar(value)) aten_.expect_constant = true;  // the binding makes a tensor of the number
     return;
   }
   note.expect.kind = Expect::Kind::kNothing;

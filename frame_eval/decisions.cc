@@ -19,6 +19,45 @@ namespace {
 constexpr size_t kMostNodes = 16;
 constexpr size_t kMostDecisions = 32;
 
+// Whether a result of the op may share memory with an argument: of another dtype only by an op made for that.
+bool MayShare(const Graph& graph, const Node& node, ValueId in) {
+  const Type& from = graph.value(in).type;
+  for (ValueId out : node.outputs) {
+    const Type& to = graph.value(out).type;
+    if (to.kind != Type::Kind::kTensor || from.kind != Type::Kind::kTensor || to.dtype == from.dtype) return true;
+  }
+  if (!node.op) return true;
+  const c10::OperatorName& name = node.op->operator_name();
+  for (const char* op : {"aten::view_as_real", "aten::view_as_complex", "aten::real", "aten::imag"}) {
+    if (name.name == op) return true;
+  }
+  return name.name == "aten::view" && name.overload_name == "dtype";
+}
+
+// Values in the memory that the trace has written, as far as can be told.
+std::vector<bool> Written(const Graph& graph) {
+  std::vector<bool> written(graph.values.size());
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    if (node.op && FactsOf(*node.op).writes_inputs) {
+      const auto& parameters = node.op->schema().arguments();
+      bool declared = false;
+      for (const c10::Argument& p : parameters) declared = declared || (p.alias_info() && p.alias_info()->isWrite());
+      for (size_t a = 0; a < node.args.size(); ++a) {
+        if (declared && !(parameters[a].alias_info() && parameters[a].alias_info()->isWrite())) continue;
+        ForEachUse({node.args[a]}, [&](ValueId use) { written[use.raw()] = true; });
+      }
+    }
+    bool shares = false;
+    for (ValueId out : node.outputs) shares = shares || written[out.raw()];
+    if (!shares) continue;
+    ForEachUse(node.args, [&](ValueId use) {
+      if (MayShare(graph, node, use)) written[use.raw()] = true;
+    });
+  }
+  return written;
+}
+
 }  // namespace
 
 // The values that `value` is computed from, itself included. False: not by the laws D1 and D3.
@@ -39,7 +78,9 @@ bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
       return false;
     }
     const Node& node = graph.node(def);
-    if (++nodes > kMostNodes || (node.op && !FactsOf(*node.op).pure())) return false;
+    // Ops of others may be Python code, which must not run between guards and replay.
+    bool known = !node.op || (FactsOf(*node.op).pure() && node.op->operator_name().name.rfind("aten::", 0) == 0);
+    if (++nodes > kMostNodes || !known) return false;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return true;
@@ -54,18 +95,10 @@ bool Recorder::Decide(PyObject* object) {
   std::optional<ValueId> value = aten_.ValueOf(tensor);
   std::vector<bool> cone;
   if (!value || !DecisionCone(*value, &cone)) return false;
-  // D2: what a writing op reads, or what that was made from, may share memory with what it writes.
-  const Graph& graph = aten_.graph();
-  std::vector<bool> near(graph.values.size());
-  for (size_t i = graph.nodes.size(); i-- > 0;) {
-    const Node& node = graph.nodes[i];
-    bool is_near = node.op && FactsOf(*node.op).writes_inputs;
-    for (ValueId out : node.outputs) is_near = is_near || near[out.raw()];
-    if (is_near) ForEachUse(node.args, [&](ValueId use) { near[use.raw()] = true; });
+  const std::vector<bool> written = Written(aten_.graph());
+  for (size_t i = 0; i < cone.size(); ++i) {
+    if (cone[i] && written[i]) return false;  // D2
   }
-  bool written = false;
-  for (size_t i = 0; i < cone.size(); ++i) written = written || (cone[i] && near[i]);
-  if (written) return false;
   AtenPause pause;
   decisions_.push_back({*value, tensor.is_nonzero()});
   aten_.decided = tensor.unsafeGetTensorImpl();

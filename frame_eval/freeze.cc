@@ -202,6 +202,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     for (PyObject* cell : base_cells_) {
       if (cell == object && ends_with_break_) throw Escapes(object);
     }
+    if (known.state == Known::State::kOpaque) throw Escapes(object);
     operand.kind = Operand::Kind::kCell;
     add(PyCell_GET(object), item_shadow(0));
     return operand;
@@ -384,6 +385,9 @@ void Recorder::DescribeState(SegmentIr* ir) {
     add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
   }
   if (nesting != 0) add("autocast_nesting", nesting);
+  if ((ends_with_break_ ? mark_.backends : WorldState::Now().backends) != entry_backends_) {
+    throw Break{Reason::escaping_object, "a switch of torch.backends"};
+  }
   if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 

@@ -31,6 +31,7 @@ bool LoadKnownObjects() {
   objects.tensor_base = type("torch._C", {"TensorBase"});
   objects.size = type("torch", {"Size"});
   objects.partial = type("functools", {"partial"});
+  objects.cached_function = type("functools", {"_lru_cache_wrapper"});
   objects.ordered_dict = type("collections", {"OrderedDict"});
   objects.weak_reference = type("weakref", {"ReferenceType"});
   objects.tuple_getter = type("collections", {"_tuplegetter"});

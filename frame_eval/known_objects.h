@@ -12,6 +12,7 @@ struct KnownObjects {
   PyTypeObject* tensor_base;       // torch._C.TensorBase
   PyTypeObject* size;              // torch.Size
   PyTypeObject* partial;           // functools.partial
+  PyTypeObject* cached_function;   // what functools.lru_cache makes
   PyTypeObject* ordered_dict;      // collections.OrderedDict
   PyTypeObject* weak_reference;    // weakref.ref
   PyTypeObject* method_wrapper;    // type of object().__str__

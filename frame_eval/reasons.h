@@ -8,9 +8,11 @@ namespace frametap {
 
 enum class Reason : uint8_t {
 #define BREAK(name, text, advice) name,
+#define ONCE(name, text, advice) name,
 #define ABORT(name, text, advice) name,
 #include "frame_eval/reasons.def"
 #undef BREAK
+#undef ONCE
 #undef ABORT
 };
 
@@ -19,6 +21,7 @@ struct ReasonRow {
   const char* text;
   const char* advice;
   bool is_break;
+  bool once;
 };
 
 const ReasonRow& RowOf(Reason reason);

@@ -25,7 +25,7 @@ bool IsIdentityKind(PyObject* object) {
 }  // namespace
 
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
-    : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()) {
+    : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
   entry_text_ =
@@ -527,6 +527,7 @@ void Recorder::StartInstruction() {
   mark_.autocast_nesting = autocast_nesting_;
   mark_.context_sets = context_sets_;
   mark_.decisions = decisions_.size();
+  mark_.backends = WorldState::Now().backends;
 }
 
 bool Recorder::expects_frame(FrameState& f) const {
@@ -780,6 +781,9 @@ void Recorder::RefuseForeign(const Event& e) {
   }
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
+      if (e.op == Op::kBeforeWith && std::strncmp(Py_TYPE(e.in[i])->tp_name, "_thread.", 8) == 0) {
+        throw Break{Reason::done_once, "a lock is taken"};
+      }
       throw Break{Reason::unknown_operation, std::string("an operator on ") + Py_TYPE(e.in[i])->tp_name};
     }
   }
@@ -1032,6 +1036,11 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
         }
         AddFresh(result).items.assign(1, shadow);
         base_cells_.push_back(result);
+      } else if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) {
+        // Of a function that existed before: what the cell holds is known, the cell itself is nobody's to make.
+        Shadow content;
+        if (PyCell_GET(result) != nullptr) LoadDeref(f, e, PyCell_GET(result), &content);
+        AddFresh(result, Known::State::kOpaque).items.assign(1, content);
       } else {
         throw Break{Reason::unknown_operation, "a closure is passed on"};
       }

@@ -206,6 +206,7 @@ class Recorder {
     int autocast_nesting = 0;
     int context_sets = 0;
     size_t decisions = 0;
+    uint16_t backends = 0;
   };
   struct Decided {
     ValueId value;
@@ -243,6 +244,7 @@ class Recorder {
   void InvokePython(Call& call, PyObject* function);
   void InvokeType(Call& call, PyTypeObject* type);
   void InvokePartial(Call& call);
+  void InvokeCached(Call& call);
   SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
   void RefuseForeign(const Event& e);
@@ -254,6 +256,7 @@ class Recorder {
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void BinaryNumbers(FrameNote& note, const Event& e);
   bool ScalarNode(FrameNote& note, const Event& e);
   void CompareValues(FrameNote& note, const Event& e);
@@ -284,6 +287,7 @@ class Recorder {
   GuardRecorder guards_;
   AtenRecorder aten_;
   EagerState entry_state_;
+  uint16_t entry_backends_;  // as WorldState
   absl::flat_hash_map<PyObject*, Known*> objects_;
   std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;

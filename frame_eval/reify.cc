@@ -287,6 +287,29 @@ bool GatherInputs(const Segment& segment, const Graph& graph, const std::vector<
 
 }  // namespace
 
+GuardLine DecisionLine(const Decisions& decisions, size_t i) {
+  const Graph& graph = decisions.graph;
+  GuardLine line;
+  ValueId value = graph.outputs[i];
+  if (NodeId def = graph.value(value).def; def.valid() && graph.node(def).where) {
+    line.why = graph.node(def).where->position;
+  }
+  while (graph.value(value).def.valid()) {
+    ValueId first;
+    ForEachUse(graph.node(graph.value(value).def).args, [&](ValueId use) {
+      if (!first.valid()) first = use;
+    });
+    if (!first.valid()) break;
+    value = first;
+  }
+  line.source = decisions.sources.empty() ? SourceId() : decisions.sources[0];
+  for (size_t k = 0; k < graph.inputs.size(); ++k) {
+    if (graph.inputs[k] == value) line.source = decisions.sources[k];
+  }
+  line.predicate = decisions.outcomes[i] ? "branch on its elements is True" : "branch on its elements is False";
+  return line;
+}
+
 bool DecisionsHold(const Segment& segment, MissReport* miss) {
   if (segment.decisions == nullptr) return true;
   const Decisions& decisions = segment.ir.decisions;
@@ -301,12 +324,12 @@ bool DecisionsHold(const Segment& segment, MissReport* miss) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].toTensor().is_nonzero() == decisions.outcomes[i]) continue;
       if (miss != nullptr) {
-        const NodeId def = decisions.graph.value(decisions.graph.outputs[i]).def;
-        miss->source = segment.ir.sources.Name(decisions.sources[0]);
-        miss->want = decisions.outcomes[i] ? "a branch taken" : "a branch not taken";
-        miss->got = decisions.outcomes[i] ? "not taken" : "taken";
-        miss->why = "the branch depends on its elements";
-        if (def.valid() && decisions.graph.node(def).where) miss->line = decisions.graph.node(def).where->position;
+        const GuardLine line = DecisionLine(decisions, i);
+        if (line.source.valid()) miss->source = segment.ir.sources.Name(line.source);
+        miss->want = line.predicate;
+        miss->got = decisions.outcomes[i] ? "False" : "True";
+        miss->why = "the elements of the tensor differ";
+        miss->line = line.why;
       }
       return false;
     }

@@ -48,6 +48,9 @@ class Reifier {
   std::vector<Made> effects_;
 };
 
+// Decision `i` as a guard shows it: on the first tensor that it reads.
+GuardLine DecisionLine(const Decisions& decisions, size_t i);
+
 // After a hit of the segment's guards: whether its branches on tensors go as they went (decisions.cc). A miss is told
 // in `miss`, which may be null.
 bool DecisionsHold(const Segment& segment, MissReport* miss);

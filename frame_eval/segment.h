@@ -40,6 +40,7 @@ struct Segment {
 struct EntryPoint {
   std::vector<std::shared_ptr<Segment>> segments;  // most recently hit first
   int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
+  bool put_off = false;  // a recording was thrown away because of what is done once
   int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
   bool limit_told = false;
 };

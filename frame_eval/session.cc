@@ -118,6 +118,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own, and the op is already in the graph.
   if (recorder_ != nullptr) return !AtenRecorder::InsideOp();
+  if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
   if (IsLibraryCode(code)) return false;
   EntryPoint* entry = store_->Find(code, StartOffset(code));
@@ -130,7 +131,7 @@ void Session::Enter(FrameState& f) {
   f.traced = false;
   f.observed = false;
   if (recorder_ == nullptr) {
-    f.observed = !f.is_generator;
+    f.observed = !f.is_generator && left_alone_ == nullptr;
     note->at_entry = f.observed;
     return;
   }
@@ -190,6 +191,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
       }
     }
   }
+  if (left_alone_ == &f) left_alone_ = nullptr;
   f.tracer_data = nullptr;
 }
 
@@ -297,6 +299,13 @@ void Session::End(const Break& reason) {
   const ReasonRow& row = RowOf(reason.reason);
   ReleaseFrames();
   int offset = recorder_->base_offset();
+  if (EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_); row.once && !entry.put_off) {
+    entry.put_off = true;
+    left_alone_ = &recorder_->base();
+    recorder_.reset();
+    Abort(reason, at, false);
+    return;
+  }
   if (store_->options().fullgraph && row.is_break) {
     std::string text = row.text;
     if (!reason.detail.empty()) text += " (" + reason.detail + ")";
@@ -397,7 +406,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   if (!note.at_entry || note.handlers > 0 || handler != Handler::kNone || f.offset < StartOffset(f.code))
     return Go::kOn;
   note.at_entry = false;
-  return EntryAt(f, note);
+  return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
 }
 
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {

@@ -57,7 +57,8 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
-  Ref<> error_type_, error_value_;  // raised at the next instruction, and by Run
+  const FrameState* left_alone_ = nullptr;  // until it is left nothing is recorded (a recording was put off)
+  Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
   Session* previous_ = nullptr;
 };
 

@@ -32,7 +32,7 @@ struct TensorRead {
 struct WorldState {
   bool grad_mode, inference_mode, autocast_cpu, deterministic;
   int8_t autocast_dtype, default_dtype;
-  uint8_t
+  uint16_t
       backends;  // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention
   bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
   static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway

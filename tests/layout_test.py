@@ -135,7 +135,7 @@ def l6_names(tree: Tree) -> list[str]:
 
 def l7_reasons(tree: Tree) -> list[str]:
     table = tree.get("frame_eval/reasons.def", "")
-    rows = re.findall(r"^(?:BREAK|ABORT)\((\w+),", table, re.MULTILINE)
+    rows = re.findall(r"^(?:BREAK|ONCE|ABORT)\((\w+),", table, re.MULTILINE)
     if not rows:
         return ["frame_eval/reasons.def has no rows"]
     sources = "\n".join(
@@ -187,7 +187,7 @@ def l10_links(tree: Tree) -> list[str]:
 
 def reasons_page(table: str) -> str:
     """docs/reasons.md, made from the rows of reasons.def."""
-    row = re.compile(r'^(BREAK|ABORT)\((\w+),\s*"([^"]*)",\s*"([^"]*)"\)', re.MULTILINE)
+    row = re.compile(r'^(BREAK|ONCE|ABORT)\((\w+),\s*"([^"]*)",\s*"([^"]*)"\)', re.MULTILINE)
     rows = row.findall(table)
     out = [
         "# Reasons",
@@ -200,6 +200,11 @@ def reasons_page(table: str) -> str:
             "BREAK",
             "Breaks",
             "A segment ends; Python runs the instruction, and a new segment may begin.",
+        ),
+        (
+            "ONCE",
+            "Breaks at a second time",
+            "The first time, the recording is dropped and Python goes on with the call; after that, a break.",
         ),
         ("ABORT", "Given up", "The recording is dropped; Python goes on with the call."),
     ):

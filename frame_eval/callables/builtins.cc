@@ -68,6 +68,15 @@ void SetAttr(Recorder& r, Call& call) {
   r.StoreAttribute(call.note, call.args[0], interned, call.args[2], call.shadows[2]);
 }
 
+void DelAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  PyObject* interned = Ref<>::New(call.args[1]).Release();
+  PyUnicode_InternInPlace(&interned);
+  Ref<> keep = Ref<>::Steal(interned);
+  r.DeleteAttribute(call.note, call.args[0], interned);
+}
+
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Recorder& r, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
@@ -257,6 +266,8 @@ void LoadBuiltins() {
   AddRows("builtins", "dict", Conduct::kPureObjects, {"__contains__"});
   AddRows("sys", "", Conduct::kPureObjects, {"getrecursionlimit", "getsizeof", "intern", "is_finalizing"});
   Special("builtins", "", "setattr", SetAttr);
+  Special("builtins", "", "delattr", DelAttr);
+  for (const char* name : {"__instancecheck__", "__subclasscheck__"}) Special("builtins", "type", name, ReadsType);
   Special("builtins", "", "bool", TruthValue);
   Special("builtins", "", "super", Super);
   Special("builtins", "", "next", Next);

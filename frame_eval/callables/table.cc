@@ -77,6 +77,7 @@ std::string CallableName(PyObject* callable) {
 bool LoadCallables() {
   LoadBuiltins();
   LoadContainers();
+  LoadCopy();
   LoadTorch();
   return PyErr_Occurred() == nullptr;
 }

@@ -41,6 +41,7 @@ void AddRow(PyObject* callable, CallableRow row);  // null is ignored (and its e
 void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names);
 void LoadBuiltins();
 void LoadContainers();
+void LoadCopy();
 void LoadTorch();
 
 }  // namespace frametap

@@ -80,6 +80,13 @@ void Rank(Recorder& r, Call& call) {
   }
 }
 
+// torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but
+// must be at the end what they were (Recorder::DescribeState).
+void SetFlags(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  call.note.opaque_operation = true;
+}
+
 // torch.tensor(data): one op that takes the finished constant.
 void MakeTensor(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -158,6 +165,7 @@ void LoadTorch() {
     special("torch._C", "", name, BasicFact);
   }
   special("torch", "", "tensor", MakeTensor);
+  special("torch.backends.cudnn", "", "set_flags", SetFlags);
   AddRows("torch", "", Conduct::kRefused,
           {"manual_seed", "from_numpy", "frombuffer", "as_tensor", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,

@@ -48,9 +48,10 @@ WorldState WorldState::Now() {
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
   const at::Context& context = at::globalContext();
-  state.backends = static_cast<uint8_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
-                                        context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
-                                        context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5);
+  state.backends = static_cast<uint16_t>(
+      context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
+      context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
+      context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
   state.modes_active =
       keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
       c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||

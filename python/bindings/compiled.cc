@@ -6,6 +6,7 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
@@ -227,9 +228,15 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("guard_rows",
                              [](const SegmentHandle& s) {
                                py::list out;
-                               for (const GuardLine& line : s.segment->ir.guards) {
+                               const SegmentIr& ir = s.segment->ir;
+                               std::vector<GuardLine> lines = ir.guards;
+                               for (size_t i = 0; i < ir.decisions.outcomes.size(); ++i) {
+                                 lines.push_back(DecisionLine(ir.decisions, i));
+                               }
+                               for (const GuardLine& line : lines) {
+                                 if (!line.source.valid()) continue;
                                  py::dict d;
-                                 d["source"] = s.segment->ir.sources.Name(line.source);
+                                 d["source"] = ir.sources.Name(line.source);
                                  d["path"] = SourcePath(line.source, *s.segment);
                                  d["predicate"] = line.predicate;
                                  d["position"] = PositionDict(line.why);
