@@ -4,6 +4,7 @@
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
 
@@ -22,7 +23,7 @@ bool OneOf(const char* name, std::initializer_list<const char*> names) {
 // The type's own __getattribute__, __setattr__ or __delattr__, or null if it comes down to object's. (Builtin types
 // repeat object's slot in their dict.)
 PyObject* Override(PyTypeObject* type, const char* slot, void* generic) {
-  Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(slot));
+  Ref<> name = Must(PyUnicode_InternFromString(slot));
   PyObject* found = _PyType_Lookup(type, name.get());
   if (found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
       reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == generic) {
@@ -96,7 +97,7 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   std::string result = wants_leaf || level > 0 ? full : full.substr(0, full.find('.'));
   SourceId modules = guards_.Pinned(PyImport_GetModuleDict(), "sys.modules");
   for (const std::string& name : {full, result}) {
-    Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(name.c_str()));
+    Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
     PyObject* module = PyDict_GetItemWithError(PyImport_GetModuleDict(), key.get());
     if (module == nullptr || !PyModule_Check(module)) throw Break{Reason::import_statement, full};
     SourceId id = guards_.Child(modules, Accessor::kKey, 0, key.get(), module);
@@ -121,7 +122,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   PyTypeObject* meta = Py_TYPE(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
     // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
-    static PyObject* getattribute = PyUnicode_InternFromString("__getattribute__");
+    static PyObject* getattribute = InternedName("__getattribute__");
     PyObject* found = _PyType_Lookup(meta, getattribute);
     bool plain =
         found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
@@ -259,7 +260,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return;  // a Python descriptor: runs as a frame
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
-  static PyObject* getattr_name = PyUnicode_InternFromString("__getattr__");
+  static PyObject* getattr_name = InternedName("__getattr__");
   PyObject* fallback = _PyType_Lookup(type, getattr_name);
   if (fallback == Objects().module_getattr && is_source) {
     ModuleAttribute(note, owner, name);
@@ -273,8 +274,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
 
 // nn.Module.__getattr__: parameters, then buffers, then submodules.
 bool Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
-  static PyObject* const kDicts[] = {PyUnicode_InternFromString("_parameters"), PyUnicode_InternFromString("_buffers"),
-                                     PyUnicode_InternFromString("_modules")};
+  static PyObject* const kDicts[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
   Known* known = Find(owner);
   PyObject* own = InstanceDict(owner);
   note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
@@ -400,7 +400,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
     note.opaque_operation = true;
     for (const char* which : {"_parameters", "_modules", "_buffers"}) {
       PyObject* dict = dict_of(which);
-      Ref<> dict_name = Ref<>::Steal(PyUnicode_InternFromString(which));
+      Ref<> dict_name = Must(PyUnicode_InternFromString(which));
       if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
       SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
       if (holds(dict)) {

@@ -5,12 +5,11 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
 namespace {
-
-PyObject* InternedName(const char* text) { return PyUnicode_InternFromString(text); }
 
 // A class whose instances are made by object.__new__ and Python's __init__, or that is an exception.
 bool MakesPlainInstances(PyTypeObject* type) {
@@ -241,7 +240,7 @@ void Recorder::Invoke(Call call) {
   if (IsCompiledFunction(callable)) {
     // Inside a recording it only passes the call on.
     Touch(callable);
-    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(callable, "__self__"));
+    Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
     if (self.get() != Py_None) throw Break{Reason::unknown_callable, "a compiled method or module"};
     call.callable = FunctionOf(callable);
     return Invoke(std::move(call));
@@ -264,7 +263,7 @@ void Recorder::Invoke(Call call) {
     throw Break{Reason::unknown_callable, CallableName(callable)};
   }
   if (Py_TYPE(callable) == Objects().method_wrapper) {
-    Ref<> self = Ref<>::Steal(PyObject_GetAttrString(callable, "__self__"));
+    Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
     call.args.insert(call.args.begin(), self.get());  // the wrapper keeps it
     call.shadows.insert(call.shadows.begin(), Shadow());
   }

@@ -10,6 +10,8 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
 
 namespace frametap {
 namespace {
@@ -119,6 +121,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
     if (segment->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
     if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
     Reifier reifier(*segment);
+    if (PyErr_Occurred() != nullptr) return Fast::kRaised;
     std::vector<c10::IValue> outputs;
     bool restart = false;
     if (!RunGraph(*segment, &outputs, &restart)) {
@@ -148,16 +151,15 @@ bool IsEmptyDict(PyObject* dict, PyObject* name) {
 
 // Law F2: the function that a call of the module comes down to. Borrowed.
 PyObject* ModuleTarget(PyObject* module) {
-  static PyObject* const kOwn[] = {
-      PyUnicode_InternFromString("_forward_hooks"), PyUnicode_InternFromString("_forward_pre_hooks"),
-      PyUnicode_InternFromString("_backward_hooks"), PyUnicode_InternFromString("_backward_pre_hooks")};
-  static PyObject* const kGlobal[] = {
-      PyUnicode_InternFromString("_global_forward_hooks"), PyUnicode_InternFromString("_global_forward_pre_hooks"),
-      PyUnicode_InternFromString("_global_backward_hooks"), PyUnicode_InternFromString("_global_backward_pre_hooks")};
-  static PyObject* call_name = PyUnicode_InternFromString("__call__");
-  static PyObject* forward_name = PyUnicode_InternFromString("forward");
-  static PyObject* compiled_name = PyUnicode_InternFromString("_compiled_call_impl");
-  static PyObject* impl_name = PyUnicode_InternFromString("_call_impl");
+  static PyObject* const kOwn[] = {InternedName("_forward_hooks"), InternedName("_forward_pre_hooks"),
+                                   InternedName("_backward_hooks"), InternedName("_backward_pre_hooks")};
+  static PyObject* const kGlobal[] = {InternedName("_global_forward_hooks"), InternedName("_global_forward_pre_hooks"),
+                                      InternedName("_global_backward_hooks"),
+                                      InternedName("_global_backward_pre_hooks")};
+  static PyObject* call_name = InternedName("__call__");
+  static PyObject* forward_name = InternedName("forward");
+  static PyObject* compiled_name = InternedName("_compiled_call_impl");
+  static PyObject* impl_name = InternedName("_call_impl");
   PyTypeObject* type = Py_TYPE(module);
   PyObject* call = _PyType_Lookup(type, call_name);
   if (call != Objects().module_call) return call;
@@ -178,7 +180,7 @@ PyObject* ModuleTarget(PyObject* module) {
   return forward != nullptr && PyFunction_Check(forward) ? forward : call;
 }
 
-PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self->self) : self->function;
@@ -209,6 +211,15 @@ PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, P
   }
   Session session(store);
   return session.Run(target, args, count, kwnames);
+}
+
+PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) noexcept {
+  try {
+    return Call(object, args, nargsf, kwnames);
+  } catch (...) {  // no memory before the program began
+    if (PyErr_Occurred() == nullptr) SetPythonErrorFromException();
+    return nullptr;
+  }
 }
 
 int Traverse(PyObject* object, visitproc visit, void* arg) {

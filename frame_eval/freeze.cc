@@ -9,6 +9,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -180,7 +181,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PySet_CheckExact(object)) {
     operand.kind = Operand::Kind::kSet;
-    Ref<> iterator = Ref<>::Steal(PyObject_GetIter(object));
+    Ref<> iterator = Must(PyObject_GetIter(object));
     while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
     return operand;
   }
@@ -235,7 +236,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     operand.text = "partial";
     operand.constant = AddConstant(reinterpret_cast<PyObject*>(Objects().partial));
     for (const char* part : {"func", "args", "keywords"}) {
-      Ref<> value = Ref<>::Steal(PyObject_GetAttrString(object, part));
+      Ref<> value = Must(PyObject_GetAttrString(object, part));
       described_.push_back(value);
       if (Find(value.get()) == nullptr) AdoptResult(value.get());
       add(value.get(), Shadow());
@@ -374,7 +375,7 @@ void Recorder::DescribeState(SegmentIr* ir) {
     Effect effect;
     effect.kind = Effect::Kind::kState;
     effect.name = name;
-    Ref<> number = Ref<>::Steal(PyLong_FromLong(value));
+    Ref<> number = Must(PyLong_FromLong(value));
     effect.value = ConstantOperand(number.get());
     ir->effects.push_back(std::move(effect));
   };

@@ -6,6 +6,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/self_check.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
 
@@ -235,7 +236,7 @@ Shadow Recorder::AdoptResult(PyObject* object) {
     }
   } else if (PyAnySet_Check(object)) {
     AddFresh(object);
-    Ref<> iterator = Ref<>::Steal(PyObject_GetIter(object));
+    Ref<> iterator = Must(PyObject_GetIter(object));
     while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) AdoptResult(item.get());
   } else if (PyMethod_Check(object)) {
     AddFresh(object);
@@ -968,7 +969,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       ForceAll(e);
       return;
     case Op::kBeforeWith: {
-      static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
+      static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
       if (enter != nullptr && !PyFunction_Check(enter)) {
         throw Break{Reason::unknown_callable, std::string(Py_TYPE(e.in[0])->tp_name) + ".__enter__"};

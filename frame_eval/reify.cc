@@ -66,6 +66,7 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
     }
     case NewKind::kPartial: {
       Ref<> args = Ref<>::Steal(PyTuple_New(PyTuple_GET_SIZE(items[1].get()) + 1));
+      if (!args) return args;
       PyTuple_SET_ITEM(args.get(), 0, Ref<>(items[0]).Release());
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items[1].get()); ++i) {
         PyTuple_SET_ITEM(args.get(), i + 1, Ref<>::New(PyTuple_GET_ITEM(items[1].get(), i)).Release());
@@ -75,6 +76,7 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
     case NewKind::kTuple: {
       if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
         Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));
+        if (!args) return args;
         object = Ref<>::Steal(PyTuple_Type.tp_new(type, args.get(), nullptr));
       } else {
         object = Ref<>::Steal(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items[0].get()));
@@ -158,6 +160,7 @@ Ref<> Reifier::Make(const Operand& operand) {
       break;
     case Operand::Kind::kSet:
       object = Ref<>::Steal(PySet_New(nullptr));
+      if (!object) return object;
       for (const Ref<>& item : items) {
         if (PySet_Add(object.get(), item.get()) < 0) return Ref<>();
       }
@@ -209,7 +212,7 @@ bool Reifier::Commit() {
       case Effect::Kind::kSetAttr:
       case Effect::Kind::kDelAttr: {
         Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(effect.name.c_str()));
-        status = PyObject_GenericSetAttr(target, name.get(), value);
+        status = name ? PyObject_GenericSetAttr(target, name.get(), value) : -1;
         break;
       }
       case Effect::Kind::kSetItem:

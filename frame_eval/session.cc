@@ -483,6 +483,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
 
 Tracer::Go Session::Replay(FrameState& f, FrameNote& note, Segment& segment) {
   Reifier reifier(segment);
+  if (PyErr_Occurred() != nullptr) return Go::kRaise;
   std::vector<c10::IValue> outputs;
   bool restart = false;
   if (!RunGraph(segment, &outputs, &restart)) {

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "frame_eval/aten_recorder.h"
+#include "guards/must.h"
 
 namespace frametap {
 
@@ -19,7 +20,7 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
   switch (kind) {
     case Effect::Kind::kSetAttr:
     case Effect::Kind::kDelAttr: {
-      Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(name.c_str()));
+      Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
       PyObject** dict = _PyObject_GetDictPtr(target);
       PyObject* value = dict && *dict ? PyDict_GetItemWithError(*dict, key.get()) : nullptr;
       step.old = value ? Ref<>::New(value) : Ref<>();

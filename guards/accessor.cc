@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/guard_tree.h"
 #include "guards/kinds/value.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -50,7 +51,7 @@ PyObject* KeyAt(PyObject* dict, int64_t index) {
   PyObject *key = nullptr, *value;
   if (PyODict_Check(dict) && PyDict_GET_SIZE(dict) > 1) {
     // Its order is that of a list of its own; the iterator is C code and the keys stay alive in the dict.
-    Ref<> it = Ref<>::Steal(PyODict_Type.tp_iter(dict));
+    Ref<> it = Must(PyODict_Type.tp_iter(dict));
     for (int64_t i = 0; it && i <= index; ++i) {
       key = PyIter_Next(it.get());
       Py_XDECREF(key);
@@ -254,8 +255,7 @@ bool IsReadable(DictOf which, PyObject* dict) {
 }
 
 PyObject* ModuleDictName(int home) {
-  static PyObject* const names[] = {PyUnicode_InternFromString("_parameters"), PyUnicode_InternFromString("_buffers"),
-                                    PyUnicode_InternFromString("_modules")};
+  static PyObject* const names[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
   return names[home];
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "guards/must.h"
 #include "guards/ref.h"
 
 static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11,
@@ -46,7 +47,7 @@ bool HasOnlyExactStrKeys(PyObject* dict) {
 
 uint32_t TypeVersion(PyTypeObject* type) {
   if ((type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) == 0) {
-    static PyObject* const name = PyUnicode_InternFromString("__init__");  // any name: a look-up assigns the version
+    static PyObject* const name = InternedName("__init__");  // any name: a look-up assigns the version
     _PyType_Lookup(type, name);
   }
   return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) != 0 ? type->tp_version_tag : 0;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/value.h"
+#include "guards/must.h"
 
 namespace frametap {
 
@@ -22,7 +23,7 @@ bool ForEachKey(PyObject* dict, F&& f) {
     }
     return true;
   }
-  Ref<> it = Ref<>::Steal(PyODict_Type.tp_iter(dict));  // C code; the keys stay alive in the dict
+  Ref<> it = Must(PyODict_Type.tp_iter(dict));  // C code; the keys stay alive in the dict
   while (it && (key = PyIter_Next(it.get())) != nullptr) {
     Py_DECREF(key);
     if (!f(key)) return false;
@@ -42,10 +43,10 @@ std::string KeysText(PyObject* keys) {
 
 Ref<> KeysOf(PyObject* dict) {
   ErrScope keep;
-  Ref<> list = Ref<>::Steal(PyList_New(0));
+  Ref<> list = Must(PyList_New(0));
   if (!list) return list;
   ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; });
-  return Ref<>::Steal(PyList_AsTuple(list.get()));
+  return Must(PyList_AsTuple(list.get()));
 }
 
 // The key itself, or an equal one that the program cannot tell from it by its type.

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/guard.h"
 #include "guards/kinds/value.h"
+#include "guards/must.h"
 
 namespace frametap {
 
@@ -31,7 +32,7 @@ class ValueGuard : public Guard {
 // `set {1, 2}`: the elements of a set of plain values, whatever their order. The set may change inside.
 class SetGuard : public Guard {
  public:
-  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Ref<>::Steal(PyFrozenSet_New(set))) {}
+  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Must(PyFrozenSet_New(set))) {}
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override {

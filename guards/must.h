@@ -1,0 +1,22 @@
+// Must, InternedName: results of the C-API without which there is no going on.
+//   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
+//       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
+//   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.
+#pragma once
+
+#include <Python.h>
+
+#include <new>
+
+#include "guards/ref.h"
+
+namespace frametap {
+
+inline Ref<> Must(PyObject* owned) {
+  if (owned == nullptr) throw std::bad_alloc();
+  return Ref<>::Steal(owned);
+}
+
+inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }
+
+}  // namespace frametap
