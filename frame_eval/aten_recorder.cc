@@ -219,6 +219,7 @@ bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs) {
 
 ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   if (!tensor.defined()) return graph_.NewValue(NextName(), Type(), node);
+  if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};
   ValueId id = graph_.NewValue(NextName(), Type::Of(tensor), node);
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto [it, is_new] = tensors_.try_emplace(

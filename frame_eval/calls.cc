@@ -75,6 +75,8 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
 }
 
 void Recorder::InvokePython(Call& call, PyObject* function) {
+  // A function that its class gave: the class's version says which, and not whether its code was assigned to.
+  if (Find(function) == nullptr) guards_.Pinned(function, CallableName(function));
   Touch(function);
   pending_.function = function;
   pending_.args.assign(call.args.begin(), call.args.end());
@@ -226,8 +228,20 @@ void Recorder::Invoke(Call call) {
   PyObject* callable = call.callable;
   call.note.expect.kind = Expect::Kind::kAny;
   if (PyMethod_Check(callable)) {
-    call.args.insert(call.args.begin(), PyMethod_GET_SELF(callable));
-    call.shadows.insert(call.shadows.begin(), Shadow());
+    PyObject* self = PyMethod_GET_SELF(callable);
+    Shadow shadow;
+    if (Known* known = Find(callable); known != nullptr && known->state == Known::State::kSource && !known->pinned) {
+      // `obj.method` makes a new one each time: what it binds is what counts.
+      const SourceId source = known->source;
+      PyObject* function = PyMethod_GET_FUNCTION(callable);
+      guards_.Type(source, Here());
+      shadow = FromSource(guards_.Child(source, Accessor::kSelf, 0, nullptr, self), self, false);
+      FromSource(guards_.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
+    } else {
+      Touch(callable);
+    }
+    call.args.insert(call.args.begin(), self);
+    call.shadows.insert(call.shadows.begin(), shadow);
     call.callable = PyMethod_GET_FUNCTION(callable);
     return Invoke(std::move(call));
   }
@@ -262,6 +276,8 @@ void Recorder::Invoke(Call call) {
     }
     throw Break{Reason::unknown_callable, CallableName(callable)};
   }
+  // A bound method of a builtin object that existed before: which method, and of which object.
+  Touch(callable);
   if (Py_TYPE(callable) == Objects().method_wrapper) {
     Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
     call.args.insert(call.args.begin(), self.get());  // the wrapper keeps it
@@ -270,12 +286,9 @@ void Recorder::Invoke(Call call) {
   if (PyCFunction_Check(callable)) {
     // A bound method of a builtin object: the object is an argument like any other.
     PyObject* self = PyCFunction_GET_SELF(callable);
-    bool is_module_function = self == nullptr || PyModule_Check(self) || PyType_Check(self);
-    if (!is_module_function) {
+    if (!IsModuleFunction(callable)) {
       call.args.insert(call.args.begin(), self);
       call.shadows.insert(call.shadows.begin(), Shadow());
-    } else {
-      Touch(callable);
     }
   }
   switch (row->conduct) {

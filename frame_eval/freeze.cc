@@ -337,9 +337,9 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
     effect.name = pending.name;
     effect.at = pending.at;
     PyObject* target = pending.target.get();
-    if (pending.kind == Effect::Kind::kSetCell || pending.kind == Effect::Kind::kSetGlobal) {
+    if (pending.kind == Effect::Kind::kSetGlobal) {
       effect.target = ConstantOperand(target);
-      effect.target.text = pending.kind == Effect::Kind::kSetCell ? "cell" : "globals";
+      effect.target.text = "globals";
     } else {
       effect.target = Describe(target, Shadow());
     }
@@ -594,6 +594,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   segment->constants = std::move(constants_);
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
   segment->code = Ref<>::New(reinterpret_cast<PyObject*>(f.code));
+  segment->globals = Ref<>::New(f.function->func_globals);
   return segment;
 }
 

@@ -18,9 +18,9 @@ namespace {
 bool IsIdentityKind(PyObject* object) {
   return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
          PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
-         Py_TYPE(object) == &PyWrapperDescr_Type || PyObject_TypeCheck(object, Objects().module) ||
-         Py_TYPE(object) == Objects().partial || PyLong_Check(object) || PyFloat_Check(object) ||
-         PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
+         Py_TYPE(object) == &PyWrapperDescr_Type || Py_TYPE(object) == Objects().method_wrapper ||
+         PyObject_TypeCheck(object, Objects().module) || Py_TYPE(object) == Objects().partial || PyLong_Check(object) ||
+         PyFloat_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
 }
 
 }  // namespace
@@ -175,6 +175,7 @@ void Recorder::RegisterTensor(PyObject* object, SourceId id) {
   AtenRecorder::KnownTensor* known = aten_.Find(tensor);
   if (known == nullptr) {
     if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
+    if (tensor.is_nested()) throw Break{Reason::nested_tensor, ""};
     aten_.AddSource(tensor, id);
     guards_.Tensor(id, TensorRead(), Here());
   } else if (known->source.valid() && known->source != id) {
@@ -713,11 +714,10 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
 
 void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out) {
   PyObject* cell = f.objects[e.arg];
-  if (Known* known = Find(cell)) {
-    if (!known->items.empty() || known->state == Known::State::kFresh) {
-      *out = known->items.empty() ? Shadow() : known->items[0];
-      return;
-    }
+  Known* known = Find(cell);
+  if (known != nullptr && (!known->items.empty() || known->state == Known::State::kFresh)) {
+    *out = known->items.empty() ? Shadow() : known->items[0];
+    return;
   }
   bool is_free = KindOfSlot(f.code, e.arg) == SlotKind::kFree;
   if (is_base(f)) {
@@ -726,13 +726,25 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
     return;
   }
   if (!is_free) throw Break{Reason::unknown_operation, "a cell"};
-  int free_index = 0;
-  for (int i = 0; i < e.arg; ++i) free_index += KindOfSlot(f.code, i) == SlotKind::kFree;
+  // The function whose closure the cell was met in: this one may be the trace's own.
+  const SourceId cell_source = known != nullptr ? known->source : CellSource(f, e.arg);
+  const Source& step = guards_.table()[cell_source];
+  const SourceId function = guards_.table()[step.parent].parent;
+  *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, true);
+}
+
+// The cell itself of a free variable: it belongs to the function, and others share it.
+SourceId Recorder::CellSource(FrameState& f, int slot) {
+  static PyObject* closure_name = PyUnicode_InternFromString("__closure__");
   PyObject* function = reinterpret_cast<PyObject*>(f.function);
-  SourceId source = SourceOf(function);
+  SourceId source = is_base(f) ? guards_.Function(function) : SourceOf(function);
   // Without a source it was reached through a class or a constant.
   if (!source.valid()) source = guards_.Pinned(function, PyUnicode_AsUTF8(f.function->func_name));
-  *out = FromSource(guards_.Child(source, Accessor::kClosure, free_index, nullptr, result), result, true);
+  int free_index = 0;
+  for (int i = 0; i < slot; ++i) free_index += KindOfSlot(f.code, i) == SlotKind::kFree;
+  PyObject* closure = f.function->func_closure;
+  const SourceId cells = guards_.Child(source, Accessor::kAttr, 0, closure_name, closure);
+  return guards_.Child(cells, Accessor::kItem, free_index, nullptr, PyTuple_GET_ITEM(closure, free_index));
 }
 
 void Recorder::StoreDeref(FrameState& f, const Event& e) {
@@ -749,10 +761,9 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
     base_cells_.push_back(cell);
     return;
   }
+  FromSource(CellSource(f, e.arg), cell, !is_base(f));
   AddEffect(Effect::Kind::kSetCell, cell, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), {e.in[0]}, {e.shadows[0]});
-  Known& own = known != nullptr ? *known : AddFresh(cell, Known::State::kFresh);
-  own.state = Known::State::kFresh;
-  own.items.assign(1, e.shadows[0]);
+  Find(cell)->items.assign(1, e.shadows[0]);
 }
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
@@ -1028,6 +1039,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     }
     case Op::kLoadClosure:
       if (Find(result) != nullptr) return Shadow();
+      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) return FromSource(CellSource(f, e.arg), result, !is_base(f));
       if (is_base(f)) {
         // A closure over the entry frame's variable: what it holds is known from the entry on.
         PyObject* content = PyCell_GET(result);

@@ -252,6 +252,7 @@ class Recorder {
   void Import(FrameState& f, FrameNote& note, const Event& e);
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);
+  SourceId CellSource(FrameState& f, int slot);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);

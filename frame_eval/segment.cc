@@ -32,6 +32,7 @@ void Store::Reset() {
   order_.clear();
   names_.clear();
   log_.clear();
+  told_.clear();
   recordings = hits = misses = 0;
   recording_seconds = 0;
 }
@@ -54,6 +55,7 @@ int Store::Traverse(visitproc visit, void* arg) const {
     // A segment that is being replayed is held there too and must not be taken for garbage.
     if (segment.use_count() > 2) continue;
     for (const Ref<>& constant : segment->constants) Py_VISIT(constant.get());
+    Py_VISIT(segment->globals.get());
     if (int stop = segment->guards->Traverse(visit, arg)) return stop;
   }
   return 0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "backends/backend.h"
 #include "frame_eval/reasons.h"
 #include "guards/guard_tree.h"
@@ -33,7 +34,8 @@ struct Segment {
   std::vector<at::Tensor> weights;        // beside ir.graph.inputs: defined where the input is a parameter or buffer
   bool restartable = true;                // no op writes to a tensor that existed before, none uses random numbers
   uint64_t hits = 0;
-  Ref<> code;  // the entry frame's code object
+  Ref<> code;     // the entry frame's code object
+  Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
 };
 
@@ -86,6 +88,7 @@ class Store {
   const Options& options() const { return options_; }
   std::deque<LogEntry>& log() { return log_; }
   std::string NextName(const std::string& function);
+  bool FirstTold(const std::string& what) { return told_.insert(what).second; }
 
   uint64_t recordings = 0;
   uint64_t hits = 0;
@@ -102,6 +105,7 @@ class Store {
   std::vector<std::shared_ptr<Segment>> order_;
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
+  absl::flat_hash_set<std::string> told_;
 };
 
 }  // namespace frametap

@@ -45,6 +45,7 @@ bool SelfChecking() { return Switch(); }
 void SetSelfChecking(bool on) { Switch() = on; }
 
 Verdict Fits(const Segment& segment, const Roots& roots) {
+  if (reinterpret_cast<PyFunctionObject*>(roots.function)->func_globals != segment.globals.get()) return Verdict::kMiss;
   const Verdict verdict = segment.guards->Check(roots);
   if (SelfChecking()) [[unlikely]] {
     AllocZone outside(false);

@@ -9,6 +9,7 @@
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
+#include "guards/kinds/world.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -20,28 +21,38 @@ FrameNote& NoteOf(FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data
 
 Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
 
-// Code of the standard library and of torch's own compilers has no tensors worth a graph: CPython runs it. (The rest of
-// torch and other installed packages have.)
+// The folder of an imported module's file, with a slash at its end; "" if there is none.
+std::string FolderOf(const char* module) {
+  Ref<> object = Ref<>::Steal(PyImport_ImportModule(module));
+  Ref<> path = object ? Ref<>::Steal(PyObject_GetAttrString(object.get(), "__file__")) : Ref<>();
+  const char* text = path && PyUnicode_Check(path.get()) ? PyUnicode_AsUTF8(path.get()) : nullptr;
+  PyErr_Clear();
+  return text == nullptr ? "" : std::string(text, std::strrchr(text, '/') + 1 - text);
+}
+
+// What follows `folder` in `file`; null if the file is elsewhere.
+const char* Within(const std::string& folder, const char* file) {
+  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 ? file + folder.size() : nullptr;
+}
+
+// Code that has no tensor ops worth a graph of its own: CPython runs it, unless a recording passes through. That is the
+// standard library, and torch but for its layers, optimizers and distributions: autograd, hooks, printing and its own
+// compilers are made of what ends a segment.
 bool IsLibraryCode(PyCodeObject* code) {
+  static const std::string library = FolderOf("os"), torch = FolderOf("torch");
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) {
     PyErr_Clear();
     return true;
   }
   if (std::strncmp(file, "<frozen", 7) == 0) return true;
-  static const std::string library = [] {
-    Ref<> os = Ref<>::Steal(PyImport_ImportModule("os"));
-    Ref<> path = os ? Ref<>::Steal(PyObject_GetAttrString(os.get(), "__file__")) : Ref<>();
-    std::string text = path ? PyUnicode_AsUTF8(path.get()) : "";
-    PyErr_Clear();
-    return text.substr(0, text.rfind('/') + 1);
-  }();
-  for (const char* compiler :
-       {"/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/torch/_subclasses/", "/torch/fx/"}) {
-    if (std::strstr(file, compiler) != nullptr) return true;
+  if (const char* part = Within(torch, file)) {
+    for (const char* layers : {"nn/", "optim/", "distributions/", "functional.py"}) {
+      if (std::strncmp(part, layers, std::strlen(layers)) == 0) return false;
+    }
+    return true;
   }
-  return !library.empty() && std::strncmp(file, library.c_str(), library.size()) == 0 &&
-         std::strstr(file, "site-packages") == nullptr;
+  return Within(library, file) != nullptr && std::strstr(file, "site-packages") == nullptr;
 }
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
@@ -200,7 +211,7 @@ void Session::ReleaseFrames() {
   for (FrameState* f : recorder_->frames()) {
     FrameNote& note = NoteOf(*f);
     note.inlined = false;
-    note.at_entry = !f->is_generator;
+    note.at_entry = !f->is_generator && !IsLibraryCode(f->code);
     f->traced = false;
     f->observed = true;
   }
@@ -463,7 +474,12 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   WorldState world = WorldState::Now();
   entry_code_ = f.code;
   entry_offset_ = f.offset;
-  if (world.modes_active) return;
+  if (world.modes_active) {
+    // Every frame that runs meanwhile would say the same.
+    std::string active = ActiveModes();
+    if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
+    return;
+  }
   OwnCode own;
   ErrScope keep;
   try {

@@ -48,7 +48,7 @@ enum class Op : uint8_t {
   kStoreDeref,    // arg: localsplus index                             in: value
   kDeleteDeref,   // arg: localsplus index
   kMakeCell,      // arg: localsplus index; result is the new cell; After only (the shadow given is put beside the cell)
-  kCall,          // kwnames; in: callable args… (a bound method's self is in[1])
+  kCall,          // kwnames; in: callable args… (after kLoadMethod: function self args…)
   kCallEx,        //                                                   in: callable args-tuple [kwargs-dict]
   kGetIter,       //                                                   in: x
   kForIter,       // After with null: exhausted                        in: iterator

@@ -59,6 +59,13 @@ const CallableRow* FindCallable(PyObject* callable) {
   return it == Rows().end() ? nullptr : &it->second;
 }
 
+bool IsModuleFunction(PyObject* builtin) {
+  PyObject* self = PyCFunction_GET_SELF(builtin);
+  if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return true;
+  // pybind11 binds its functions to a record of its own.
+  return std::strncmp(Py_TYPE(self)->tp_name, "pybind11_detail_function_record", 31) == 0;
+}
+
 std::string CallableName(PyObject* callable) {
   ErrScope keep;
   auto text = [&](const char* attribute) -> std::string {
@@ -67,7 +74,7 @@ std::string CallableName(PyObject* callable) {
     PyErr_Clear();
     return chars ? chars : "";
   };
-  std::string name = text("__qualname__");
+  std::string name = PyCFunction_Check(callable) && IsModuleFunction(callable) ? "" : text("__qualname__");
   if (name.empty()) name = text("__name__");
   if (name.empty()) return std::string("an object of type ") + Py_TYPE(callable)->tp_name;
   std::string module = text("__module__");

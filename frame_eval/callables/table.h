@@ -34,6 +34,7 @@ struct CallableRow {
 
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown
 std::string CallableName(PyObject* callable);         // "numpy.asarray", for reasons
+bool IsModuleFunction(PyObject* builtin);             // a C function that is not bound to an object of the program's
 bool LoadCallables();                                 // once, at import; false with a Python exception set
 
 // For the tables.

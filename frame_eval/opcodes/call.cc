@@ -33,20 +33,10 @@ void ExplainKeywords(PyObject* callable, PyObject* mapping) {
   }
 }
 
-// A bound method is taken apart, so that its function gets a frame of its own right away and the tracer sees `self`.
+// A bound method stays whole on the stack: a segment that ends here must find it there as its source gives it.
 OPCODE(Call, "method|null self|callable args… -- result") {
   PyObject** in = m.top - arg - 2;
-  if (in[0] == nullptr) {
-    if (Py_IS_TYPE(in[1], &PyMethod_Type)) {
-      PyObject* bound = in[1];
-      in[0] = Py_NewRef(PyMethod_GET_FUNCTION(bound));
-      in[1] = Py_NewRef(PyMethod_GET_SELF(bound));
-      *m.ShadowOf(in) = *m.ShadowOf(in + 1) = Shadow{};
-      Py_DECREF(bound);
-    } else {
-      ++in;
-    }
-  }
+  if (in[0] == nullptr) ++in;
   PyObject* kwnames = m.kwnames;
   m.kwnames = nullptr;
   Py_ssize_t n = m.top - in;

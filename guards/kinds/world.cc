@@ -20,24 +20,37 @@ namespace frametap {
 
 namespace {
 
-// Included by the functions that make the state active: functorch's levels, torch.jit.trace, functionalization.
-constexpr c10::DispatchKeySet kForeignLayers({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                              c10::DispatchKey::Tracer, c10::DispatchKey::Functionalize});
-
 std::string OnOff(const char* name, bool on) { return absl::StrCat(name, on ? "(on)" : "(off)"); }
 
 std::string Named(const char* name, int8_t dtype) {
   return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
 }
 
+// In words; empty where nothing stands between a call and its op.
+absl::string_view ModesNow() {
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a torch function mode, or a default device";
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode";
+  if (keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a transform of torch.func";
+  if (keys.included_.has(c10::DispatchKey::Tracer)) return "torch.jit.trace";
+  if (keys.included_.has(c10::DispatchKey::Functionalize)) return "functionalization";
+  const c10::DispatchKeySet autocast_on = c10::autocast_dispatch_keyset - keys.excluded_;
+  if (!(autocast_on - c10::DispatchKeySet(c10::DispatchKey::AutocastCPU)).empty()) return "autocast of another device";
+  if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED) {
+    return "torch functions of subclasses are switched off";
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string ActiveModes() { return std::string(ModesNow()); }
 
 WorldState WorldState::Now() {
   const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   // A device's autocast is on where its key is not excluded; other devices' autocast is not modelled.
   const c10::DispatchKeySet autocast_on = c10::autocast_dispatch_keyset - keys.excluded_;
-  const c10::DispatchKeySet cpu_autocast(c10::DispatchKey::AutocastCPU);
 
   WorldState state{};
   state.grad_mode = autograd.get_grad_mode();
@@ -52,10 +65,7 @@ WorldState WorldState::Now() {
       context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
       context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
       context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
-  state.modes_active =
-      keys.included_.has_any(kForeignLayers) || !(autocast_on - cpu_autocast).empty() ||
-      c10::impl::TorchDispatchModeTLS::any_modes_set() || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-      at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED;
+  state.modes_active = !ModesNow().empty();
   return state;
 }
 

@@ -10,6 +10,7 @@
 namespace frametap {
 
 std::vector<std::string> StateWords(const WorldState& state);  // "grad_mode(on)", "autocast(off)"; others if unusual
+std::string ActiveModes();                                     // what makes `modes_active` true on this thread
 bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report);  // false if they are equal
 
 }  // namespace frametap

@@ -315,6 +315,19 @@ def test_explain() -> None:
 
 
 @needs_capture
+def test_what_intercepts_torch_is_told() -> None:
+    f = frametap.compile(scaled)
+    for _ in range(2):
+        torch.func.vmap(f)(torch.ones(2, 2))
+        with torch.device("cpu"):
+            f(torch.ones(2))
+    report = frametap.explain(f)
+    assert [(a.reason, a.given_up) for a in report.aborts] == [("modes_active", True)] * 2
+    assert "torch.func" in str(report)
+    assert "default device" in str(report)
+
+
+@needs_capture
 def test_a_miss_is_told_in_words() -> None:
     f = frametap.compile(scaled)
     f(torch.ones(2))

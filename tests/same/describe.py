@@ -161,7 +161,7 @@ class Describer:
 
     def _tensor(self, head: str, path: str, t: Tensor) -> None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            plain = t.detach().as_subclass(Tensor)
+            plain = t.detach() if type(t) is Tensor else t.detach().as_subclass(Tensor)
             flags = [
                 type(t).__qualname__,
                 f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}",
@@ -171,6 +171,8 @@ class Describer:
                 storage = self._storage(plain)
                 flags.append(f"storage {storage}+{t.storage_offset()}")
                 flags.append(_digest(_bytes(plain)))
+            elif t.is_sparse or t.layout == torch.sparse_csr:
+                flags.append(_digest(_bytes(plain.to_dense())))
             flags += [name for name in ("requires_grad", "is_leaf") if getattr(t, name)]
             if t.grad_fn is not None:
                 flags.append(f"grad_fn {type(t.grad_fn).__name__}")
