@@ -20,11 +20,21 @@ bool OneOf(const char* name, std::initializer_list<const char*> names) {
   return false;
 }
 
+struct SlotNames {
+  PyObject* get = Must(PyUnicode_InternFromString("__getattribute__")).Release();
+  PyObject* set = Must(PyUnicode_InternFromString("__setattr__")).Release();
+  PyObject* del = Must(PyUnicode_InternFromString("__delattr__")).Release();
+};
+
+const SlotNames& Slots() {
+  static const SlotNames names;
+  return names;
+}
+
 // The type's own __getattribute__, __setattr__ or __delattr__, or null if it comes down to object's. (Builtin types
 // repeat object's slot in their dict.)
-PyObject* Override(PyTypeObject* type, const char* slot, void* generic) {
-  Ref<> name = Must(PyUnicode_InternFromString(slot));
-  PyObject* found = _PyType_Lookup(type, name.get());
+PyObject* Override(PyTypeObject* type, PyObject* slot, void* generic) {
+  PyObject* found = _PyType_Lookup(type, slot);
   if (found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
       reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == generic) {
     return nullptr;
@@ -143,7 +153,7 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
   PyTypeObject* type = Py_TYPE(owner);
   note.expect.kind = Expect::Kind::kAny;
   Touch(owner);
-  if (PyObject* override_get = Override(type, "__getattribute__", reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
+  if (PyObject* override_get = Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type) {
       // The look-up follows the MRO of the instance's class.
@@ -159,7 +169,7 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
     }
     if (PyMethod_Check(owner)) return;
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
-    static PyObject* module_get = Override(&PyModule_Type, "__getattribute__", nullptr);
+    static PyObject* module_get = Override(&PyModule_Type, Slots().get, nullptr);
     if (override_get == module_get) return GenericLoad(note, owner, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
@@ -381,7 +391,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
   PyTypeObject* type = Py_TYPE(owner);
   if (IsTensor(owner)) return StoreTensorAttribute(owner, name, value, shadow);
   if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-  PyObject* override_set = Override(type, "__setattr__", reinterpret_cast<void*>(PyObject_GenericSetAttr));
+  PyObject* override_set = Override(type, Slots().set, reinterpret_cast<void*>(PyObject_GenericSetAttr));
   if (override_set == nullptr) {
     GenericStore(owner, name, value, shadow);
     return;
@@ -453,7 +463,7 @@ void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   note.expect.kind = Expect::Kind::kNothing;
   Known* known = Find(owner);
   if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner) ||
-      Override(Py_TYPE(owner), "__delattr__", reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
+      Override(Py_TYPE(owner), Slots().del, reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
   if (known->state != Known::State::kSource) return MarkMutated(owner);

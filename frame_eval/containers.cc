@@ -50,7 +50,7 @@ bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
     if (shadow.kind == Shadow::Kind::kNone) continue;
     // Sizes are fixed when they are computed with: a graph of sizes has no use before shapes are symbolic.
     if (shadow.kind == Shadow::Kind::kSource) {
-      Accessor accessor = guards_.table()[SourceId(shadow.id)].accessor;
+      Accessor accessor = guards_.accessor(SourceId(shadow.id));
       if (accessor == Accessor::kSize || accessor == Accessor::kStride || accessor == Accessor::kLength) return false;
     }
     open = true;

@@ -526,13 +526,12 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
 void Recorder::NameInputs() {
   absl::flat_hash_map<std::string, int> counts;
   for (const auto& [id, tensor] : aten_.graph().constants) counts[aten_.graph().value(id).name] = 1;
-  const SourceTable& table = guards_.table();
   for (const auto& [id, value] : aten_.inputs()) {
-    const Source& source = table[id];
+    const Source source = guards_.Describe(id);
     std::string name;
     if (source.accessor == Accessor::kStack) name = "stack";
     if (source.accessor == Accessor::kItem) {
-      name = table[source.parent].text + std::to_string(source.index);
+      name = guards_.Describe(source.parent).text + std::to_string(source.index);
     }
     for (char c : source.text) {
       if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
@@ -549,8 +548,8 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   FixInputSizes(ir);
   NameInputs();
   GuardAgainstAliases();
-  std::vector<std::pair<SourceId, std::string>> inputs;
-  for (const auto& [source, value] : aten_.inputs()) inputs.emplace_back(source, aten_.graph().value(value).name);
+  absl::flat_hash_map<std::string, SourceId> sources;
+  for (const auto& [source, value] : aten_.inputs()) sources[aten_.graph().value(value).name] = source;
   DescribeDecisions(&ir);
   Compact(&ir);
   // Labels that nobody refers to are noise.
@@ -561,35 +560,27 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ForEachOperand(ir, [&](Operand& o) {
     if (o.label >= 0 && !referred[static_cast<size_t>(o.label)]) o.label = -1;
   });
-  std::vector<std::pair<SourceId, ValueId>> binds;
   for (ValueId input : ir.graph.inputs) {
-    for (const auto& [source, name] : inputs) {
-      if (name != ir.graph.value(input).name) continue;
-      binds.emplace_back(source, input);
-      segment->input_sources.push_back(source);
-      PyObject* seen = guards_.seen(source);
-      segment->examples.push_back(ExampleOf(seen));
-      bool is_weight =
-          seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
-          (guards_.table()[source].accessor == Accessor::kModuleAttr || PyObject_TypeCheck(seen, Objects().parameter));
-      segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
-      break;
-    }
+    SourceId source = sources.at(ir.graph.value(input).name);
+    segment->input_sources.push_back(source);
+    PyObject* seen = guards_.seen(source);
+    segment->examples.push_back(ExampleOf(seen));
+    bool is_weight =
+        seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
+        (guards_.accessor(source) == Accessor::kModuleAttr || PyObject_TypeCheck(seen, Objects().parameter));
+    segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
   }
   std::vector<SourceId> wanted = segment->input_sources;
+  absl::flat_hash_set<SourceId> met;
   ForEachOperand(ir, [&](Operand& o) {
-    if (o.kind != Operand::Kind::kSource) return;
-    std::vector<SourceId>& known = segment->operand_sources;
-    if (std::find(known.begin(), known.end(), o.source) == known.end()) known.push_back(o.source);
+    if (o.kind == Operand::Kind::kSource && met.insert(o.source).second) segment->operand_sources.push_back(o.source);
   });
   wanted.insert(wanted.end(), ir.decisions.sources.begin(), ir.decisions.sources.end());
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
   Position entry = PositionAt(f.code, f.offset);
   ir.function = entry.function;
   ir.entry = entry_text_;
-  ir.guards = guards_.Lines(binds);
   ir.state = guards_.StateLines();
-  ir.sources = guards_.table();
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();

@@ -77,9 +77,17 @@ void Recorder::RootShadows(FrameState& f) {
 // ---- places and positions -------------------------------------------------------------------------------------------
 
 const Position& Recorder::Here() {
-  FrameState* f = frames_.back();
-  auto [it, is_new] = positions_.try_emplace({f->code, f->offset});
-  if (is_new) it->second = PositionAt(f->code, f->offset);
+  const FrameState* f = frames_.back();
+  return PositionOf(f->code, f->offset);
+}
+
+const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
+  auto [it, is_new] = positions_.try_emplace({code, offset});
+  if (is_new) {
+    auto [names, is_first] = names_.try_emplace(code);
+    if (is_first) names->second = StartOf(code);
+    it->second = PositionAt(code, offset, names->second);
+  }
   return it->second;
 }
 
@@ -96,9 +104,11 @@ std::string Recorder::ModulePath(PyObject* module) {
   Known* known = Find(module);
   if (known == nullptr || !known->source.valid()) return "";
   std::string path;
-  const SourceTable& table = guards_.table();
-  for (SourceId id = known->source; id.valid() && table[id].parent.valid(); id = table[id].parent) {
-    const Source& source = table[id];
+  SourceId parent;
+  for (SourceId id = known->source; id.valid(); id = parent) {
+    const Source source = guards_.Describe(id);
+    parent = source.parent;
+    if (!parent.valid()) break;
     std::string part;
     if (source.accessor == Accessor::kItem) part = std::to_string(source.index);
     if (source.accessor == Accessor::kAttr || source.accessor == Accessor::kModuleAttr) part = source.text;
@@ -117,12 +127,11 @@ WherePtr Recorder::WhereOf(const Place& place) {
   auto where = std::make_shared<Where>();
   bool first = true;
   for (const auto& [code, offset] : place.stack) {
-    auto [it, is_new] = positions_.try_emplace({code, offset});
-    if (is_new) it->second = PositionAt(code, offset);
+    const Position& at = PositionOf(code, offset);
     if (first)
-      where->position = it->second;
+      where->position = at;
     else
-      where->callers.push_back(it->second);
+      where->callers.push_back(at);
     first = false;
   }
   for (PyObject* module : place.modules) {
@@ -135,8 +144,8 @@ Position Recorder::BreakPosition() const {
   // The innermost frame outside of installed packages tells a user most; else the entry frame.
   for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) {
     Position at = PositionAt((*it)->code, (*it)->offset);
-    if (at.file.find("site-packages") == std::string::npos && at.file.find("/lib/python3") == std::string::npos)
-      return at;
+    const std::string& file = at.file;
+    if (file.find("site-packages") == std::string::npos && file.find("/lib/python3") == std::string::npos) return at;
   }
   return PositionAt(frames_.front()->code, frames_.front()->offset);
 }
@@ -425,7 +434,7 @@ void Recorder::Own(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
   if (known->state == Known::State::kSource) {
-    if (guards_.table()[known->source].accessor == Accessor::kDict) {
+    if (guards_.accessor(known->source) == Accessor::kDict) {
       throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
     }
     AdoptElements(container);
@@ -551,7 +560,6 @@ bool Recorder::expects_frame(FrameState& f) const {
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
   f.traced = true;
-  f.observed = true;
   if (f.is_generator) {
     auto it = generators_.find(f.raw);
     if (it == generators_.end()) {
@@ -728,8 +736,8 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
   if (!is_free) throw Break{Reason::unknown_operation, "a cell"};
   // The function whose closure the cell was met in: this one may be the trace's own.
   const SourceId cell_source = known != nullptr ? known->source : CellSource(f, e.arg);
-  const Source& step = guards_.table()[cell_source];
-  const SourceId function = guards_.table()[step.parent].parent;
+  const Source step = guards_.Describe(cell_source);
+  const SourceId function = guards_.Describe(step.parent).parent;
   *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, true);
 }
 

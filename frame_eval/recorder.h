@@ -84,7 +84,6 @@ struct FrameNote {
   bool own_effect = false;        // what the operation itself does was written down as an effect
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // Entry points, while nothing records:
-  int handlers = 0;       // exceptions that the frame is handling
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
@@ -163,7 +162,7 @@ class Recorder {
   SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
   void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
-  const Position& Here();
+  const Position& Here();  // valid until the next call
   GuardRecorder& guards() { return guards_; }
   void CountAutocastNesting(int change) { autocast_nesting_ += change; }
   bool ContextVariableSet(PyObject* variable) const { return context_written_.contains(variable); }
@@ -277,6 +276,7 @@ class Recorder {
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
   void DescribeDecisions(SegmentIr* ir);
+  const Position& PositionOf(PyCodeObject* code, int offset);
   uint32_t CurrentPlace();
   WherePtr WhereOf(const Place& place);
   std::string ModulePath(PyObject* module);
@@ -303,6 +303,7 @@ class Recorder {
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
+  absl::flat_hash_map<PyCodeObject*, Position> names_;  // function and file of the codes met
   absl::flat_hash_map<PyObject*, int64_t> labels_;  // containers described so far (-1: not finished)
   std::vector<Ref<>> described_;                    // objects made while describing
   int64_t next_label_ = 1;

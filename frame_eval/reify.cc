@@ -11,19 +11,10 @@
 
 namespace frametap {
 
-namespace {
-
-bool IsNumberSource(const SegmentIr& ir, SourceId source) {
-  Accessor accessor = ir.sources[source].accessor;
-  return accessor == Accessor::kSize || accessor == Accessor::kStride || accessor == Accessor::kLength;
-}
-
-}  // namespace
-
 Reifier::Reifier(const Segment& segment) : segment_(segment) {
   sources_.reserve(segment.operand_sources.size());
   for (SourceId source : segment.operand_sources) {
-    sources_.push_back(IsNumberSource(segment.ir, source)
+    sources_.push_back(segment.guards->IsNumber(source)
                            ? Ref<>::Steal(PyLong_FromLongLong(segment.guards->Number(source)))
                            : Ref<>::New(segment.guards->Object(source)));
   }
@@ -266,7 +257,7 @@ bool GatherInputs(const Segment& segment, const Graph& graph, const std::vector<
   for (size_t i = 0; i < sources.size(); ++i) {
     SourceId source = sources[i];
     Type::Kind kind = graph.value(graph.inputs[i]).type.kind;
-    if (IsNumberSource(segment.ir, source)) {
+    if (segment.guards->IsNumber(source)) {
       inputs->emplace_back(segment.guards->Number(source));
       continue;
     }
@@ -313,7 +304,7 @@ GuardLine DecisionLine(const Decisions& decisions, size_t i) {
   return line;
 }
 
-bool DecisionsHold(const Segment& segment, MissReport* miss) {
+bool DecisionsHold(Segment& segment, MissReport* miss) {
   if (segment.decisions == nullptr) return true;
   const Decisions& decisions = segment.ir.decisions;
   std::vector<c10::IValue> inputs, outputs;
@@ -328,7 +319,7 @@ bool DecisionsHold(const Segment& segment, MissReport* miss) {
       if (outputs[i].toTensor().is_nonzero() == decisions.outcomes[i]) continue;
       if (miss != nullptr) {
         const GuardLine line = DecisionLine(decisions, i);
-        if (line.source.valid()) miss->source = segment.ir.sources.Name(line.source);
+        if (line.source.valid()) miss->source = segment.Shown().sources.Name(line.source);
         miss->want = line.predicate;
         miss->got = decisions.outcomes[i] ? "False" : "True";
         miss->why = "the elements of the tensor differ";

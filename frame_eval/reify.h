@@ -53,7 +53,7 @@ GuardLine DecisionLine(const Decisions& decisions, size_t i);
 
 // After a hit of the segment's guards: whether its branches on tensors go as they went (decisions.cc). A miss is told
 // in `miss`, which may be null.
-bool DecisionsHold(const Segment& segment, MissReport* miss);
+bool DecisionsHold(Segment& segment, MissReport* miss);
 
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
 // False with a Python exception set;

@@ -2,6 +2,17 @@
 
 namespace frametap {
 
+const SegmentIr& Segment::Shown() {
+  if (!shown_) {
+    std::vector<std::pair<SourceId, ValueId>> binds;
+    for (size_t i = 0; i < input_sources.size(); ++i) binds.emplace_back(input_sources[i], ir.graph.inputs[i]);
+    ir.sources = guards->Sources();
+    ir.guards = guards->Lines(binds);
+    shown_ = true;
+  }
+  return ir;
+}
+
 EntryPoint* Store::Find(PyCodeObject* code, int offset) {
   auto it = entries_.find(Key(code, offset));
   return it == entries_.end() ? nullptr : it->second.get();

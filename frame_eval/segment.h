@@ -1,5 +1,5 @@
 // Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
-//   X1  Immutable after publication but for the counters and the executable (replaced under Python's lock).
+//   X1  Immutable after publication but for the counters, the executable and the words (changed under Python's lock).
 //   X2  Constants are held strongly; objects of the recording call are not.
 // EntryPoint: (code, offset) where a segment may begin; Store: all entry points of one compiled function.
 #pragma once
@@ -37,6 +37,12 @@ struct Segment {
   Ref<> code;     // the entry frame's code object
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
+
+  // `ir` with its guards and sources, which are put in words when somebody first asks: most segments are never shown.
+  const SegmentIr& Shown();
+
+ private:
+  bool shown_ = false;
 };
 
 struct EntryPoint {

@@ -44,7 +44,7 @@ bool SameNumber(PyObject* object, const c10::IValue& number) {
 bool SelfChecking() { return Switch(); }
 void SetSelfChecking(bool on) { Switch() = on; }
 
-Verdict Fits(const Segment& segment, const Roots& roots) {
+Verdict Fits(Segment& segment, const Roots& roots) {
   if (reinterpret_cast<PyFunctionObject*>(roots.function)->func_globals != segment.globals.get()) return Verdict::kMiss;
   const Verdict verdict = segment.guards->Check(roots);
   if (SelfChecking()) [[unlikely]] {
@@ -111,7 +111,7 @@ std::string Recorder::FaultOfSource(PyObject* object, SourceId source) {
   if (!source.valid() || source.raw() >= guards_.mark().sources) return "its source does not exist";
   PyObject* seen = guards_.seen(source);
   const bool same = seen == object || seen == nullptr || (IsScalar(object) && SameValue(seen, object));
-  if (!same) return guards_.table().Name(source) + " was another object";
+  if (!same) return guards_.Name(source) + " was another object";
   // What the trace has changed is not at the entry's place any more.
   if (!effects_.empty()) return "";
   return guards_.FaultAt(source);

@@ -16,6 +16,6 @@ bool SelfChecking();
 void SetSelfChecking(bool on);
 
 // May the segment replay? kError: a Python exception is set (Y4).
-Verdict Fits(const Segment& segment, const Roots& roots);
+Verdict Fits(Segment& segment, const Roots& roots);
 
 }  // namespace frametap

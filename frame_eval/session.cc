@@ -83,14 +83,10 @@ std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
   }
 }
 
-enum class Handler : uint8_t { kNone, kPush, kPop };
-
 // Whether the instruction begins or ends the handling of an exception.
-Handler HandlerStep(const FrameState& f) {
+bool IsHandlerStep(const FrameState& f) {
   const char* name = InstructionAt(f.code, f.offset).name;
-  if (name[0] != 'P') return Handler::kNone;
-  if (std::strcmp(name, "PUSH_EXC_INFO") == 0) return Handler::kPush;
-  return std::strcmp(name, "POP_EXCEPT") == 0 ? Handler::kPop : Handler::kNone;
+  return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
 }
 
 }  // namespace
@@ -327,7 +323,7 @@ void Session::End(const Break& reason) {
       HookPause pause;  // the exception's own __init__ is not the program's
       std::string where = ToString(at);
       std::string message = "fullgraph=True, but the graph ends at " + where + " because " + text;
-      if (!at.file.empty()) message += "\n  File \"" + at.file + "\", line " + std::to_string(at.line);
+      if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
       error_type_ = Ref<>::New(Errors().full_graph);
       Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
       Ref<> facts = Ref<>::Steal(
@@ -377,21 +373,17 @@ void Session::Inspect(FrameState& f) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  const Handler handler = HandlerStep(f);
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
-  if (error_value_ && handler == Handler::kNone &&
-      (note.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+  if (error_value_ && !IsHandlerStep(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }
-  if (handler == Handler::kPush) ++note.handlers;
-  if (handler == Handler::kPop) --note.handlers;
   if (recorder_ != nullptr) {
     OwnCode own;
     if (note.inlined && recorder_->is_base(f)) {
-      if (handler != Handler::kNone) {
+      if (IsHandlerStep(f)) {
         // The entry frame handles an exception: its state is the frame's own business.
         recorder_->StartInstruction();
         End({Reason::exception_handling, ""});
@@ -414,8 +406,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     }
     return Go::kOn;
   }
-  if (!note.at_entry || note.handlers > 0 || handler != Handler::kNone || f.offset < StartOffset(f.code))
-    return Go::kOn;
+  if (!note.at_entry || f.handlers > 0 || IsHandlerStep(f) || f.offset < StartOffset(f.code)) return Go::kOn;
   note.at_entry = false;
   return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
 }

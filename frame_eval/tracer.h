@@ -139,6 +139,7 @@ struct FrameState {
   bool resumed = false;         // Enter: a generator frame that has run before
   bool traced = false;          // tell the tracer Before, After, Raised
   bool observed = false;        // tell the tracer AtInstruction; the tracer sets it in Enter
+  int handlers = 0;             // exceptions that the frame is handling, as far as it ran here
   PyObject* result = nullptr;   // Go::kReturn
   void* tracer_data = nullptr;  // the tracer's own, null at Enter
 };

@@ -361,25 +361,25 @@ std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& root
   }
 }
 
-void AppendTo(SourceTable* table, const std::vector<Step>& steps) {
-  for (size_t i = table->size(); i < steps.size(); ++i) {
-    const Step& step = steps[i];
-    Source source;
-    source.parent = step.parent;
-    source.accessor = step.accessor;
-    source.index = step.index;
-    source.text = step.text;
-    if (source.text.empty() && step.key.object && step.accessor != Accessor::kPinned) {
-      source.text = step.accessor == Accessor::kKey ? KeyText(step.key.object.get()) : Name(step.key.object.get());
-    }
-    // Ids of the table and of the recorder are the same: keys that print alike are told apart.
-    while (table->Add(source).raw() != i) source.text += "'";
+Source InWords(const Step& step) {
+  Source source;
+  source.parent = step.parent;
+  source.accessor = step.accessor;
+  source.index = step.index;
+  source.text = step.text;
+  if (source.text.empty() && step.key.object && step.accessor != Accessor::kPinned) {
+    source.text = step.accessor == Accessor::kKey ? KeyText(step.key.object.get()) : Name(step.key.object.get());
   }
+  return source;
 }
 
 SourceTable TableOf(const std::vector<Step>& steps) {
   SourceTable table;
-  AppendTo(&table, steps);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Source source = InWords(steps[i]);
+    // Ids of the table and of the recorder are the same: keys that print alike are told apart.
+    while (table.Add(source).raw() != i) source.text += "'";
+  }
   return table;
 }
 

@@ -67,6 +67,6 @@ bool Follow(const Step& step, PyObject* parent, const Roots& roots, Reached* out
 std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& roots);
 
 SourceTable TableOf(const std::vector<Step>& steps);
-void AppendTo(SourceTable* table, const std::vector<Step>& steps);  // the steps that the table lacks
+Source InWords(const Step& step);
 
 }  // namespace frametap

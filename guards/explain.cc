@@ -1,4 +1,5 @@
-// A miss in words: every predicate in read order, each path followed anew.
+// Guards in words, and a miss in words: every predicate in read order, each path followed anew.
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/value.h"
@@ -103,6 +104,35 @@ Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id) {
   Reached at;
   MissReport unused;
   return Explorer(guards, roots).Reach(id, &at, &unused) ? at : Reached();
+}
+
+std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs) {
+  const SourceTable names = TableOf(guards.steps);
+  absl::flat_hash_map<uint32_t, ValueId> unbound;
+  for (const auto& [source, value] : inputs) unbound.try_emplace(source.raw(), value);
+  std::vector<GuardLine> lines;
+  lines.reserve(guards.predicates.size() + inputs.size());
+  for (const Predicate& p : guards.predicates) {
+    GuardLine line;
+    line.source = p.source;
+    line.predicate = p.guard != nullptr ? p.guard->Want() : SameObjectWant(p, names);
+    line.why = p.why;
+    if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
+      line.binds = it->second;
+      unbound.erase(it);
+    }
+    lines.push_back(std::move(line));
+  }
+  for (const auto& [source, value] : inputs) {
+    auto it = unbound.find(source.raw());
+    if (it == unbound.end() || it->second != value) continue;
+    GuardLine line;
+    line.source = source;
+    line.binds = value;
+    lines.push_back(std::move(line));
+    unbound.erase(it);
+  }
+  return lines;
 }
 
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {

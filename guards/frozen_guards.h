@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "guards/accessor.h"
@@ -28,7 +29,8 @@ struct FrozenGuards {
 
 std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
 
-// explain.cc: follows every path anew.
+// explain.cc. ExplainMiss follows every path anew.
+std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs);
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
 Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
 std::string SameObjectWant(const Predicate& predicate, const SourceTable& table);

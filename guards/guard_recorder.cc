@@ -65,7 +65,6 @@ struct GuardRecorder::Impl {
   absl::flat_hash_map<PredicateKey, size_t> known;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
-  SourceTable table;
 
   // The one object that stands for `key`: the interned string, the first equal value, else the object itself.
   Ref<> Canonical(PyObject* key) {
@@ -160,7 +159,6 @@ struct GuardRecorder::Impl {
       seen.pop_back();
       steps.pop_back();
     }
-    if (table.size() > n_sources) table = SourceTable();
   }
 };
 
@@ -211,18 +209,19 @@ std::string GuardRecorder::FaultAt(SourceId id) const {
   if (!step.parent.valid() || r.empty(id)) return "";
   PyObject* parent = r.object(step.parent);
   Reached at;
-  if (!Follow(step, parent, Roots{}, &at)) return absl::StrCat(table().Name(id), " cannot be followed");
+  if (!Follow(step, parent, Roots{}, &at)) return absl::StrCat(Name(id), " cannot be followed");
   if (r.is_number(id)) {
     if (at.number == r.numbers[id.raw()]) return "";
-    return absl::StrCat(table().Name(id), " is ", at.number, ", was ", r.numbers[id.raw()]);
+    return absl::StrCat(Name(id), " is ", at.number, ", was ", r.numbers[id.raw()]);
   }
-  return at.object == r.object(id) ? "" : absl::StrCat(table().Name(id), " leads to another object");
+  return at.object == r.object(id) ? "" : absl::StrCat(Name(id), " leads to another object");
 }
 
-const SourceTable& GuardRecorder::table() const {
-  AppendTo(&impl_->table, impl_->steps);
-  return impl_->table;
-}
+Accessor GuardRecorder::accessor(SourceId id) const { return impl_->steps[id.raw()].accessor; }
+
+Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[id.raw()]); }
+
+std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
 
 void GuardRecorder::Type(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr) return;
@@ -320,35 +319,6 @@ void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Position
 GuardRecorder::Mark GuardRecorder::mark() const { return {impl_->predicates.size(), impl_->steps.size()}; }
 
 void GuardRecorder::Rewind(const Mark& mark) { impl_->Truncate(mark.predicates, mark.sources); }
-
-std::vector<GuardLine> GuardRecorder::Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const {
-  const SourceTable& names = table();
-  absl::flat_hash_map<uint32_t, ValueId> unbound;
-  for (const auto& [source, value] : inputs) unbound.try_emplace(source.raw(), value);
-  std::vector<GuardLine> lines;
-  lines.reserve(impl_->predicates.size() + inputs.size());
-  for (const Predicate& p : impl_->predicates) {
-    GuardLine line;
-    line.source = p.source;
-    line.predicate = p.guard != nullptr ? p.guard->Want() : SameObjectWant(p, names);
-    line.why = p.why;
-    if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
-      line.binds = it->second;
-      unbound.erase(it);
-    }
-    lines.push_back(std::move(line));
-  }
-  for (const auto& [source, value] : inputs) {
-    auto it = unbound.find(source.raw());
-    if (it == unbound.end() || it->second != value) continue;
-    GuardLine line;
-    line.source = source;
-    line.binds = value;
-    lines.push_back(std::move(line));
-    unbound.erase(it);
-  }
-  return lines;
-}
 
 std::vector<std::string> GuardRecorder::StateLines() const { return StateWords(impl_->world); }
 

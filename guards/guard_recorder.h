@@ -3,7 +3,7 @@
 //       places that the trace itself has written away from here).
 //   R2  A predicate on a source implies that the path to it can be followed; following it runs no Python code.
 //   R3  Predicates are kept in read order; an equal or implied one is not added twice.
-// Not here: evaluation (guard_tree.h).
+// Not here: evaluation and words (guard_tree.h).
 #pragma once
 
 #include <Python.h>
@@ -60,7 +60,9 @@ class GuardRecorder {
   PyObject* seen(SourceId id) const;
   // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
   std::string FaultAt(SourceId id) const;
-  const SourceTable& table() const;
+  Accessor accessor(SourceId id) const;
+  Source Describe(SourceId id) const;   // in words
+  std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
   // -- predicates --
   void Type(SourceId id, const Position& why);      // exact type, and that the type's attributes have not changed
@@ -88,8 +90,6 @@ class GuardRecorder {
   Mark mark() const;
   void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
 
-  // Lines for SegmentIr, with `binds` filled from `inputs` (source, value) pairs.
-  std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const;
   std::vector<std::string> StateLines() const;
 
   // The recorder is empty afterwards. `wanted`: sources whose objects replay needs (graph inputs, operands of exits and

@@ -110,6 +110,11 @@ class Tree final : public GuardTree {
   MissReport Explain(const Roots& roots) override;
   std::string Recheck(const Roots& roots, Verdict verdict) override;
   size_t predicate_count() const override { return frozen_.predicates.size(); }
+  std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const override {
+    return LinesOf(frozen_, inputs);
+  }
+  SourceTable Sources() const override { return TableOf(frozen_.steps); }
+  bool IsNumber(SourceId id) const override { return frametap::IsNumber(frozen_.steps[id.raw()].accessor); }
   uint64_t dict_reads() const override { return dict_reads_; }
   int Traverse(visitproc visit, void* arg) const override;
 

@@ -4,15 +4,35 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace frametap {
 
+// The name of a function or file, shared by all positions in it: a recording copies thousands of them.
+class SharedText {
+ public:
+  SharedText() = default;
+  SharedText(std::string text) : text_(std::make_shared<const std::string>(std::move(text))) {}
+  SharedText(const char* text) : SharedText(std::string(text)) {}
+
+  const std::string& str() const {
+    static const std::string kEmpty;
+    return text_ ? *text_ : kEmpty;
+  }
+  operator const std::string&() const { return str(); }
+  bool empty() const { return str().empty(); }
+  friend bool operator==(const SharedText& a, const SharedText& b) { return a.text_ == b.text_ || a.str() == b.str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+};
+
 struct Position {
-  std::string function;  // co_qualname without the "<locals>" prefix of its owner: `Linear.forward`
-  int line = 0;          // 1-based; 0 = unknown
-  int col = -1;          // 0-based, in characters; -1 = unknown
-  std::string file;      // never printed in the stable text form
+  SharedText function;  // co_qualname without the "<locals>" prefix of its owner: `Linear.forward`
+  int line = 0;         // 1-based; 0 = unknown
+  int col = -1;         // 0-based, in characters; -1 = unknown
+  SharedText file;      // never printed in the stable text form
 
   bool known() const { return line > 0; }
   friend bool operator==(const Position& a, const Position& b) {

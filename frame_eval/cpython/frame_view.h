@@ -14,6 +14,9 @@ namespace frametap {
 // The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL
 // for a call group). `function` is co_qualname with everything up to "<locals>." removed.
 Position PositionAt(PyCodeObject* code, int offset);
+// The same with the names taken from another position in that code; StartOf gives one.
+Position PositionAt(PyCodeObject* code, int offset, Position names);
+Position StartOf(PyCodeObject* code);
 
 // Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free
 // variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).

@@ -242,6 +242,7 @@ OPCODE(PushExcInfo, "exception -- previous exception") {
   m.Push(Py_NewRef(exception), m.PeekShadow(1));
   m.PeekShadow(2) = Shadow{};
   handled->exc_value = exception;
+  ++m.handlers;
   return Step::kNext;
 }
 
@@ -249,6 +250,7 @@ OPCODE(PopExcept, "previous --") {
   _PyErr_StackItem* handled = m.ts->exc_info;
   PyObject* old = handled->exc_value;
   handled->exc_value = m.Pop();
+  --m.handlers;
   Py_XDECREF(old);
   return Step::kNext;
 }

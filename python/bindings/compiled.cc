@@ -39,10 +39,10 @@ std::shared_ptr<Store> StoreOfObject(const py::object& object) {
 py::dict PositionDict(const Position& at) {
   py::dict d;
   d["text"] = ToString(at);
-  d["function"] = at.function;
+  d["function"] = at.function.str();
   d["line"] = at.line;
   d["col"] = at.col;
-  d["file"] = at.file;
+  d["file"] = at.file.str();
   return d;
 }
 
@@ -101,28 +101,29 @@ const char* NameOf(Accessor accessor) {
 }
 
 // The steps of a source from its root: (accessor, key), the key being a name, an index or the text of a dict's key.
-py::list SourcePath(SourceId id, const Segment& segment) {
+py::list SourcePath(SourceId id, const SourceTable& sources) {
   std::vector<SourceId> steps;
-  for (; id.valid(); id = segment.ir.sources[id].parent) steps.push_back(id);
+  for (; id.valid(); id = sources[id].parent) steps.push_back(id);
   py::list out;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const Source& source = segment.ir.sources[*step];
+    const Source& source = sources[*step];
     py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
     out.append(py::make_tuple(NameOf(source.accessor), key));
   }
   return out;
 }
 
-py::object OperandObject(const Operand& operand, const Segment& segment) {
+py::object OperandObject(const Operand& operand, Segment& segment) {
   py::dict d;
   static const char* const kKinds[] = {"null", "value", "source", "const", "tuple",  "list", "dict",
                                        "set",  "slice", "new",    "iter",  "method", "cell", "shared"};
   d["kind"] = kKinds[static_cast<int>(operand.kind)];
   if (operand.kind == Operand::Kind::kValue) d["value"] = segment.ir.graph.value(operand.value).name;
   if (operand.kind == Operand::Kind::kSource) {
-    const Source& source = segment.ir.sources[operand.source];
-    d["source"] = segment.ir.sources.Name(operand.source);
-    d["path"] = SourcePath(operand.source, segment);
+    const SourceTable& sources = segment.Shown().sources;
+    const Source& source = sources[operand.source];
+    d["source"] = sources.Name(operand.source);
+    d["path"] = SourcePath(operand.source, sources);
     d["local"] = source.accessor == Accessor::kLocal ? py::object(py::str(source.text)) : py::object(py::none());
   }
   if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kNew) {
@@ -192,10 +193,10 @@ void BindCompiled(py::module_& m) {
       .def(
           "text",
           [](const SegmentHandle& s, bool positions, bool types, bool guard_lines) {
-            return Print(s.segment->ir, PrintOptions{positions, types, guard_lines});
+            return Print(s.segment->Shown(), PrintOptions{positions, types, guard_lines});
           },
           py::arg("positions") = true, py::arg("types") = true, py::arg("guard_lines") = false)
-      .def("__str__", [](const SegmentHandle& s) { return Print(s.segment->ir, PrintOptions{}); })
+      .def("__str__", [](const SegmentHandle& s) { return Print(s.segment->Shown(), PrintOptions{}); })
       .def("__repr__", [](const SegmentHandle& s) { return "<frametap.Segment " + s.segment->ir.name + ">"; })
       .def("__eq__", [](const SegmentHandle& a, const SegmentHandle& b) { return a.segment == b.segment; })
       .def("__hash__", [](const SegmentHandle& s) { return reinterpret_cast<size_t>(s.segment.get()); })
@@ -207,13 +208,13 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("inputs",
                              [](const SegmentHandle& s) {
                                py::list out;
-                               const SegmentIr& ir = s.segment->ir;
+                               const SegmentIr& ir = s.segment->Shown();
                                for (size_t i = 0; i < ir.graph.inputs.size(); ++i) {
                                  SourceId source = s.segment->input_sources[i];
                                  py::dict d;
                                  d["name"] = ir.graph.value(ir.graph.inputs[i]).name;
                                  d["source"] = ir.sources.Name(source);
-                                 d["path"] = SourcePath(source, *s.segment);
+                                 d["path"] = SourcePath(source, ir.sources);
                                  const Source& root = ir.sources[source];
                                  d["local"] = root.accessor == Accessor::kLocal ? py::object(py::str(root.text))
                                                                                 : py::object(py::none());
@@ -228,7 +229,7 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("guard_rows",
                              [](const SegmentHandle& s) {
                                py::list out;
-                               const SegmentIr& ir = s.segment->ir;
+                               const SegmentIr& ir = s.segment->Shown();
                                std::vector<GuardLine> lines = ir.guards;
                                for (size_t i = 0; i < ir.decisions.outcomes.size(); ++i) {
                                  lines.push_back(DecisionLine(ir.decisions, i));
@@ -237,7 +238,7 @@ void BindCompiled(py::module_& m) {
                                  if (!line.source.valid()) continue;
                                  py::dict d;
                                  d["source"] = ir.sources.Name(line.source);
-                                 d["path"] = SourcePath(line.source, *s.segment);
+                                 d["path"] = SourcePath(line.source, ir.sources);
                                  d["predicate"] = line.predicate;
                                  d["position"] = PositionDict(line.why);
                                  out.append(d);
@@ -277,7 +278,7 @@ void BindCompiled(py::module_& m) {
                                  d["key"] = OperandObject(effect.key, *s.segment);
                                  d["value"] = OperandObject(effect.value, *s.segment);
                                  d["position"] = PositionDict(effect.at);
-                                 d["text"] = Print(effect, s.segment->ir);
+                                 d["text"] = Print(effect, s.segment->Shown());
                                  out.append(d);
                                }
                                return out;

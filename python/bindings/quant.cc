@@ -58,8 +58,8 @@ py::list Rows(const std::vector<quant::OpReport>& report) {
   for (const quant::OpReport& r : report) {
     py::dict row;
     row["op"] = r.op;
-    row["function"] = r.position.function;
-    row["file"] = r.position.file;
+    row["function"] = r.position.function.str();
+    row["file"] = r.position.file.str();
     row["line"] = r.position.line;
     row["column"] = r.position.col;
     row["scope"] = r.scope;

@@ -322,7 +322,7 @@ PyObject* PositionOf(PyObject*, PyObject* const* args, Py_ssize_t n) {
   int offset;
   if (!ReadPlace(args, n, &code, &offset)) return nullptr;
   Position at = PositionAt(code, offset);
-  return Py_BuildValue("(siis)", at.function.c_str(), at.line, at.col, at.file.c_str());
+  return Py_BuildValue("(siis)", at.function.str().c_str(), at.line, at.col, at.file.str().c_str());
 }
 
 PyObject* LiveLocalsOf(PyObject*, PyObject* const* args, Py_ssize_t n) {

@@ -220,10 +220,10 @@ TEST_F(GuardsModuleTest, FunctionsKeepTheirCodeAndDefaults) {
   const SourceId entry = r.Function(Get("entry"));
   r.Identity(r.Child(entry, Accessor::kGlobal, 0, Str("g").get(), Get("g")), kHere);
   r.Pinned(Get("old"), "lib.g");
-  const auto lines = r.Lines({});
+  auto tree = r.Freeze({});
+  const auto lines = tree->Lines({});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[1].predicate, "is lib.g");
-  auto tree = r.Freeze({});
   ASSERT_TRUE(Hits(*tree));
   Exec("d = g.__defaults__; g.__defaults__ = (2,)");
   EXPECT_EQ(Why(*tree), "G.g: __defaults__ were replaced");
@@ -246,8 +246,8 @@ TEST_F(GuardsModuleTest, PinnedObjectsAreWatched) {
   r.Identity(Attr(r, functional, "relu"), kHere);
   const SourceId model = r.Pinned(Get("model"), "model");
   r.Value(Attr(r, model, "mode"), kHere);
-  EXPECT_EQ(r.Lines({})[0].predicate, "is torch.nn.functional.relu");
   auto tree = r.Freeze({});
+  EXPECT_EQ(tree->Lines({})[0].predicate, "is torch.nn.functional.relu");
   ASSERT_TRUE(Hits(*tree));
   const uint64_t reads = tree->dict_reads();
   ASSERT_EQ(tree->Check(Now()), Verdict::kHit);

@@ -107,11 +107,11 @@ TEST_F(GuardsTest, LookupsOnATypeMayBeGuardedOneByOne) {
   const SourceId x = Arg(r, "x");
   r.TypeAttr(x, Str("scale").get(), Eval("A.scale").get(), kHere);
   r.TypeAttr(x, Str("missing").get(), nullptr, kHere);
-  const auto lines = r.Lines({});
+  auto tree = r.Freeze({});
+  const auto lines = tree->Lines({});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].predicate, "type(A) 'scale' is 1");
   EXPECT_EQ(lines[1].predicate, "type(A) lacks 'missing'");
-  auto tree = r.Freeze({});
   EXPECT_TRUE(Hits(*tree));
   Exec("A.unrelated = 1");
   EXPECT_TRUE(Hits(*tree));
@@ -365,9 +365,9 @@ TEST_F(GuardsTest, TensorFacts) {
   r.Tensor(x, dim1, kHere);
   const SourceId size = r.Child(x, Accessor::kSize, 0, nullptr, Int(4).get());
   r.Relation(size, Py_GT, Int(2).get(), true, kHere);
-  EXPECT_EQ(r.Lines({})[0].predicate, "tensor f32[*, 32] cpu");
-  EXPECT_EQ(r.Lines({})[1].predicate, "> 2");
   auto tree = r.Freeze({size});
+  EXPECT_EQ(tree->Lines({})[0].predicate, "tensor f32[*, 32] cpu");
+  EXPECT_EQ(tree->Lines({})[1].predicate, "> 2");
   EXPECT_EQ(tree->predicate_count(), 2u);
   EXPECT_TRUE(Hits(*tree));
   EXPECT_EQ(tree->Number(size), 4);
@@ -463,8 +463,8 @@ TEST_F(GuardsTest, SameObjects) {
   const SourceId x = Arg(r, "x"), y = Arg(r, "y"), z = Arg(r, "z");
   r.SameObject(x, y, true, kHere);
   r.SameObject(z, x, false, kHere);
-  EXPECT_EQ(r.Lines({})[0].predicate, "is L.x");
   auto tree = r.Freeze({});
+  EXPECT_EQ(tree->Lines({})[0].predicate, "is L.x");
   EXPECT_TRUE(Hits(*tree));
   Exec("z = x");
   EXPECT_EQ(Why(*tree), "L.z: it is L.x");
@@ -509,7 +509,7 @@ TEST_F(GuardsTest, LinesBindInputs) {
   TensorRead read = AllSizes();
   read.strides = true;
   r.Tensor(x, read, At(7));
-  const auto lines = r.Lines({{x, ValueId(0)}, {k, ValueId(1)}});
+  const auto lines = r.Freeze({k})->Lines({{x, ValueId(0)}, {k, ValueId(1)}});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].predicate, "tensor f32[2, 3]{3, 1} cpu");
   EXPECT_EQ(lines[0].binds, ValueId(0));
@@ -525,17 +525,17 @@ TEST_F(GuardsTest, R3_PredicatesAreNotSaidTwiceAndRewind) {
   r.Keys(x, kHere);
   r.Keys(x, kHere);
   r.Length(x, kHere);
-  EXPECT_EQ(r.Lines({}).size(), 1u);
   const auto mark = r.mark();
+  EXPECT_EQ(mark.predicates, 1u);
   const SourceId y = Arg(r, "y");
   r.Value(y, kHere);
   r.Relation(y, Py_GT, Int(1).get(), true, kHere);
   r.Absent(x, Str("b").get(), kHere);
-  EXPECT_EQ(r.Lines({}).size(), 3u);
-  EXPECT_EQ(r.table().size(), 2u);
+  EXPECT_EQ(r.mark().predicates, 3u);
+  EXPECT_EQ(r.mark().sources, 2u);
   r.Rewind(mark);
-  EXPECT_EQ(r.Lines({}).size(), 1u);
-  EXPECT_EQ(r.table().size(), 1u);
+  EXPECT_EQ(r.mark().predicates, 1u);
+  EXPECT_EQ(r.mark().sources, 1u);
   EXPECT_EQ(Arg(r, "y"), y);
   r.Value(y, kHere);
   auto tree = r.Freeze({});
@@ -554,7 +554,7 @@ TEST_F(GuardsTest, SourcesAreOneByEqualKey) {
   const SourceId one = KeyOf(r, x, Int(1).get());
   EXPECT_EQ(KeyOf(r, x, Int(1).get()), one);
   EXPECT_NE(KeyOf(r, x, Py_True), one);
-  EXPECT_EQ(r.table().Name(a), "L.x[\"ab\"]");
+  EXPECT_EQ(r.Freeze({a})->Sources().Name(a), "L.x[\"ab\"]");
 }
 
 }  // namespace
