@@ -103,22 +103,19 @@ AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-bool AtenRecorder::WritesOldMemory(const c10::OperatorHandle& op,
-                                   const std::vector<c10::StorageImpl*>& arguments) const {
+void AtenRecorder::NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) {
+  if (arguments.empty()) writes_inputs_ = writes_unknown_ = true;
   // Which argument is written is in the schema for most ops; for the rest any argument may be.
   const auto& parameters = op.schema().arguments();
-  bool declared = false;
-  for (const c10::Argument& parameter : parameters) {
-    declared = declared || (parameter.alias_info() != nullptr && parameter.alias_info()->isWrite());
-  }
-  if (declared && !parameters.empty() && parameters[0].alias_info() != nullptr &&
-      parameters[0].alias_info()->isWrite() && !arguments.empty()) {
-    return source_storages_.contains(arguments[0]);
-  }
+  const bool first = !parameters.empty() && parameters[0].alias_info() != nullptr &&
+                     parameters[0].alias_info()->isWrite() && parameters[0].type()->kind() == c10::TypeKind::TensorType;
   for (c10::StorageImpl* storage : arguments) {
-    if (source_storages_.contains(storage)) return true;
+    if (source_storages_.contains(storage)) {
+      writes_inputs_ = true;
+      written_storages_.insert(storage);
+    }
+    if (first) return;
   }
-  return arguments.empty();
 }
 
 void AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
@@ -323,21 +320,25 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   };
   std::vector<Written> written;
   std::vector<c10::StorageImpl*> written_storages;
+  auto will_write = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (tensor.has_storage()) {
+      written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
+      if (before_write && source_storages_.contains(written_storages.back())) {
+        DepthScope scope;
+        before_write(tensor);
+      }
+    }
+    KnownTensor* known = Find(tensor);
+    if (known == nullptr || !known->source.valid()) return;
+    written.push_back(
+        {tensor, tensor.sizes().vec(), tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
+  };
   if (facts.writes_inputs) {
     for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) {
-      if (!value.isTensor() || !value.toTensor().defined()) continue;
-      const at::Tensor& tensor = value.toTensor();
-      if (tensor.has_storage()) {
-        written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
-        if (before_write && source_storages_.contains(written_storages.back())) {
-          DepthScope scope;
-          before_write(tensor);
-        }
-      }
-      KnownTensor* known = Find(tensor);
-      if (known == nullptr || !known->source.valid()) continue;
-      written.push_back(
-          {tensor, tensor.sizes().vec(), tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
+      if (value.isTensor()) will_write(value.toTensor());
+      if (!value.isTensorList()) continue;
+      for (const at::Tensor& tensor : value.toTensorVector()) will_write(tensor);
     }
   }
   {
@@ -353,14 +354,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
   }
   // A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
-  if (facts.writes_inputs && !InferenceBatchNorm(schema, node)) {
-    bool seen_tensor = false;
-    for (const Arg& arg : node.args) {
-      if (arg.kind != Arg::Kind::kValue || graph_.value(arg.value).type.kind != Type::Kind::kTensor) continue;
-      seen_tensor = true;
-    }
-    writes_inputs_ = writes_inputs_ || !seen_tensor || WritesOldMemory(op, written_storages);
-  }
+  if (facts.writes_inputs && !InferenceBatchNorm(schema, node)) NoteWrites(op, written_storages);
   if (facts.random) uses_random_ = true;
 
   NodeId id(graph_.nodes.size());

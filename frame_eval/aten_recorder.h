@@ -73,6 +73,10 @@ class AtenRecorder {
   const std::vector<uint32_t>& wheres() const { return wheres_; }  // beside graph().nodes
   bool writes_inputs() const { return writes_inputs_; }
   bool uses_random() const { return uses_random_; }
+  // What was written of the memory that existed before; null: not all of it is known.
+  const absl::flat_hash_set<c10::StorageImpl*>* written_storages() const {
+    return writes_unknown_ ? nullptr : &written_storages_;
+  }
   static EagerState StateNow();
   static void SeeEveryOp(bool on);  // of this thread, recorded or not, for forced faults (stress.h)
   // This thread is below a recorded op (a kernel that is Python code), or paused.
@@ -84,7 +88,7 @@ class AtenRecorder {
  private:
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
-  bool WritesOldMemory(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) const;
+  void NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }
   std::string UniqueName(const std::string& wish);
@@ -98,7 +102,9 @@ class AtenRecorder {
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
   int next_name_ = 0;
   bool running_ = false;
+  absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
   bool writes_inputs_ = false;
+  bool writes_unknown_ = false;
   bool uses_random_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
+#include "frame_eval/rollback.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -584,6 +585,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
+  if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
   segment->code = Ref<>::New(reinterpret_cast<PyObject*>(f.code));
   segment->globals = Ref<>::New(f.function->func_globals);
   return segment;

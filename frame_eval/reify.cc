@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "frame_eval/hook.h"
+#include "frame_eval/rollback.h"
 #include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
 
@@ -338,6 +339,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   *restart = true;
   if (!GatherInputs(segment, segment.ir.graph, segment.input_sources, &inputs)) return false;
   const uint64_t places = PlacesPassed();
+  Rollback rollback(segment, inputs);
   try {
     AllocZone outside(false);
     std::shared_ptr<Executable> executable = segment.executable;
@@ -352,11 +354,14 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
       HookPause pause;  // the executable's own Python code is not the program's
       *outputs = executable->Run(std::move(inputs));
     }
+    rollback.Succeeded();
     return true;
   } catch (...) {
-    *restart = segment.restartable;
+    *restart = segment.restartable || rollback.TakeBack();
     if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
     SetPythonErrorFromException();
+    // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) *restart = false;
     return false;
   }
 }

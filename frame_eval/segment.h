@@ -1,5 +1,6 @@
 // Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
-//   X1  Immutable after publication but for the counters, the executable and the words (changed under Python's lock).
+//   X1  Immutable after publication but for the counters, `sizes_that_ran`, the executable and the words, all changed
+//       under Python's lock.
 //   X2  Constants are held strongly; objects of the recording call are not.
 // EntryPoint: (code, offset) where a segment may begin; Store: all entry points of one compiled function.
 #pragma once
@@ -33,6 +34,11 @@ struct Segment {
   std::vector<c10::IValue> examples;      // inputs of the recording, until the graph is compiled
   std::vector<at::Tensor> weights;        // beside ir.graph.inputs: defined where the input is a parameter or buffer
   bool restartable = true;                // no op writes to a tensor that existed before, none uses random numbers
+  std::vector<uint32_t> written_inputs;   // inputs to whose memory ops write
+  bool undoable = false;                  // not restartable, but rollback.h can make it so
+  bool uses_random = false;
+  bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
+  absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
   Ref<> code;     // the entry frame's code object
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others

@@ -23,9 +23,10 @@ enum Bit : uint16_t {
   kSizeRank = 1 << 6,
   kList = 1 << 7,
   kNoResult = 1 << 8,
+  kRaises = 1 << 9,
 };
-constexpr size_t kAllBits = 1 << 9;
-constexpr uint16_t kByOverload = 1 << 9;  // of a row: the rows that count are those of name.overload
+constexpr size_t kAllBits = 1 << 10;
+constexpr uint16_t kByOverload = 1 << 10;  // of a row: the rows that count are those of name.overload
 
 struct Row {
   const char* name;  // all overloads, or one
@@ -58,13 +59,13 @@ constexpr Row kRows[] = {
     {"aten::unique_dim", kDataSize},
     {"aten::unique_consecutive", kDataSize},
     {"aten::unique_dim_consecutive", kDataSize},
-    {"aten::bincount", kDataSize},
-    {"aten::one_hot", kDataSize},
+    {"aten::bincount", kDataSize | kRaises},
+    {"aten::one_hot", kDataSize | kRaises},
     {"aten::repeat_interleave", kByOverload},
-    {"aten::repeat_interleave.Tensor", kDataSize},
-    {"aten::repeat_interleave.self_Tensor", kDataSize},
-    {"aten::_ctc_loss", kDataSize},
-    {"aten::segment_reduce", kDataSize},
+    {"aten::repeat_interleave.Tensor", kDataSize | kRaises},
+    {"aten::repeat_interleave.self_Tensor", kDataSize | kRaises},
+    {"aten::_ctc_loss", kDataSize | kRaises},
+    {"aten::segment_reduce", kDataSize | kRaises},
     {"aten::to_sparse", kDataSize},
     {"aten::_to_sparse", kDataSize},
     {"aten::to_sparse_csr", kDataSize},
@@ -77,15 +78,15 @@ constexpr Row kRows[] = {
     {"aten::_to_sparse_bsc", kDataSize},
     {"aten::coalesce", kDataSize},
     {"aten::_coalesce", kDataSize},
-    {"aten::_pack_padded_sequence", kDataSize},
-    {"aten::_pad_packed_sequence", kDataSize},
+    {"aten::_pack_padded_sequence", kDataSize | kRaises},
+    {"aten::_pad_packed_sequence", kDataSize | kRaises},
     {"aten::nested_to_padded_tensor", kDataSize},
     {"aten::_nested_tensor_from_mask", kDataSize},
-    {"aten::index", kDataSize},  // with a mask; integer indices never
+    {"aten::index", kDataSize | kRaises},  // with a mask; integer indices never
     {"aten::_unsafe_index", kDataSize},
     {"aten::tensor_split", kByOverload},
-    {"aten::tensor_split.tensor_indices_or_sections", kDataSize},
-    {"aten::linalg_lstsq", kDataSize},
+    {"aten::tensor_split.tensor_indices_or_sections", kDataSize | kRaises},
+    {"aten::linalg_lstsq", kDataSize | kRaises},
     {"aten::resize_as_sparse_", kDataSize},
     {"torchvision::nms", kDataSize},
 
@@ -159,6 +160,101 @@ constexpr Row kRows[] = {
     {"aten::_flash_attention_forward", kScalarMeta},
     {"aten::_efficient_attention_forward", kScalarMeta},
     {"aten::_cudnn_attention_forward", kScalarMeta},
+
+    // Elements that an op refuses: an index, a class or a divisor that is none, a matrix without an inverse.
+    {"aten::index_put", kRaises},
+    {"aten::index_put_", kRaises},
+    {"aten::_index_put_impl_", kRaises},
+    {"aten::index_select", kRaises},
+    {"aten::index_add", kRaises},
+    {"aten::index_add_", kRaises},
+    {"aten::index_copy", kRaises},
+    {"aten::index_copy_", kRaises},
+    {"aten::index_fill", kRaises},
+    {"aten::index_fill_", kRaises},
+    {"aten::index_reduce", kRaises},
+    {"aten::index_reduce_", kRaises},
+    {"aten::gather", kRaises},
+    {"aten::scatter", kRaises},
+    {"aten::scatter_", kRaises},
+    {"aten::scatter_add", kRaises},
+    {"aten::scatter_add_", kRaises},
+    {"aten::scatter_reduce", kRaises},
+    {"aten::scatter_reduce_", kRaises},
+    {"aten::take", kRaises},
+    {"aten::take_along_dim", kRaises},
+    {"aten::put", kRaises},
+    {"aten::put_", kRaises},
+    {"aten::masked_scatter", kRaises},
+    {"aten::masked_scatter_", kRaises},
+    {"aten::embedding", kRaises},
+    {"aten::embedding_bag", kRaises},
+    {"aten::_embedding_bag", kRaises},
+    {"aten::embedding_renorm_", kRaises},
+    {"aten::nll_loss", kRaises},
+    {"aten::nll_loss2d", kRaises},
+    {"aten::nll_loss_nd", kRaises},
+    {"aten::cross_entropy_loss", kRaises},
+    {"aten::multi_margin_loss", kRaises},
+    {"aten::multilabel_margin_loss", kRaises},
+    {"aten::ctc_loss", kRaises},
+    {"aten::binary_cross_entropy", kRaises},
+    {"aten::bucketize", kRaises},
+    {"aten::grid_sampler", kRaises},
+    {"aten::max_unpool2d", kRaises},
+    {"aten::max_unpool3d", kRaises},
+    {"aten::floor_divide", kRaises},
+    {"aten::floor_divide_", kRaises},
+    {"aten::remainder", kRaises},
+    {"aten::remainder_", kRaises},
+    {"aten::fmod", kRaises},
+    {"aten::fmod_", kRaises},
+    {"aten::histc", kRaises},
+    {"aten::histogram", kRaises},
+    {"aten::cholesky", kRaises},
+    {"aten::cholesky_inverse", kRaises},
+    {"aten::cholesky_solve", kRaises},
+    {"aten::linalg_cholesky", kRaises},
+    {"aten::linalg_inv", kRaises},
+    {"aten::inverse", kRaises},
+    {"aten::linalg_solve", kRaises},
+    {"aten::linalg_eig", kRaises},
+    {"aten::linalg_eigh", kRaises},
+    {"aten::linalg_eigvals", kRaises},
+    {"aten::linalg_eigvalsh", kRaises},
+    {"aten::linalg_svd", kRaises},
+    {"aten::svd", kRaises},
+    {"aten::linalg_svdvals", kRaises},
+    {"aten::linalg_matrix_rank", kRaises},
+    {"aten::linalg_pinv", kRaises},
+    {"aten::linalg_tensorinv", kRaises},
+    {"aten::linalg_tensorsolve", kRaises},
+    {"aten::linalg_lu_factor", kRaises},
+    {"aten::linalg_ldl_factor", kRaises},
+    {"aten::linalg_cond", kRaises},
+    {"aten::linalg_norm", kRaises},
+    {"aten::linalg_matrix_norm", kRaises},
+    {"aten::linalg_det", kRaises},
+    {"aten::linalg_slogdet", kRaises},
+    {"aten::logdet", kRaises},
+    {"aten::qr", kRaises},
+    {"aten::geqrf", kRaises},
+    {"aten::ormqr", kRaises},
+    {"aten::_assert_async", kRaises},
+    {"aten::_assert_scalar", kRaises},
+    {"aten::_functional_assert_async", kRaises},
+    {"aten::sym_constrain_range", kRaises},
+    {"aten::sym_constrain_range_for_size", kRaises},
+    {"aten::multinomial", kRaises},
+    {"aten::bernoulli", kRaises},
+    {"aten::bernoulli_", kRaises},
+    {"aten::normal", kRaises},
+    {"aten::poisson", kRaises},
+    {"aten::binomial", kRaises},
+    {"aten::div", kByOverload},
+    {"aten::div.Tensor_mode", kRaises},
+    {"aten::div_", kByOverload},
+    {"aten::div_.Tensor_mode", kRaises},
 
     // Generators reached without a generator argument and without a tag.
     {"aten::seed", kRandom},
@@ -259,6 +355,7 @@ const std::array<OpFacts, kAllBits>& Combinations() {
       f.size_dependent_rank = bits & kSizeRank;
       f.list_result = bits & kList;
       f.no_result = bits & kNoResult;
+      f.raises_on_elements = bits & kRaises;
     }
     return facts;
   }();
@@ -272,6 +369,7 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
   const uint16_t schema = SchemaBits(op.schema());
   bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
   bits |= TagBits(op);
+  if (op.operator_name().getNamespace() != "aten") bits |= kRaises;  // F1
   return Combinations()[bits];
 }
 

@@ -20,6 +20,7 @@ struct OpFacts {
   bool size_dependent_rank = false;   // the rank of a result follows from sizes, not from ranks
   bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
   bool no_result = false;             // run for what it does: assertions, backward
+  bool raises_on_elements = false;    // may raise for some elements and not for others (an index out of range)
 
   // Nothing but its results, or an exception, tells that it ran.
   bool pure() const { return !writes_inputs && !random && !no_result; }

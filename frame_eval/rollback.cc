@@ -1,0 +1,164 @@
+#include "frame_eval/rollback.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+
+#include "absl/hash/hash.h"
+#include "frame_eval/aten_recorder.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+namespace {
+
+constexpr size_t kMostSizes = 4096;
+
+// Facts of the inputs by which ops raise or not, but for elements.
+uint64_t SizesOf(const std::vector<c10::IValue>& inputs) {
+  uint64_t hash = inputs.size();
+  for (const c10::IValue& input : inputs) {
+    if (input.isInt()) hash = absl::HashOf(hash, input.toInt());
+    if (!input.isTensor()) continue;
+    const at::Tensor& tensor = input.toTensor();
+    hash = absl::HashOf(hash, tensor.dim());
+    for (const int64_t size : tensor.sizes()) hash = absl::HashOf(hash, size);
+    if (tensor.layout() != c10::kStrided) continue;
+    for (const int64_t stride : tensor.strides()) hash = absl::HashOf(hash, stride);
+  }
+  return hash;
+}
+
+// The gradient history of a tensor, as a write in place changes it.
+struct History {
+  at::Tensor tensor;
+  bool has_meta = false;
+  bool requires_grad = false;
+  decltype(torch::autograd::AutogradMeta::grad_fn_) grad_fn;
+  uint32_t output_nr = 0;
+
+  explicit History(at::Tensor t) : tensor(std::move(t)) {
+    const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+    if (meta == nullptr) return;
+    has_meta = true;
+    requires_grad = meta->requires_grad_;
+    grad_fn = meta->grad_fn_;
+    output_nr = meta->output_nr_;
+  }
+  void Restore() const {
+    torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+    if (meta == nullptr) return;
+    if (!has_meta) {
+      tensor.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+      return;
+    }
+    meta->requires_grad_ = requires_grad;
+    meta->grad_fn_ = grad_fn;
+    meta->output_nr_ = output_nr;
+  }
+};
+
+std::vector<History> HistoriesOf(const at::Tensor& tensor) {
+  std::vector<History> histories;
+  histories.emplace_back(tensor);
+  if (auto* view = torch::autograd::impl::get_view_autograd_meta(tensor); view != nullptr && view->has_bw_view()) {
+    histories.emplace_back(view->get_backward_view().base_);
+  }
+  return histories;
+}
+
+}  // namespace
+
+struct Rollback::Saved {
+  at::Tensor tensor, copy;
+  int64_t version;  // -1: it has none
+  std::vector<History> histories;
+};
+
+Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : segment_(segment) {
+  if (!segment.undoable) return;
+  sizes_ = SizesOf(inputs);
+  const bool known = segment.sizes_that_ran.contains(sizes_);
+  if (known && !segment.raises_on_elements) return;
+  AtenPause pause;
+  at::AutoDispatchBelowADInplaceOrView below;
+  size_t bytes = 0;
+  for (const uint32_t i : segment.written_inputs) {
+    const at::Tensor& tensor = inputs[i].toTensor();
+    if (tensor.layout() != c10::kStrided) return;
+    bytes += tensor.nbytes();
+  }
+  if (known && bytes > kMostBytes) return;
+  try {
+    for (const uint32_t i : segment.written_inputs) {
+      const at::Tensor& tensor = inputs[i].toTensor();
+      const int64_t version =
+          tensor.is_inference() ? -1 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+      saved_.push_back({tensor, tensor.clone(), version, HistoriesOf(tensor)});
+    }
+    if (segment.uses_random) {
+      at::Generator generator = at::detail::getDefaultCPUGenerator();
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      random_state_ = at::Tensor(generator.getIntrusivePtr()->get_state());
+    }
+  } catch (const std::exception&) {
+    return;  // no memory for copies: the replay goes without
+  }
+  armed_ = true;
+}
+
+Rollback::~Rollback() = default;
+
+void Rollback::Succeeded() {
+  if (!armed_) return;
+  if (segment_.sizes_that_ran.size() == kMostSizes) segment_.sizes_that_ran.clear();
+  segment_.sizes_that_ran.insert(sizes_);
+}
+
+bool Rollback::TakeBack() {
+  if (!armed_) return false;
+  AtenPause pause;
+  at::AutoDispatchBelowADInplaceOrView below;
+  try {
+    for (const Saved& saved : saved_) saved.tensor.copy_(saved.copy);
+    for (const Saved& saved : saved_) {
+      c10::VariableVersion version = saved.tensor.unsafeGetTensorImpl()->version_counter();  // shared, not copied
+      if (saved.version >= 0) version.set_version(saved.version);
+      for (const History& history : saved.histories) history.Restore();
+    }
+    if (random_state_.defined()) {
+      at::Generator generator = at::detail::getDefaultCPUGenerator();
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.getIntrusivePtr()->set_state(*random_state_.unsafeGetTensorImpl());
+    }
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImpl*>* written) {
+  if (written == nullptr) return;
+  for (size_t i = 0; i < segment.examples.size(); ++i) {
+    const c10::IValue& example = segment.examples[i];
+    if (!example.isTensor() || !example.toTensor().has_storage()) continue;
+    if (written->contains(example.toTensor().storage().unsafeGetStorageImpl())) {
+      segment.written_inputs.push_back(static_cast<uint32_t>(i));
+    }
+  }
+  segment.undoable = true;
+  bool changed = false, sizes_from_elements = false;
+  for (const Node& node : segment.ir.graph.nodes) {
+    if (!node.op) continue;
+    const OpFacts& facts = FactsOf(*node.op);
+    changed = changed || facts.writes_inputs || facts.random;
+    segment.uses_random = segment.uses_random || facts.random;
+    sizes_from_elements = sizes_from_elements || facts.data_dependent_size;
+    segment.raises_on_elements =
+        segment.raises_on_elements || (changed && (facts.raises_on_elements || sizes_from_elements));
+  }
+  segment.sizes_that_ran.insert(SizesOf(segment.examples));
+}
+
+}  // namespace frametap

@@ -1,0 +1,48 @@
+// Rollback: an op of a replay may raise after others have written to tensors that existed before, or have drawn random
+// numbers. Then all of it is taken back, and plain Python runs the call from the segment's start: it meets the
+// exception at its own line, with its own handlers.
+//   B1  Afterwards memory, version counters, gradient history and random state are as they were before the replay.
+//   B2  Copies are made only where an op may raise: inputs of sizes that have not run through before, or an op behind
+//       the first change that refuses some elements (an index out of range). Of the latter, no more than kMostBytes:
+//       a replay must not copy a cache of keys and values at each token.
+// Not here: what the recording itself has done (undo.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "frame_eval/segment.h"
+
+namespace frametap {
+
+class Rollback {
+ public:
+  static constexpr size_t kMostBytes = 4 << 20;
+
+  // Before the run. Copies nothing where nothing need be taken back.
+  Rollback(Segment& segment, const std::vector<c10::IValue>& inputs);
+  ~Rollback();
+  Rollback(const Rollback&) = delete;
+  Rollback& operator=(const Rollback&) = delete;
+
+  void Succeeded();
+  bool TakeBack();  // false: something could not be taken back
+
+ private:
+  struct Saved;
+  Segment& segment_;
+  uint64_t sizes_ = 0;
+  bool armed_ = false;
+  std::vector<Saved> saved_;
+  at::Tensor random_state_;
+};
+
+// Of a segment whose graph changes what existed before: what a rollback must copy, and whether ops refuse elements.
+// `written`: null if not all of it is known.
+void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImpl*>* written);
+
+}  // namespace frametap
