@@ -265,6 +265,7 @@ void Recorder::Touch(PyObject* object) {
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
   known->touched = true;
+  if (PySlice_Check(object)) return guards_.Value(known->source, Here());  // its bounds are all there is to it
   if (known->pinned || IsIdentityKind(object)) {
     guards_.Identity(known->source, Here());
     known->pinned = true;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/signals.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/stress.h"
@@ -49,6 +50,7 @@ Verdict Fits(Segment& segment, const Roots& roots) {
   const Verdict verdict = segment.guards->Check(roots);
   if (SelfChecking()) [[unlikely]] {
     AllocZone outside(false);
+    SignalsHeld held;  // words of objects are made: a handler's exception would be lost in them
     const std::string fault = segment.guards->Recheck(roots, verdict);
     if (!fault.empty()) {
       PyErr_Format(PyExc_SystemError, "frametap self-check: guards of %s: %s", segment.ir.name.c_str(), fault.c_str());

@@ -30,10 +30,13 @@ def ticking() -> Iterator[list[int]]:
     def tick(number: int, frame: object) -> None:
         ticks.append(int((torch.ones(2) * number).sum()))
         sum(str(i) != "7" for i in range(3))
+        # Armed again only now: a handler slower than the interval would never let the program go on.
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
 
     before = signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
     yield ticks
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # first: a handler that still runs would arm the timer again
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
