@@ -31,9 +31,6 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   Position entry = PositionAt(base.code, base.offset);
   entry_text_ =
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
-  // What the recording keeps alive looks like garbage that does not go away: it would set off one collection after the
-  // other.
-  collector_was_on_ = PyGC_Disable() != 0;
   frames_.push_back(&base);
   note.inlined = true;
   base.traced = true;
@@ -52,10 +49,7 @@ void Recorder::Undo() {
   if (undo_) undo_->TakeBack();
 }
 
-Recorder::~Recorder() {
-  aten_.Stop();
-  if (collector_was_on_) PyGC_Enable();
-}
+Recorder::~Recorder() { aten_.Stop(); }
 
 void Recorder::RootShadows(FrameState& f) {
   for (int i = 0; i < f.nlocalsplus; ++i) {

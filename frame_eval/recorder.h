@@ -111,6 +111,18 @@ struct Call {
   size_t positional() const { return args.size() - names.size(); }
 };
 
+// What a recording keeps alive looks like garbage that does not go away: it would set off one collection after the
+// other. A member, so that a recorder whose constructor throws turns the collector on again.
+struct CollectorPause {
+  bool was_on = PyGC_Disable() != 0;
+  CollectorPause() = default;
+  CollectorPause(const CollectorPause&) = delete;
+  CollectorPause& operator=(const CollectorPause&) = delete;
+  ~CollectorPause() {
+    if (was_on) PyGC_Enable();
+  }
+};
+
 class Recorder {
  public:
   Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world);
@@ -162,7 +174,7 @@ class Recorder {
   SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
   void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
-  const Position& Here();  // valid until the next call
+  const Position& Here();                                       // valid until the next call
   GuardRecorder& guards() { return guards_; }
   void CountAutocastNesting(int change) { autocast_nesting_ += change; }
   bool ContextVariableSet(PyObject* variable) const { return context_written_.contains(variable); }
@@ -304,10 +316,10 @@ class Recorder {
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
   absl::flat_hash_map<PyCodeObject*, Position> names_;  // function and file of the codes met
-  absl::flat_hash_map<PyObject*, int64_t> labels_;  // containers described so far (-1: not finished)
-  std::vector<Ref<>> described_;                    // objects made while describing
+  absl::flat_hash_map<PyObject*, int64_t> labels_;      // containers described so far (-1: not finished)
+  std::vector<Ref<>> described_;                        // objects made while describing
   int64_t next_label_ = 1;
-  bool collector_was_on_ = false;
+  CollectorPause collector_;
   bool ends_with_break_ = false;
   int autocast_nesting_ = 0;
   int context_sets_ = 0;  // of context variables, less the resets

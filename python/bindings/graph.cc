@@ -101,7 +101,8 @@ std::string CodeName(const std::string& qualname) {
 
 void AppendFrame(const Position& at, const py::object& getline, std::string* out) {
   const std::string file = at.file.empty() ? "<unknown>" : at.file.str();
-  const std::string code = at.file.empty() ? "" : py::cast<std::string>(getline(at.file.str(), at.line).attr("strip")());
+  const std::string code =
+      at.file.empty() ? "" : py::cast<std::string>(getline(at.file.str(), at.line).attr("strip")());
   absl::StrAppend(out, "  File \"", file, "\", line ", at.line, ", in ", CodeName(at.function), "\n    ", code, "\n");
 }
 

@@ -276,4 +276,4 @@ def test_the_reason_is_told() -> None:
 
     f = frametap.compile(runs)
     f(torch.ones(1))
-    assert frametap.explain(f).breaks
+    assert any(word in str(frametap.explain(f)) for word in ("break at", "given up at"))

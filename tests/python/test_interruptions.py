@@ -36,7 +36,9 @@ def ticking() -> Iterator[list[int]]:
     before = signal.signal(signal.SIGALRM, tick)
     signal.setitimer(signal.ITIMER_REAL, 0.0005)
     yield ticks
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # first: a handler that still runs would arm the timer again
+    signal.signal(
+        signal.SIGALRM, signal.SIG_IGN
+    )  # first: a handler that still runs would arm the timer again
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
