@@ -69,8 +69,10 @@ void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
     ForEachOperand(effect.value, f);
   }
   ForEachOperand(ir.exit.result, f);
-  for (auto& [name, operand] : ir.exit.frame.locals) ForEachOperand(operand, f);
-  for (Operand& operand : ir.exit.frame.stack) ForEachOperand(operand, f);
+  for (SnapshotFrame& frame : ir.exit.frames) {
+    for (auto& [name, operand] : frame.locals) ForEachOperand(operand, f);
+    for (Operand& operand : frame.stack) ForEachOperand(operand, f);
+  }
 }
 
 }  // namespace
@@ -134,7 +136,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     }
   }
   if (known->state == Known::State::kSource) return from_source(known->source);
-  if (ends_with_break_ && known->mutated_epoch == epoch_) {
+  if (ends_with_break_ && known->mutated_epoch >= mark_.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }
   auto [it, is_new] = labels_.try_emplace(object, -1);
@@ -145,7 +147,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     return operand;
   }
   operand = DescribeFresh(object, *known);
-  if (operand.kind == Operand::Kind::kConst) {
+  if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kSource) {
     labels_.erase(object);
     return operand;
   }
@@ -201,8 +203,12 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PyCell_Check(object)) {
     // The entry frame's own cell lives on in a resumed frame: a second one would not be shared with it.
-    for (PyObject* cell : base_cells_) {
-      if (cell == object && ends_with_break_) throw Escapes(object);
+    if (ends_with_break_ && std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) {
+      PyObject** slot = std::find(base().objects, base().objects + base().nlocalsplus, object);
+      if (slot == base().objects + base().nlocalsplus) throw Escapes(object);
+      operand.kind = Operand::Kind::kSource;
+      operand.source = CellSource(base(), static_cast<int>(slot - base().objects));
+      return operand;
     }
     if (known.state == Known::State::kOpaque) throw Escapes(object);
     operand.kind = Operand::Kind::kCell;
@@ -241,6 +247,16 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
       described_.push_back(value);
       if (Find(value.get()) == nullptr) AdoptResult(value.get());
       add(value.get(), Shadow());
+    }
+    return operand;
+  }
+  if (PyRange_Check(object)) {  // the numbers that it was made of are fixed
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kRange);
+    operand.text = "range";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyRange_Type));
+    for (const char* part : {"start", "stop", "step"}) {
+      operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(object, part)).get()));
     }
     return operand;
   }
@@ -393,17 +409,21 @@ void Recorder::DescribeState(SegmentIr* ir) {
   if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 
-void Recorder::DescribeFrame(SegmentIr* ir) {
-  FrameState& f = base();
-  SnapshotFrame& frame = ir->exit.frame;
-  Position at = PositionAt(f.code, mark_.offset);
+SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark) {
+  SnapshotFrame frame;
+  Position at = PositionAt(f.code, mark.offset);
   frame.function = at.function;
   frame.line = at.line;
-  std::vector<bool> live = LiveLocals(f.code, mark_.offset);
+  frame.offset = mark.offset;
+  const int parameters = ParameterCount(f.code);
+  auto bound_at_start = [&](int slot) {
+    if (!is_base(f)) return slot < parameters;
+    return std::find(bound_at_entry_.begin(), bound_at_entry_.end(), slot) != bound_at_entry_.end();
+  };
+  std::vector<bool> live = LiveLocals(f.code, mark.offset);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     SlotKind kind = KindOfSlot(f.code, i);
-    if (kind == SlotKind::kLocal && f.objects[i] == nullptr &&
-        std::find(bound_at_entry_.begin(), bound_at_entry_.end(), i) != bound_at_entry_.end()) {
+    if (kind == SlotKind::kLocal && f.objects[i] == nullptr && bound_at_start(i)) {
       // Deleted by the trace: what it held must not live on.
       frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Operand());
       frame.slots.push_back(i);
@@ -412,10 +432,10 @@ void Recorder::DescribeFrame(SegmentIr* ir) {
     if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
     PyObject* object = f.objects[i];
     Shadow shadow = f.shadows[i];
-    if (kind == SlotKind::kCell) {
+    if (kind == SlotKind::kCell && is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
       Known* cell = Find(object);
-      if (cell == nullptr) continue;  // neither read nor written
+      if (cell == nullptr || cell->epoch >= mark_.epoch) continue;  // neither read nor written before the cut
       shadow = cell->items.empty() ? Shadow() : cell->items[0];
       object = PyCell_GET(object);
     } else if (object == nullptr) {
@@ -424,9 +444,10 @@ void Recorder::DescribeFrame(SegmentIr* ir) {
     frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Describe(object, shadow));
     frame.slots.push_back(i);
   }
-  for (int i = 0; i < mark_.depth; ++i) {
+  for (int i = 0; i < mark.depth; ++i) {
     frame.stack.push_back(Describe(f.objects[f.nlocalsplus + i], f.shadows[f.nlocalsplus + i]));
   }
+  return frame;
 }
 
 // Number nodes, list items and inputs that nothing uses go; values are numbered anew.
@@ -545,7 +566,6 @@ void Recorder::NameInputs() {
 
 std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   SegmentIr& ir = segment->ir;
-  FrameState& f = base();
   FixInputSizes(ir);
   NameInputs();
   GuardAgainstAliases();
@@ -578,16 +598,16 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   });
   wanted.insert(wanted.end(), ir.decisions.sources.begin(), ir.decisions.sources.end());
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
-  Position entry = PositionAt(f.code, f.offset);
-  ir.function = entry.function;
+  ir.function = entry_function_;
   ir.entry = entry_text_;
   ir.state = guards_.StateLines();
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
   if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
-  segment->code = Ref<>::New(reinterpret_cast<PyObject*>(f.code));
-  segment->globals = Ref<>::New(f.function->func_globals);
+  segment->code = entry_code_;
+  segment->globals = entry_globals_;
+  segment->callers = callers_;
   return segment;
 }
 
@@ -613,28 +633,38 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
 
 std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) {
   aten_.Stop();
-  auto segment = std::make_shared<Segment>();
-  try {
-    Exit& exit = segment->ir.exit;
-    exit.kind = Exit::Kind::kResume;
-    exit.at = BreakPosition();
-    exit.reason = RowOf(reason.reason).name;
-    exit.detail = reason.detail;
-    exit.resume_offset = mark_.offset;
-    frames_.resize(1);
-    ends_with_break_ = true;
+  ends_with_break_ = true;
+  const Position at = BreakPosition();
+  // As far inside as frames can be rebuilt and what is in them can be described.
+  for (size_t i = frames_.size(); i-- > 0;) {
+    const FrameNote& note = NoteOf(*frames_[i]);
+    if (i > 0 && !(note.rebuildable && note.marked)) continue;
+    frames_.resize(i + 1);
+    mark_ = note.mark;
     aten_.Rewind(mark_.aten);
     guards_.Rewind(mark_.guards);
     effects_.resize(mark_.effects);
     decisions_.resize(mark_.decisions);
-    DescribeEffects(&segment->ir);
-    DescribeState(&segment->ir);
-    DescribeFrame(&segment->ir);
-    return Freeze(std::move(segment));
-  } catch (const Break& b) {
-    *why = b;
-    return nullptr;
+    labels_.clear();
+    auto segment = std::make_shared<Segment>();
+    Exit& exit = segment->ir.exit;
+    exit.kind = Exit::Kind::kResume;
+    exit.at = at;
+    exit.reason = RowOf(reason.reason).name;
+    exit.detail = reason.detail;
+    try {
+      DescribeEffects(&segment->ir);
+      DescribeState(&segment->ir);
+      for (FrameState* f : frames_) {
+        exit.frames.push_back(DescribeFrame(*f, NoteOf(*f).mark));
+        segment->frame_codes.push_back(Ref<>::New(reinterpret_cast<PyObject*>(f->code)));
+      }
+      return Freeze(std::move(segment));
+    } catch (const Break& b) {
+      *why = b;
+    }
   }
+  return nullptr;
 }
 
 }  // namespace frametap

@@ -55,9 +55,10 @@ const char* StackMark() {
   return nullptr;
 }
 
-bool StackIsLow() {
+// Whether less than `wanted` bytes are left above the mark.
+bool StackIsLow(ptrdiff_t wanted = 0) {
   thread_local const char* const mark = StackMark();
-  return static_cast<const char*>(__builtin_frame_address(0)) < mark;
+  return static_cast<const char*>(__builtin_frame_address(0)) - mark < wanted;
 }
 
 PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
@@ -112,6 +113,13 @@ HookPause::~HookPause() { thread_filter = previous_; }
 void HookAllThreads(FrameFilter* filter) {
   common_filter = filter;
   if (scopes++ == 0) Install();
+}
+
+bool MayCall(int depth) {
+  constexpr ptrdiff_t kBytesOfCall = 16 * 1024;
+  PyThreadState* ts = PyThreadState_Get();
+  return !IsTraced(ts) && ts->recursion_remaining > depth + 1 && !StackIsLow(depth * kBytesOfCall) &&
+         GetEvalFunction() == FrametapEvalFrame;
 }
 
 bool HookInstalled() { return scopes > 0; }

@@ -52,6 +52,9 @@ class HookPause {
 // running whole programs in our interpreter; K1 does not hold then.
 void HookAllThreads(FrameFilter* filter);
 
+// Whether `depth` calls of Python functions, one in the other, would surely come to the thread's filter.
+bool MayCall(int depth);
+
 bool HookInstalled();
 bool ThreadIsTraced();  // a debugger, profiler or coverage is active on this thread
 

@@ -3,11 +3,13 @@
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/callers.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/self_check.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "ir/frame_slot.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -29,12 +31,16 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
+  entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
+  entry_globals_ = Ref<>::New(base.function->func_globals);
+  entry_function_ = entry.function;
+  began_at_break_ = base.offset > StartOffset(base.code);
   entry_text_ =
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
   note.inlined = true;
   base.traced = true;
-  RootShadows(base);
+  RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
   StartInstruction();
   if (store.options().fullgraph) {
@@ -51,20 +57,24 @@ void Recorder::Undo() {
 
 Recorder::~Recorder() { aten_.Stop(); }
 
-void Recorder::RootShadows(FrameState& f) {
+// Of the base frame and the lowest `depth` slots of its stack.
+void Recorder::RootShadows(FrameState& f, int depth) {
+  // What nobody reads any more may be missing at a replay: a snapshot leaves it out.
+  const std::vector<bool> live = LiveLocals(f.code, f.offset);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     f.shadows[i] = Shadow();
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
     bound_at_entry_.push_back(i);
-    SourceId id = guards_.Local(i, PyUnicode_AsUTF8(SlotName(f.code, i)), object);
+    if (!live[static_cast<size_t>(i)]) continue;
+    SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
   }
-  for (int i = 0; i < f.depth; ++i) {
+  for (int i = 0; i < depth; ++i) {
     PyObject* object = f.objects[f.nlocalsplus + i];
     f.shadows[f.nlocalsplus + i] = Shadow();
     if (object == nullptr) continue;
-    f.shadows[f.nlocalsplus + i] = FromSource(guards_.Stack(i, object), object, false);
+    f.shadows[f.nlocalsplus + i] = FromSource(guards_.Stack(FrameSlot(level(), i), object), object, false);
   }
 }
 
@@ -522,18 +532,67 @@ void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string&
 
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
+void Recorder::SetMark(FrameState& f, FrameNote& note) {
+  Mark& mark = note.mark;
+  mark.aten = aten_.mark();
+  mark.guards = guards_.mark();
+  mark.effects = effects_.size();
+  mark.decisions = decisions_.size();
+  mark.offset = f.offset;
+  mark.depth = f.depth;
+  mark.state = state_now_;
+  mark.backends = backends_now_;
+  mark.autocast_nesting = autocast_nesting_;
+  mark.context_sets = context_sets_;
+  mark.epoch = ++epoch_;
+  note.marked = true;
+}
+
+void Recorder::ReadState() {
+  state_now_ = AtenRecorder::StateNow();
+  backends_now_ = WorldState::Now().backends;
+}
+
 void Recorder::StartInstruction() {
-  ++epoch_;
-  mark_.aten = aten_.mark();
-  mark_.guards = guards_.mark();
-  mark_.effects = effects_.size();
-  mark_.offset = frames_.front()->offset;
-  mark_.depth = frames_.front()->depth;
-  mark_.state = AtenRecorder::StateNow();
-  mark_.autocast_nesting = autocast_nesting_;
-  mark_.context_sets = context_sets_;
-  mark_.decisions = decisions_.size();
-  mark_.backends = WorldState::Now().backends;
+  ReadState();
+  SetMark(base(), NoteOf(base()));
+}
+
+// Nothing is recorded between the start of an instruction and its first event. One that has several leaves its operands
+// such that it may as well begin with a later one.
+void Recorder::MarkInstruction(FrameState& f, FrameNote& note) {
+  if (!note.rebuildable) return;
+  note.marked = f.handlers == 0;
+  if (note.marked) SetMark(f, note);
+}
+
+int Recorder::base_offset() const { return NoteOf(*frames_.front()).mark.offset; }
+
+void Recorder::ContinueIn(FrameState& caller, FrameNote& note, PyObject* result, Shadow shadow) {
+  const CallSite site = CallSiteOf(caller);
+  const Position at = PositionAt(caller.code, caller.offset);
+  frames_.assign(1, &caller);
+  callers_.push_back(
+      {Ref<>::New(reinterpret_cast<PyObject*>(caller.code)), Ref<>::New(caller.function->func_globals), caller.offset});
+  entry_text_ += " in " + ToString(at);
+  bound_at_entry_.clear();
+  module_scope_.clear();
+  has_pending_ = false;
+  note.inlined = true;
+  note.in_event = false;
+  caller.traced = true;
+  RootShadows(caller, site.below);
+  if (SelfChecking()) KeepEntry(caller);
+  awaited_ = {result, shadow, site.below, InstructionAt(caller.code, caller.offset).next};
+}
+
+bool Recorder::TakeResult(FrameState& f) {
+  if (awaited_.object == nullptr) return true;
+  PyObject** place = f.objects + f.nlocalsplus + awaited_.depth;
+  if (f.offset != awaited_.offset || f.depth != awaited_.depth + 1 || *place != awaited_.object) return false;
+  f.shadows[f.nlocalsplus + awaited_.depth] = awaited_.shadow;
+  awaited_.object = nullptr;
+  return true;
 }
 
 bool Recorder::expects_frame(FrameState& f) const {
@@ -555,6 +614,7 @@ bool Recorder::expects_frame(FrameState& f) const {
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
   f.traced = true;
+  const FrameState& caller = *frames_.back();
   if (f.is_generator) {
     auto it = generators_.find(f.raw);
     if (it == generators_.end()) {
@@ -583,6 +643,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     module_scope_.push_back(f.objects[0]);
     note.module_scope = true;
   }
+  note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
 }
 
 void Recorder::BindPending(FrameState& f) {
@@ -686,7 +747,7 @@ void Recorder::Raised(FrameState&, FrameNote& note, const Event& e) {
 // The dict of a function's globals, named after its module; that of the entry frame is G.
 SourceId Recorder::GlobalsOf(FrameState& f) {
   PyObject* globals = f.function->func_globals;
-  if (globals == base().function->func_globals) return guards_.Pinned(globals, "G");
+  if (globals == entry_globals_.get()) return guards_.Pinned(globals, "G");
   PyObject* name = PyDict_GetItemString(globals, "__name__");
   PyObject* modules = PyImport_GetModuleDict();
   PyObject* module = name && PyUnicode_Check(name) ? PyDict_GetItemWithError(modules, name) : nullptr;
@@ -724,7 +785,7 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
   }
   bool is_free = KindOfSlot(f.code, e.arg) == SlotKind::kFree;
   if (is_base(f)) {
-    SourceId id = guards_.Cell(e.arg, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), result);
+    SourceId id = guards_.Cell(FrameSlot(level(), e.arg), PyUnicode_AsUTF8(SlotName(f.code, e.arg)), result);
     *out = FromSource(id, result, false);
     return;
   }
@@ -736,11 +797,15 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
   *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, true);
 }
 
-// The cell itself of a free variable: it belongs to the function, and others share it.
+// The cell itself of a variable that existed before: functions share it. That of a free variable belongs to the
+// function, that of the base frame's own lies in its slot.
 SourceId Recorder::CellSource(FrameState& f, int slot) {
+  if (is_base(f) && KindOfSlot(f.code, slot) != SlotKind::kFree) {
+    return guards_.Local(FrameSlot(level(), slot), PyUnicode_AsUTF8(SlotName(f.code, slot)), f.objects[slot]);
+  }
   static PyObject* closure_name = PyUnicode_InternFromString("__closure__");
   PyObject* function = reinterpret_cast<PyObject*>(f.function);
-  SourceId source = is_base(f) ? guards_.Function(function) : SourceOf(function);
+  SourceId source = is_base(f) ? guards_.Function(function, FrameSlot(level(), 0)) : SourceOf(function);
   // Without a source it was reached through a class or a constant.
   if (!source.valid()) source = guards_.Pinned(function, PyUnicode_AsUTF8(f.function->func_name));
   int free_index = 0;
@@ -758,8 +823,8 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
     MarkMutated(cell);
     return;
   }
-  if (KindOfSlot(f.code, e.arg) != SlotKind::kFree) {
-    // The entry frame's own variable: the snapshot stores it. From now on the trace knows the content.
+  if (KindOfSlot(f.code, e.arg) != SlotKind::kFree && !began_at_break_) {
+    // The variable of a frame that has just begun: nobody else has its cell. From now on the trace knows the content.
     AddFresh(cell).items.assign(1, e.shadows[0]);
     base_cells_.push_back(cell);
     return;
@@ -1025,6 +1090,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  // Switches of the thread's state are C functions.
+  if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
   switch (e.op) {
     case Op::kLoadGlobal:
     case Op::kLoadName: {
@@ -1048,7 +1115,14 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
         PyObject* content = PyCell_GET(result);
         Shadow shadow;
         if (content != nullptr) {
-          shadow = FromSource(guards_.Cell(e.arg, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), content), content, false);
+          shadow =
+              FromSource(guards_.Cell(FrameSlot(level(), e.arg), PyUnicode_AsUTF8(SlotName(f.code, e.arg)), content),
+                         content, false);
+        }
+        if (began_at_break_) {
+          FromSource(CellSource(f, e.arg), result, false);
+          Find(result)->items.assign(1, shadow);
+          return Shadow();
         }
         AddFresh(result).items.assign(1, shadow);
         base_cells_.push_back(result);

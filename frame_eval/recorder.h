@@ -7,8 +7,8 @@
 //   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written)
 //   and
 //       found first.
-//   C3  Ending a segment cuts graph, guards and effects back to the start of the entry frame's current instruction; the
-//       objects on its stack are still those of that moment.
+//   C3  Ending a segment cuts graph, guards and effects back to the start of the current instruction of the innermost
+//       frame that an exit can rebuild; the objects on the stacks up to it are still those of that moment.
 //   C4  Nothing here changes the program: no object is written, no user code is run.
 // Not here: when to record and where to go on (session.h), C callables (callables/), replay (replay.h).
 #pragma once
@@ -69,7 +69,31 @@ struct Expect {
   std::vector<Shadow> items;
 };
 
-// The recorder's own part of a frame.
+// Where a segment may be cut: everything as it was before an instruction.
+struct Mark {
+  AtenRecorder::Mark aten;
+  GuardRecorder::Mark guards;
+  size_t effects = 0;
+  size_t decisions = 0;
+  int offset = 0;
+  int depth = 0;
+  EagerState state;
+  uint16_t backends = 0;
+  int autocast_nesting = 0;
+  int context_sets = 0;
+  uint32_t epoch = 0;
+};
+
+// What a replayed exit puts into a frame before it goes on.
+struct Landing {
+  bool leaves = false;  // it returns `result`, and nothing else counts
+  Ref<> result;
+  std::shared_ptr<Segment> segment;
+  size_t frame = 0;                  // of the exit
+  std::vector<Ref<>> locals, stack;  // beside its locals and stack
+};
+
+// The tracer's own part of a frame.
 struct FrameNote {
   bool inlined = false;                  // part of the recording
   std::unique_ptr<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
@@ -83,11 +107,19 @@ struct FrameNote {
   size_t nodes_before = 0;
   bool own_effect = false;        // what the operation itself does was written down as an effect
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
+  // An exit can rebuild this frame by making its caller's call again (callers.h). The entry frame needs no rebuilding.
+  bool rebuildable = false;
+  bool marked = false;  // `mark` is that of the instruction at work
+  Mark mark;
   // Entry points, while nothing records:
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
+  std::unique_ptr<Landing> landing;
+  FrameState* caller = nullptr;  // the frame of the session that was the innermost one when this one came
 };
+
+inline FrameNote& NoteOf(const FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data); }
 
 // An observable change, with the objects themselves: described (as operands) only when the segment is frozen, so that a
 // container stored first and filled later is stored as it is at the end.
@@ -129,10 +161,14 @@ class Recorder {
   ~Recorder();
 
   // -- events (session.cc); may throw Break --
-  void StartInstruction();  // of the entry frame
+  void StartInstruction();                               // of the entry frame
+  void MarkInstruction(FrameState& f, FrameNote& note);  // of a frame above it, before its first event
   void Before(FrameState& f, FrameNote& note, const Event& e);
   Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   void Raised(FrameState& f, FrameNote& note, const Event& e);
+  // The entry frame has returned: the recording goes on in its caller, once that has the result.
+  void ContinueIn(FrameState& caller, FrameNote& note, PyObject* result, Shadow shadow);
+  bool TakeResult(FrameState& f);  // the caller's next instruction; false: it is not where the call leads
   void EnterInlined(FrameState& f, FrameNote& note);
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
   bool expects_frame(FrameState& f) const;
@@ -149,8 +185,10 @@ class Recorder {
 
   FrameState& base() { return *frames_.front(); }
   bool is_base(const FrameState& f) const { return &f == frames_.front(); }
+  bool began_at_break() const { return began_at_break_; }
+  int level() const { return static_cast<int>(callers_.size()); }
   AtenRecorder& aten() { return aten_; }
-  int base_offset() const { return mark_.offset; }
+  int base_offset() const;  // of the entry frame's instruction at work
   size_t node_count() const { return aten_.graph().nodes.size(); }
   size_t effect_count() const { return effects_.size(); }
   const std::vector<FrameState*>& frames() const { return frames_; }
@@ -207,18 +245,6 @@ class Recorder {
   void RegisterTensor(PyObject* object, SourceId id);
 
  private:
-  struct Mark {
-    AtenRecorder::Mark aten;
-    GuardRecorder::Mark guards;
-    size_t effects = 0;
-    int offset = 0;
-    int depth = 0;
-    EagerState state;
-    int autocast_nesting = 0;
-    int context_sets = 0;
-    size_t decisions = 0;
-    uint16_t backends = 0;
-  };
   struct Decided {
     ValueId value;
     bool outcome;
@@ -234,17 +260,22 @@ class Recorder {
     std::vector<PyObject*> modules;
     bool operator==(const Place&) const = default;
   };
-  struct EntryState {  // kept for the self-check only
+  struct EntryState {  // of one frame; kept for the self-check only
     std::vector<Ref<>> objects;
     int nlocalsplus = 0;
     Ref<> function;
+  };
+  struct AwaitedResult {         // of the call that the base frame stands at
+    PyObject* object = nullptr;  // compared only, never read
+    Shadow shadow;
+    int depth = 0, offset = 0;
   };
   struct SavedGenerator {
     Ref<> generator;
     std::vector<Shadow> shadows;
   };
 
-  void RootShadows(FrameState& f);
+  void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
   std::string FaultOfSource(PyObject* object, SourceId source);
@@ -278,7 +309,9 @@ class Recorder {
   Operand DescribeInstance(PyObject* object);
   Operand ConstantOperand(PyObject* object);
   void DescribeEffects(SegmentIr* ir);
-  void DescribeFrame(SegmentIr* ir);
+  SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark);
+  void SetMark(FrameState& f, FrameNote& note);
+  void ReadState();
   void DescribeState(SegmentIr* ir);
   std::shared_ptr<Segment> Freeze(std::shared_ptr<Segment> segment);
   void Compact(SegmentIr* ir);
@@ -296,7 +329,14 @@ class Recorder {
   ValueId NumberValue(PyObject* object, Shadow shadow);
 
   Store& store_;
-  std::vector<FrameState*> frames_;  // inlined ones, outermost first
+  // Inlined ones, outermost first. The first is the base: the entry frame, or the caller in which the recording goes
+  // on.
+  std::vector<FrameState*> frames_;
+  Ref<> entry_code_, entry_globals_;
+  std::string entry_function_;
+  bool began_at_break_;
+  std::vector<Segment::Caller> callers_;  // as in Segment; the last is the base frame
+  AwaitedResult awaited_;
   GuardRecorder guards_;
   AtenRecorder aten_;
   EagerState entry_state_;
@@ -307,7 +347,7 @@ class Recorder {
   std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
-  std::vector<int> bound_at_entry_;    // slots of the entry frame
+  std::vector<int> bound_at_entry_;    // slots of the base frame
   std::vector<PyObject*> base_cells_;  // the entry frame's own
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
@@ -330,9 +370,12 @@ class Recorder {
   std::vector<PyObject*> module_scope_;
   Pending pending_;
   bool has_pending_ = false;
-  Mark mark_;
+  Mark mark_;  // where the segment is cut, once it ends with a break
+  // Of the thread, as far as what runs could have changed them.
+  EagerState state_now_;
+  uint16_t backends_now_ = 0;
   uint32_t epoch_ = 1;
-  std::unique_ptr<EntryState> entry_;
+  std::vector<EntryState> entry_;                       // the entry frame, its caller …
   absl::flat_hash_map<uint32_t, c10::IValue> numbers_;  // by ValueId: what graph values of numbers came to
 
   friend class Session;

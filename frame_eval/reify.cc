@@ -65,6 +65,9 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       }
       return Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
     }
+    case NewKind::kRange:
+      return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
+                                                       items[1].get(), items[2].get(), nullptr));
     case NewKind::kTuple: {
       if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
         Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));

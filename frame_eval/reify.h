@@ -19,6 +19,7 @@ enum class NewKind : int64_t {
   kTuple,     // an instance of a tuple subclass: content, attributes
   kFunction,  // code, globals, qualname, defaults, kwdefaults, closure
   kPartial,   // func, args, keywords
+  kRange,     // start, stop, step
 };
 
 class Reifier {

@@ -67,6 +67,7 @@ int Store::Traverse(visitproc visit, void* arg) const {
     if (segment.use_count() > 2) continue;
     for (const Ref<>& constant : segment->constants) Py_VISIT(constant.get());
     Py_VISIT(segment->globals.get());
+    for (const Segment::Caller& caller : segment->callers) Py_VISIT(caller.globals.get());
     if (int stop = segment->guards->Traverse(visit, arg)) return stop;
   }
   return 0;

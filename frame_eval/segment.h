@@ -40,6 +40,14 @@ struct Segment {
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
+  std::vector<Ref<>> frame_codes;  // beside ir.exit.frames
+  // The frames above the entry frame that the segment goes on in, nearest first: what they run, and the call at which
+  // they stand. Its exit leaves that many frames.
+  struct Caller {
+    Ref<> code, globals;
+    int offset = 0;
+  };
+  std::vector<Caller> callers;
   Ref<> code;     // the entry frame's code object
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
@@ -55,6 +63,7 @@ struct EntryPoint {
   std::vector<std::shared_ptr<Segment>> segments;  // most recently hit first
   int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
   bool put_off = false;  // a recording was thrown away because of what is done once
+  bool alone = false;    // a recording that went on in the caller was given up: segments end with their frame
   int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
   bool limit_told = false;
 };

@@ -64,10 +64,10 @@ Verdict Fits(Segment& segment, const Roots& roots) {
 }
 
 void Recorder::KeepEntry(const FrameState& f) {
-  entry_ = std::make_unique<EntryState>();
-  for (int i = 0; i < f.nlocalsplus + f.depth; ++i) entry_->objects.push_back(Ref<>::New(f.objects[i]));
-  entry_->nlocalsplus = f.nlocalsplus;
-  entry_->function = Ref<>::New(reinterpret_cast<PyObject*>(f.function));
+  EntryState& entry = entry_.emplace_back();
+  for (int i = 0; i < f.nlocalsplus + f.depth; ++i) entry.objects.push_back(Ref<>::New(f.objects[i]));
+  entry.nlocalsplus = f.nlocalsplus;
+  entry.function = Ref<>::New(reinterpret_cast<PyObject*>(f.function));
 }
 
 std::string Recorder::FaultIn(const FrameState& f) {
@@ -75,10 +75,11 @@ std::string Recorder::FaultIn(const FrameState& f) {
   ErrScope keep;
   // What is pending ends the recording before anybody can rely on it.
   if (aten_.pending) return "";
+  const std::vector<bool> live = LiveLocals(f.code, f.offset);
   for (int i = 0; i < f.nlocalsplus + f.depth; ++i) {
     PyObject* object = f.objects[i];
-    if (object == nullptr) continue;
     const bool is_local = i < f.nlocalsplus;
+    if (object == nullptr || (is_local && !live[static_cast<size_t>(i)])) continue;
     std::string fault = FaultOf(object, f.shadows[i]);
     if (fault.empty() && PyCell_Check(object) && PyCell_GET(object) != nullptr) {
       const Known* cell = Find(object);
@@ -175,18 +176,21 @@ c10::IValue Recorder::NumberAt(ValueId value) {
 
 std::string Recorder::MisfitOf(Segment& segment) {
   AllocZone outside(false);
-  const bool changed_nothing = entry_ != nullptr && effects_.empty() && mutated_sources_.empty() &&
-                               base_cells_.empty() && !aten_.writes_inputs() &&
-                               AtenRecorder::StateNow() == entry_state_;
+  const bool changed_nothing = !entry_.empty() && effects_.empty() && mutated_sources_.empty() && base_cells_.empty() &&
+                               !aten_.writes_inputs() && AtenRecorder::StateNow() == entry_state_;
   if (!changed_nothing) return "";
-  std::vector<PyObject*> objects;
-  for (const Ref<>& object : entry_->objects) objects.push_back(object.get());
-  Roots roots;
-  roots.localsplus = objects.data();
-  roots.nlocalsplus = entry_->nlocalsplus;
-  roots.stack = objects.data() + entry_->nlocalsplus;
-  roots.depth = static_cast<int>(objects.size()) - entry_->nlocalsplus;
-  roots.function = entry_->function.get();
+  std::vector<std::vector<PyObject*>> objects(entry_.size());
+  std::vector<Roots> chain(entry_.size());
+  for (size_t i = 0; i < entry_.size(); ++i) {
+    for (const Ref<>& object : entry_[i].objects) objects[i].push_back(object.get());
+    chain[i].localsplus = objects[i].data();
+    chain[i].nlocalsplus = entry_[i].nlocalsplus;
+    chain[i].stack = objects[i].data() + entry_[i].nlocalsplus;
+    chain[i].depth = static_cast<int>(objects[i].size()) - entry_[i].nlocalsplus;
+    chain[i].function = entry_[i].function.get();
+    if (i > 0) chain[i - 1].caller = &chain[i];
+  }
+  const Roots& roots = chain[0];
   const Verdict verdict = segment.guards->Check(roots);
   const std::string fault = segment.guards->Recheck(roots, verdict);
   if (!fault.empty()) return fault;

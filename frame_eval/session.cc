@@ -1,8 +1,10 @@
 #include "frame_eval/session.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "frame_eval/callers.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/signals.h"
@@ -16,8 +18,6 @@ namespace frametap {
 namespace {
 
 thread_local Session* tls_session = nullptr;
-
-FrameNote& NoteOf(FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data); }
 
 Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
 
@@ -83,6 +83,69 @@ std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
   }
 }
 
+void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
+  for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
+  f.depth = static_cast<int>(items.size());
+  for (int i = 0; i < f.depth; ++i) {
+    f.objects[f.nlocalsplus + i] = items[static_cast<size_t>(i)].Release();
+    f.shadows[f.nlocalsplus + i] = Shadow();
+  }
+}
+
+PyCodeObject* CodeOf(const Landing& landing) {
+  return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
+}
+
+// A recording may go on in `caller` when `f` returns, and an exit may leave `f` for it.
+bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
+  return caller.observed && caller.handlers == 0 && !caller.is_generator && NoteOf(caller).landing == nullptr &&
+         CallsStraight(caller, f);
+}
+
+Roots RootsOf(const FrameState& f) {
+  Roots roots;
+  roots.localsplus = f.objects;
+  roots.nlocalsplus = f.nlocalsplus;
+  roots.stack = f.objects + f.nlocalsplus;
+  roots.depth = f.depth;
+  roots.function = reinterpret_cast<PyObject*>(f.function);
+  return roots;
+}
+
+// The frames whose callers are what sources of an entry point's segments may lead to.
+class RootChain {
+ public:
+  RootChain(const FrameState& f, const EntryPoint& entry) {
+    size_t depth = 0;
+    for (const auto& segment : entry.segments) depth = std::max(depth, segment->callers.size());
+    frames_.push_back(&f);
+    while (frames_.size() <= depth) {
+      const FrameState* caller = NoteOf(*frames_.back()).caller;
+      if (caller == nullptr || !MayGoOnIn(*caller, *frames_.back())) break;
+      frames_.push_back(caller);
+    }
+    for (const FrameState* frame : frames_) roots_.push_back(RootsOf(*frame));
+    for (size_t i = 1; i < roots_.size(); ++i) roots_[i - 1].caller = &roots_[i];
+  }
+  const Roots& roots() const { return roots_[0]; }
+  bool Fits(const Segment& segment) const {
+    if (segment.callers.size() >= frames_.size()) return false;
+    for (size_t i = 0; i < segment.callers.size(); ++i) {
+      const Segment::Caller& caller = segment.callers[i];
+      const FrameState& frame = *frames_[i + 1];
+      if (reinterpret_cast<PyObject*>(frame.code) != caller.code.get() || frame.offset != caller.offset ||
+          frame.function->func_globals != caller.globals.get()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  absl::InlinedVector<const FrameState*, 4> frames_;
+  absl::InlinedVector<Roots, 4> roots_;
+};
+
 // Whether the instruction begins or ends the handling of an exception.
 bool IsHandlerStep(const FrameState& f) {
   const char* name = InstructionAt(f.code, f.offset).name;
@@ -125,6 +188,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own, and the op is already in the graph.
   if (recorder_ != nullptr) return !AtenRecorder::InsideOp();
+  if (!awaited_.empty() && CodeOf(awaited_.back()) == code) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
   if (IsLibraryCode(code)) return false;
@@ -134,9 +198,16 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
 
 void Session::Enter(FrameState& f) {
   auto* note = new FrameNote();
+  note->caller = std::exchange(innermost_, &f);
   f.tracer_data = note;
   f.traced = false;
   f.observed = false;
+  if (IsAwaited(f)) {
+    note->landing = std::make_unique<Landing>(std::move(awaited_.back()));
+    awaited_.pop_back();
+    f.observed = true;
+    return;
+  }
   if (recorder_ == nullptr) {
     f.observed = !f.is_generator && left_alone_ == nullptr;
     note->at_entry = f.observed;
@@ -159,11 +230,13 @@ void Session::Enter(FrameState& f) {
 
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
   std::unique_ptr<FrameNote> note(&NoteOf(f));
+  innermost_ = note->caller;
   if (recorder_ != nullptr && note->inlined) {
     OwnCode own;
     ErrScope keep;
     if (recorder_->is_base(f)) {
-      if (end == FrameEnd::kReturned) {
+      if (end == FrameEnd::kReturned && GoOnInCaller(f, *note, value, shadow)) {
+      } else if (end == FrameEnd::kReturned) {
         Position at = LineOf(*recorder_);
         Break why{Reason::internal_error, ""};
         std::shared_ptr<Segment> segment = Finish([&] { return recorder_->FinishReturn(value, shadow, &why); }, &why);
@@ -199,7 +272,33 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     }
   }
   if (left_alone_ == &f) left_alone_ = nullptr;
+  if (awaited_by_ == &f) awaited_.clear();
   f.tracer_data = nullptr;
+}
+
+// The recording goes on in the frame that has called this one.
+bool Session::GoOnInCaller(FrameState& f, FrameNote& note, PyObject* value, Shadow shadow) {
+  FrameState* caller = note.caller;
+  if (!recorder_->began_at_break() || caller == nullptr || recorder_->aten().pending || error_value_) return false;
+  if (!MayGoOnIn(*caller, f) || store_->FindOrAdd(entry_code_, entry_offset_).alone) return false;
+  went_on_ = true;
+  try {
+    recorder_->ContinueIn(*caller, NoteOf(*caller), value, shadow);
+    MustBeClean();
+  } catch (const Break& b) {
+    GiveUp(b);
+  } catch (const std::exception& e) {
+    GiveUp({Reason::internal_error, e.what()});
+  }
+  return true;
+}
+
+void Session::GiveUp(const Break& reason) {
+  PyErr_Clear();
+  Position at = LineOf(*recorder_);
+  ReleaseFrames();
+  recorder_.reset();
+  Abort(reason, at, true);
 }
 
 // Frames of an ended recording go on without a tracer's ear; their next instruction is an entry point.
@@ -215,7 +314,11 @@ void Session::ReleaseFrames() {
 
 void Session::Abort(const Break& reason, Position at, bool deny) {
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
-  if (deny) ++entry.denials;
+  if (went_on_ && !entry.alone) {
+    entry.alone = true;  // it may have been the callers
+  } else if (deny) {
+    ++entry.denials;
+  }
   const ReasonRow& row = RowOf(reason.reason);
   std::string text = row.text;
   if (!reason.detail.empty()) text += ": " + reason.detail;
@@ -223,11 +326,7 @@ void Session::Abort(const Break& reason, Position at, bool deny) {
 }
 
 void Session::Internal(const char* what) {
-  if (recorder_ == nullptr) return;
-  Position at = LineOf(*recorder_);
-  ReleaseFrames();
-  recorder_.reset();
-  Abort({Reason::internal_error, what}, at, true);
+  if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
 }
 
 // Law Y4 of self_check.h.
@@ -373,6 +472,13 @@ void Session::Inspect(FrameState& f) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
+  if (note.landing != nullptr) {
+    Landing landing = std::move(*std::exchange(note.landing, nullptr));
+    if (landing.leaves) return LeaveWith(f, std::move(landing.result));
+    ascending_.reset();
+    Land(f, note, std::move(landing));
+    return Go::kReload;
+  }
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
@@ -389,6 +495,10 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
         End({Reason::exception_handling, ""});
         return Go::kOn;
       }
+      if (!recorder_->TakeResult(f)) {
+        GiveUp({Reason::frame_left, ""});
+        return Go::kOn;
+      }
       recorder_->StartInstruction();
     }
     if (note.inlined) Inspect(f);
@@ -396,9 +506,10 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   }
   if (note.skip_one) {
     note.skip_one = false;
-    note.at_entry = true;
+    note.at_entry = !IsLibraryCode(f.code);
     return Go::kOn;
   }
+  if (awaited_by_ == &f) awaited_.clear();  // the call could not be made (no memory)
   if (note.wait_offset >= 0) {
     if (f.offset == note.wait_offset) {
       note.wait_offset = -1;
@@ -416,19 +527,16 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
   AllocZone zone;
   EntryPoint* entry = store_->Find(f.code, f.offset);
   if (entry != nullptr) {
-    Roots roots;
-    roots.localsplus = f.objects;
-    roots.nlocalsplus = f.nlocalsplus;
-    roots.stack = f.objects + f.nlocalsplus;
-    roots.depth = f.depth;
-    roots.function = reinterpret_cast<PyObject*>(f.function);
+    const RootChain chain(f, *entry);
+    const Roots& roots = chain.roots();
     for (size_t i = 0; i < entry->segments.size(); ++i) {
       std::shared_ptr<Segment> segment = entry->segments[i];
+      if (!chain.Fits(*segment)) continue;
       const Verdict verdict = Fits(*segment, roots);
       if (verdict == Verdict::kError) return Go::kRaise;
       if (verdict != Verdict::kHit) continue;
       if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
-      return Replay(f, note, *segment);
+      return Replay(f, note, segment);
     }
     if (entry->segments.empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
       note.wait_offset = entry->wait_offset;
@@ -453,7 +561,8 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       ++store_->misses;
       Segment& latest = *entry->segments[0];
       MissReport miss = latest.guards->Explain(roots);
-      if (miss.source.empty() && latest.guards->Check(roots) == Verdict::kHit) DecisionsHold(latest, &miss);
+      if (miss.source.empty() && chain.Fits(latest) && latest.guards->Check(roots) == Verdict::kHit)
+        DecisionsHold(latest, &miss);
       store_->Log({LogEntry::Kind::kMiss, entry->segments[0]->ir.name, "", "", "", miss.line, miss});
     }
   }
@@ -465,6 +574,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   WorldState world = WorldState::Now();
   entry_code_ = f.code;
   entry_offset_ = f.offset;
+  went_on_ = false;
   if (world.modes_active) {
     // Every frame that runs meanwhile would say the same.
     std::string active = ActiveModes();
@@ -488,7 +598,62 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   }
 }
 
-Tracer::Go Session::Replay(FrameState& f, FrameNote& note, Segment& segment) {
+Tracer::Go Session::LeaveWith(FrameState& f, Ref<> result) {
+  ReplaceStack(f, {});
+  f.result = result.Release();
+  if (ascending_ != nullptr && last_to_leave_ == &f) ascending_.reset();
+  return Go::kReturn;
+}
+
+// Leaves `up` frames, and does to the next one what `landing` says.
+Tracer::Go Session::Ascend(FrameState& f, size_t up, Landing landing) {
+  FrameState* target = &f;
+  if (up > 0) ascending_ = std::make_unique<SignalsHeld>();
+  for (; up > 0; --up) {
+    FrameState* left = std::exchange(target, NoteOf(*target).caller);
+    NoteOf(*left).landing = std::make_unique<Landing>(Landing{true, Ref<>::New(Py_None), nullptr, 0, {}, {}});
+  }
+  NoteOf(*target).landing = std::make_unique<Landing>(std::move(landing));
+  last_to_leave_ = target;
+  return Go::kReload;  // every frame is asked again
+}
+
+bool Session::IsAwaited(const FrameState& f) const {
+  return !awaited_.empty() && awaited_by_ != nullptr && CodeOf(awaited_.back()) == f.code &&
+         CallsStraight(*awaited_by_, f);
+}
+
+void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
+  const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
+  const bool is_new = landing.frame > 0;
+  if (is_new && f.function->func_closure != nullptr) {
+    PyObject* closure = f.function->func_closure;
+    const int first = f.nlocalsplus - static_cast<int>(PyTuple_GET_SIZE(closure));
+    for (int i = first; i < f.nlocalsplus; ++i) {
+      if (f.objects[i] == nullptr) f.objects[i] = Ref<>::New(PyTuple_GET_ITEM(closure, i - first)).Release();
+    }
+  }
+  for (size_t i = 0; i < frame.slots.size(); ++i) {
+    PyObject** slot = &f.objects[frame.slots[i]];
+    if (!is_new && *slot != nullptr && KindOfSlot(f.code, frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
+      PyCell_Set(*slot, landing.locals[i].get());
+      continue;
+    }
+    PyObject* old = *slot;
+    *slot = landing.locals[i].Release();
+    Py_XDECREF(old);
+  }
+  ReplaceStack(f, std::move(landing.stack));
+  f.offset = frame.offset;
+  note.skip_one = true;
+  awaited_by_ = awaited_.empty() ? nullptr : &f;
+}
+
+Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& shared) {
+  Segment& segment = *shared;
+  const Exit& exit = segment.ir.exit;
+  const size_t up = segment.callers.size();
+  if (exit.frames.size() > 1 && !MayCall(static_cast<int>(exit.frames.size()))) return Go::kOn;
   Reifier reifier(segment);
   if (PyErr_Occurred() != nullptr) return Go::kRaise;
   std::vector<c10::IValue> outputs;
@@ -504,46 +669,31 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, Segment& segment) {
   ++segment.hits;
   ++store_->hits;
   if (!reifier.Prepare()) return Go::kRaise;
-  const Exit& exit = segment.ir.exit;
-  auto replace_stack = [&](std::vector<Ref<>> items) {
-    for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
-    f.depth = static_cast<int>(items.size());
-    for (int i = 0; i < f.depth; ++i) {
-      f.objects[f.nlocalsplus + i] = items[static_cast<size_t>(i)].Release();
-      f.shadows[f.nlocalsplus + i] = Shadow();
-    }
-  };
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    replace_stack({});
-    f.result = result.Release();
-    return Go::kReturn;
+    return Ascend(f, up, {true, std::move(result), nullptr, 0, {}, {}});
   }
-  std::vector<Ref<>> locals, stack;
-  for (const auto& [name, operand] : exit.frame.locals) {
-    locals.push_back(reifier.Make(operand));
-    if (PyErr_Occurred()) return Go::kRaise;
-  }
-  for (const Operand& operand : exit.frame.stack) {
-    stack.push_back(reifier.Make(operand));
-    if (PyErr_Occurred()) return Go::kRaise;
+  std::vector<Landing> landings;
+  for (size_t i = 0; i < exit.frames.size(); ++i) {
+    Landing& landing = landings.emplace_back();
+    landing.segment = shared;
+    landing.frame = i;
+    for (const auto& [name, operand] : exit.frames[i].locals) {
+      landing.locals.push_back(reifier.Make(operand));
+      if (PyErr_Occurred()) return Go::kRaise;
+    }
+    for (const Operand& operand : exit.frames[i].stack) {
+      landing.stack.push_back(reifier.Make(operand));
+      if (PyErr_Occurred()) return Go::kRaise;
+    }
   }
   if (!reifier.Commit()) return Go::kRaise;
-  for (size_t i = 0; i < locals.size(); ++i) {
-    PyObject** slot = &f.objects[exit.frame.slots[i]];
-    if (*slot != nullptr && KindOfSlot(f.code, exit.frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
-      PyCell_Set(*slot, locals[i].get());
-      continue;
-    }
-    PyObject* old = *slot;
-    *slot = locals[i].Release();
-    Py_XDECREF(old);
+  while (landings.size() > 1) {
+    awaited_.push_back(std::move(landings.back()));
+    landings.pop_back();
   }
-  replace_stack(std::move(stack));
-  f.offset = exit.resume_offset;
-  note.skip_one = true;
-  return Go::kReload;
+  return Ascend(f, up, std::move(landings.back()));
 }
 
 void Session::Before(FrameState& f, const Event& event) {
@@ -558,6 +708,7 @@ void Session::Before(FrameState& f, const Event& event) {
   ErrScope keep;
   const size_t effects = recorder_->effect_count();
   try {
+    recorder_->MarkInstruction(f, note);
     recorder_->Before(f, note, event);
     MustBeClean();
     note.own_effect = recorder_->effect_count() != effects;
@@ -571,7 +722,7 @@ void Session::Before(FrameState& f, const Event& event) {
 
 Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
-  note.in_event = false;
+  const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
   OwnCode own;
   ErrScope keep;
@@ -581,6 +732,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
       End(Break(*recorder_->aten().pending));
       return Shadow();
     }
+    if (!begun) recorder_->MarkInstruction(f, note);
     Shadow shadow = recorder_->After(f, note, event, result);
     MustBeClean();
     MayEndRecording(store_->options().fullgraph);

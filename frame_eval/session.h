@@ -5,6 +5,11 @@
 //   (finalisers). N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the
 //   next instruction is an
 //       entry point.
+//   N4  A segment that begins behind a break may go on in the callers of its frame, as long as they called straight
+//       (callers.h). Its exit then leaves the frames below the last of them, and changes that one.
+//   N5  Frames that an exit has above the entry frame come back through the calls that made them: the entry frame makes
+//       its call again, and the callee's frame, before its first instruction, is given what the exit says. Until the
+//       last one has landed no code of the program runs.
 // Not here: frame-less replay of whole calls (compiled_function.h).
 #pragma once
 
@@ -12,6 +17,7 @@
 
 #include <memory>
 
+#include "frame_eval/cpython/signals.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/segment.h"
@@ -42,7 +48,13 @@ class Session : public FrameFilter, public Tracer {
 
  private:
   Go EntryAt(FrameState& f, FrameNote& note);
-  Go Replay(FrameState& f, FrameNote& note, Segment& segment);
+  Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
+  void GiveUp(const Break& reason);
+  Go LeaveWith(FrameState& f, Ref<> result);
+  Go Ascend(FrameState& f, size_t up, Landing landing);
+  bool GoOnInCaller(FrameState& f, FrameNote& note, PyObject* value, Shadow shadow);
+  bool IsAwaited(const FrameState& f) const;
+  void Land(FrameState& f, FrameNote& note, Landing landing);
   void Begin(FrameState& f, FrameNote& note);
   void End(const Break& reason);  // the recording ends with a break, or is given up
   void Publish(std::shared_ptr<Segment> segment);
@@ -58,6 +70,13 @@ class Session : public FrameFilter, public Tracer {
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
   const FrameState* left_alone_ = nullptr;  // until it is left nothing is recorded (a recording was put off)
+  // Frames that have not come yet, innermost first, and the frame that is about to call the last of them.
+  std::vector<Landing> awaited_;
+  const FrameState* awaited_by_ = nullptr;
+  FrameState* innermost_ = nullptr;
+  const FrameState* last_to_leave_ = nullptr;
+  bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
+  std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
   Session* previous_ = nullptr;
 };

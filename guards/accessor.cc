@@ -8,6 +8,7 @@
 #include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "ir/frame_slot.h"
 
 namespace frametap {
 
@@ -134,17 +135,38 @@ PyObject* ModuleAttr(const Step& step, PyObject* module) {
   return nullptr;
 }
 
+// The roots in the frame that a root step is about; null if there is no such frame.
+const Roots* FrameRoots(const Step& step, const Roots& entry) {
+  const Roots* roots = &entry;
+  for (int up = FrameOf(step.index); up > 0 && roots != nullptr; --up) roots = roots->caller;
+  return roots;
+}
+
+// Of L, C, S and F.
+PyObject* FrameObjectAt(const Step& step, const Roots& entry) {
+  const Roots* roots = FrameRoots(step, entry);
+  if (roots == nullptr) return nullptr;
+  const int slot = SlotOf(step.index);
+  switch (step.accessor) {
+    case Accessor::kLocal:
+      return slot < roots->nlocalsplus ? roots->localsplus[slot] : nullptr;
+    case Accessor::kCell:
+      return CellContent(*roots, slot);
+    case Accessor::kStack:
+      return slot < roots->depth ? roots->stack[slot] : nullptr;
+    default:
+      return roots->function;
+  }
+}
+
 PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
   PyObject* found = nullptr;
   switch (step.accessor) {
     case Accessor::kLocal:
-      return step.index < roots.nlocalsplus ? roots.localsplus[step.index] : nullptr;
     case Accessor::kCell:
-      return CellContent(roots, step.index);
     case Accessor::kStack:
-      return step.index < roots.depth ? roots.stack[step.index] : nullptr;
     case Accessor::kFunction:
-      return roots.function;
+      return FrameObjectAt(step, roots);
     case Accessor::kPinned:
       return step.key.object.get();
     case Accessor::kAttr:

@@ -165,17 +165,19 @@ struct GuardRecorder::Impl {
 GuardRecorder::GuardRecorder(WorldState world) : impl_(std::make_unique<Impl>(world)) {}
 GuardRecorder::~GuardRecorder() = default;
 
-SourceId GuardRecorder::Local(int slot, const std::string& name, PyObject* seen) {
+SourceId GuardRecorder::Local(int64_t slot, const std::string& name, PyObject* seen) {
   return impl_->Root(Accessor::kLocal, slot, name, seen);
 }
 
-SourceId GuardRecorder::Cell(int slot, const std::string& name, PyObject* content) {
+SourceId GuardRecorder::Cell(int64_t slot, const std::string& name, PyObject* content) {
   return impl_->Root(Accessor::kCell, slot, name, content);
 }
 
-SourceId GuardRecorder::Stack(int index, PyObject* seen) { return impl_->Root(Accessor::kStack, index, "", seen); }
+SourceId GuardRecorder::Stack(int64_t slot, PyObject* seen) { return impl_->Root(Accessor::kStack, slot, "", seen); }
 
-SourceId GuardRecorder::Function(PyObject* function) { return impl_->Root(Accessor::kFunction, 0, "", function); }
+SourceId GuardRecorder::Function(PyObject* function, int64_t slot) {
+  return impl_->Root(Accessor::kFunction, slot, "", function);
+}
 
 SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);

@@ -50,10 +50,11 @@ class GuardRecorder {
   ~GuardRecorder();
 
   // -- sources: `seen` is borrowed and kept alive until Freeze or destruction --
-  SourceId Local(int slot, const std::string& name, PyObject* seen);
-  SourceId Cell(int slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
-  SourceId Stack(int index, PyObject* seen);
-  SourceId Function(PyObject* function);
+  // Roots in frames: `slot` is a FrameSlot (ir/frame_slot.h).
+  SourceId Local(int64_t slot, const std::string& name, PyObject* seen);
+  SourceId Cell(int64_t slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
+  SourceId Stack(int64_t slot, PyObject* seen);
+  SourceId Function(PyObject* function, int64_t slot = 0);
   SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
   // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);

@@ -27,6 +27,7 @@ struct Roots {
   PyObject* const* stack = nullptr;
   int depth = 0;
   PyObject* function = nullptr;
+  const Roots* caller = nullptr;  // of the frame that has called this one; null where no source may lead there
 };
 
 enum class Verdict : uint8_t { kHit, kMiss, kError };

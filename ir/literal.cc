@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "ir/frame_slot.h"
 
 namespace frametap {
 namespace {
@@ -256,6 +257,8 @@ bool IsPinnedPath(const std::string& text) {
       for (const char* taken : kTaken) {
         if (word == taken) return false;
       }
+      int frame = 0;
+      if (FrameLetterOf(word, &frame) != 0) return false;
     }
     start = i + 1;
   }

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ir/frame_slot.h"
 #include "ir/lexer.h"
 #include "ir/literal.h"
 #include "ir/ops/scalar.h"
@@ -557,6 +558,10 @@ class SegmentParser {
     lex_.ExpectToken("entry");
     lex_.Spaces();
     Entry(lex_.Run());
+    while (lex_.AcceptWord("in")) {
+      lex_.Spaces();
+      absl::StrAppend(&s_.entry, " in ", ToString(NextPosition(lex_)));
+    }
     lex_.EndLine();
     // Guards name values of the graph, which comes after them: it is read first.
     lex_.ExpectToken("guard");
@@ -710,7 +715,9 @@ class SegmentParser {
   SourceId NextSource() {
     const Depth depth(&depth_, lex_);
     const size_t at = lex_.pos();
-    const std::string word = lex_.Word();
+    std::string word = lex_.Word();
+    int frame = 0;
+    if (const char letter = FrameLetterOf(word, &frame); letter != 0) word = letter;
     SourceId root;
     if (word == "type") {
       lex_.Expect("(");
@@ -722,18 +729,20 @@ class SegmentParser {
       root = Add(SourceId(), Accessor::kPinned, 0, lex_.QuotedString());
       lex_.Expect(")");
     } else if (word == "L") {
-      root = Add(SourceId(), Accessor::kLocal, 0, AttrName());
+      root = Add(SourceId(), Accessor::kLocal, FrameSlot(frame, 0), AttrName());
     } else if (word == "C") {
-      root = Add(SourceId(), Accessor::kCell, 0, AttrName());
+      root = Add(SourceId(), Accessor::kCell, FrameSlot(frame, 0), AttrName());
     } else if (word == "G" || word == "B") {
       const SourceId function = Add(SourceId(), Accessor::kFunction);
       root = Add(function, word == "G" ? Accessor::kGlobal : Accessor::kBuiltin, 0, AttrName());
     } else if (word == "S") {
       lex_.Expect("[");
-      root = Add(SourceId(), Accessor::kStack, lex_.Int());
+      const int64_t slot = lex_.Int();
+      if (slot < 0 || slot > 0x7fffffff) lex_.Fail("a slot of the value stack has a small number");
+      root = Add(SourceId(), Accessor::kStack, FrameSlot(frame, static_cast<int>(slot)));
       lex_.Expect("]");
     } else if (word == "F") {
-      root = Add(SourceId(), Accessor::kFunction);
+      root = Add(SourceId(), Accessor::kFunction, FrameSlot(frame, 0));
     } else {
       if (!IsPinnedPath(word)) lex_.FailAt(at, absl::StrCat("'", word, "' begins no source"));
       root = Add(SourceId(), Accessor::kPinned, 0, absl::StrCat(word, PinnedRest()));
@@ -1039,35 +1048,43 @@ class SegmentParser {
     if (lex_.peek() == '"') exit.detail = lex_.QuotedString();
     lex_.ExpectToken("{");
     lex_.EndLine();
+    do {
+      exit.frames.push_back(Frame(exit.at.line));
+    } while (!AtBlockEnd());
+    lex_.ExpectToken("}");
+    lex_.EndLine();
+  }
+
+  SnapshotFrame Frame(int line) {
+    SnapshotFrame frame;
     lex_.Spaces();
     const size_t at = lex_.pos();
     const std::string head = lex_.Run();
     const size_t colon = head.rfind(':');
-    exit.frame.function = head;
-    exit.frame.line = exit.at.line;
+    frame.function = head;
+    frame.line = line;
     if (colon != std::string::npos) {
       const Position position = ParsePosition(lex_, at, head);
       if (position.col >= 0) lex_.FailAt(at, "expected function or function:line");
-      exit.frame.function = position.function;
-      exit.frame.line = position.line;
+      frame.function = position.function;
+      frame.line = position.line;
     }
     lex_.ExpectToken(":");
     while (!lex_.AcceptToken("|")) {
-      if (!exit.frame.locals.empty()) lex_.ExpectToken(",");
+      if (!frame.locals.empty()) lex_.ExpectToken(",");
       lex_.Spaces();
       std::string name = lex_.Run();
       lex_.ExpectToken("=");
-      exit.frame.locals.emplace_back(std::move(name), NextOperand());
+      frame.locals.emplace_back(std::move(name), NextOperand());
     }
     lex_.ExpectToken("stack");
     lex_.ExpectToken("=");
     lex_.ExpectToken("[");
     Operand stack;
     Items(&stack, "]");
-    exit.frame.stack = std::move(stack.items);
+    frame.stack = std::move(stack.items);
     lex_.EndLine();
-    lex_.ExpectToken("}");
-    lex_.EndLine();
+    return frame;
   }
 
   Lexer& lex_;

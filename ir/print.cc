@@ -322,15 +322,18 @@ void AppendExit(std::string* out, const SegmentIr& segment) {
   }
   absl::StrAppend(out, "  exit resume ", ToString(exit.at), " because ", exit.reason);
   if (!exit.detail.empty()) absl::StrAppend(out, " ", Quoted(exit.detail));
-  absl::StrAppend(out, " {\n    ", exit.frame.function);
-  if (exit.frame.line > 0 && exit.frame.line != exit.at.line) absl::StrAppend(out, ":", exit.frame.line);
-  *out += " : ";
-  for (size_t i = 0; i < exit.frame.locals.size(); ++i) {
-    const auto& [name, operand] = exit.frame.locals[i];
-    absl::StrAppend(out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
+  *out += " {\n";
+  for (const SnapshotFrame& frame : exit.frames) {
+    absl::StrAppend(out, "    ", frame.function);
+    if (frame.line > 0 && frame.line != exit.at.line) absl::StrAppend(out, ":", frame.line);
+    *out += " : ";
+    for (size_t i = 0; i < frame.locals.size(); ++i) {
+      const auto& [name, operand] = frame.locals[i];
+      absl::StrAppend(out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
+    }
+    absl::StrAppend(out, frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(frame.stack, segment), "]\n");
   }
-  absl::StrAppend(out, exit.frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(exit.frame.stack, segment),
-                  "]\n  }\n");
+  *out += "  }\n";
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ struct Effect {
 struct SnapshotFrame {
   std::string function;
   int line = 0;
+  int offset = 0;  // byte offset of the instruction to go on with: the breaking one, or the call; not printed
   std::vector<std::pair<std::string, Operand>> locals;  // live ones only
   std::vector<int> slots;                               // same order: index into localsplus
   std::vector<Operand> stack;                           // bottom first
@@ -97,11 +98,11 @@ struct Exit {
   enum class Kind : uint8_t { kReturn, kResume };
   Kind kind = Kind::kReturn;
   Position at;
-  std::string reason;     // kResume: row of reasons.def
-  std::string detail;     // kResume: what exactly ("numpy.asarray")
-  Operand result;         // kReturn
-  SnapshotFrame frame;    // kResume; one frame (deeper breaks are cut back to the entry frame)
-  int resume_offset = 0;  // kResume: byte offset of the breaking instruction; not printed
+  std::string reason;  // kResume: row of reasons.def
+  std::string detail;  // kResume: what exactly ("numpy.asarray")
+  Operand result;      // kReturn
+  // kResume: the entry frame first; each stands at its call of the next one, the last at the breaking instruction.
+  std::vector<SnapshotFrame> frames;
 };
 
 struct SegmentIr {

@@ -1,6 +1,7 @@
 #include "ir/source.h"
 
 #include "absl/strings/str_cat.h"
+#include "ir/frame_slot.h"
 #include "ir/literal.h"
 
 namespace frametap {
@@ -21,7 +22,12 @@ std::string AttrText(const std::string& name) {
   return IsPathWord(name) ? "." + name : ".<attr>(" + Quoted(name) + ")";
 }
 
-std::string RootText(const char* letter, const Source& s) {
+// `L` of the entry frame, `L1` of its caller.
+std::string FrameLetter(const char* letter, const Source& s) {
+  return FrameOf(s.index) == 0 ? letter : absl::StrCat(letter, FrameOf(s.index));
+}
+
+std::string RootText(const std::string& letter, const Source& s) {
   return IsPathWord(s.text) ? absl::StrCat(letter, ".", s.text) : absl::StrCat(letter, ".<attr>(", Quoted(s.text), ")");
 }
 
@@ -50,7 +56,7 @@ std::string SourceTable::Name(SourceId id) const {
   // So are the two dicts that stand for them, known by identity.
   if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
       ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
-    return RootText((*this)[s.parent].text.c_str(), s);
+    return RootText((*this)[s.parent].text, s);
   }
   return absl::StrCat(s.parent.valid() ? Name(s.parent) : "", StepText(s));
 }
@@ -58,15 +64,15 @@ std::string SourceTable::Name(SourceId id) const {
 std::string StepText(const Source& s) {
   switch (s.accessor) {
     case Accessor::kLocal:
-      return RootText("L", s);
+      return RootText(FrameLetter("L", s), s);
     case Accessor::kCell:
-      return RootText("C", s);
+      return RootText(FrameLetter("C", s), s);
     case Accessor::kStack:
-      return absl::StrCat("S[", s.index, "]");
+      return absl::StrCat(FrameLetter("S", s), "[", SlotOf(s.index), "]");
     case Accessor::kPinned:
       return IsPinnedPath(s.text) ? s.text : absl::StrCat("pinned(", Quoted(s.text), ")");
     case Accessor::kFunction:
-      return "F";
+      return FrameLetter("F", s);
     case Accessor::kAttr:
     case Accessor::kModuleAttr:
       return AttrText(s.text);

@@ -166,7 +166,7 @@ class SegmentCheck {
     if (s_.function.empty() || HasBlank(s_.function) || s_.function.find(':') != std::string::npos) {
       return Bad("a segment has a function, without blanks and colons");
     }
-    if (s_.entry.empty() || HasBlank(s_.entry)) return Bad("a segment has an entry");
+    if (s_.entry.empty() || s_.entry.find('\n') != std::string::npos) return Bad("a segment has an entry");
     for (size_t i = 0; i < s_.sources.size(); ++i) {
       const Source& source = s_.sources[SourceId(i)];
       if (source.parent.valid() && source.parent.raw() >= i) return Bad("S1: a source before its parent");
@@ -198,14 +198,16 @@ class SegmentCheck {
     }
     if (s_.exit.kind == Exit::Kind::kReturn) return Check(s_.exit.result);
     if (s_.exit.reason.empty() || !IsPathWord(s_.exit.reason)) return Bad("an exit that resumes has a reason");
-    const SnapshotFrame& frame = s_.exit.frame;
-    if (frame.function.empty() || HasBlank(frame.function)) return Bad("the frame of an exit has a function");
-    for (const auto& [name, operand] : frame.locals) {
-      if (name.empty() || HasBlank(name)) return Bad("a local of an exit's frame has no name");
-      if (status = Check(operand); !status.ok()) return status;
-    }
-    for (const Operand& operand : frame.stack) {
-      if (status = Check(operand); !status.ok()) return status;
+    if (s_.exit.frames.empty()) return Bad("an exit that resumes has a frame");
+    for (const SnapshotFrame& frame : s_.exit.frames) {
+      if (frame.function.empty() || HasBlank(frame.function)) return Bad("the frame of an exit has a function");
+      for (const auto& [name, operand] : frame.locals) {
+        if (name.empty() || HasBlank(name)) return Bad("a local of an exit's frame has no name");
+        if (status = Check(operand); !status.ok()) return status;
+      }
+      for (const Operand& operand : frame.stack) {
+        if (status = Check(operand); !status.ok()) return status;
+      }
     }
     return absl::OkStatus();
   }

@@ -26,8 +26,18 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
 enum class SlotKind : uint8_t { kLocal, kCell, kFree };
 PyObject* SlotName(PyCodeObject* code, int slot);  // borrowed
 SlotKind KindOfSlot(PyCodeObject* code, int slot);
-int SlotCount(PyCodeObject* code);  // nlocalsplus
-int StackSize(PyCodeObject* code);  // co_stacksize
+int SlotCount(PyCodeObject* code);       // nlocalsplus
+int StackSize(PyCodeObject* code);       // co_stacksize
+int ParameterCount(PyCodeObject* code);  // slots that the call fills: the first ones
+
+// The call instruction at which a frame stands, operands in place.
+struct CallSite {
+  PyObject* callable = nullptr;  // borrowed; null: it stands at another instruction
+  int below = 0;                 // depth of the value stack without the operands
+};
+CallSite CallSiteOf(const FrameState& f);
+// `callee` was called while `caller` was the innermost Python frame.
+bool IsNextFrame(const FrameState& caller, const FrameState& callee);
 
 // Facts of the instruction that begins at `offset`.
 struct InstructionInfo {

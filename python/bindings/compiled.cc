@@ -254,17 +254,25 @@ void BindCompiled(py::module_& m) {
                                d["detail"] = exit.detail;
                                d["position"] = PositionDict(exit.at);
                                d["result"] = OperandObject(exit.result, *s.segment);
-                               d["resume_offset"] = exit.resume_offset;
-                               py::dict locals;
-                               for (const auto& [name, operand] : exit.frame.locals) {
-                                 locals[py::str(name)] = OperandObject(operand, *s.segment);
+                               py::list frames;
+                               for (const SnapshotFrame& frame : exit.frames) {
+                                 py::dict one;
+                                 one["function"] = frame.function;
+                                 one["resume_offset"] = frame.offset;
+                                 py::dict locals;
+                                 for (const auto& [name, operand] : frame.locals) {
+                                   locals[py::str(name)] = OperandObject(operand, *s.segment);
+                                 }
+                                 one["locals"] = locals;
+                                 py::list stack;
+                                 for (const Operand& operand : frame.stack) {
+                                   stack.append(OperandObject(operand, *s.segment));
+                                 }
+                                 one["stack"] = stack;
+                                 frames.append(one);
                                }
-                               d["locals"] = locals;
-                               py::list stack;
-                               for (const Operand& operand : exit.frame.stack) {
-                                 stack.append(OperandObject(operand, *s.segment));
-                               }
-                               d["stack"] = stack;
+                               d["frames"] = frames;
+                               d["up"] = s.segment->callers.size();
                                return py::module_::import("frametap._views").attr("Exit")(d);
                              })
       .def_property_readonly("effects",

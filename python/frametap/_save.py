@@ -386,6 +386,13 @@ class _Converter:
 
     def _exit(self, view: _SegmentView) -> art.Return | art.Branch:
         segment, exit = view.segment, view.segment.exit
+        if exit["up"]:
+            _refuse(
+                segment,
+                "the graph goes on in the caller of its function",
+                "save the function that is called first",
+                exit["position"],
+            )
         state = self._state_after(view)
         if exit["kind"] == "return":
             return art.Return(self._operand(view, exit["result"], "the result"), state)
@@ -446,30 +453,28 @@ class _Converter:
         self, segment: _C.Segment, exit: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], list[tuple[int, list[Mapping[str, Any]]]]]:
         """The tested operand; for true and for false, where the code goes on, and with which stack."""
+        frame = exit["frames"][0]
         at = next(
             (
                 i
                 for i, instruction in enumerate(self.instructions)
-                if instruction.offset >= exit["resume_offset"]
+                if instruction.offset >= frame["resume_offset"]
                 and instruction.opname != "EXTENDED_ARG"
             ),
             len(self.instructions),
         )
-        if at + 1 < len(self.instructions) and exit["stack"]:
-            name, below, tested = (
-                self.instructions[at].opname,
-                exit["stack"][:-1],
-                exit["stack"][-1],
-            )
+        stack = frame["stack"]
+        if len(exit["frames"]) == 1 and at + 1 < len(self.instructions) and stack:
+            name, below, tested = self.instructions[at].opname, stack[:-1], stack[-1]
             jump, after = self.instructions[at].argval, self.instructions[at + 1].offset
             if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_TRUE", name):
                 return tested, [(jump, below), (after, below)]
             if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_FALSE", name):
                 return tested, [(after, below), (jump, below)]
             if name == "JUMP_IF_TRUE_OR_POP":
-                return tested, [(jump, exit["stack"]), (after, below)]
+                return tested, [(jump, stack), (after, below)]
             if name == "JUMP_IF_FALSE_OR_POP":
-                return tested, [(after, below), (jump, exit["stack"])]
+                return tested, [(after, below), (jump, stack)]
             if name == "UNARY_NOT":
                 answers = ({"kind": "const", "constant": value} for value in (False, True))
                 return tested, [(after, [*below, answer]) for answer in answers]
@@ -494,7 +499,10 @@ class _Converter:
         kept = [name for name in sorted(view.slots) if not name.startswith("S[")]
         environment = {n: v for n, v in view.environment.items() if not n.startswith("S[")}
         slots: dict[str, art.Operand] = {name: art.Ref(name) for name in kept}
-        live = {**exit["locals"], **{f"S[{i}]": operand for i, operand in enumerate(stack)}}
+        live = {
+            **exit["frames"][0]["locals"],
+            **{f"S[{i}]": operand for i, operand in enumerate(stack)},
+        }
         for name, operand in live.items():
             if operand["kind"] == "cell":
                 operand = operand["items"][0]

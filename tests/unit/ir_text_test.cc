@@ -130,6 +130,25 @@ const char* const kSegments[] = {
   }
 }
 )",
+    R"(segment third#1 {
+  entry third:5:4 in second:8:8 in f.<locals>.first:11:8
+  guard {
+    L1.x = %x : tensor f32[*] cpu
+    C2.k : == 3
+    S12[1] : type(range_iterator)
+    F1.__closure__[0] : cell
+  }
+  graph (%x : f32[2]) {
+    %0 = aten.relu(%x)  @ second:9:11
+    return %0
+  }
+  exit resume third:4:4 because unknown_callable "print" {
+    first:11 : x = L2.x | stack = [null, G.second, %0]
+    second:8 : | stack = [null, G.third, L1.<attr>(".0")]
+    third : x = %0 | stack = [null, B.print]
+  }
+}
+)",
 };
 
 // The one above with `set{%0,}` is how a person might write it; the printer leaves the comma out.

@@ -86,6 +86,32 @@ SlotKind KindOfSlot(PyCodeObject* code, int slot) {
 
 int SlotCount(PyCodeObject* code) { return code->co_nlocalsplus; }
 int StackSize(PyCodeObject* code) { return code->co_stacksize; }
+int ParameterCount(PyCodeObject* code) {
+  return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+         ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+bool IsNextFrame(const FrameState& caller, const FrameState& callee) { return callee.raw->previous == caller.raw; }
+
+CallSite CallSiteOf(const FrameState& f) {
+  int at = f.offset / 2, arg = Units(f.code)[at] >> 8;
+  for (; At(f.code, at).prefix != Prefix::kNone;) {
+    const bool extends = At(f.code, at).prefix == Prefix::kExtendedArg;
+    at += 1 + At(f.code, at).caches;
+    const int low = Units(f.code)[at] >> 8;
+    arg = extends ? arg << 8 | low : low;
+  }
+  PyObject** stack = f.objects + f.nlocalsplus;
+  if (Is(At(f.code, at), "CALL")) {
+    const int below = f.depth - arg - 2;
+    return {stack[below] != nullptr ? stack[below] : stack[below + 1], below};
+  }
+  if (Is(At(f.code, at), "CALL_FUNCTION_EX")) {
+    const int below = f.depth - 3 - (arg & 1);
+    return {stack[below + 1], below};
+  }
+  return {};
+}
 
 InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
   // Asked at every instruction that is recorded: what the name tells is worked out once an opcode.

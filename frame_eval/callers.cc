@@ -1,0 +1,32 @@
+#include "frame_eval/callers.h"
+
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "guards/must.h"
+
+namespace frametap {
+
+PyFunctionObject* CalledFunction(const FrameState& f) {
+  PyObject* callable = CallSiteOf(f).callable;
+  // A method may bind an instance that can be called, and so on.
+  while (callable != nullptr && !PyFunction_Check(callable)) {
+    if (PyMethod_Check(callable)) {
+      callable = PyMethod_GET_FUNCTION(callable);
+      continue;
+    }
+    static PyObject* call_name = InternedName("__call__");
+    PyTypeObject* type = Py_TYPE(callable);
+    // The slot that looks `__call__` up in the class and calls it.
+    if (type->tp_call != Objects().module->tp_call) return nullptr;
+    callable = _PyType_Lookup(type, call_name);
+    if (callable != nullptr && !PyFunction_Check(callable)) return nullptr;
+  }
+  return reinterpret_cast<PyFunctionObject*>(callable);
+}
+
+bool CallsStraight(const FrameState& caller, const FrameState& callee) {
+  return !callee.is_generator && callee.function != nullptr && IsNextFrame(caller, callee) &&
+         CalledFunction(caller) == callee.function;
+}
+
+}  // namespace frametap
