@@ -17,10 +17,16 @@ bool MakesPlainInstances(PyTypeObject* type) {
          PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
 
-// What the cache of a function under functools.lru_cache has for these arguments (the result, or a link to it); null:
-// nothing. The cache is one of the objects that it shows to the garbage collector; a key is the only argument if that
+// Of a function under functools.lru_cache: what its cache holds for the arguments of a call.
+struct CacheEntry {
+  PyObject* cache = nullptr;  // the dict; all borrowed
+  PyObject* key = nullptr;    // the one in the dict
+  PyObject* found = nullptr;  // the result, or a link to it; null: nothing
+};
+
+// The cache is one of the objects that the function shows to the garbage collector; a key is the only argument if that
 // is an int or str, else a tuple of the arguments, with a mark (shown as well) before the keyword ones.
-PyObject* Cached(PyObject* function, const Call& call) {
+CacheEntry Cached(PyObject* function, const Call& call) {
   struct Referents {
     PyObject* own_dict;
     PyObject* cache = nullptr;
@@ -35,7 +41,7 @@ PyObject* Cached(PyObject* function, const Call& call) {
     return 0;
   };
   Py_TYPE(function)->tp_traverse(function, visit, &seen);
-  if (seen.cache == nullptr || (seen.mark == nullptr && !call.names.empty())) return nullptr;
+  if (seen.cache == nullptr || (seen.mark == nullptr && !call.names.empty())) return {};
   Ref<> key;
   if (call.args.size() == 1 && call.names.empty() &&
       (PyUnicode_CheckExact(call.args[0]) || PyLong_CheckExact(call.args[0]))) {
@@ -51,9 +57,16 @@ PyObject* Cached(PyObject* function, const Call& call) {
     }
     key = ok ? Ref<>::Steal(PyList_AsTuple(parts.get())) : Ref<>();
   }
-  PyObject* found = key ? PyDict_GetItemWithError(seen.cache, key.get()) : nullptr;
-  if (found == nullptr) PyErr_Clear();
-  return found;
+  CacheEntry entry{seen.cache, nullptr, key ? PyDict_GetItemWithError(seen.cache, key.get()) : nullptr};
+  if (entry.found == nullptr) PyErr_Clear();
+  Py_ssize_t at = 0;
+  PyObject *other, *value;
+  while (entry.found != nullptr && entry.key == nullptr && PyDict_Next(seen.cache, &at, &other, &value)) {
+    if (value == entry.found && PyObject_RichCompareBool(other, key.get(), Py_EQ) == 1) entry.key = other;
+  }
+  PyErr_Clear();
+  if (entry.key == nullptr) entry.found = nullptr;
+  return entry;
 }
 
 }  // namespace
@@ -96,15 +109,18 @@ void Recorder::InvokePartial(Call& call) {
     PyErr_Clear();
     throw Break{Reason::unknown_callable, "functools.partial"};
   }
-  // What an unchanged partial holds never changes but for its keyword dict.
-  if (SourceOf(partial.get()).valid()) {
+  if (const SourceId source = SourceOf(partial.get()); source.valid()) {
+    // __setstate__ gives it others.
+    static PyObject* const kParts[] = {InternedName("func"), InternedName("args"), InternedName("keywords")};
+    PyObject* const values[] = {function.get(), args.get(), keywords.get()};
+    for (int i = 0; i < 3; ++i) {
+      const SourceId part = guards_.Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
+      guards_.Identity(part, Here());
+      FromSource(part, values[i], true);
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i)
       AdoptPinned(PyTuple_GET_ITEM(args.get(), i), "partial.args");
-    AdoptPinned(function.get(), CallableName(function.get()));
-    if (PyDict_GET_SIZE(keywords.get()) > 0) {
-      AdoptPinned(keywords.get(), "partial.keywords");
-      AdoptElements(keywords.get());
-    }
+    if (PyDict_GET_SIZE(keywords.get()) > 0) AdoptElements(keywords.get());
   }
   Call inner{call.f, call.note, function.get(), {}, {}, {}};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
@@ -157,25 +173,24 @@ void Recorder::InvokeCached(Call& call) {
     }
     known_by_identity(arg);
   }
-  PyObject* cached = Cached(call.callable, call);
-  if (cached == nullptr) throw Break{Reason::done_once, CallableName(call.callable)};
-  bool forgets = std::strcmp(Py_TYPE(cached)->tp_name, "functools._lru_list_elem") == 0;
-  if (cached == Py_None || forgets) {
-    // Called for what it does at a first call (a warning), which comes again if the cache is emptied; or a cache of
-    // limited size, where each call counts for what is dropped.
-    std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
-    Ref<> target = Ref<>::New(call.callable);
-    if (!call.names.empty()) {
-      Ref<> args = Ref<>::Steal(PyTuple_Pack(1, call.callable));
-      Ref<> keywords = Ref<>::Steal(PyDict_New());
-      for (size_t k = 0; k < call.names.size(); ++k) {
-        PyDict_SetItem(keywords.get(), call.names[k], call.args[call.positional() + k]);
-      }
-      target = Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(Objects().partial), args.get(), keywords.get()));
-      AddFresh(target.get());
+  const CacheEntry entry = Cached(call.callable, call);
+  if (entry.found == nullptr) throw Break{Reason::done_once, CallableName(call.callable)};
+  // The entry is still the one: cache_clear() forgets it.
+  const SourceId cache = guards_.Pinned(entry.cache, CallableName(call.callable) + ".cache");
+  guards_.Identity(guards_.Child(cache, Accessor::kKey, 0, entry.key, entry.found), Here());
+  // Replay asks the cache as well: it counts its hits, and drops what has not been asked for.
+  std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
+  Ref<> target = Ref<>::New(call.callable);
+  if (!call.names.empty()) {
+    Ref<> args = Must(PyTuple_Pack(1, call.callable));
+    Ref<> keywords = Must(PyDict_New());
+    for (size_t k = 0; k < call.names.size(); ++k) {
+      PyDict_SetItem(keywords.get(), call.names[k], call.args[call.positional() + k]);
     }
-    AddEffect(Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
+    target = Must(PyObject_Call(reinterpret_cast<PyObject*>(Objects().partial), args.get(), keywords.get()));
+    AddFresh(target.get());
   }
+  AddEffect(Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
   call.note.expect.kind = Expect::Kind::kPinned;
   call.note.opaque_operation = true;
 }
@@ -191,7 +206,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
       if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(call.args[i], true, false);
       ForceDeep(call.args[i], call.shadows[i], true);
     }
-    return;
+    return ReadIdentities(row->reads, call);
   }
   if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base)) {
     throw Break{Reason::unknown_callable, CallableName(call.callable)};
@@ -299,7 +314,7 @@ void Recorder::Invoke(Call call) {
         if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, std::string(row->name) + " of a tensor"};
         ForceDeep(call.args[i], call.shadows[i], false);
       }
-      return;
+      return ReadIdentities(row->reads, call);
     case Conduct::kPureObjects:
     case Conduct::kTransparent:
       for (size_t i = 0; i < call.args.size(); ++i) {
@@ -309,7 +324,7 @@ void Recorder::Invoke(Call call) {
         }
         ForceDeep(call.args[i], call.shadows[i], true);
       }
-      return;
+      return ReadIdentities(row->reads, call);
     case Conduct::kTorch:
       return TorchCall(call.note, &call, row->name);
     case Conduct::kState:
@@ -335,6 +350,7 @@ void Recorder::Invoke(Call call) {
       if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(callable)};
       bool is_source = known->state == Known::State::kSource;
       Own(self);
+      ReadIdentities(row->reads, call);
       if (is_source) {
         if (!call.names.empty()) throw Break{Reason::unknown_mutation, CallableName(callable)};
         std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());

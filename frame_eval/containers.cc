@@ -8,7 +8,7 @@ namespace {
 
 bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
 
-constexpr int kNbAdd = 0, kNbMultiply = 5, kNbSubtract = 10, kNbTrueDivide = 11, kInplaceFrom = 13;
+constexpr int kNbAdd = 0, kNbMultiply = 5, kNbRemainder = 6, kNbSubtract = 10, kNbTrueDivide = 11, kInplaceFrom = 13;
 
 bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
@@ -92,6 +92,8 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   }
   ForceDeep(left, e.shadows[0], true);
   ForceDeep(right, e.shadows[1], true);
+  if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
+  if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
   if (e.arg >= kInplaceFrom && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
     Known* known = Find(left);
     if (known == nullptr || known->state == Known::State::kSource) {
@@ -101,43 +103,38 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   }
 }
 
-void Recorder::CompareValues(FrameNote& note, const Event& e) {
-  if (IsTensor(e.in[0]) || IsTensor(e.in[1])) {
-    Call call{*frames_.back(), note, nullptr, {e.in[0], e.in[1]}, {e.shadows[0], e.shadows[1]}, {}};
+void Recorder::CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op) {
+  if (IsTensor(a) || IsTensor(b)) {
+    Call call{*frames_.back(), note, nullptr, {a, b}, {sa, sb}, {}};
     return TorchCall(note, &call, "");
   }
   // A number against a constant: only the outcome is fixed.
-  if (IsNumber(e.in[0]) && IsNumber(e.in[1])) {
+  if (IsNumber(a) && IsNumber(b)) {
     static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
     for (int side = 0; side < 2; ++side) {
-      const Shadow& open = e.shadows[side];
-      if (open.kind != Shadow::Kind::kSource || e.shadows[1 - side].kind != Shadow::Kind::kNone) continue;
-      int outcome = PyObject_RichCompareBool(e.in[0], e.in[1], e.arg);
-      guards_.Relation(SourceId(open.id), side == 0 ? e.arg : kMirror[e.arg], e.in[1 - side], outcome == 1, Here());
+      const Shadow& open = side == 0 ? sa : sb;
+      const Shadow& other = side == 0 ? sb : sa;
+      if (open.kind != Shadow::Kind::kSource || other.kind != Shadow::Kind::kNone) continue;
+      int outcome = PyObject_RichCompareBool(a, b, py_compare_op);
+      guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
+                       outcome == 1, Here());
       return;
     }
   }
-  for (int i = 0; i < 2; ++i) ForceDeep(e.in[i], e.shadows[i], false);
+  ForceDeep(a, sa, false);
+  ForceDeep(b, sb, false);
+  ReadEqual(a, b);
 }
 
-void Recorder::CompareIdentity(FrameNote&, PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
   Force(a, sa);
   Force(b, sb);
-  auto guard_type = [&](PyObject* object) {
+  for (PyObject* object : {a, b}) {
     if (!IsTensor(object) && !IsScalar(object)) Touch(object);
-  };
-  guard_type(a);
-  guard_type(b);
-  if (IsScalar(a) || IsScalar(b)) return;
-  SourceId source_a = SourceOf(a), source_b = SourceOf(b);
-  if (source_a.valid() && source_b.valid() && source_a != source_b) {
-    guards_.SameObject(source_a, source_b, a == b, Here());
-  } else if (source_a.valid() && !source_b.valid() && !IsTensor(a)) {
-    guards_.Identity(source_a, Here());
-  } else if (source_b.valid() && !source_a.valid() && !IsTensor(b)) {
-    guards_.Identity(source_b, Here());
   }
+  if (IsScalar(a) && IsScalar(b)) return ReadSameScalar(a, sa, b, sb);
+  ReadSame(a, b);
 }
 
 void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
@@ -191,18 +188,13 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
     if (!IsScalar(item)) ForceDeep(item, Shadow(), false);
     return;
   }
+  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
   if (PyTuple_Check(container) || PyList_Check(container)) {
     ForceDeep(container, Shadow(), true);
-    // `==` is asked of each element: on tensors that is an op and a decision.
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) {
-      if (IsTensor(PySequence_Fast_GET_ITEM(container, i)) || IsTensor(item)) {
-        throw Break{Reason::value_of_tensor, "a test for membership"};
-      }
-    }
-  } else {
-    ForceDeep(container, Shadow(), true);
+    return ReadSearch(container, item);
   }
-  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
+  AdoptElements(container);
+  ReadKey(container, item);
 }
 
 void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
@@ -274,7 +266,10 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     note.expect.pinned = known->pinned;
     return;
   }
-  if (PyDict_Check(container)) return AdoptElements(container);
+  if (PyDict_Check(container)) {
+    AdoptElements(container);
+    return ReadKey(container, key);
+  }
   Touch(container);
 }
 
@@ -298,7 +293,10 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     Touch(container);
     throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
   }
-  if (known->state != Known::State::kSource) return MarkMutated(container);
+  if (known->state != Known::State::kSource) {
+    if (PyDict_Check(container)) ReadKey(container, key);
+    return MarkMutated(container);
+  }
   if (!PyDict_CheckExact(container) && !PyList_CheckExact(container)) {
     // A Python __setitem__ runs as a frame; one in C is unknown.
     Touch(container);
@@ -309,6 +307,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   }
   if (PySlice_Check(key)) throw Break{Reason::unknown_mutation, "a slice of a list that existed before is assigned"};
   Own(container);
+  if (PyDict_Check(container)) ReadKey(container, key);
   if (value != nullptr) {
     AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});
   } else {

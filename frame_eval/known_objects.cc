@@ -58,7 +58,6 @@ bool LoadKnownObjects() {
   objects.plain_types[p++] = &PyMethod_Type;
   objects.plain_types[p++] = &PyCFunction_Type;
   objects.plain_types[p++] = &PyMethodDescr_Type;
-  objects.plain_types[p++] = objects.partial;
   objects.plain_types[p++] = type("torch", {"finfo"});
   objects.plain_types[p++] = type("torch", {"iinfo"});
   objects.plain_types[p++] = type("torch", {"device"});

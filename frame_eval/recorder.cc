@@ -13,19 +13,16 @@
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
-namespace {
 
 // Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
 // among them (enumerations): their value is not compared by parts.
-bool IsIdentityKind(PyObject* object) {
+bool Recorder::IsIdentityKind(PyObject* object) {
   return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
          PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
          Py_TYPE(object) == &PyWrapperDescr_Type || Py_TYPE(object) == Objects().method_wrapper ||
          PyObject_TypeCheck(object, Objects().module) || Py_TYPE(object) == Objects().partial || PyLong_Check(object) ||
          PyFloat_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
 }
-
-}  // namespace
 
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
@@ -359,7 +356,10 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), walk);
     --walk->depth;
   } else {
-    if (PyAnySet_Check(object)) AdoptElements(object);
+    if (PyAnySet_Check(object)) {
+      AdoptElements(object);
+      ReadOrder(object);
+    }
     // No guard compares what is in a range.
     Known* known = PyRange_Check(object) ? Find(object) : nullptr;
     bool range = known != nullptr && known->state == Known::State::kSource && !known->pinned;
@@ -915,11 +915,11 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBinary:
       return BinaryNumbers(note, e);
     case Op::kCompare:
-      return CompareValues(note, e);
+      return CompareValues(note, e.in[0], e.shadows[0], e.in[1], e.shadows[1], e.arg);
     case Op::kIs:
-      return CompareIdentity(note, e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
+      return CompareIdentity(e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
     case Op::kIsNone:
-      return CompareIdentity(note, e.in[0], e.shadows[0], Py_None, Shadow());
+      return CompareIdentity(e.in[0], e.shadows[0], Py_None, Shadow());
     case Op::kTruth:
       return TruthOf(note, e.in[0], e.shadows[0]);
     case Op::kContains:
@@ -1001,14 +1001,21 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBuildMap:
     case Op::kBuildConstKeyMap:
     case Op::kBuildSlice:
-    case Op::kBuildString:
+    case Op::kBuildString: {
       for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
-      return;
+      if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;
+      std::vector<PyObject*> keys;
+      for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
+        if (!IsScalar(e.in[i])) keys.push_back(e.in[i]);
+      }
+      return ReadDistinct(keys);
+    }
     case Op::kListAppend:
     case Op::kSetAdd:
     case Op::kMapAdd:
       for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       note.expect.kind = Expect::Kind::kNothing;
+      if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
         // A comprehension that was begun before the segment.
         Own(e.in[0]);
@@ -1026,6 +1033,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kDictMerge:
       if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       ForceDeep(e.in[1], e.shadows[1], true);
+      if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
       MarkMutated(e.in[0]);
       note.expect.kind = Expect::Kind::kNothing;
@@ -1033,7 +1041,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kFormatValue:
       ForceDeep(e.in[0], e.shadows[0], false);
       if (e.n > 1) Force(e.in[1], e.shadows[1]);
-      return;
+      return ReadPrinted(e.in[0], Printed::kStr);
     case Op::kGetLen:
       ForceDeep(e.in[0], e.shadows[0], false);
       return;

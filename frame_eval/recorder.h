@@ -46,10 +46,25 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
-  Ref<> pin;                  // so that the address stays its own
-  std::vector<Shadow> items;  // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
+  size_t keys_by_address = 0;  // set or dict: so many of its keys have their address guarded (identity.cc)
+  Ref<> pin;                   // so that the address stays its own
+  std::vector<Shadow> items;   // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
 };
+
+// What a C callable reads of *which* objects its arguments are, beside their values (identity.cc).
+enum class Reads : uint8_t {
+  kValues,  // nothing
+  kSearch,  // the second argument is looked for in the first: list.index
+  kKey,     // … as a key: dict.pop
+  kKeys,    // the elements of all arguments are keys of one table: set.union, dict(pairs)
+  kEqual,   // the first two are compared
+  kHash,    // the first is hashed
+  kRepr,    // arguments are printed
+  kStr,     // … by str()
+};
+
+enum class Printed : uint8_t { kRepr, kStr };
 
 // What After shall make of a result; set by Before.
 struct Expect {
@@ -239,10 +254,28 @@ class Recorder {
                       Shadow value_shadow);
   void Contains(FrameNote& note, PyObject* container, PyObject* item);
   void TruthOf(FrameNote& note, PyObject* object, Shadow shadow);
+  void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
+  void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
   void Invoke(Call call);                                         // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
+
+  // -- which objects they are (identity.cc) --
+  static bool IsIdentityKind(PyObject* object);
+  bool IsFixed(PyObject* object);  // a scalar, a constant, or the very object by a guard
+  void ReadSame(PyObject* a, PyObject* b);
+  void ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
+  void ReadEqual(PyObject* a, PyObject* b, int depth = 0);          // a == b
+  void ReadEqualElements(PyObject* a, PyObject* b, int depth = 0);  // … as C code asks it of elements
+  void ReadSearch(PyObject* sequence, PyObject* item);
+  void ReadKey(PyObject* table, PyObject* key);
+  void ReadDistinct(const std::vector<PyObject*>& objects);  // all of them are keys of one table
+  void ReadElements(std::initializer_list<PyObject*> containers);
+  void ReadOrder(PyObject* set);
+  void ReadHash(PyObject* object);
+  void ReadPrinted(PyObject* object, Printed how, int depth = 0);
+  void ReadIdentities(Reads reads, const Call& call);
 
  private:
   struct Decided {
@@ -302,8 +335,8 @@ class Recorder {
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void BinaryNumbers(FrameNote& note, const Event& e);
   bool ScalarNode(FrameNote& note, const Event& e);
-  void CompareValues(FrameNote& note, const Event& e);
-  void CompareIdentity(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb);
+  void ReadAddress(PyObject* object);
+  void ReadOrderOf(PyObject* element);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   Operand DescribeFresh(PyObject* object, const Known& known);
   Operand DescribeInstance(PyObject* object);

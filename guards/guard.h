@@ -17,7 +17,19 @@ namespace frametap {
 
 class Guard {
  public:
-  enum class Kind : uint8_t { kType, kTypeAttr, kIdentity, kValue, kLength, kKeys, kKey, kTensor, kRelation, kClass };
+  enum class Kind : uint8_t {
+    kType,
+    kTypeAttr,
+    kIdentity,
+    kAddress,
+    kValue,
+    kLength,
+    kKeys,
+    kKey,
+    kTensor,
+    kRelation,
+    kClass
+  };
   enum class Scope : uint8_t { kBinding, kContent };
 
   explicit Guard(Kind kind) : kind_(kind) {}
@@ -36,6 +48,7 @@ class Guard {
 };
 
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
+std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item);

@@ -243,6 +243,11 @@ void GuardRecorder::Identity(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kIdentity, 0, nullptr, why, [&] { return MakeIdentityGuard(impl_->object(id), text); });
 }
 
+void GuardRecorder::Address(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
+  impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
+}
+
 void GuardRecorder::Value(SourceId id, const Position& why) {
   if (impl_->empty(id)) return;
   if (!impl_->is_number(id) && !IsPlainValue(impl_->object(id))) return Identity(id, why);

@@ -34,6 +34,7 @@ struct WorldState {
   int8_t autocast_dtype, default_dtype;
   uint16_t
       backends;  // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention
+  uint32_t tensor_class;  // version of torch.nn.Parameter and its bases, torch.Tensor among them: methods and operators
   bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
   static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway
   friend bool operator==(const WorldState&, const WorldState&) = default;
@@ -68,6 +69,8 @@ class GuardRecorder {
   // -- predicates --
   void Type(SourceId id, const Position& why);      // exact type, and that the type's attributes have not changed
   void Identity(SourceId id, const Position& why);  // the very object
+  // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
+  void Address(SourceId id, const Position& why);
   // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
   void Value(SourceId id, const Position& why);

@@ -22,6 +22,8 @@ bool IsTensor(PyObject* object) {
 
 bool IsExactTensor(PyObject* object) { return THPVariableClass != nullptr && THPVariable_CheckExact(object); }
 
+PyTypeObject* ParameterClassOfTorch() { return reinterpret_cast<PyTypeObject*>(ParameterClass); }
+
 const at::Tensor& TensorOf(PyObject* tensor) { return THPVariable_Unpack(tensor); }
 
 PyObject* WrapTensor(at::Tensor tensor) {

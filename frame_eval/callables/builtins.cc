@@ -160,6 +160,12 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// set(…), frozenset(…), dict(…)
+void MakeTable(Recorder& r, Call& call) {
+  Iterate(r, call);
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
 // ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace.
 void ContextGet(Recorder& r, Call& call) {
   PyObject* variable = call.args.empty() ? nullptr : call.args[0];
@@ -225,6 +231,24 @@ void OpaqueFunction(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
+// x.__contains__(item), operator.contains(x, item)
+void Contains(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
+  r.Force(call.args[1], call.shadows[1]);
+  r.Contains(call.note, call.args[0], call.args[1]);
+}
+
+// operator.is_, operator.is_not
+void Is(Recorder& r, Call& call) {
+  if (call.args.size() == 2) r.CompareIdentity(call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
+}
+
+template <int py_compare_op>
+void Compare(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "a comparison"};
+  r.CompareValues(call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
+}
+
 void ObjectInit(Recorder&, Call&) {}
 
 void ObjectNew(Recorder& r, Call& call) {
@@ -242,15 +266,19 @@ void Special(const char* module, const char* path, const char* name, SpecialRow 
 
 void LoadBuiltins() {
   AddRows("builtins", "", Conduct::kPure,
-          {"ascii", "bin", "chr", "format", "hash", "hex", "oct", "ord", "repr", "range", "slice", "bytes", "bytearray",
-           "complex", "str"});
+          {"bin", "chr", "hex", "oct", "ord", "range", "slice", "bytes", "bytearray", "complex"});
+  AddRows("builtins", "", Conduct::kPure, {"ascii", "repr"}, Reads::kRepr);
+  AddRows("builtins", "", Conduct::kPure, {"format", "str"}, Reads::kStr);
+  AddRows("builtins", "", Conduct::kPure, {"hash"}, Reads::kHash);
   AddRows("builtins", "", Conduct::kPureObjects, {"callable", "issubclass", "classmethod", "staticmethod", "property"});
-  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter", "sorted", "min", "max"});
+  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
+  AddRows("builtins", "", Conduct::kTransparent, {"sorted", "min", "max"}, Reads::kKeys);
   for (const char* name : {"isinstance", "type"}) Special("builtins", "", name, ReadsType);
   for (const char* name : {"getattr", "hasattr"}) Special("builtins", "", name, GetAttr);
   for (const char* name : {"int", "float"}) Special("builtins", "", name, Number);
   for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) Special("builtins", "", name, Arithmetic);
-  for (const char* name : {"iter", "list", "tuple", "set", "frozenset", "dict", "zip", "enumerate", "reversed"}) {
+  for (const char* name : {"set", "frozenset", "dict"}) Special("builtins", "", name, MakeTable);
+  for (const char* name : {"iter", "list", "tuple", "zip", "enumerate", "reversed"}) {
     Special("builtins", "", name, Iterate);
   }
   Special("builtins", "", "len", Len);
@@ -261,9 +289,9 @@ void LoadBuiltins() {
   for (const char* owner : {"dict", "list"}) Special("builtins", owner, "__setitem__", SetItem);
   Special("collections", "OrderedDict", "__setitem__", SetItem);
   Special("inspect", "", "signature", OpaqueFunction);
-  AddRows("builtins", "frozenset", Conduct::kPureObjects, {"__contains__"});
-  AddRows("builtins", "set", Conduct::kPureObjects, {"__contains__"});
-  AddRows("builtins", "dict", Conduct::kPureObjects, {"__contains__"});
+  Special("builtins", "frozenset", "__contains__", Contains);
+  Special("builtins", "set", "__contains__", Contains);
+  Special("builtins", "dict", "__contains__", Contains);
   AddRows("sys", "", Conduct::kPureObjects, {"getrecursionlimit", "getsizeof", "intern", "is_finalizing"});
   Special("builtins", "", "setattr", SetAttr);
   Special("builtins", "", "delattr", DelAttr);
@@ -277,16 +305,18 @@ void LoadBuiltins() {
   Special("builtins", "object", "__init__", ObjectInit);
   Special("builtins", "object", "__new__", ObjectNew);
   Special("builtins", "tuple", "__new__", ObjectNew);
-  AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__", "__init_subclass__"});
+  AddRows("builtins", "object", Conduct::kPureObjects, {"__init_subclass__"});
+  AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
 
   AddRows("builtins", "str", Conduct::kPure,
-          {"capitalize", "casefold",     "center",       "count",   "encode",     "endswith",    "expandtabs",
-           "find",       "format",       "format_map",   "index",   "isalnum",    "isalpha",     "isascii",
-           "isdecimal",  "isdigit",      "isidentifier", "islower", "isnumeric",  "isprintable", "isspace",
-           "istitle",    "isupper",      "join",         "ljust",   "lower",      "lstrip",      "maketrans",
-           "partition",  "removeprefix", "removesuffix", "replace", "rfind",      "rindex",      "rjust",
-           "rpartition", "rsplit",       "rstrip",       "split",   "splitlines", "startswith",  "strip",
-           "swapcase",   "title",        "translate",    "upper",   "zfill"});
+          {"capitalize",   "casefold", "center",     "count",       "encode",    "endswith",   "expandtabs",
+           "find",         "index",    "isalnum",    "isalpha",     "isascii",   "isdecimal",  "isdigit",
+           "isidentifier", "islower",  "isnumeric",  "isprintable", "isspace",   "istitle",    "isupper",
+           "join",         "ljust",    "lower",      "lstrip",      "maketrans", "partition",  "removeprefix",
+           "removesuffix", "replace",  "rfind",      "rindex",      "rjust",     "rpartition", "rsplit",
+           "rstrip",       "split",    "splitlines", "startswith",  "strip",     "swapcase",   "title",
+           "translate",    "upper",    "zfill"});
+  AddRows("builtins", "str", Conduct::kPure, {"format", "format_map"}, Reads::kStr);
   AddRows("builtins", "int", Conduct::kPure,
           {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio"});
   AddRows("builtins", "float", Conduct::kPure, {"is_integer", "hex", "fromhex", "as_integer_ratio", "conjugate"});
@@ -302,11 +332,20 @@ void LoadBuiltins() {
        "isfinite", "isinf",     "isnan",     "isqrt",   "lcm",   "ldexp", "lgamma",  "log",       "log10", "log1p",
        "log2",     "modf",      "nextafter", "perm",    "pow",   "prod",  "radians", "remainder", "sin",   "sinh",
        "sqrt",     "tan",       "tanh",      "trunc",   "ulp"});
-  for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
-                           "xor", "invert", "lt", "le", "eq", "ne", "ge", "gt"}) {
+  for (const char* name :
+       {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_", "xor", "invert"}) {
     Special("_operator", "", name, Arithmetic);
   }
-  AddRows("_operator", "", Conduct::kPure, {"index", "concat", "contains", "countOf", "indexOf", "length_hint"});
+  Special("_operator", "", "lt", Compare<Py_LT>);
+  Special("_operator", "", "le", Compare<Py_LE>);
+  Special("_operator", "", "eq", Compare<Py_EQ>);
+  Special("_operator", "", "ne", Compare<Py_NE>);
+  Special("_operator", "", "gt", Compare<Py_GT>);
+  Special("_operator", "", "ge", Compare<Py_GE>);
+  for (const char* name : {"is_", "is_not"}) Special("_operator", "", name, Is);
+  Special("_operator", "", "contains", Contains);
+  AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
+  AddRows("_operator", "", Conduct::kPure, {"index", "concat", "length_hint"});
   AddRows("itertools", "", Conduct::kTransparent,
           {"accumulate", "chain", "combinations", "compress", "count", "cycle", "dropwhile", "filterfalse", "groupby",
            "islice", "pairwise", "permutations", "product", "repeat", "starmap", "takewhile", "zip_longest"});

@@ -10,7 +10,7 @@ void DictGet(Recorder& r, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
   if (dict == nullptr || call.args.size() < 2 || !Recorder::IsScalar(call.args[1])) {
     for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
-    return;
+    return r.ReadIdentities(Reads::kKey, call);
   }
   r.Force(call.args[1], call.shadows[1]);
   for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
@@ -35,23 +35,32 @@ void DictGet(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadContainers() {
-  AddRows("builtins", "list", Conduct::kMutates, {"append", "extend", "insert", "pop", "remove", "clear", "reverse"});
-  AddRows("builtins", "list", Conduct::kPureObjects, {"copy", "count", "index"});
-  AddRows("builtins", "tuple", Conduct::kPureObjects, {"count", "index"});
-  AddRows("builtins", "dict", Conduct::kMutates, {"update", "pop", "popitem", "clear", "setdefault"});
-  AddRows("builtins", "dict", Conduct::kPureObjects, {"copy", "items", "keys", "values", "fromkeys"});
-  AddRows("collections", "OrderedDict", Conduct::kMutates,
-          {"update", "pop", "popitem", "clear", "setdefault", "move_to_end"});
-  AddRows("collections", "OrderedDict", Conduct::kPureObjects,
-          {"copy", "items", "keys", "values", "fromkeys", "__init__"});
-  AddRows("builtins", "dict", Conduct::kPureObjects, {"__init__", "__iter__", "__len__"});
-  AddRows("collections", "", Conduct::kPureObjects, {"OrderedDict", "defaultdict", "deque"});
-  AddRows("builtins", "set", Conduct::kMutates, {"add", "discard", "remove", "pop", "clear", "update"});
-  AddRows(
-      "builtins", "set", Conduct::kPureObjects,
-      {"copy", "union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"});
-  AddRows("builtins", "frozenset", Conduct::kPureObjects,
-          {"copy", "union", "difference", "intersection", "issubset", "issuperset", "isdisjoint"});
+  AddRows("builtins", "list", Conduct::kMutates, {"append", "extend", "insert", "pop", "clear", "reverse"});
+  AddRows("builtins", "list", Conduct::kMutates, {"remove"}, Reads::kSearch);
+  AddRows("builtins", "list", Conduct::kPureObjects, {"copy"});
+  for (const char* type : {"list", "tuple"}) {
+    AddRows("builtins", type, Conduct::kPureObjects, {"count", "index"}, Reads::kSearch);
+  }
+  const std::pair<const char*, const char*> dicts[] = {{"builtins", "dict"}, {"collections", "OrderedDict"}};
+  for (const auto& [module, type] : dicts) {
+    AddRows(module, type, Conduct::kMutates, {"popitem", "clear"});
+    AddRows(module, type, Conduct::kMutates, {"pop", "setdefault", "move_to_end"}, Reads::kKey);
+    AddRows(module, type, Conduct::kMutates, {"update"}, Reads::kKeys);
+    AddRows(module, type, Conduct::kPureObjects, {"copy", "items", "keys", "values"});
+    AddRows(module, type, Conduct::kPureObjects, {"fromkeys", "__init__"}, Reads::kKeys);
+  }
+  AddRows("builtins", "dict", Conduct::kPureObjects, {"__iter__", "__len__"});
+  AddRows("collections", "", Conduct::kPureObjects, {"OrderedDict", "defaultdict"}, Reads::kKeys);
+  AddRows("collections", "", Conduct::kPureObjects, {"deque"});
+  AddRows("builtins", "set", Conduct::kMutates, {"pop", "clear"});
+  AddRows("builtins", "set", Conduct::kMutates, {"add", "discard", "remove"}, Reads::kKey);
+  AddRows("builtins", "set", Conduct::kMutates, {"update"}, Reads::kKeys);
+  for (const char* type : {"set", "frozenset"}) {
+    AddRows("builtins", type, Conduct::kPureObjects, {"copy"});
+    AddRows("builtins", type, Conduct::kPureObjects,
+            {"union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"},
+            Reads::kKeys);
+  }
   for (const char* name : {"get", "__getitem__"}) {
     Ref<> method = Ref<>::Steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), name));
     AddRow(method.get(), {name, Conduct::kSpecial, DictGet});

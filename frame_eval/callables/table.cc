@@ -41,7 +41,8 @@ void AddRow(PyObject* callable, CallableRow row) {
   Rows().insert_or_assign(KeyOf(callable), row);
 }
 
-void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names) {
+void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
+             Reads reads) {
   Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
   if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
   if (!owner) {
@@ -50,7 +51,7 @@ void AddRows(const char* module, const char* path, Conduct conduct, std::initial
   }
   for (const char* name : names) {
     Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(owner.get(), name));
-    AddRow(callable.get(), {name, conduct});
+    AddRow(callable.get(), {name, conduct, nullptr, reads});
   }
 }
 

@@ -30,6 +30,7 @@ struct CallableRow {
   const char* name;
   Conduct conduct = Conduct::kPure;
   SpecialRow special = nullptr;
+  Reads reads = Reads::kValues;
 };
 
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown
@@ -39,7 +40,8 @@ bool LoadCallables();                                 // once, at import; false 
 
 // For the tables.
 void AddRow(PyObject* callable, CallableRow row);  // null is ignored (and its exception cleared)
-void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names);
+void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
+             Reads reads = Reads::kValues);
 void LoadBuiltins();
 void LoadContainers();
 void LoadCopy();

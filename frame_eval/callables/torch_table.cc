@@ -144,6 +144,12 @@ void LoadTorch() {
            "_view_func",
            "_view_func_unsafe",
            "_rev_view_func_unsafe"});
+  // Facts that no guard compares, of the storage, of sparse and quantized data, of the object.
+  AddRows("torch._C", "TensorBase", Conduct::kRefused,
+          {"storage_offset", "is_set_to", "const_data_ptr", "is_pinned", "_use_count", "_nnz", "_dimI", "_dimV",
+           "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "__dir__",
+           "__sizeof__", "__getstate__"});
+  AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   auto special = [](const char* module, const char* path, const char* name, SpecialRow row) {
     Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
     if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));

@@ -9,6 +9,8 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "absl/strings/str_cat.h"
+#include "guards/tensor_door.h"
+#include "guards/watch.h"
 #include "ir/type.h"
 
 // Its header includes all of ATen.
@@ -65,6 +67,9 @@ WorldState WorldState::Now() {
       context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
       context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
       context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
+  // A change of a base class is a change of the class.
+  PyTypeObject* parameter = ParameterClassOfTorch();
+  state.tensor_class = parameter != nullptr ? TypeVersion(parameter) : 0;
   state.modes_active = !ModesNow().empty();
   return state;
 }
@@ -107,6 +112,8 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
   }
   if (want.backends != got.backends)
     return tell("torch.backends as recorded", "a switch of torch.backends has changed");
+  if (want.tensor_class != got.tensor_class)
+    return tell("torch.Tensor as recorded", "an attribute of torch.Tensor or torch.nn.Parameter has changed");
   return tell(OnOff("modes", want.modes_active), OnOff("modes", got.modes_active));
 }
 

@@ -1,0 +1,297 @@
+// What comparing, looking up, hashing and printing read of objects that are compared, hashed or printed by which object
+// they are.
+//   E1  Whether two objects are one: a relation between their sources. An object of the trace's own is no other one;
+//       that two sources lead to one object is guarded when the second is met (FromSource).
+//   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
+//   E3  A table of many objects: their addresses are guarded instead of each pair.
+//   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
+// Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
+#include <algorithm>
+
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/kinds/value.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+constexpr int kDeepest = 100;
+constexpr Py_ssize_t kPairsUpTo = 8;
+
+bool HasDefaultEq(PyObject* object) {
+  return Py_TYPE(object)->tp_richcompare == PyBaseObject_Type.tp_richcompare ||
+         Py_TYPE(object)->tp_richcompare == nullptr;
+}
+
+bool IsRow(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
+
+bool IsNan(PyObject* object) {
+  return PyFloat_CheckExact(object) && PyFloat_AS_DOUBLE(object) != PyFloat_AS_DOUBLE(object);
+}
+
+// Of these there is one object for each value.
+bool IsSingleton(PyObject* scalar) {
+  if (PyLong_CheckExact(scalar)) {
+    int overflow = 0;
+    const long value = PyLong_AsLongAndOverflow(scalar, &overflow);
+    return overflow == 0 && value >= -5 && value <= 256;
+  }
+  if (PyUnicode_CheckExact(scalar))
+    return PyUnicode_GET_LENGTH(scalar) <= 1 && PyUnicode_KIND(scalar) == PyUnicode_1BYTE_KIND;
+  c10::IValue constant;
+  const bool is_device = TorchConstantOf(scalar, &constant) && constant.isDevice();
+  return !PyFloat_CheckExact(scalar) && !PyBytes_CheckExact(scalar) && !PyComplex_CheckExact(scalar) && !is_device;
+}
+
+// A class of Python code that says itself how its instances are printed, or a type that prints no address.
+bool PrintsItself(PyObject* object, Printed how) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyType_Check(object) || PyModule_Check(object) || PyRange_Check(object) || PySlice_Check(object)) return true;
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return false;
+  return type->tp_repr != PyBaseObject_Type.tp_repr ||
+         (how == Printed::kStr && type->tp_str != PyBaseObject_Type.tp_str);
+}
+
+template <class F>
+void ForEachElement(PyObject* container, F&& f) {
+  if (IsRow(container)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) f(PySequence_Fast_GET_ITEM(container, i));
+  } else if (PyDict_Check(container)) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(container, &at, &key, &value)) f(key);
+  } else if (PyAnySet_Check(container)) {
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(container, &at, &element, &hash)) f(element);
+  }
+}
+
+// Objects, and those in tuples and lists, as in the pairs of dict([(key, value)]).
+void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
+  if (Recorder::IsScalar(object)) return;
+  if (levels > 0 && IsRow(object)) {
+    return ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
+  }
+  leaves->push_back(object);
+}
+
+}  // namespace
+
+bool Recorder::IsFixed(PyObject* object) {
+  if (IsScalar(object)) return true;
+  if (IsTensor(object)) return false;
+  Known* known = Find(object);
+  if (known == nullptr) return IsIdentityKind(object);  // a constant
+  if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
+  if (known->pinned || IsIdentityKind(object)) Touch(object);
+  return known->pinned;
+}
+
+// E1
+void Recorder::ReadSame(PyObject* a, PyObject* b) {
+  if (IsScalar(a) || IsScalar(b)) return;
+  const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
+  if (source_a.valid() && source_b.valid()) {
+    if (source_a != source_b && !(IsFixed(a) && IsFixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
+    return;
+  }
+  if (source_a.valid() == source_b.valid()) return;
+  PyObject* outside = source_a.valid() ? a : b;
+  PyObject* inside = source_a.valid() ? b : a;
+  if (IsTensor(inside) || (Find(inside) != nullptr && !IsIdentityKind(inside))) return;
+  // A constant that no path leads to.
+  if (Py_TYPE(outside) == Py_TYPE(inside)) guards_.Identity(SourceOf(outside), Here());
+}
+
+void Recorder::ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+  if (IsSingleton(a) || IsSingleton(b) || !SameValue(a, b)) return;
+  if (sa.kind == Shadow::Kind::kNone && sb.kind == Shadow::Kind::kNone) return;
+  if (sa.kind == sb.kind && sa.id == sb.id && a == b) return;
+  if (sa.kind == Shadow::Kind::kSource && sb.kind == Shadow::Kind::kSource) {
+    return guards_.SameObject(SourceId(sa.id), SourceId(sb.id), a == b, Here());
+  }
+  const Shadow& open = sa.kind == Shadow::Kind::kNone ? sb : sa;
+  const bool constant = sa.kind == Shadow::Kind::kNone || sb.kind == Shadow::Kind::kNone;
+  if (!constant || open.kind != Shadow::Kind::kSource || a != b) {
+    throw Break{Reason::unknown_operation, "whether two equal numbers or strings are one object"};
+  }
+  guards_.Identity(SourceId(open.id), Here());
+}
+
+// E2
+void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
+  if (IsScalar(a) && IsScalar(b)) {
+    if (IsNan(a) && IsNan(b)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
+    return;
+  }
+  ReadSame(a, b);
+  if (a != b) ReadEqual(a, b, depth);
+}
+
+void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsScalar(a) || IsScalar(b) || IsTensor(a) || IsTensor(b)) return;
+  if (HasDefaultEq(a) || HasDefaultEq(b)) return ReadSame(a, b);
+  if (IsRow(a) && IsRow(b)) {
+    const Py_ssize_t n = std::min(PySequence_Fast_GET_SIZE(a), PySequence_Fast_GET_SIZE(b));
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      ReadEqualElements(PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i), depth + 1);
+    }
+  } else if (PyDict_Check(a) && PyDict_Check(b)) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(a, &at, &key, &value)) {
+      ReadKey(b, key);
+      PyObject* other = PyDict_GetItemWithError(b, key);
+      if (other == nullptr) PyErr_Clear();
+      if (other != nullptr) ReadEqualElements(value, other, depth + 1);
+    }
+  } else if (PyAnySet_Check(a) && PyAnySet_Check(b)) {
+    ForEachElement(a, [&](PyObject* element) { ReadKey(b, element); });
+  } else if (PyMethod_Check(a) && PyMethod_Check(b)) {
+    ReadSame(PyMethod_GET_SELF(a), PyMethod_GET_SELF(b));
+    ReadSame(PyMethod_GET_FUNCTION(a), PyMethod_GET_FUNCTION(b));
+  } else if (PyCFunction_Check(a) && PyCFunction_Check(b)) {
+    PyObject *self_a = PyCFunction_GET_SELF(a), *self_b = PyCFunction_GET_SELF(b);
+    if (self_a != nullptr && self_b != nullptr) ReadSame(self_a, self_b);
+  }
+}
+
+// E3
+void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
+  if (static_cast<Py_ssize_t>(objects.size()) <= kPairsUpTo) {
+    for (size_t i = 0; i < objects.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) ReadEqualElements(objects[j], objects[i]);
+    }
+    return;
+  }
+  for (PyObject* object : objects) ReadAddress(object);
+}
+
+void Recorder::ReadAddress(PyObject* object) {
+  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element); });
+  if (IsFixed(object)) return;
+  if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
+}
+
+void Recorder::ReadKey(PyObject* table, PyObject* key) {
+  if (IsScalar(key) && !IsNan(key)) return;
+  std::vector<PyObject*> others;
+  ForEachElement(table, [&](PyObject* other) {
+    if (!IsScalar(other) || IsNan(other)) others.push_back(other);
+  });
+  if (others.empty()) return;
+  if (static_cast<Py_ssize_t>(others.size()) <= kPairsUpTo) {
+    for (PyObject* other : others) ReadEqualElements(other, key);
+    return;
+  }
+  Known* known = Find(table);
+  if (known == nullptr || known->keys_by_address < others.size()) {
+    for (PyObject* other : others) ReadAddress(other);
+  }
+  ReadAddress(key);
+  if (known != nullptr) known->keys_by_address = others.size() + 1;  // `key` may be added now
+}
+
+void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
+  std::vector<PyObject*> objects;
+  for (PyObject* container : containers) {
+    ForEachElement(container, [&](PyObject* element) {
+      if (!IsScalar(element)) objects.push_back(element);
+    });
+  }
+  ReadDistinct(objects);
+}
+
+void Recorder::ReadIdentities(Reads reads, const Call& call) {
+  PyObject* const first = call.args.empty() ? nullptr : call.args[0];
+  PyObject* const second = call.args.size() > 1 ? call.args[1] : nullptr;
+  switch (reads) {
+    case Reads::kValues:
+      return;
+    case Reads::kSearch:
+      if (second != nullptr) ReadSearch(first, second);
+      return;
+    case Reads::kKey:
+      if (second != nullptr) ReadKey(first, second);
+      return;
+    case Reads::kKeys: {
+      std::vector<PyObject*> objects;
+      for (PyObject* arg : call.args) {
+        if (arg != nullptr) ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
+      }
+      return ReadDistinct(objects);
+    }
+    case Reads::kEqual:
+      if (second != nullptr) ReadEqual(first, second);
+      return;
+    case Reads::kHash:
+      if (first != nullptr) ReadHash(first);
+      return;
+    case Reads::kRepr:
+    case Reads::kStr:
+      for (PyObject* arg : call.args) {
+        if (arg != nullptr) ReadPrinted(arg, reads == Reads::kStr ? Printed::kStr : Printed::kRepr);
+      }
+      return;
+  }
+}
+
+// `item` is looked for among the elements of a sequence, which are compared one after the other.
+void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
+  bool found = false;
+  ForEachElement(sequence, [&](PyObject* element) {
+    if (!found && (IsTensor(element) || IsTensor(item))) throw Break{Reason::value_of_tensor, "a test for membership"};
+    if (!found) ReadEqualElements(element, item);
+    found = found || element == item;
+  });
+}
+
+// E4
+void Recorder::ReadOrder(PyObject* set) {
+  ForEachElement(set, [&](PyObject* element) {
+    if (PyTuple_CheckExact(element)) return ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
+    ReadOrderOf(element);
+  });
+}
+
+void Recorder::ReadOrderOf(PyObject* element) {
+  if (Py_TYPE(element)->tp_hash != PyBaseObject_Type.tp_hash && !IsTensor(element)) return;
+  if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
+}
+
+void Recorder::ReadHash(PyObject* object) {
+  if (PyTuple_Check(object) || PyFrozenSet_CheckExact(object)) {
+    return ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
+  }
+  const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
+                          Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
+  if (by_address && !IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
+}
+
+void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsScalar(object)) return;
+  const bool plain_row = IsRow(object) || PyAnySet_Check(object);
+  if (PyAnySet_Check(object)) ReadOrder(object);
+  if (plain_row || PyDict_Check(object)) {
+    ForEachElement(object, [&](PyObject* element) { ReadPrinted(element, Printed::kRepr, depth + 1); });
+    if (!PyDict_Check(object)) return;
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(value, Printed::kRepr, depth + 1);
+    return;
+  }
+  if (PyExceptionInstance_Check(object)) {
+    return ReadPrinted(reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
+  }
+  if (!PrintsItself(object, how) && !IsFixed(object)) {
+    throw Break{Reason::unknown_callable,
+                std::string("the address of an object is printed: ") + Py_TYPE(object)->tp_name};
+  }
+}
+
+}  // namespace frametap
