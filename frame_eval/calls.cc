@@ -1,4 +1,5 @@
 // Calls: what kind of callable it is, what it reads, and how its arguments reach the frame of a Python function.
+#include <cstddef>
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
@@ -22,6 +23,13 @@ struct CacheEntry {
   PyObject* cache = nullptr;  // the dict; all borrowed
   PyObject* key = nullptr;    // the one in the dict
   PyObject* found = nullptr;  // the result, or a link to it; null: nothing
+};
+
+// Layout of CPython's lru_list_elem, which _functoolsmodule.c keeps to itself.
+struct CacheLink {
+  PyObject_HEAD CacheLink *previous, *next;
+  Py_hash_t hash;
+  PyObject *key, *result;
 };
 
 // The cache is one of the objects that the function shows to the garbage collector; a key is the only argument if that
@@ -69,7 +77,70 @@ CacheEntry Cached(PyObject* function, const Call& call) {
   return entry;
 }
 
+// What a partial from outside holds: __setstate__ gives it others.
+void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords) {
+  const SourceId source = r.SourceOf(partial);
+  if (!source.valid()) return;
+  static PyObject* const kParts[] = {InternedName("func"), InternedName("args"), InternedName("keywords")};
+  PyObject* const values[] = {function, args, keywords};
+  for (int i = 0; i < 3; ++i) {
+    const SourceId part = r.guards().Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
+    r.guards().Identity(part, r.Here());
+    r.FromSource(part, values[i], true);
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) r.AdoptPinned(PyTuple_GET_ITEM(args, i), "partial.args");
+  if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
+}
+
 }  // namespace
+
+// map, sorted(key=…), reduce: a function of Python code comes as a frame; what C code does is told by nobody, and must
+// follow from what is fixed anyway.
+void Recorder::ReadCallbacks(const Call& call) {
+  for (PyObject* arg : call.args) {
+    if (arg == nullptr || !PyCallable_Check(arg) || IsTensor(arg)) continue;
+    PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;
+    Ref<> inner;
+    if (Py_TYPE(arg) == Objects().partial) {
+      inner = Must(PyObject_GetAttrString(arg, "func"));
+      Ref<> args = Must(PyObject_GetAttrString(arg, "args"));
+      Ref<> keywords = Must(PyObject_GetAttrString(arg, "keywords"));
+      ReadPartial(*this, arg, inner.get(), args.get(), keywords.get());
+      function = inner.get();
+    }
+    if (PyFunction_Check(function)) continue;
+    if (inner) throw Break{Reason::unknown_callable, "functools.partial of what is not a function of Python code"};
+    static PyObject* const call_name = InternedName("__call__");
+    const CallableRow* row = FindCallable(function);
+    if (row == nullptr && PyType_Check(function)) {
+      if (MakesPlainInstances(reinterpret_cast<PyTypeObject*>(function))) continue;
+    } else if (row == nullptr) {
+      PyObject* method = _PyType_Lookup(Py_TYPE(function), call_name);
+      if (method != nullptr && PyFunction_Check(method)) continue;
+      if (std::strcmp(Py_TYPE(function)->tp_name, "operator.itemgetter") == 0) continue;
+    } else if (row->conduct == Conduct::kTorch) {
+      for (PyObject* other : call.args) ReadAllTensors(other, true);
+      continue;
+    } else if (row->by_value) {
+      const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
+      if (bound) ForceDeep(PyCFunction_GET_SELF(function), Shadow(), false);
+      continue;
+    } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
+      // str of numbers and strings
+      bool scalars = true;
+      for (PyObject* other : call.args) {
+        if (other == arg || other == nullptr || IsScalar(other)) continue;
+        const bool row_of_scalars = PyTuple_CheckExact(other) || PyList_CheckExact(other);
+        for (Py_ssize_t i = 0; row_of_scalars && i < PySequence_Fast_GET_SIZE(other); ++i) {
+          scalars = scalars && IsScalar(PySequence_Fast_GET_ITEM(other, i));
+        }
+        scalars = scalars && (row_of_scalars || PyRange_Check(other));
+      }
+      if (scalars) continue;
+    }
+    throw Break{Reason::unknown_callable, CallableName(function)};
+  }
+}
 
 // Arguments of a C function that dispatches: tensors are known, everything else is fixed.
 void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
@@ -109,19 +180,7 @@ void Recorder::InvokePartial(Call& call) {
     PyErr_Clear();
     throw Break{Reason::unknown_callable, "functools.partial"};
   }
-  if (const SourceId source = SourceOf(partial.get()); source.valid()) {
-    // __setstate__ gives it others.
-    static PyObject* const kParts[] = {InternedName("func"), InternedName("args"), InternedName("keywords")};
-    PyObject* const values[] = {function.get(), args.get(), keywords.get()};
-    for (int i = 0; i < 3; ++i) {
-      const SourceId part = guards_.Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
-      guards_.Identity(part, Here());
-      FromSource(part, values[i], true);
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i)
-      AdoptPinned(PyTuple_GET_ITEM(args.get(), i), "partial.args");
-    if (PyDict_GET_SIZE(keywords.get()) > 0) AdoptElements(keywords.get());
-  }
+  ReadPartial(*this, partial.get(), function.get(), args.get(), keywords.get());
   Call inner{call.f, call.note, function.get(), {}, {}, {}};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
     inner.args.push_back(PyTuple_GET_ITEM(args.get(), i));
@@ -177,7 +236,11 @@ void Recorder::InvokeCached(Call& call) {
   if (entry.found == nullptr) throw Break{Reason::done_once, CallableName(call.callable)};
   // The entry is still the one: cache_clear() forgets it.
   const SourceId cache = guards_.Pinned(entry.cache, CallableName(call.callable) + ".cache");
-  guards_.Identity(guards_.Child(cache, Accessor::kKey, 0, entry.key, entry.found), Here());
+  const SourceId found = guards_.Child(cache, Accessor::kKey, 0, entry.key, entry.found);
+  guards_.Identity(found, Here());
+  if (std::strcmp(Py_TYPE(entry.found)->tp_name, "functools._lru_list_elem") == 0) {
+    guards_.Field(found, offsetof(CacheLink, result), Here());  // a cache of limited size uses its links again
+  }
   // Replay asks the cache as well: it counts its hits, and drops what has not been asked for.
   std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
   Ref<> target = Ref<>::New(call.callable);
@@ -206,6 +269,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
       if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(call.args[i], true, false);
       ForceDeep(call.args[i], call.shadows[i], true);
     }
+    if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
     return ReadIdentities(row->reads, call);
   }
   if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base)) {
@@ -324,6 +388,7 @@ void Recorder::Invoke(Call call) {
         }
         ForceDeep(call.args[i], call.shadows[i], true);
       }
+      if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
       return ReadIdentities(row->reads, call);
     case Conduct::kTorch:
       return TorchCall(call.note, &call, row->name);

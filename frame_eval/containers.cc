@@ -1,6 +1,7 @@
 // Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -9,6 +10,16 @@ namespace {
 bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
 
 constexpr int kNbAdd = 0, kNbMultiply = 5, kNbRemainder = 6, kNbSubtract = 10, kNbTrueDivide = 11, kInplaceFrom = 13;
+
+// Whether `object[key]` is what it is for the builtin type: of a class in Python, too, that does not say otherwise
+// (whose slot is always the one that looks a method up).
+bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (!PyType_IsSubtype(type, builtin) || type->tp_as_mapping == nullptr) return false;
+  if (type->tp_as_mapping->mp_subscript == builtin->tp_as_mapping->mp_subscript) return true;
+  static PyObject* const name = InternedName("__getitem__");
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && _PyType_Lookup(type, name) == _PyType_Lookup(builtin, name);
+}
 
 bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
@@ -149,6 +160,7 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   }
   Force(object, shadow);
   if (IsScalar(object)) return;
+  if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
     Touch(object);
@@ -207,9 +219,8 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   ForceDeep(key, key_shadow, false);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
-  auto subscript = Py_TYPE(container)->tp_as_mapping ? Py_TYPE(container)->tp_as_mapping->mp_subscript : nullptr;
-  if (subscript != PyDict_Type.tp_as_mapping->mp_subscript && subscript != PyList_Type.tp_as_mapping->mp_subscript &&
-      subscript != PyTuple_Type.tp_as_mapping->mp_subscript) {
+  if (!SubscriptedAs(container, &PyDict_Type) && !SubscriptedAs(container, &PyList_Type) &&
+      !SubscriptedAs(container, &PyTuple_Type)) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
     Touch(container);
     if (PyTuple_Check(container))
@@ -247,6 +258,17 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       }
     }
     return;
+  }
+  if (PyDict_Check(container) && !PyDict_CheckExact(container)) {
+    // __missing__ in Python runs as a frame; that of a defaultdict stores what it makes.
+    static PyObject* const missing_name = InternedName("__missing__");
+    PyObject* missing = _PyType_Lookup(Py_TYPE(container), missing_name);
+    if (missing != nullptr && !PyFunction_Check(missing)) {
+      const bool present = PyDict_Contains(container, key) == 1;
+      PyErr_Clear();
+      if (!present && is_source) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+      if (!present) MarkMutated(container);
+    }
   }
   if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
     Touch(container);

@@ -38,10 +38,48 @@ std::string ConstantText(PyObject* object) {
   return result;
 }
 
-bool IsReducibleIterator(PyObject* object) {
-  static const char* const kTypes[] = {
-      "list_iterator", "tuple_iterator",     "range_iterator",   "list_reverseiterator", "enumerate",        "zip",
-      "reversed",      "str_ascii_iterator", "dict_keyiterator", "dict_valueiterator",   "dict_itemiterator"};
+// Whether a set made of these elements one by one has them in the same order: that depends on what else was in it. (Of
+// what is not plain, no order is promised from one call to the next.)
+bool KeepsItsOrder(PyObject* set) {
+  Ref<> again = Must(PySet_New(nullptr));
+  Py_ssize_t at = 0, at_again = 0;
+  PyObject *element, *other;
+  Py_hash_t hash;
+  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+    if (!Recorder::IsScalar(element)) return true;
+    if (PySet_Add(again.get(), element) < 0) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  at = 0;
+  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+    if (!_PySet_NextEntry(again.get(), &at_again, &other, &hash) || other != element) return false;
+  }
+  return true;
+}
+
+// What __reduce__ tells how to make again, from parts that are described in turn.
+bool IsReducible(PyObject* object) {
+  static const char* const kTypes[] = {"list_iterator",
+                                       "tuple_iterator",
+                                       "range_iterator",
+                                       "list_reverseiterator",
+                                       "enumerate",
+                                       "zip",
+                                       "map",
+                                       "filter",
+                                       "reversed",
+                                       "str_ascii_iterator",
+                                       "dict_keyiterator",
+                                       "dict_valueiterator",
+                                       "dict_itemiterator",
+                                       "itertools.chain",
+                                       "itertools.count",
+                                       "itertools.repeat",
+                                       "operator.attrgetter",
+                                       "operator.itemgetter",
+                                       "operator.methodcaller"};
   for (const char* name : kTypes) {
     if (std::strcmp(Py_TYPE(object)->tp_name, name) == 0) return true;
   }
@@ -184,6 +222,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PySet_CheckExact(object)) {
     operand.kind = Operand::Kind::kSet;
+    if (!KeepsItsOrder(object)) throw Escapes(object);
     Ref<> iterator = Must(PyObject_GetIter(object));
     while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
     return operand;
@@ -260,7 +299,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
-  if (IsReducibleIterator(object)) {
+  if (IsReducible(object)) {
     Ref<> reduced = Ref<>::Steal(PyObject_CallMethod(object, "__reduce__", nullptr));
     if (!reduced || !PyTuple_Check(reduced.get())) {
       PyErr_Clear();
@@ -310,7 +349,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     operand.index = static_cast<int64_t>(NewKind::kObject);
     // Only classes without a C base: their instances are their attributes.
     for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
-      if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dealloc != type->tp_dealloc) {
+      if (base == nullptr || base->tp_dealloc != Objects().module->tp_dealloc) {
         throw Escapes(object);
       }
     }

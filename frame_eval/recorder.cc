@@ -266,7 +266,9 @@ void Recorder::Touch(PyObject* object) {
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
   known->touched = true;
-  if (PySlice_Check(object)) return guards_.Value(known->source, Here());  // its bounds are all there is to it
+  if (PySlice_Check(object) || PyRange_Check(object)) {
+    return guards_.Value(known->source, Here());  // its bounds are all there is to it
+  }
   if (known->pinned || IsIdentityKind(object)) {
     guards_.Identity(known->source, Here());
     known->pinned = true;
@@ -360,10 +362,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
       AdoptElements(object);
       ReadOrder(object);
     }
-    // No guard compares what is in a range.
-    Known* known = PyRange_Check(object) ? Find(object) : nullptr;
-    bool range = known != nullptr && known->state == Known::State::kSource && !known->pinned;
-    if (range || IsForeign(object)) {
+    if (IsForeign(object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
     Touch(object);

@@ -260,6 +260,7 @@ class Recorder {
   void Invoke(Call call);                                         // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
+  bool IsForeign(PyObject* object);  // of an extension type, from outside: its content cannot be guarded
 
   // -- which objects they are (identity.cc) --
   static bool IsIdentityKind(PyObject* object);
@@ -276,6 +277,7 @@ class Recorder {
   void ReadHash(PyObject* object);
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);
+  void ReadCallbacks(const Call& call);  // calls.cc: of what C code calls without telling anyone
 
  private:
   struct Decided {
@@ -323,7 +325,6 @@ class Recorder {
   SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
   void RefuseForeign(const Event& e);
-  bool IsForeign(PyObject* object);
   void Import(FrameState& f, FrameNote& note, const Event& e);
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);

@@ -172,7 +172,7 @@ Ref<> Reifier::Make(const Operand& operand) {
     case Operand::Kind::kIter: {
       object = Ref<>::Steal(PyObject_CallObject(items[0].get(), items[1].get()));
       if (object && items.size() > 2 && items[2].get() != Py_None) {
-        Ref<> done = Ref<>::Steal(PyObject_CallMethod(object.get(), "__setstate__", "O", items[2].get()));
+        Ref<> done = Ref<>::Steal(PyObject_CallMethod(object.get(), "__setstate__", "(O)", items[2].get()));
         if (!done) return Ref<>();
       }
       break;

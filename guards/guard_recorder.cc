@@ -12,6 +12,7 @@
 #include "guards/kinds/type.h"
 #include "guards/kinds/value.h"
 #include "guards/kinds/world.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -246,6 +247,21 @@ void GuardRecorder::Identity(SourceId id, const Position& why) {
 void GuardRecorder::Address(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
+}
+
+void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Position& why) {
+  if (impl_->object(id) == nullptr) return;
+  Identity(id, why);
+  impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
+}
+
+void GuardRecorder::Registry(const Position& why) {
+  static PyObject* const counter = [] {
+    Ref<> module = Must(PyImport_ImportModule("_abc"));
+    return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
+  }();
+  impl_->Say(Pinned(counter, "abc.get_cache_token"), Guard::Kind::kRegistry, 0, nullptr, why,
+             [] { return MakeRegistryGuard(counter); });
 }
 
 void GuardRecorder::Value(SourceId id, const Position& why) {

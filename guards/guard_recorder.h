@@ -89,6 +89,10 @@ class GuardRecorder {
   void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why);
   // Attributes of the class itself were read (Model.scale): it and its bases have not changed.
   void Class(PyTypeObject* type, const Position& why);
+  // The object in a field of a C struct that no accessor leads to. The source is known by identity.
+  void Field(SourceId id, Py_ssize_t offset, const Position& why);
+  // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
+  void Registry(const Position& why);
   void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
 
   Mark mark() const;

@@ -1,8 +1,9 @@
-// builtins, math, operator, itertools, functools, str, int, float and friends.
+// Builtins that look at objects: types, attributes, identity, context variables, abstract base classes.
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -35,6 +36,7 @@ void Len(Recorder& r, Call& call) {
     return;
   }
   r.Force(object, call.shadows[0]);
+  if (r.IsForeign(object)) throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
   r.Touch(object);
 }
 
@@ -110,60 +112,31 @@ void ModuleGetAttr(Recorder& r, Call& call) {
   r.GenericLoad(call.note, call.args[0], interned);
 }
 
-// float(x), int(x), bool(x), abs, min, max, sum …: values; a tensor's value ends the segment.
-void Number(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
-    r.ForceDeep(call.args[i], call.shadows[i], false);
-  }
-}
-
 void TruthValue(Recorder& r, Call& call) {
   if (call.args.size() == 1) r.TruthOf(call.note, call.args[0], call.shadows[0]);
 }
 
-// sum, abs, round, pow, divmod: plain numbers, or tensors through their operators.
-void Arithmetic(Recorder& r, Call& call) {
-  bool tensors = false;
-  for (PyObject* arg : call.args) {
-    tensors = tensors || IsTensor(arg);
-    if (PyTuple_Check(arg) || PyList_Check(arg)) {
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(arg); ++i) {
-        tensors = tensors || IsTensor(PySequence_Fast_GET_ITEM(arg, i));
-      }
-    }
+// isinstance(x, Sequence), issubclass(type, Sequence). CPython asks once for each type, and remembers what the class
+// and its __subclasshook__ said until a class is registered somewhere: that the first question runs Python code is of
+// no interest.
+void AbstractCheck(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
+  r.Force(call.args[1], call.shadows[1]);
+  PyObject* object = call.args[1];
+  static PyObject* const class_name = InternedName("__class__");
+  if (_PyType_Lookup(Py_TYPE(object), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name) &&
+      !IsTensor(object)) {
+    throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
   }
-  if (tensors) return r.TorchCall(call.note, &call, "");
-  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+  r.Touch(call.args[0]);
+  r.Touch(object);
+  r.guards().Registry(r.Here());
+  call.note.opaque_operation = true;
 }
 
 // super(): reads the frame's own class cell and first argument, both of the recording.
 void Super(Recorder& r, Call& call) {
   for (PyObject* arg : call.args) r.Touch(arg);
-}
-
-// next(iterator[, default])
-void Next(Recorder& r, Call& call) {
-  if (call.args.empty()) return;
-  Known* known = r.Find(call.args[0]);
-  if (known == nullptr || known->state == Known::State::kSource) {
-    throw Break{Reason::unknown_operation, "an iterator that existed before"};
-  }
-  r.MarkMutated(call.args[0]);
-  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-}
-
-void Iterate(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    if (IsTensor(call.args[i])) r.ReadTensor(call.args[i], true, false);
-    r.ForceDeep(call.args[i], call.shadows[i], true);
-  }
-}
-
-// set(…), frozenset(…), dict(…)
-void MakeTable(Recorder& r, Call& call) {
-  Iterate(r, call);
-  r.ReadIdentities(Reads::kKeys, call);
 }
 
 // ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace.
@@ -231,127 +204,43 @@ void OpaqueFunction(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
-// x.__contains__(item), operator.contains(x, item)
-void Contains(Recorder& r, Call& call) {
-  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
-  r.Force(call.args[1], call.shadows[1]);
-  r.Contains(call.note, call.args[0], call.args[1]);
-}
-
-// operator.is_, operator.is_not
-void Is(Recorder& r, Call& call) {
-  if (call.args.size() == 2) r.CompareIdentity(call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
-}
-
-template <int py_compare_op>
-void Compare(Recorder& r, Call& call) {
-  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "a comparison"};
-  r.CompareValues(call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
-}
-
 void ObjectInit(Recorder&, Call&) {}
 
 void ObjectNew(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
 }
 
-void Special(const char* module, const char* path, const char* name, SpecialRow row) {
-  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
-  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
-  Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
-  AddRow(callable.get(), {name, Conduct::kSpecial, row});
-}
-
 }  // namespace
 
 void LoadBuiltins() {
-  AddRows("builtins", "", Conduct::kPure,
-          {"bin", "chr", "hex", "oct", "ord", "range", "slice", "bytes", "bytearray", "complex"});
-  AddRows("builtins", "", Conduct::kPure, {"ascii", "repr"}, Reads::kRepr);
-  AddRows("builtins", "", Conduct::kPure, {"format", "str"}, Reads::kStr);
   AddRows("builtins", "", Conduct::kPure, {"hash"}, Reads::kHash);
   AddRows("builtins", "", Conduct::kPureObjects, {"callable", "issubclass", "classmethod", "staticmethod", "property"});
-  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
-  AddRows("builtins", "", Conduct::kTransparent, {"sorted", "min", "max"}, Reads::kKeys);
-  for (const char* name : {"isinstance", "type"}) Special("builtins", "", name, ReadsType);
-  for (const char* name : {"getattr", "hasattr"}) Special("builtins", "", name, GetAttr);
-  for (const char* name : {"int", "float"}) Special("builtins", "", name, Number);
-  for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) Special("builtins", "", name, Arithmetic);
-  for (const char* name : {"set", "frozenset", "dict"}) Special("builtins", "", name, MakeTable);
-  for (const char* name : {"iter", "list", "tuple", "zip", "enumerate", "reversed"}) {
-    Special("builtins", "", name, Iterate);
-  }
-  Special("builtins", "", "len", Len);
-  Special("builtins", "", "id", ObjectId);
-  Special("contextvars", "ContextVar", "get", ContextGet);
-  Special("contextvars", "ContextVar", "set", ContextSet);
-  Special("contextvars", "ContextVar", "reset", ContextReset);
-  for (const char* owner : {"dict", "list"}) Special("builtins", owner, "__setitem__", SetItem);
-  Special("collections", "OrderedDict", "__setitem__", SetItem);
-  Special("inspect", "", "signature", OpaqueFunction);
-  Special("builtins", "frozenset", "__contains__", Contains);
-  Special("builtins", "set", "__contains__", Contains);
-  Special("builtins", "dict", "__contains__", Contains);
-  AddRows("sys", "", Conduct::kPureObjects, {"getrecursionlimit", "getsizeof", "intern", "is_finalizing"});
-  Special("builtins", "", "setattr", SetAttr);
-  Special("builtins", "", "delattr", DelAttr);
-  for (const char* name : {"__instancecheck__", "__subclasscheck__"}) Special("builtins", "type", name, ReadsType);
-  Special("builtins", "", "bool", TruthValue);
-  Special("builtins", "", "super", Super);
-  Special("builtins", "", "next", Next);
-  Special("builtins", "object", "__setattr__", ObjectSetAttr);
-  Special("builtins", "object", "__getattribute__", ObjectGetAttr);
-  Special("types", "ModuleType", "__getattribute__", ModuleGetAttr);
-  Special("builtins", "object", "__init__", ObjectInit);
-  Special("builtins", "object", "__new__", ObjectNew);
-  Special("builtins", "tuple", "__new__", ObjectNew);
+  for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
+  for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
+  AddSpecial("builtins", "", "len", Len, true);
+  AddSpecial("builtins", "", "id", ObjectId);
+  AddSpecial("contextvars", "ContextVar", "get", ContextGet);
+  AddSpecial("contextvars", "ContextVar", "set", ContextSet);
+  AddSpecial("contextvars", "ContextVar", "reset", ContextReset);
+  for (const char* owner : {"dict", "list"}) AddSpecial("builtins", owner, "__setitem__", SetItem);
+  AddSpecial("collections", "OrderedDict", "__setitem__", SetItem);
+  AddSpecial("inspect", "", "signature", OpaqueFunction);
+  AddRows("sys", "", Conduct::kPureObjects, {"intern", "is_finalizing"});
+  AddSpecial("builtins", "", "setattr", SetAttr);
+  AddSpecial("builtins", "", "delattr", DelAttr);
+  for (const char* name : {"__instancecheck__", "__subclasscheck__"}) AddSpecial("builtins", "type", name, ReadsType);
+  AddSpecial("builtins", "", "bool", TruthValue);
+  AddSpecial("builtins", "", "super", Super);
+  AddSpecial("builtins", "object", "__setattr__", ObjectSetAttr);
+  AddSpecial("builtins", "object", "__getattribute__", ObjectGetAttr);
+  AddSpecial("types", "ModuleType", "__getattribute__", ModuleGetAttr);
+  AddSpecial("builtins", "object", "__init__", ObjectInit);
+  AddSpecial("builtins", "object", "__new__", ObjectNew);
+  AddSpecial("builtins", "tuple", "__new__", ObjectNew);
   AddRows("builtins", "object", Conduct::kPureObjects, {"__init_subclass__"});
   AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
 
-  AddRows("builtins", "str", Conduct::kPure,
-          {"capitalize",   "casefold", "center",     "count",       "encode",    "endswith",   "expandtabs",
-           "find",         "index",    "isalnum",    "isalpha",     "isascii",   "isdecimal",  "isdigit",
-           "isidentifier", "islower",  "isnumeric",  "isprintable", "isspace",   "istitle",    "isupper",
-           "join",         "ljust",    "lower",      "lstrip",      "maketrans", "partition",  "removeprefix",
-           "removesuffix", "replace",  "rfind",      "rindex",      "rjust",     "rpartition", "rsplit",
-           "rstrip",       "split",    "splitlines", "startswith",  "strip",     "swapcase",   "title",
-           "translate",    "upper",    "zfill"});
-  AddRows("builtins", "str", Conduct::kPure, {"format", "format_map"}, Reads::kStr);
-  AddRows("builtins", "int", Conduct::kPure,
-          {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio"});
-  AddRows("builtins", "float", Conduct::kPure, {"is_integer", "hex", "fromhex", "as_integer_ratio", "conjugate"});
-  AddRows("builtins", "bytes", Conduct::kPure, {"decode", "hex", "join", "split", "startswith", "endswith"});
-  AddRows("builtins", "slice", Conduct::kPure, {"indices"});
-  AddRows("builtins", "range", Conduct::kPure, {"index", "count"});
-
-  AddRows(
-      "math", "", Conduct::kPure,
-      {"acos",     "acosh",     "asin",      "asinh",   "atan",  "atan2", "atanh",   "cbrt",      "ceil",  "comb",
-       "copysign", "cos",       "cosh",      "degrees", "dist",  "erf",   "erfc",    "exp",       "exp2",  "expm1",
-       "fabs",     "factorial", "floor",     "fmod",    "frexp", "fsum",  "gamma",   "gcd",       "hypot", "isclose",
-       "isfinite", "isinf",     "isnan",     "isqrt",   "lcm",   "ldexp", "lgamma",  "log",       "log10", "log1p",
-       "log2",     "modf",      "nextafter", "perm",    "pow",   "prod",  "radians", "remainder", "sin",   "sinh",
-       "sqrt",     "tan",       "tanh",      "trunc",   "ulp"});
-  for (const char* name :
-       {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_", "xor", "invert"}) {
-    Special("_operator", "", name, Arithmetic);
-  }
-  Special("_operator", "", "lt", Compare<Py_LT>);
-  Special("_operator", "", "le", Compare<Py_LE>);
-  Special("_operator", "", "eq", Compare<Py_EQ>);
-  Special("_operator", "", "ne", Compare<Py_NE>);
-  Special("_operator", "", "gt", Compare<Py_GT>);
-  Special("_operator", "", "ge", Compare<Py_GE>);
-  for (const char* name : {"is_", "is_not"}) Special("_operator", "", name, Is);
-  Special("_operator", "", "contains", Contains);
-  AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
-  AddRows("_operator", "", Conduct::kPure, {"index", "concat", "length_hint"});
-  AddRows("itertools", "", Conduct::kTransparent,
-          {"accumulate", "chain", "combinations", "compress", "count", "cycle", "dropwhile", "filterfalse", "groupby",
-           "islice", "pairwise", "permutations", "product", "repeat", "starmap", "takewhile", "zip_longest"});
-  AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
-  AddRows("_functools", "", Conduct::kPureObjects, {"partial"});
-  AddRows("_abc", "", Conduct::kPureObjects, {"_abc_instancecheck", "_abc_subclasscheck"});
+  for (const char* name : {"_abc_instancecheck", "_abc_subclasscheck"}) AddSpecial("_abc", "", name, AbstractCheck);
 }
 
 }  // namespace frametap

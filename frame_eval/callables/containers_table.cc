@@ -1,4 +1,6 @@
 // Methods of the builtin containers and of those of `collections`.
+#include <cstring>
+
 #include "frame_eval/callables/table.h"
 #include "guards/tensor_door.h"
 
@@ -32,6 +34,58 @@ void DictGet(Recorder& r, Call& call) {
   call.note.expect.pinned = known->pinned;
 }
 
+// x.__contains__(item), operator.contains(x, item)
+void Contains(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
+  r.Force(call.args[1], call.shadows[1]);
+  r.Contains(call.note, call.args[0], call.args[1]);
+}
+
+// operator.is_, operator.is_not
+void Is(Recorder& r, Call& call) {
+  if (call.args.size() == 2) r.CompareIdentity(call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
+}
+
+template <int py_compare_op>
+void Compare(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_operation, "a comparison"};
+  r.CompareValues(call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
+}
+
+// list.sort(key=…, reverse=…): on one that existed before, replay sorts again, which must run no code.
+void Sort(Recorder& r, Call& call) {
+  if (call.args.empty() || !PyList_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "sort"};
+  PyObject* list = call.args[0];
+  for (size_t i = 1; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  Known* known = r.Find(list);
+  const bool is_source = known != nullptr && known->state == Known::State::kSource;
+  bool scalars = true;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* element = PyList_GET_ITEM(list, i);
+    if (IsTensor(element)) throw Break{Reason::value_of_tensor, "sort"};
+    scalars = scalars && Recorder::IsScalar(element);
+  }
+  if (is_source && (!scalars || !call.names.empty())) throw Break{Reason::unknown_mutation, "list.sort"};
+  r.Own(list);
+  if (!scalars) r.ForceDeep(list, Shadow(), false);
+  r.ReadCallbacks(call);
+  r.ReadIdentities(Reads::kKeys, call);
+  if (is_source) r.AddEffect(Effect::Kind::kCall, list, "sort", {}, {});
+}
+
+// Methods of a deque of the trace's own. What one from outside holds is guarded by nobody.
+void OwnDeque(Recorder& r, Call& call) {
+  Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) {
+    throw Break{Reason::unknown_mutation, "a deque that existed before"};
+  }
+  for (size_t i = 1; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+  if (call.args.size() > 1 && std::strcmp(FindCallable(call.callable)->name, "remove") == 0) {
+    throw Break{Reason::unknown_mutation, "deque.remove"};
+  }
+  r.MarkMutated(call.args[0]);
+}
+
 }  // namespace
 
 void LoadContainers() {
@@ -61,9 +115,30 @@ void LoadContainers() {
             {"union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"},
             Reads::kKeys);
   }
+  AddSpecial("builtins", "list", "sort", Sort);
+  for (const char* name : {"append", "appendleft", "extend", "extendleft", "pop", "popleft", "rotate", "clear",
+                           "insert", "reverse", "copy"}) {
+    AddSpecial("collections", "deque", name, OwnDeque);
+  }
+  AddRows("builtins", "set", Conduct::kMutates,
+          {"difference_update", "intersection_update", "symmetric_difference_update"}, Reads::kKeys);
+  AddRows("builtins", "tuple", Conduct::kPureObjects, {"__getnewargs__"});
+  AddRows("builtins", "list", Conduct::kPureObjects, {"__reversed__"});
+  AddRows("builtins", "dict", Conduct::kPureObjects, {"__reversed__"});
+  for (const char* type : {"frozenset", "set", "dict"}) AddSpecial("builtins", type, "__contains__", Contains);
+  AddSpecial("_operator", "", "contains", Contains);
+  AddSpecial("_operator", "", "lt", Compare<Py_LT>);
+  AddSpecial("_operator", "", "le", Compare<Py_LE>);
+  AddSpecial("_operator", "", "eq", Compare<Py_EQ>);
+  AddSpecial("_operator", "", "ne", Compare<Py_NE>);
+  AddSpecial("_operator", "", "gt", Compare<Py_GT>);
+  AddSpecial("_operator", "", "ge", Compare<Py_GE>);
+  for (const char* name : {"is_", "is_not"}) AddSpecial("_operator", "", name, Is);
+  AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
+  AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) {
     Ref<> method = Ref<>::Steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), name));
-    AddRow(method.get(), {name, Conduct::kSpecial, DictGet});
+    AddRow(method.get(), {name, Conduct::kSpecial, DictGet, Reads::kValues, true});
   }
 }
 

@@ -51,8 +51,40 @@ void AddRows(const char* module, const char* path, Conduct conduct, std::initial
   }
   for (const char* name : names) {
     Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(owner.get(), name));
-    AddRow(callable.get(), {name, conduct, nullptr, reads});
+    const bool by_value = reads == Reads::kValues && (conduct == Conduct::kPure || conduct == Conduct::kPureObjects);
+    AddRow(callable.get(), {name, conduct, nullptr, reads, by_value});
   }
+}
+
+void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value) {
+  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
+  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+  Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
+  AddRow(callable.get(), {name, Conduct::kSpecial, row, Reads::kValues, by_value});
+}
+
+const char* ConductName(Conduct conduct) {
+  switch (conduct) {
+    case Conduct::kPure:
+      return "pure";
+    case Conduct::kPureObjects:
+      return "pure_objects";
+    case Conduct::kTransparent:
+      return "transparent";
+    case Conduct::kTorch:
+      return "torch";
+    case Conduct::kState:
+      return "state";
+    case Conduct::kMutates:
+      return "mutates";
+    case Conduct::kTensorValue:
+      return "tensor_value";
+    case Conduct::kRefused:
+      return "refused";
+    case Conduct::kSpecial:
+      return "special";
+  }
+  return "";
 }
 
 const CallableRow* FindCallable(PyObject* callable) {
@@ -84,6 +116,9 @@ std::string CallableName(PyObject* callable) {
 
 bool LoadCallables() {
   LoadBuiltins();
+  LoadNumbers();
+  LoadText();
+  LoadIteration();
   LoadContainers();
   LoadCopy();
   LoadTorch();

@@ -3,7 +3,9 @@
 //   T1  No row: the segment ends before the call.
 //   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
 //   only).
-// Rows live in one table a family: builtins.cc, containers_table.cc, torch_table.cc.
+// Rows live in one table a family: builtins.cc, numbers_table.cc, text_table.cc, iteration_table.cc,
+// containers_table.cc, copy_table.cc, torch_table.cc. tests/python/test_tables.py lists the callables without a row,
+// and compares the pure ones with the real thing.
 #pragma once
 
 #include <Python.h>
@@ -31,19 +33,25 @@ struct CallableRow {
   Conduct conduct = Conduct::kPure;
   SpecialRow special = nullptr;
   Reads reads = Reads::kValues;
+  bool by_value = false;  // a special row that reads nothing but what ForceDeep of all arguments fixes
 };
 
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown
-std::string CallableName(PyObject* callable);         // "numpy.asarray", for reasons
-bool IsModuleFunction(PyObject* builtin);             // a C function that is not bound to an object of the program's
-bool LoadCallables();                                 // once, at import; false with a Python exception set
+const char* ConductName(Conduct conduct);
+std::string CallableName(PyObject* callable);  // "numpy.asarray", for reasons
+bool IsModuleFunction(PyObject* builtin);      // a C function that is not bound to an object of the program's
+bool LoadCallables();                          // once, at import; false with a Python exception set
 
 // For the tables.
 void AddRow(PyObject* callable, CallableRow row);  // null is ignored (and its exception cleared)
 void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
              Reads reads = Reads::kValues);
 void LoadBuiltins();
+void LoadNumbers();
+void LoadText();
+void LoadIteration();
 void LoadContainers();
+void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value = false);
 void LoadCopy();
 void LoadTorch();
 

@@ -26,6 +26,11 @@ bool IsTupleLike(PyObject* object) {
           std::strcmp(Py_TYPE(object)->tp_name, "torch.Size") == 0);
 }
 
+// Layout of CPython's rangeobject, which rangeobject.c keeps to itself.
+struct Range {
+  PyObject_HEAD PyObject *start, *stop, *step, *length;
+};
+
 bool IsPlain(PyObject* o, int depth) {
   if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
       PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
@@ -42,6 +47,7 @@ bool IsPlain(PyObject* o, int depth) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return IsPlain(s->start, depth - 1) && IsPlain(s->stop, depth - 1) && IsPlain(s->step, depth - 1);
   }
+  if (PyRange_Check(o)) return true;  // its numbers are exact ints
   if (PyFrozenSet_CheckExact(o)) {
     Py_ssize_t at = 0;
     PyObject* item;
@@ -104,6 +110,10 @@ bool Same(PyObject* a, PyObject* b, int depth) {
     auto *x = reinterpret_cast<PySliceObject*>(a), *y = reinterpret_cast<PySliceObject*>(b);
     return Same(x->start, y->start, depth - 1) && Same(x->stop, y->stop, depth - 1) &&
            Same(x->step, y->step, depth - 1);
+  }
+  if (PyRange_Check(a)) {
+    auto *x = reinterpret_cast<Range*>(a), *y = reinterpret_cast<Range*>(b);
+    return SameInt(x->start, y->start) && SameInt(x->stop, y->stop) && SameInt(x->step, y->step);
   }
   if (PyFrozenSet_CheckExact(a)) {
     if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b)) return false;

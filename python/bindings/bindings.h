@@ -25,10 +25,11 @@ struct ExecutableHandle {
 // A backend as Python sees it (shared with the compiled functions that use it).
 using BackendHandle = std::shared_ptr<Backend>;
 
-void BindErrors(pybind11::module_& m);    // errors.cc: absl::Status and C++ errors to frametap's exceptions
-void BindGraph(pybind11::module_& m);     // graph.cc: Graph, Node, Value, parse, print, verify
-void BindBackends(pybind11::module_& m);  // backends.cc: reference, native, callable
-void BindQuant(pybind11::module_& m);     // quant.cc
-void BindCompiled(pybind11::module_& m);  // compiled.cc: CompiledFunction, Segment, Guard
+void BindErrors(pybind11::module_& m);     // errors.cc: absl::Status and C++ errors to frametap's exceptions
+void BindGraph(pybind11::module_& m);      // graph.cc: Graph, Node, Value, parse, print, verify
+void BindBackends(pybind11::module_& m);   // backends.cc: reference, native, callable
+void BindQuant(pybind11::module_& m);      // quant.cc
+void BindCallables(pybind11::module_& m);  // callables.cc: what is known of C callables
+void BindCompiled(pybind11::module_& m);   // compiled.cc: CompiledFunction, Segment, Guard
 
 }  // namespace frametap

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindBackends(m);
   frametap::BindQuant(m);
   frametap::BindCompiled(m);
+  frametap::BindCallables(m);
 }

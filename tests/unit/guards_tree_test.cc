@@ -123,6 +123,30 @@ TEST_F(GuardsTest, LookupsOnATypeMayBeGuardedOneByOne) {
   EXPECT_FALSE(Hits(*tree));
 }
 
+TEST_F(GuardsTest, AnAddressIsGuardedWithoutHoldingTheObject) {
+  Exec("class A: pass\nx = A(); other = A(); import weakref; gone = weakref.ref(x)");
+  GuardRecorder r(WorldState::Now());
+  r.Address(Arg(r, "x"), kHere);
+  auto tree = r.Freeze({});
+  EXPECT_TRUE(Hits(*tree));
+  Exec("kept = x; x = other");
+  EXPECT_EQ(Why(*tree), "L.x: another object");
+  Exec("x = kept");
+  EXPECT_TRUE(Hits(*tree));
+  Exec("x = other; del kept");
+  EXPECT_TRUE(PyObject_IsTrue(Eval("gone() is None").get()));
+}
+
+TEST_F(GuardsTest, ARegistrationWithAnAbstractClassIsAMiss) {
+  Exec("import abc\nclass A(abc.ABC): pass\nclass B: pass");
+  GuardRecorder r(WorldState::Now());
+  r.Registry(kHere);
+  auto tree = r.Freeze({});
+  EXPECT_TRUE(Hits(*tree));
+  Exec("A.register(B)");
+  EXPECT_EQ(Why(*tree), "abc.get_cache_token: a class was registered with an abstract base class");
+}
+
 TEST_F(GuardsTest, InstanceAttributesSlotsAndDicts) {
   Exec("class A: pass\nclass S:\n  __slots__ = ('w',)\nx = A(); x.n = 1; x.s = S(); x.s.w = 'a'");
   GuardRecorder r(WorldState::Now());

@@ -1,0 +1,55 @@
+// Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; one that
+// existed before is consumed by nobody in a graph.
+#include "frame_eval/callables/table.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// next(iterator[, default])
+void Next(Recorder& r, Call& call) {
+  if (call.args.empty()) return;
+  Known* known = r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) {
+    throw Break{Reason::unknown_operation, "an iterator that existed before"};
+  }
+  r.MarkMutated(call.args[0]);
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+}
+
+void Iterate(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) r.ReadTensor(call.args[i], true, false);
+    r.ForceDeep(call.args[i], call.shadows[i], true);
+  }
+}
+
+// set(…), frozenset(…), dict(…)
+void MakeTable(Recorder& r, Call& call) {
+  Iterate(r, call);
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
+}  // namespace
+
+void LoadIteration() {
+  for (const char* name : {"iter", "list", "tuple", "zip", "enumerate", "reversed"}) {
+    AddSpecial("builtins", "", name, Iterate, true);
+  }
+  for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
+  AddSpecial("builtins", "", "next", Next);
+  AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
+  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
+  AddRows("builtins", "", Conduct::kTransparent, {"sorted", "min", "max"}, Reads::kKeys);
+  AddRows("builtins", "slice", Conduct::kPure, {"indices"});
+  AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
+  AddRows("itertools", "", Conduct::kTransparent,
+          {"accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
+           "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap",
+           "takewhile", "zip_longest"});
+  AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
+  AddRows("_functools", "", Conduct::kPureObjects, {"partial"});
+  AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter"});
+}
+
+}  // namespace frametap
