@@ -9,6 +9,8 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "absl/strings/str_cat.h"
+#include "guards/must.h"
+#include "guards/ref.h"
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
 #include "ir/type.h"
@@ -44,6 +46,42 @@ absl::string_view ModesNow() {
   return "";
 }
 
+// A number that grows when an attribute of torch.nn.Parameter or of a class it derives from becomes another object. The
+// version of the type is only the quick answer: pickling, for one, notes `__slotnames__` in the class.
+uint32_t TensorClassNow() {
+  struct Seen {
+    uint32_t version = 0, changes = 0;
+    std::vector<Ref<>> dicts;
+  };
+  static auto* seen = new Seen();
+  PyTypeObject* parameter = ParameterClassOfTorch();
+  if (parameter == nullptr) return 0;
+  const uint32_t version = TypeVersion(parameter);
+  if (version != 0 && version == seen->version) return seen->changes;
+  ErrScope keep;
+  static PyObject* const noted = InternedName("__slotnames__");
+  std::vector<Ref<>> dicts;
+  bool same = true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parameter->tp_mro); ++i) {
+    auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(parameter->tp_mro, i));
+    Ref<> dict = Ref<>::Steal(PyDict_Copy(type->tp_dict));
+    if (!dict) return seen->changes + 1;  // no memory: a miss, and asked again
+    if (PyDict_Contains(dict.get(), noted) == 1) PyDict_DelItem(dict.get(), noted);
+    const size_t at = dicts.size();
+    same = same && at < seen->dicts.size() && PyDict_GET_SIZE(dict.get()) == PyDict_GET_SIZE(seen->dicts[at].get());
+    Py_ssize_t position = 0;
+    PyObject *name, *value;
+    while (same && PyDict_Next(dict.get(), &position, &name, &value)) {
+      same = PyDict_GetItemWithError(seen->dicts[at].get(), name) == value;
+    }
+    dicts.push_back(std::move(dict));
+  }
+  seen->version = version;
+  if (same) return seen->changes;
+  seen->dicts = std::move(dicts);
+  return ++seen->changes;
+}
+
 }  // namespace
 
 std::string ActiveModes() { return std::string(ModesNow()); }
@@ -67,9 +105,7 @@ WorldState WorldState::Now() {
       context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
       context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
       context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
-  // A change of a base class is a change of the class.
-  PyTypeObject* parameter = ParameterClassOfTorch();
-  state.tensor_class = parameter != nullptr ? TypeVersion(parameter) : 0;
+  state.tensor_class = TensorClassNow();
   state.modes_active = !ModesNow().empty();
   return state;
 }
