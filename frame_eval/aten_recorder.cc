@@ -10,28 +10,21 @@
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
+
+thread_local constinit int aten::depth = 0;
+
 namespace {
 
 // An out-of-core key above autograd, autocast and the tracer without any kernel in torch. torch itself excludes it
 // while it builds tensors from Python data, so torch.tensor shows one lift_fresh and nothing of its making.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
-thread_local AtenRecorder* tls_recorder = nullptr;
-// Ops under a recorded op (some restore the dispatch state from a snapshot and so undo the exclusion) and ops of paused
-// regions are not outermost.
-thread_local int tls_depth = 0;
-
-class DepthScope {
- public:
-  DepthScope() { ++tls_depth; }
-  ~DepthScope() { --tls_depth; }
-};
-
+thread_local constinit AtenRecorder* tls_recorder = nullptr;
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
-  TORCH_CHECK(tls_depth > 0 || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
-  if (tls_recorder == nullptr || tls_depth > 0) {
-    DepthScope scope;
+  TORCH_CHECK(aten::depth > 0 || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
+  if (tls_recorder == nullptr || aten::depth > 0) {
+    AtenPause below;
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
     return;
   }
@@ -64,9 +57,6 @@ const char* InstallFallback() {
   return problem;
 }
 
-AtenPause::AtenPause() { ++tls_depth; }
-AtenPause::~AtenPause() { --tls_depth; }
-
 AtenRecorder::AtenRecorder() { graph_.states[0] = StateNow(); }
 AtenRecorder::~AtenRecorder() { Stop(); }
 
@@ -86,7 +76,7 @@ void AtenRecorder::Stop() {
 
 void AtenRecorder::SeeEveryOp(bool on) { c10::impl::tls_set_dispatch_key_included(kKey, on); }
 
-bool AtenRecorder::InsideOp() { return tls_depth > 0; }
+bool AtenRecorder::InsideOp() { return aten::depth > 0; }
 
 EagerState AtenRecorder::StateNow() {
   EagerState state;
@@ -248,7 +238,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
       at::NoGradGuard no_grad;
-      DepthScope scope;
+      AtenPause below;
       return Arg::Const(c10::IValue(tensor.item()));
     }
     if (expect_constant) {
@@ -291,7 +281,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (pending) {
-    DepthScope scope;
+    AtenPause below;
     op.redispatchBoxed(rest, stack);
     return;
   }
@@ -300,7 +290,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   size_t arg_count = schema.arguments().size();
   if (decided != nullptr && facts.scalar_from_data && arg_count == 1 && torch::jit::last(*stack, 1)[0].isTensor() &&
       torch::jit::last(*stack, 1)[0].toTensor().unsafeGetTensorImpl() == decided) {
-    DepthScope scope;
+    AtenPause below;
     op.redispatchBoxed(rest, stack);
     return;
   }
@@ -325,7 +315,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     if (tensor.has_storage()) {
       written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
       if (before_write && source_storages_.contains(written_storages.back())) {
-        DepthScope scope;
+        AtenPause below;
         before_write(tensor);
       }
     }
@@ -342,7 +332,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
   }
   {
-    DepthScope scope;
+    AtenPause below;
     op.redispatchBoxed(rest, stack);
   }
   if (pending) return;

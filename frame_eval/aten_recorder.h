@@ -108,11 +108,19 @@ class AtenRecorder {
   bool uses_random_ = false;
 };
 
+namespace aten {
+// Ops under a recorded op (some restore the dispatch state from a snapshot and so undo the exclusion) and ops of paused
+// regions are not outermost.
+extern thread_local constinit int depth;
+}  // namespace aten
+
 // While alive, ops of this thread are not recorded.
 class AtenPause {
  public:
-  AtenPause();
-  ~AtenPause();
+  AtenPause() { ++aten::depth; }
+  ~AtenPause() { --aten::depth; }
+  AtenPause(const AtenPause&) = delete;
+  AtenPause& operator=(const AtenPause&) = delete;
 };
 
 // "" if the dispatch key could be taken, else a sentence for the user (another extension holds it).

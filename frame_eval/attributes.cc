@@ -21,9 +21,9 @@ bool OneOf(const char* name, std::initializer_list<const char*> names) {
 }
 
 struct SlotNames {
-  PyObject* get = Must(PyUnicode_InternFromString("__getattribute__")).Release();
-  PyObject* set = Must(PyUnicode_InternFromString("__setattr__")).Release();
-  PyObject* del = Must(PyUnicode_InternFromString("__delattr__")).Release();
+  PyObject* get = InternedName("__getattribute__");
+  PyObject* set = InternedName("__setattr__");
+  PyObject* del = InternedName("__delattr__");
 };
 
 const SlotNames& Slots() {
@@ -132,12 +132,8 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   PyTypeObject* meta = Py_TYPE(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
     // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
-    static PyObject* getattribute = InternedName("__getattribute__");
-    PyObject* found = _PyType_Lookup(meta, getattribute);
-    bool plain =
-        found != nullptr && Py_TYPE(found) == &PyWrapperDescr_Type &&
-        reinterpret_cast<PyWrapperDescrObject*>(found)->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_getattro);
-    if (!plain) throw Break{Reason::unknown_attribute, Qualified(type, name)};
+    if (Override(meta, Slots().get, reinterpret_cast<void*>(PyType_Type.tp_getattro)) != nullptr)
+      throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
@@ -282,7 +278,8 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   }
 }
 
-// nn.Module.__getattr__: parameters, then buffers, then submodules.
+// nn.Module.__getattr__: parameters, then buffers, then submodules. What they hold is the answer: to ask __getattr__ as
+// well would raise an AttributeError and run a frame, for each attribute of each module.
 bool Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   static PyObject* const kDicts[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
   Known* known = Find(owner);
@@ -290,14 +287,18 @@ bool Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
   for (PyObject* dict_name : kDicts) {
     PyObject* dict = own ? PyDict_GetItemWithError(own, dict_name) : nullptr;
-    if (dict == nullptr || !PyDict_Check(dict)) throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
+    if (dict == nullptr || !PyDict_CheckExact(dict)) {
+      throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
+    }
+    PyObject* value = PyDict_GetItemWithError(dict, name);
     if (Shadow* written = WrittenShadow(dict, name)) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
+      note.expect.answer = value;
       return true;
     }
-    PyObject* value = PyDict_GetItemWithError(dict, name);
     if (value == nullptr) continue;
+    note.expect.answer = value;
     note.expect.kind = Expect::Kind::kSource;
     note.expect.source = guards_.Child(known->source, Accessor::kModuleAttr, 0, name, value);
     note.expect.pinned = known->pinned;

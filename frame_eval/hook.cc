@@ -8,12 +8,16 @@
 #include "frame_eval/cpython/frame_view.h"
 
 namespace frametap {
+
+thread_local constinit FrameFilter* hook::thread_filter = nullptr;
+
 namespace {
 
-thread_local FrameFilter* thread_filter = nullptr;
+using hook::thread_filter;
+
 // The frame that is on its way to the evaluation function that was installed before ours. If that one calls ours again
 // (it was installed over ours once, and ours over it later), the chain has no end of its own.
-thread_local _PyInterpreterFrame* passed_on = nullptr;
+thread_local constinit _PyInterpreterFrame* passed_on = nullptr;
 
 // Under the interpreter's lock:
 int scopes = 0;
@@ -106,9 +110,6 @@ HookScope::~HookScope() {
   // Somebody who was installed over us may still call us: then we stay in their chain and pass everything on.
   if ((--scopes == 0 || reinstalled_) && GetEvalFunction() == FrametapEvalFrame) SetEvalFunction(WithoutOurs());
 }
-
-HookPause::HookPause() : previous_(thread_filter) { thread_filter = nullptr; }
-HookPause::~HookPause() { thread_filter = previous_; }
 
 void HookAllThreads(FrameFilter* filter) {
   common_filter = filter;

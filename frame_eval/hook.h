@@ -1,10 +1,8 @@
 // The PEP 523 hook: which frames come to our interpreter.
 //   K1  It is installed only while at least one HookScope is alive in the process, and acts only on threads that have
-//   one;
-//       frames of other threads go straight to CPython.
+//       one; frames of other threads go straight to CPython.
 //   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin
-//   with
-//       an exception being thrown in.
+//       with an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
 //   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run
 //   without
@@ -12,6 +10,8 @@
 #pragma once
 
 #include <Python.h>
+
+#include <utility>
 
 #include "frame_eval/tracer.h"
 
@@ -38,11 +38,17 @@ class HookScope {
   bool reinstalled_ = false;
 };
 
+namespace hook {
+extern thread_local constinit FrameFilter* thread_filter;  // of the innermost HookScope
+}
+
 // While alive, this thread's frames go straight to CPython.
 class HookPause {
  public:
-  HookPause();
-  ~HookPause();
+  HookPause() : previous_(std::exchange(hook::thread_filter, nullptr)) {}
+  ~HookPause() { hook::thread_filter = previous_; }
+  HookPause(const HookPause&) = delete;
+  HookPause& operator=(const HookPause&) = delete;
 
  private:
   FrameFilter* previous_;

@@ -802,7 +802,7 @@ SourceId Recorder::CellSource(FrameState& f, int slot) {
   if (is_base(f) && KindOfSlot(f.code, slot) != SlotKind::kFree) {
     return guards_.Local(FrameSlot(level(), slot), PyUnicode_AsUTF8(SlotName(f.code, slot)), f.objects[slot]);
   }
-  static PyObject* closure_name = PyUnicode_InternFromString("__closure__");
+  static PyObject* closure_name = InternedName("__closure__");
   PyObject* function = reinterpret_cast<PyObject*>(f.function);
   SourceId source = is_base(f) ? guards_.Function(function, FrameSlot(level(), 0)) : SourceOf(function);
   // Without a source it was reached through a class or a constant.
@@ -933,7 +933,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
     case Op::kLoadAttr:
     case Op::kLoadMethod:
-      return LoadAttribute(note, e.in[0], e.shadows[0], e.name);
+      LoadAttribute(note, e.in[0], e.shadows[0], e.name);
+      if (note.expect.answer != nullptr) f.answer = Py_NewRef(note.expect.answer);
+      return;
     case Op::kStoreAttr:
       return StoreAttribute(note, e.in[1], e.name, e.in[0], e.shadows[0]);
     case Op::kDeleteAttr:
@@ -1133,11 +1135,6 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
         }
         AddFresh(result).items.assign(1, shadow);
         base_cells_.push_back(result);
-      } else if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) {
-        // Of a function that existed before: what the cell holds is known, the cell itself is nobody's to make.
-        Shadow content;
-        if (PyCell_GET(result) != nullptr) LoadDeref(f, e, PyCell_GET(result), &content);
-        AddFresh(result, Known::State::kOpaque).items.assign(1, content);
       } else {
         throw Break{Reason::unknown_operation, "a closure is passed on"};
       }

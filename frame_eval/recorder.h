@@ -82,6 +82,7 @@ struct Expect {
   bool pinned = false;
   Shadow shadow;
   std::vector<Shadow> items;
+  PyObject* answer = nullptr;  // borrowed: the result itself, where finding out about it was the whole operation
 };
 
 // Where a segment may be cut: everything as it was before an instruction.
@@ -111,7 +112,7 @@ struct Landing {
 // The tracer's own part of a frame.
 struct FrameNote {
   bool inlined = false;                  // part of the recording
-  std::unique_ptr<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
+  std::optional<AtenPause> suspended;    // a frame that nobody called (a finaliser): its ops are not recorded
   bool in_event = false;                 // between Before and After: frames that come now belong to the recording
   bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
   bool module_scope = false;             // pushed a module scope
@@ -190,6 +191,7 @@ class Recorder {
   void ClearPending() { has_pending_ = false; }
   // Self-check (self_check.h): what does not fit, or "".
   std::string FaultIn(const FrameState& f);
+  std::string FaultOfAnswer(const FrameState& f, const Event& e) const;
   std::string MisfitOf(Segment& segment);  // after FinishReturn
   void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
 

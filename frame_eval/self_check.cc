@@ -93,6 +93,16 @@ std::string Recorder::FaultIn(const FrameState& f) {
   return "";
 }
 
+// What the recorder has answered an attribute with, beside what the object says itself.
+std::string Recorder::FaultOfAnswer(const FrameState& f, const Event& e) const {
+  if (f.answer == nullptr) return "";
+  AllocZone outside(false);
+  ErrScope keep;
+  const Ref<> value = Ref<>::Steal(PyObject_GetAttr(e.in[0], e.name));
+  if (value.get() == f.answer) return "";
+  return std::string("the attribute ") + PyUnicode_AsUTF8(e.name) + " is another object";
+}
+
 std::string Recorder::FaultOf(PyObject* object, Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kValue) return FaultOfNumber(object, ValueId(shadow.id));
   if (shadow.kind == Shadow::Kind::kSource) return FaultOfSource(object, SourceId(shadow.id));

@@ -7,7 +7,6 @@
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/cpython/signals.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
@@ -17,7 +16,7 @@
 namespace frametap {
 namespace {
 
-thread_local Session* tls_session = nullptr;
+thread_local constinit Session* tls_session = nullptr;
 
 Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
 
@@ -57,6 +56,7 @@ bool IsLibraryCode(PyCodeObject* code) {
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
 struct OwnCode {
+  explicit OwnCode(bool on_main_thread) : signals(on_main_thread) {}
   HookPause frames;
   AtenPause ops;
   SignalsHeld signals;
@@ -213,9 +213,9 @@ void Session::Enter(FrameState& f) {
     note->at_entry = f.observed;
     return;
   }
-  OwnCode own;
+  OwnCode own(on_main_thread_);
   if (!recorder_->expects_frame(f)) {
-    note->suspended = std::make_unique<AtenPause>();
+    note->suspended.emplace();
     return;
   }
   try {
@@ -232,7 +232,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   std::unique_ptr<FrameNote> note(&NoteOf(f));
   innermost_ = note->caller;
   if (recorder_ != nullptr && note->inlined) {
-    OwnCode own;
+    OwnCode own(on_main_thread_);
     ErrScope keep;
     if (recorder_->is_base(f)) {
       if (end == FrameEnd::kReturned && GoOnInCaller(f, *note, value, shadow)) {
@@ -487,7 +487,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     return Go::kRaise;
   }
   if (recorder_ != nullptr) {
-    OwnCode own;
+    OwnCode own(on_main_thread_);
     if (note.inlined && recorder_->is_base(f)) {
       if (IsHandlerStep(f)) {
         // The entry frame handles an exception: its state is the frame's own business.
@@ -557,7 +557,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       return Go::kOn;
     }
     if (!entry->segments.empty()) {
-      OwnCode own;
+      OwnCode own(on_main_thread_);
       ++store_->misses;
       Segment& latest = *entry->segments[0];
       MissReport miss = latest.guards->Explain(roots);
@@ -581,7 +581,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
     return;
   }
-  OwnCode own;
+  OwnCode own(on_main_thread_);
   ErrScope keep;
   try {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
@@ -704,13 +704,20 @@ void Session::Before(FrameState& f, const Event& event) {
   note.opaque_operation = false;
   note.own_effect = false;
   recorder_->ClearPending();
-  OwnCode own;
+  OwnCode own(on_main_thread_);
   ErrScope keep;
   const size_t effects = recorder_->effect_count();
   try {
     recorder_->MarkInstruction(f, note);
     recorder_->Before(f, note, event);
     MustBeClean();
+    if (SelfChecking()) [[unlikely]] {
+      const std::string fault = recorder_->FaultOfAnswer(f, event);
+      if (!fault.empty()) {
+        Misbelief(fault);
+        return Internal("self-check");
+      }
+    }
     note.own_effect = recorder_->effect_count() != effects;
     MayEndRecording(store_->options().fullgraph);
   } catch (const Break& b) {
@@ -724,7 +731,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
-  OwnCode own;
+  OwnCode own(on_main_thread_);
   ErrScope keep;
   try {
     recorder_->aten().expect_constant = false;
@@ -749,7 +756,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   note.in_event = false;
   if (recorder_ == nullptr || !note.inlined) return;
-  OwnCode own;
+  OwnCode own(on_main_thread_);
   ErrScope keep;
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);

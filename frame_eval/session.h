@@ -2,9 +2,9 @@
 // to record or to leave it to Python.
 //   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
 //   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it
-//   (finalisers). N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the
-//   next instruction is an
-//       entry point.
+//       (finalisers).
+//   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
+//       is an entry point.
 //   N4  A segment that begins behind a break may go on in the callers of its frame, as long as they called straight
 //       (callers.h). Its exit then leaves the frames below the last of them, and changes that one.
 //   N5  Frames that an exit has above the entry frame come back through the calls that made them: the entry frame makes
@@ -79,6 +79,7 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
   Session* previous_ = nullptr;
+  const bool on_main_thread_ = OnMainThread();
 };
 
 // What Python code of frametap raises for these; set at import by the bindings.

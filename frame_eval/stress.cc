@@ -60,6 +60,11 @@ Fault armed = Fault::kNone;
 
 bool CountDown() { return (passed.fetch_add(1, std::memory_order_relaxed) + 1) % period == 0; }
 
+void EndRecording(bool breaks_are_errors) {
+  if (Strikes(Fault::kAbort)) throw Break{Reason::internal_error, "forced"};
+  if (!breaks_are_errors && Strikes(Fault::kExit)) throw Break{Reason::unknown_operation, "forced"};
+}
+
 }  // namespace stress
 
 bool Arm(const std::string& text) {
@@ -88,15 +93,13 @@ void ArmFromEnvironment() {
   if (text != nullptr && !Arm(text)) PySys_WriteStderr("frametap: FRAMETAP_STRESS=%s is not understood\n", text);
 }
 
-void MayEndRecording(bool breaks_are_errors) {
-  if (Strikes(Fault::kAbort)) throw Break{Reason::internal_error, "forced"};
-  if (!breaks_are_errors && Strikes(Fault::kExit)) throw Break{Reason::unknown_operation, "forced"};
-}
-
 uint64_t PlacesPassed() { return passed; }
 void SetPlacesPassed(uint64_t count) { passed = count; }
 
-AllocZone::AllocZone(bool on) : previous_(std::exchange(in_alloc_zone, on)) {}
-AllocZone::~AllocZone() { in_alloc_zone = previous_; }
+void AllocZone::Enter(bool on) {
+  entered_ = true;
+  previous_ = std::exchange(in_alloc_zone, on);
+}
+void AllocZone::Leave() { in_alloc_zone = previous_; }
 
 }  // namespace frametap

@@ -1,7 +1,6 @@
 // Stress: faults forced at every n-th place, so that tests can see what rare failures do to a program.
-//   Q1  Nothing is armed in ordinary use: a place then costs one load and one branch that always goes the same way. So
-//   no
-//       build of its own is needed, and what is tested is what is used.
+//   Q1  Nothing is armed in ordinary use: a place then costs one load and one branch that always goes the same way.
+//       So no build of its own is needed, and what is tested is what is used.
 //   Q2  Places are counted from the moment of arming, in the order in which the program comes to them: a fault strikes
 //       the same place in every run of the same program.
 //   Q3  A forced fault takes the road of a real one: no code but the place itself knows that it is forced.
@@ -35,8 +34,15 @@ inline bool Strikes(Fault fault) { return stress::armed == fault && stress::Coun
 bool Arm(const std::string& text);
 void ArmFromEnvironment();
 
+namespace stress {
+void EndRecording(bool breaks_are_errors);
+}
+
 // Throws Break if a recording is to end at this place.
-void MayEndRecording(bool breaks_are_errors);
+inline void MayEndRecording(bool breaks_are_errors) {
+  if (stress::armed != Fault::kNone) [[unlikely]]
+    stress::EndRecording(breaks_are_errors);
+}
 
 // How many places of the armed kind have been passed; what is done again is counted once.
 uint64_t PlacesPassed();
@@ -45,13 +51,22 @@ void SetPlacesPassed(uint64_t count);
 // Allocations of Python objects and buffers by this thread may fail while the innermost scope is an AllocZone.
 class AllocZone {
  public:
-  explicit AllocZone(bool on = true);
-  ~AllocZone();
+  explicit AllocZone(bool on = true) {
+    if (Armed(Fault::kAlloc)) [[unlikely]]
+      Enter(on);
+  }
+  ~AllocZone() {
+    if (entered_) [[unlikely]]
+      Leave();
+  }
   AllocZone(const AllocZone&) = delete;
   AllocZone& operator=(const AllocZone&) = delete;
 
  private:
-  bool previous_;
+  void Enter(bool on);
+  void Leave();
+  bool entered_ = false;
+  bool previous_ = false;
 };
 
 }  // namespace frametap

@@ -141,6 +141,7 @@ struct FrameState {
   bool observed = false;        // tell the tracer AtInstruction; the tracer sets it in Enter
   int handlers = 0;             // exceptions that the frame is handling, as far as it ran here
   PyObject* result = nullptr;   // Go::kReturn
+  PyObject* answer = nullptr;   // Before of kLoadAttr and kLoadMethod: the value, owned; the look-up is left out then
   void* tracer_data = nullptr;  // the tracer's own, null at Enter
 };
 

@@ -186,6 +186,10 @@ SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   return id;
 }
 
+bool GuardRecorder::IsPinned(PyObject* object) const {
+  return impl_->sources.contains(SourceKey{SourceId::kNoneRaw, Accessor::kPinned, 0, object});
+}
+
 SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen) {
   Impl& r = *impl_;
   Ref<> canonical = r.Canonical(key);

@@ -57,6 +57,7 @@ class GuardRecorder {
   SourceId Stack(int64_t slot, PyObject* seen);
   SourceId Function(PyObject* function, int64_t slot = 0);
   SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
+  bool IsPinned(PyObject* object) const;
   // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;

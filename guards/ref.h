@@ -44,13 +44,19 @@ inline TriState ToTriState(int c_api_result) {
 // Saves the error indicator and puts it back: for code that must leave it as it found it.
 class ErrScope {
  public:
-  ErrScope() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~ErrScope() { PyErr_Restore(type_, value_, traceback_); }
+  ErrScope() {
+    if (PyErr_Occurred() != nullptr) [[unlikely]]
+      PyErr_Fetch(&type_, &value_, &traceback_);
+  }
+  ~ErrScope() {
+    if (type_ != nullptr || PyErr_Occurred() != nullptr) [[unlikely]]
+      PyErr_Restore(type_, value_, traceback_);
+  }
   ErrScope(const ErrScope&) = delete;
   ErrScope& operator=(const ErrScope&) = delete;
 
  private:
-  PyObject *type_, *value_, *traceback_;
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
 }  // namespace frametap

@@ -8,9 +8,12 @@
 
 namespace frametap {
 
+bool OnMainThread();  // false while a SignalsHeld is alive
+
 class SignalsHeld {
  public:
-  SignalsHeld();
+  SignalsHeld() : SignalsHeld(OnMainThread()) {}
+  explicit SignalsHeld(bool on_main_thread);  // for who has asked before
   ~SignalsHeld();
   SignalsHeld(const SignalsHeld&) = delete;
   SignalsHeld& operator=(const SignalsHeld&) = delete;

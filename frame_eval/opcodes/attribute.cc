@@ -1,4 +1,6 @@
 // Attributes, and the first half of a method call.
+#include <utility>
+
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
 
@@ -7,7 +9,8 @@ namespace frametap::opcodes {
 OPCODE(LoadAttr, "owner -- value") {
   PyObject* name = m.Name(arg);
   Operation op(m, Op::kLoadAttr, 1, 0, name);
-  return op.Replace(1, PyObject_GetAttr(m.Peek(1), name));
+  PyObject* value = std::exchange(m.answer, nullptr);
+  return op.Replace(1, value != nullptr ? value : PyObject_GetAttr(m.Peek(1), name));
 }
 
 // A plain function of the class is not bound: the call takes the owner as its first argument. Anything else lies on a
@@ -16,8 +19,8 @@ OPCODE(LoadMethod, "owner -- method owner | null value") {
   PyObject* name = m.Name(arg);
   PyObject* owner = m.Peek(1);
   Operation op(m, Op::kLoadMethod, 1, 0, name);
-  PyObject* method = nullptr;
-  bool unbound = _PyObject_GetMethod(owner, name, &method) != 0;
+  PyObject* method = std::exchange(m.answer, nullptr);
+  bool unbound = method == nullptr && _PyObject_GetMethod(owner, name, &method) != 0;
   if (method == nullptr) return op.Raised();
   op.SetArg(unbound);
   Shadow of_method = op.Succeeded(method);

@@ -12,7 +12,9 @@ unsigned long held_main_thread = 0;
 
 }  // namespace
 
-SignalsHeld::SignalsHeld() : held_(PyThread_get_thread_ident() == _PyRuntime.main_thread) {
+bool OnMainThread() { return PyThread_get_thread_ident() == _PyRuntime.main_thread; }
+
+SignalsHeld::SignalsHeld(bool on_main_thread) : held_(on_main_thread && _PyRuntime.main_thread != 0) {
   if (held_) held_main_thread = std::exchange(_PyRuntime.main_thread, 0);
 }
 
