@@ -157,9 +157,17 @@ ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type typ
   node.state = graph_.AddState(StateNow());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
-  graph_.AddNode(std::move(node));
-  wheres_.push_back(where());
+  Add(std::move(node), where());
   return out;
+}
+
+void AtenRecorder::Add(Node node, uint32_t where) {
+  bool by_size = node.op && FactsOf(*node.op).size_dependent_rank;
+  ranked_by_size_.resize(graph_.values.size());
+  ForEachUse(node.args, [&](ValueId use) { by_size = by_size || ranked_by_size_[use.raw()]; });
+  for (ValueId out : node.outputs) ranked_by_size_[out.raw()] = by_size;
+  graph_.AddNode(std::move(node));
+  wheres_.push_back(where);
 }
 
 AtenRecorder::Mark AtenRecorder::mark() const {
@@ -178,20 +186,19 @@ void AtenRecorder::Rewind(const Mark& mark) {
   }
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
+  ranked_by_size_.resize(mark.values);
   inputs_.resize(mark.inputs);
   graph_.inputs.resize(mark.inputs);
   graph_.constants.resize(mark.constants);
   wheres_.resize(mark.wheres);
 }
 
-bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs) {
+bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen) {
   std::vector<ValueId> work{value};
-  std::vector<bool> seen(graph_.values.size());
   while (!work.empty()) {
     ValueId id = work.back();
     work.pop_back();
-    if (seen[id.raw()]) continue;
-    seen[id.raw()] = true;
+    if (!seen->insert(id).second) continue;
     NodeId def = graph_.value(id).def;
     if (!def.valid()) {
       inputs->push_back(id);
@@ -366,8 +373,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node.outputs.push_back(graph_.NewValue(NextName(), type, id));
     }
   }
-  graph_.AddNode(std::move(node));
-  wheres_.push_back(at);
+  Add(std::move(node), at);
   // Elements of list results: one `list item` node each, so that every tensor has a value of its own.
   const size_t return_count = schema.returns().size();
   for (size_t i = 0; i < return_count; ++i) {
@@ -382,8 +388,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       item.state = graph_.node(id).state;
       NodeId item_id(graph_.nodes.size());
       item.outputs.push_back(NewOutput(tensor, item_id));
-      graph_.AddNode(std::move(item));
-      wheres_.push_back(at);
+      Add(std::move(item), at);
     }
   }
 }

@@ -59,8 +59,13 @@ class AtenRecorder {
   std::function<void(const at::Tensor&)>
       before_write;  // memory that existed before is about to be written; may be empty
 
-  // Inputs that the sizes of `value` may depend on; false if its size depends on data.
-  bool SizeCone(ValueId value, std::vector<ValueId>* inputs);
+  // Inputs that the sizes of `value` may depend on; false if its size depends on data. What is in `seen` is left out,
+  // and what was gone through is added.
+  bool SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
+  // Whether the rank of a value is more than a consequence of the ranks of the inputs, which every guard holds.
+  bool RankFollowsFromSizes(ValueId value) const {
+    return value.raw() < ranked_by_size_.size() && ranked_by_size_[value.raw()];
+  }
 
   Mark mark() const;
   void Rewind(const Mark& mark);
@@ -88,6 +93,7 @@ class AtenRecorder {
  private:
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
+  void Add(Node node, uint32_t where);
   void NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }
@@ -95,6 +101,7 @@ class AtenRecorder {
 
   Graph graph_;
   std::vector<uint32_t> wheres_;
+  std::vector<bool> ranked_by_size_;  // beside graph_.values, as far as nodes made them
   absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
   std::vector<std::pair<SourceId, ValueId>> inputs_;

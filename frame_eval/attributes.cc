@@ -333,10 +333,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
                    "is_vulkan", "is_mtia", "is_maia",   "is_ipu",        "is_xla",       "itemsize"})) {
     return;  // facts that every input's guard holds
   }
-  if (OneOf(text, {"ndim"})) {
-    if (!known->source.valid()) ReadTensor(owner, true, false);
-    return;
-  }
+  if (OneOf(text, {"ndim"})) return ReadRank(owner);
   if (OneOf(text, {"nbytes"})) return ReadTensor(owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
     note.expect.kind = Expect::Kind::kTorch;
@@ -461,17 +458,28 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
 }
 
 void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  if (Override(Py_TYPE(owner), Slots().del, reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
+    throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+  }
+  GenericDelete(note, owner, name);
+}
+
+void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
   note.expect.kind = Expect::Kind::kNothing;
   Known* known = Find(owner);
-  if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner) ||
-      Override(Py_TYPE(owner), Slots().del, reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
+  if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner)) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
   if (known->state != Known::State::kSource) return MarkMutated(owner);
   // Fixes that it is there: a missing one raises.
-  LoadAttribute(note, owner, Shadow(), name);
-  note.expect = Expect();
-  note.expect.kind = Expect::Kind::kNothing;
+  if (WrittenShadow(owner, name) == nullptr) {
+    PyObject* dict = InstanceDict(owner);
+    if (dict == nullptr || PyDict_Contains(dict, name) != 1) {
+      throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+    }
+    Touch(owner);
+    guards_.Present(known->source, name, Here());
+  }
   if (!known->mutated) mutated_sources_.push_back(owner);
   MarkMutated(owner);
   AddEffect(Effect::Kind::kDelAttr, owner, Text(name), {}, {});

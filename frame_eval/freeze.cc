@@ -681,6 +681,8 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     frames_.resize(i + 1);
     mark_ = note.mark;
     aten_.Rewind(mark_.aten);
+    sizes_read_.clear();
+    strides_read_.clear();
     guards_.Rewind(mark_.guards);
     effects_.resize(mark_.effects);
     decisions_.resize(mark_.decisions);

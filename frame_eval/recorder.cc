@@ -84,11 +84,7 @@ const Position& Recorder::Here() {
 
 const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
   auto [it, is_new] = positions_.try_emplace({code, offset});
-  if (is_new) {
-    auto [names, is_first] = names_.try_emplace(code);
-    if (is_first) names->second = StartOf(code);
-    it->second = PositionAt(code, offset, names->second);
-  }
+  if (is_new) it->second = tables_.try_emplace(code, code).first->second.At(offset);
   return it->second;
 }
 
@@ -160,6 +156,10 @@ bool Recorder::IsScalar(PyObject* object) {
       type == &PyBytes_Type || type == &PyComplex_Type) {
     return true;
   }
+  // Most objects are told by their flags: classes made by Python, and the containers.
+  constexpr unsigned long kOthers = Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS |
+                                    Py_TPFLAGS_DICT_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
+  if ((type->tp_flags & kOthers) != 0) return false;
   for (PyTypeObject* const* t = Objects().scalar_types; *t != nullptr; ++t) {
     if (type == *t) return true;
   }
@@ -303,7 +303,8 @@ void Recorder::Force(PyObject* object, Shadow shadow) {
   }
   // A number computed by the graph is fixed by fixing the numbers it came from.
   std::vector<ValueId> inputs;
-  aten_.SizeCone(ValueId(shadow.id), &inputs);
+  absl::flat_hash_set<ValueId> seen;
+  aten_.SizeCone(ValueId(shadow.id), &inputs, &seen);
   for (ValueId input : inputs) {
     auto it = number_inputs_.find(input.raw());
     if (it != number_inputs_.end()) guards_.Value(it->second, Here());
@@ -326,6 +327,7 @@ struct Recorder::DeepWalk {
 };
 
 void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) {
+  if (object != nullptr && IsScalar(object)) return Force(object, shadow);
   DeepWalk walk{tensors_allowed, 0, {}};
   ForceDeep(object, shadow, &walk);
 }
@@ -470,7 +472,9 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
     return;
   }
   std::vector<ValueId> inputs;
-  if (!known->value.valid() || !aten_.SizeCone(known->value, &inputs)) {
+  absl::flat_hash_set<ValueId>& seen = strides ? strides_read_ : sizes_read_;
+  if (!known->value.valid() || !aten_.SizeCone(known->value, &inputs, &seen)) {
+    seen.clear();
     throw Break{Reason::data_dependent_size, ""};
   }
   for (ValueId input : inputs) {
@@ -482,6 +486,12 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
       guards_.Tensor(source, read, Here());
     }
   }
+}
+
+void Recorder::ReadRank(PyObject* object) {
+  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+  if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+  if (known->value.valid() && aten_.RankFollowsFromSizes(known->value)) ReadTensor(object, true, false);
 }
 
 void Recorder::ReadAllTensors(PyObject* object, bool strides) {

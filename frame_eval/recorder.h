@@ -23,6 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
 #include "frame_eval/tracer.h"
@@ -111,11 +112,11 @@ struct Landing {
 
 // The tracer's own part of a frame.
 struct FrameNote {
-  bool inlined = false;                  // part of the recording
-  std::optional<AtenPause> suspended;    // a frame that nobody called (a finaliser): its ops are not recorded
-  bool in_event = false;                 // between Before and After: frames that come now belong to the recording
-  bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
-  bool module_scope = false;             // pushed a module scope
+  bool inlined = false;                // part of the recording
+  std::optional<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
+  bool in_event = false;               // between Before and After: frames that come now belong to the recording
+  bool direct = false;                 // called by bytecode of the frame below: shadows came with the call
+  bool module_scope = false;           // pushed a module scope
   Expect expect;
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
@@ -228,6 +229,7 @@ class Recorder {
   Shadow ElementShadow(PyObject* container, Py_ssize_t index);
   SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
+  void ReadRank(PyObject* tensor);                              // … on the number of dimensions
   void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
   const Position& Here();                                       // valid until the next call
   GuardRecorder& guards() { return guards_; }
@@ -251,6 +253,7 @@ class Recorder {
   void StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);  // object.__setattr__
+  void GenericDelete(FrameNote& note, PyObject* owner, PyObject* name);                // object.__delattr__
   void Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow);
   void StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
                       Shadow value_shadow);
@@ -391,9 +394,10 @@ class Recorder {
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
-  absl::flat_hash_map<PyCodeObject*, Position> names_;  // function and file of the codes met
-  absl::flat_hash_map<PyObject*, int64_t> labels_;      // containers described so far (-1: not finished)
-  std::vector<Ref<>> described_;                        // objects made while describing
+  absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;  // of the codes met
+  absl::flat_hash_set<ValueId> sizes_read_, strides_read_;    // values whose sizes follow from what is guarded already
+  absl::flat_hash_map<PyObject*, int64_t> labels_;            // containers described so far (-1: not finished)
+  std::vector<Ref<>> described_;                              // objects made while describing
   int64_t next_label_ = 1;
   CollectorPause collector_;
   bool ends_with_break_ = false;

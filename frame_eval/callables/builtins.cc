@@ -91,6 +91,16 @@ void ObjectSetAttr(Recorder& r, Call& call) {
   if (!r.GenericStore(call.args[0], interned, call.args[2], call.shadows[2])) return;
 }
 
+// object.__delattr__(x, name), and super().__delattr__ bound to x.
+void ObjectDelAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  PyObject* interned = Ref<>::New(call.args[1]).Release();
+  PyUnicode_InternInPlace(&interned);
+  Ref<> keep = Ref<>::Steal(interned);
+  r.GenericDelete(call.note, call.args[0], interned);
+}
+
 // object.__getattribute__(x, name): the generic look-up, whatever the class overrides.
 void ObjectGetAttr(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || IsTensor(call.args[0])) {
@@ -232,6 +242,7 @@ void LoadBuiltins() {
   AddSpecial("builtins", "", "bool", TruthValue);
   AddSpecial("builtins", "", "super", Super);
   AddSpecial("builtins", "object", "__setattr__", ObjectSetAttr);
+  AddSpecial("builtins", "object", "__delattr__", ObjectDelAttr);
   AddSpecial("builtins", "object", "__getattribute__", ObjectGetAttr);
   AddSpecial("types", "ModuleType", "__getattribute__", ModuleGetAttr);
   AddSpecial("builtins", "object", "__init__", ObjectInit);

@@ -8,7 +8,8 @@
 namespace frametap {
 namespace {
 
-// Everything a binding type or module offers, as dispatching; rows set before stay.
+// Everything a binding type or module offers of its own, as dispatching; rows set before stay. (What a type has from
+// `object` is there for every object: object.__delattr__ is no op.)
 void AddAll(const char* module, const char* path, CallableRow row) {
   Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
   if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
@@ -26,7 +27,9 @@ void AddAll(const char* module, const char* path, CallableRow row) {
     }
     bool native = PyCFunction_Check(callable.get()) || Py_TYPE(callable.get()) == &PyMethodDescr_Type ||
                   Py_TYPE(callable.get()) == &PyWrapperDescr_Type;
-    if (!native || FindCallable(callable.get()) != nullptr) continue;
+    Ref<> objects = Ref<>::Steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(&PyBaseObject_Type), name));
+    if (!objects) PyErr_Clear();
+    if (!native || callable.get() == objects.get() || FindCallable(callable.get()) != nullptr) continue;
     // Names live as long as the interned strings do: for ever.
     PyObject* interned = Ref<>::New(name).Release();
     PyUnicode_InternInPlace(&interned);
@@ -75,9 +78,7 @@ void BasicFact(Recorder& r, Call& call) {
 }
 
 void Rank(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && IsTensor(call.args[0]) && !r.SourceOf(call.args[0]).valid()) {
-    r.ReadTensor(call.args[0], true, false);
-  }
+  if (call.args.size() == 1 && IsTensor(call.args[0])) r.ReadRank(call.args[0]);
 }
 
 // torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but

@@ -14,9 +14,23 @@ namespace frametap {
 // The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL
 // for a call group). `function` is co_qualname with everything up to "<locals>." removed.
 Position PositionAt(PyCodeObject* code, int offset);
-// The same with the names taken from another position in that code; StartOf gives one.
-Position PositionAt(PyCodeObject* code, int offset, Position names);
-Position StartOf(PyCodeObject* code);
+
+// The positions of a code object's instructions, for who asks for many of them: CPython goes through its table from the
+// start for each one.
+class PositionTable {
+ public:
+  explicit PositionTable(PyCodeObject* code);
+  Position At(int offset) const;
+
+ private:
+  struct Place {
+    int line;  // 0: none
+    int col;   // -1: none
+  };
+  PyCodeObject* code_;         // borrowed
+  Position names_;             // function and file
+  std::vector<Place> places_;  // one a code unit
+};
 
 // Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free
 // variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).

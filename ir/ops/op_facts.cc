@@ -86,7 +86,7 @@ constexpr Row kRows[] = {
     {"aten::_unsafe_index", kDataSize},
     {"aten::tensor_split", kByOverload},
     {"aten::tensor_split.tensor_indices_or_sections", kDataSize | kRaises},
-    {"aten::linalg_lstsq", kDataSize | kRaises},
+    {"aten::linalg_lstsq", kDataSize | kSizeRank | kRaises},
     {"aten::resize_as_sparse_", kDataSize},
     {"torchvision::nms", kDataSize},
 
@@ -96,6 +96,8 @@ constexpr Row kRows[] = {
     {"aten::squeeze_copy", kSizeRank},
     {"aten::cov", kSizeRank},
     {"aten::corrcoef", kSizeRank},
+    {"aten::linalg_solve_ex", kSizeRank},  // and its relatives: whether `B` is a batch of vectors
+    {"aten::_linalg_solve_ex", kSizeRank},
 
     // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the
     // schema's
@@ -217,7 +219,7 @@ constexpr Row kRows[] = {
     {"aten::linalg_cholesky", kRaises},
     {"aten::linalg_inv", kRaises},
     {"aten::inverse", kRaises},
-    {"aten::linalg_solve", kRaises},
+    {"aten::linalg_solve", kRaises | kSizeRank},
     {"aten::linalg_eig", kRaises},
     {"aten::linalg_eigh", kRaises},
     {"aten::linalg_eigvals", kRaises},
@@ -369,7 +371,7 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
   const uint16_t schema = SchemaBits(op.schema());
   bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
   bits |= TagBits(op);
-  if (op.operator_name().getNamespace() != "aten") bits |= kRaises;  // F1
+  if (op.operator_name().getNamespace() != "aten") bits |= kRaises | kSizeRank;  // F1
   return Combinations()[bits];
 }
 

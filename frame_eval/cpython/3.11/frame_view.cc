@@ -50,32 +50,6 @@ FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   return {raw->f_code, generator, generator && !fresh};
 }
 
-Position StartOf(PyCodeObject* code) {
-  Position position;
-  const char* name = PyUnicode_AsUTF8(code->co_qualname);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (name == nullptr || file == nullptr) PyErr_Clear();
-  std::string function = name == nullptr ? "?" : name;
-  constexpr char kOwner[] = "<locals>.";
-  size_t owner = function.rfind(kOwner);
-  if (owner != std::string::npos) function.erase(0, owner + sizeof(kOwner) - 1);
-  position.function = std::move(function);
-  position.file = file == nullptr ? "?" : file;
-  return position;
-}
-
-Position PositionAt(PyCodeObject* code, int offset) { return PositionAt(code, offset, StartOf(code)); }
-
-Position PositionAt(PyCodeObject* code, int offset, Position position) {
-  int line, column, end_line, end_column;
-  int acting = Acting(code, offset / 2);
-  if (PyCode_Addr2Location(code, acting * 2, &line, &column, &end_line, &end_column) && line > 0) {
-    position.line = line;
-    position.col = column;
-  }
-  return position;
-}
-
 PyObject* SlotName(PyCodeObject* code, int slot) { return PyTuple_GET_ITEM(code->co_localsplusnames, slot); }
 
 SlotKind KindOfSlot(PyCodeObject* code, int slot) {

@@ -1,0 +1,92 @@
+// Positions from co_linetable, in the form that Objects/locations.md of CPython 3.11 describes: entries of some code
+// units each, the line as a difference from the entry before.
+#include <string>
+
+#include "frame_eval/cpython/3.11/decode.h"
+#include "frame_eval/cpython/3.11/raw_frame.h"
+#include "frame_eval/cpython/frame_view.h"
+
+namespace frametap {
+namespace {
+
+enum : int { kShortForms = 10, kOneLineForms = 13, kNoColumns = 13, kLong = 14, kNone = 15 };
+
+class Reader {
+ public:
+  explicit Reader(PyObject* bytes)
+      : at_(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes))), end_(at_ + PyBytes_GET_SIZE(bytes)) {}
+  bool more() const { return at_ < end_; }
+  int Byte() { return more() ? *at_++ : 0; }
+  int Number() {  // six bits a byte, the lowest first; bit 6: more follows
+    int byte = Byte(), number = byte & 63;
+    for (int shift = 6; (byte & 64) != 0 && shift < 30; shift += 6) number |= ((byte = Byte()) & 63) << shift;
+    return number;
+  }
+  int Signed() {
+    const int number = Number();
+    return (number & 1) != 0 ? -(number >> 1) : number >> 1;
+  }
+
+ private:
+  const unsigned char* at_;
+  const unsigned char* end_;
+};
+
+// co_qualname without what stands before the innermost function that is no method of a local class, and the file.
+Position NamesOf(PyCodeObject* code) {
+  Position position;
+  const char* name = PyUnicode_AsUTF8(code->co_qualname);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (name == nullptr || file == nullptr) PyErr_Clear();
+  std::string function = name == nullptr ? "?" : name;
+  constexpr char kOwner[] = "<locals>.";
+  size_t owner = function.rfind(kOwner);
+  if (owner != std::string::npos) function.erase(0, owner + sizeof(kOwner) - 1);
+  position.function = std::move(function);
+  position.file = file == nullptr ? "?" : file;
+  return position;
+}
+
+}  // namespace
+
+PositionTable::PositionTable(PyCodeObject* code) : code_(code), names_(NamesOf(code)) {
+  places_.reserve(static_cast<size_t>(Py_SIZE(code)));
+  int line = code->co_firstlineno;
+  for (Reader table(code->co_linetable); table.more();) {
+    const int first = table.Byte(), form = first >> 3 & 15, units = (first & 7) + 1;
+    Place place = {0, -1};
+    if (form < kShortForms) {
+      place = {line, form << 3 | table.Byte() >> 4};
+    } else if (form < kOneLineForms) {
+      line += form - kShortForms;
+      place = {line, table.Byte()};
+      table.Byte();  // the end
+    } else if (form == kNoColumns) {
+      line += table.Signed();
+      place.line = line;
+    } else if (form == kLong) {
+      line += table.Signed();
+      table.Number();  // lines to the end
+      place = {line, table.Number() - 1};
+      table.Number();  // the end
+    }
+    places_.insert(places_.end(), static_cast<size_t>(units), place);
+  }
+}
+
+Position PositionTable::At(int offset) const {
+  const auto* code = _PyCode_CODE(code_);
+  size_t index = static_cast<size_t>(offset / 2);
+  for (const Decoded* row; (row = &kDecode[code[index] & 0xff])->prefix != Prefix::kNone;) {
+    index += 1 + static_cast<size_t>(row->caches);
+  }
+  Position position = names_;
+  if (index >= places_.size() || places_[index].line <= 0) return position;
+  position.line = places_[index].line;
+  position.col = places_[index].col;
+  return position;
+}
+
+Position PositionAt(PyCodeObject* code, int offset) { return PositionTable(code).At(offset); }
+
+}  // namespace frametap
