@@ -340,6 +340,7 @@ void Recorder::Invoke(Call call) {
   }
   if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
   if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(call);
+  for (PyObject* arg : call.args) MarkAdvanced(arg);
   if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
 
   const CallableRow* row = FindCallable(callable);

@@ -436,6 +436,19 @@ void Recorder::MarkMutated(PyObject* object) {
   }
 }
 
+// It takes from other iterators in turn. Where the segment is cut in the middle of that, none is what it was.
+void Recorder::MarkAdvanced(PyObject* object) {
+  Known* known = PyIter_Check(object) ? Find(object) : nullptr;
+  if (known == nullptr || known->mutated_epoch == epoch_) return;
+  MarkMutated(object);
+  if (Py_TYPE(object)->tp_traverse == nullptr) return;
+  auto visit = [](PyObject* part, void* recorder) {
+    static_cast<Recorder*>(recorder)->MarkAdvanced(part);
+    return 0;
+  };
+  Py_TYPE(object)->tp_traverse(object, visit, this);
+}
+
 void Recorder::Own(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
@@ -915,6 +928,19 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     TorchCall(note, &call, "");
   };
   RefuseForeign(e);
+  switch (e.op) {
+    case Op::kUnpack:
+    case Op::kUnpackEx:
+    case Op::kContains:
+    case Op::kListExtend:
+    case Op::kSetUpdate:
+    case Op::kDictUpdate:
+    case Op::kListToTuple:
+      for (int i = 0; i < e.n; ++i) MarkAdvanced(e.in[i]);
+      break;
+    default:
+      break;
+  }
   switch (e.op) {
     case Op::kUnary:
       if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);

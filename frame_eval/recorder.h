@@ -226,6 +226,7 @@ class Recorder {
   void AdoptElements(PyObject* container);  // guard length or keys, make the elements known
   void Own(PyObject* container);            // before its first mutation
   void MarkMutated(PyObject* object);
+  void MarkAdvanced(PyObject* object);  // an iterator that C code may take from
   Shadow ElementShadow(PyObject* container, Py_ssize_t index);
   SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
