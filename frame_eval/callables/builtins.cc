@@ -40,14 +40,18 @@ void Len(Recorder& r, Call& call) {
   r.Touch(object);
 }
 
+// The interned string that stands for `name`, as instructions have it.
+Ref<> Interned(PyObject* name) {
+  PyObject* interned = Ref<>::New(name).Release();
+  PyUnicode_InternInPlace(&interned);
+  return Ref<>::Steal(interned);
+}
+
 void GetAttr(Recorder& r, Call& call) {
   if (call.args.size() < 2 || !PyUnicode_CheckExact(call.args[1])) return r.ForceDeep(call.callable, Shadow(), true);
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  Ref<> name = Ref<>::New(call.args[1]);
-  PyObject* interned = name.Release();
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
-  r.LoadAttribute(call.note, call.args[0], call.shadows[0], interned);
+  const Ref<> name = Interned(call.args[1]);
+  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name.get());
   if (call.args.size() > 2 || std::strcmp(FindCallable(call.callable)->name, "hasattr") == 0) {
     // With a default the result may be that, or a bool: nothing is to be expected of it. Numbers are fixed.
     if (call.note.expect.kind == Expect::Kind::kSource) {
@@ -63,42 +67,32 @@ void GetAttr(Recorder& r, Call& call) {
 void SetAttr(Recorder& r, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
   r.Force(call.args[1], call.shadows[1]);
-  PyObject* interned = call.args[1];
-  Py_INCREF(interned);
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
-  r.StoreAttribute(call.note, call.args[0], interned, call.args[2], call.shadows[2]);
+  const Ref<> name = Interned(call.args[1]);
+  r.StoreAttribute(call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 void DelAttr(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
   r.Force(call.args[1], call.shadows[1]);
-  PyObject* interned = Ref<>::New(call.args[1]).Release();
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
-  r.DeleteAttribute(call.note, call.args[0], interned);
+  const Ref<> name = Interned(call.args[1]);
+  r.DeleteAttribute(call.note, call.args[0], name.get());
 }
 
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Recorder& r, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
   r.Force(call.args[1], call.shadows[1]);
-  PyObject* interned = call.args[1];
-  Py_INCREF(interned);
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
+  const Ref<> name = Interned(call.args[1]);
   call.note.expect.kind = Expect::Kind::kNothing;
-  if (!r.GenericStore(call.args[0], interned, call.args[2], call.shadows[2])) return;
+  r.GenericStore(call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 // object.__delattr__(x, name), and super().__delattr__ bound to x.
 void ObjectDelAttr(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
   r.Force(call.args[1], call.shadows[1]);
-  PyObject* interned = Ref<>::New(call.args[1]).Release();
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
-  r.GenericDelete(call.note, call.args[0], interned);
+  const Ref<> name = Interned(call.args[1]);
+  r.GenericDelete(call.note, call.args[0], name.get());
 }
 
 // object.__getattribute__(x, name): the generic look-up, whatever the class overrides.
@@ -116,10 +110,8 @@ void ModuleGetAttr(Recorder& r, Call& call) {
     throw Break{Reason::unknown_operation, "module.__getattribute__"};
   }
   r.Force(call.args[1], call.shadows[1]);
-  PyObject* interned = Ref<>::New(call.args[1]).Release();
-  PyUnicode_InternInPlace(&interned);
-  Ref<> keep = Ref<>::Steal(interned);
-  r.GenericLoad(call.note, call.args[0], interned);
+  const Ref<> name = Interned(call.args[1]);
+  r.GenericLoad(call.note, call.args[0], name.get());
 }
 
 void TruthValue(Recorder& r, Call& call) {

@@ -151,28 +151,22 @@ void LoadTorch() {
            "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "__dir__",
            "__sizeof__", "__getstate__"});
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
-  auto special = [](const char* module, const char* path, const char* name, SpecialRow row) {
-    Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
-    if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
-    Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
-    AddRow(callable.get(), {name, Conduct::kSpecial, row});
-  };
-  special("torch._C", "TensorBase", "size", Size);
-  for (const char* name : {"dim", "ndimension"}) special("torch._C", "TensorBase", name, Rank);
+  AddSpecial("torch._C", "TensorBase", "size", Size);
+  for (const char* name : {"dim", "ndimension"}) AddSpecial("torch._C", "TensorBase", name, Rank);
   for (const char* name :
        {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {
-    special("torch._C", "TensorBase", name, BasicFact);
+    AddSpecial("torch._C", "TensorBase", name, BasicFact);
   }
   for (const char* name :
        {"is_floating_point", "is_complex", "is_signed", "is_inference", "result_type", "promote_types", "can_cast"}) {
-    special("torch", "", name, BasicFact);
+    AddSpecial("torch", "", name, BasicFact);
   }
   for (const char* name : {"_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic",
                            "_get_tracing_state", "_is_tracing", "_log_api_usage_once", "_jit_is_script_object"}) {
-    special("torch._C", "", name, BasicFact);
+    AddSpecial("torch._C", "", name, BasicFact);
   }
-  special("torch", "", "tensor", MakeTensor);
-  special("torch.backends.cudnn", "", "set_flags", SetFlags);
+  AddSpecial("torch", "", "tensor", MakeTensor);
+  AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
   AddRows("torch", "", Conduct::kRefused,
           {"manual_seed", "from_numpy", "frombuffer", "as_tensor", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,
