@@ -1,8 +1,7 @@
 // AtenRecorder: from dispatcher calls to graph nodes. A boxed fallback on a dispatch key above autograd and autocast
 // sees the outermost op of every call that the recording thread makes, and passes it on with the key excluded.
 //   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because
-//   the
-//       weak reference keeps the TensorImpl's own memory).
+//       the weak reference keeps the TensorImpl's own memory).
 //   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break.
 //   A3  The fallback runs without Python's lock.
 //   A4  An op that raises leaves no node.

@@ -1,11 +1,10 @@
 // CompiledFunction: the Python object that stands for a captured function, method or module. Its vectorcall binds the
 // arguments as CPython would, asks the guards of the start's segments, and replays without a frame.
 //   F1  It never decides anything that plain Python would decide otherwise: if binding fails, the function itself is
-//   called and
-//       raises; if no segment fits, the call is recorded; during another recording the function is simply called.
+//       called and raises; if no segment fits, the call is recorded; during another recording the function is simply
+//       called.
 //   F2  A module's call goes straight to `forward` only while nn.Module.__call__ would do nothing else: no hooks of its
-//   own or
-//       global, no override of __call__.
+//       own or global, no override of __call__.
 // Not here: what happens in the frame (session.h).
 #pragma once
 

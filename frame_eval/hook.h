@@ -5,8 +5,7 @@
 //       with an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
 //   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run
-//   without
-//       the hook, so that a deep recursion that CPython can do is still done.
+//       without the hook, so that a deep recursion that CPython can do is still done.
 #pragma once
 
 #include <Python.h>

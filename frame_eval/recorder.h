@@ -1,12 +1,10 @@
 // Recorder: one recording in progress. It is told what the frames of one call do (tracer.h), keeps what is known of the
 // objects they touch, and writes graph, guards, effects and exit.
 //   C1  Every decision of the program rests on a guarded read, a graph value or a constant: a scalar without a shadow
-//   is a
-//       constant, an object is known by its source, as made by the trace, or not at all; what is not known ends the
-//       segment.
+//       is a constant, an object is known by its source, as made by the trace, or not at all; what is not known ends
+//       the segment.
 //   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written)
-//   and
-//       found first.
+//       and found first.
 //   C3  Ending a segment cuts graph, guards and effects back to the start of the current instruction of the innermost
 //       frame that an exit can rebuild; the objects on the stacks up to it are still those of that moment.
 //   C4  Nothing here changes the program: no object is written, no user code is run.

@@ -3,8 +3,8 @@
 // exception at its own line, with its own handlers.
 //   B1  Afterwards memory, version counters, gradient history and random state are as they were before the replay.
 //   B2  Copies are made only where an op may raise: inputs of sizes that have not run through before, or an op behind
-//       the first change that refuses some elements (an index out of range). Of the latter, no more than kMostBytes:
-//       a replay must not copy a cache of keys and values at each token.
+//       the first change that refuses some elements (an index out of range). Of the latter, no more than kMostBytes: a
+//       replay must not copy a cache of keys and values at each token.
 // Not here: what the recording itself has done (undo.h).
 #pragma once
 

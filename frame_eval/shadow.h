@@ -1,7 +1,7 @@
 // Shadow: what the recorder knows of the object in one place (a local or a stack slot) beyond the object itself.
 //   H1  Shadows are keyed by place. Scalars (None, bool, int, float, str, bytes …) have no other provenance: an object
-//   is
-//       shared by many places. A scalar with the shadow kNone is a constant of the trace: guards already fix its value.
+//       is shared by many places. A scalar with the shadow kNone is a constant of the trace: guards already fix its
+//       value.
 //   H2  Tensors, modules, containers and other objects with an identity of their own are known by identity as well (the
 //       recorder's tables); their shadow may be kNone.
 #pragma once

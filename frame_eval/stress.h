@@ -1,6 +1,6 @@
 // Stress: faults forced at every n-th place, so that tests can see what rare failures do to a program.
-//   Q1  Nothing is armed in ordinary use: a place then costs one load and one branch that always goes the same way.
-//       So no build of its own is needed, and what is tested is what is used.
+//   Q1  Nothing is armed in ordinary use: a place then costs one load and one branch that always goes the same way. So
+//       no build of its own is needed, and what is tested is what is used.
 //   Q2  Places are counted from the moment of arming, in the order in which the program comes to them: a fault strikes
 //       the same place in every run of the same program.
 //   Q3  A forced fault takes the road of a real one: no code but the place itself knows that it is forced.

@@ -1,16 +1,14 @@
 // Tracer: what the interpreter tells about the instructions it runs. The interpreter is complete without one: it then
 // runs the frame as CPython does.
-//   I1  AtInstruction comes before each instruction; an instruction begins at its first EXTENDED_ARG, and
-//       [KW_NAMES] PRECALL CALL is one instruction. Between two AtInstruction calls the operands of the instruction
-//       stay on the value stack (f.depth does not change) until After has been called, so that the frame can be cut at
-//       the instruction's start.
-//   I2  Before is called with the operands in place and may end the trace; it never changes the frame. After is called
-//   when
-//       the operation has succeeded, Raised when it raised; neither if Before was not called because the frame is not
-//       traced.
+//   I1  AtInstruction comes before each instruction; an instruction begins at its first EXTENDED_ARG, and [KW_NAMES]
+//       PRECALL CALL is one instruction. Between two AtInstruction calls the operands of the instruction stay on the
+//       value stack (f.depth does not change) until After has been called, so that the frame can be cut at the
+//       instruction's start.
+//   I2  Before is called with the operands in place and may end the trace; it never changes the frame, but may leave
+//       the result of a look-up in `answer`. After is called when the operation has succeeded, Raised when it raised;
+//       neither if Before was not called because the frame is not traced.
 //   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
-//   result from
-//       After (kNone where the frame is not traced).
+//       result from After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).
 #pragma once
 

@@ -1,7 +1,6 @@
 // UndoLog: takes back what a recording under fullgraph=True has done to the program before its graph ended.
 //   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment
-//   before it
-//       happens, so there is none.
+//       before it happens, so there is none.
 #pragma once
 
 #include <ATen/core/Generator.h>

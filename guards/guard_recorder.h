@@ -1,6 +1,6 @@
 // GuardRecorder: collects, while a trace runs, the sources it read and what it relied on.
-//   R1  `seen` is the object at the source in the state at the entry of the segment (the recorder keeps reads of
-//       places that the trace itself has written away from here).
+//   R1  `seen` is the object at the source in the state at the entry of the segment (the recorder keeps reads of places
+//       that the trace itself has written away from here).
 //   R2  A predicate on a source implies that the path to it can be followed; following it runs no Python code.
 //   R3  Predicates are kept in read order; an equal or implied one is not added twice.
 // Not here: evaluation and words (guard_tree.h).
@@ -32,9 +32,10 @@ struct TensorRead {
 struct WorldState {
   bool grad_mode, inference_mode, autocast_cpu, deterministic;
   int8_t autocast_dtype, default_dtype;
-  uint16_t
-      backends;  // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention
-  uint32_t tensor_class;  // version of torch.nn.Parameter and its bases, torch.Tensor among them: methods and operators
+  // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention.
+  uint16_t backends;
+  // Another number when methods or operators of torch.nn.Parameter or its bases, torch.Tensor among them, have changed.
+  uint32_t tensor_class;
   bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
   static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway
   friend bool operator==(const WorldState&, const WorldState&) = default;

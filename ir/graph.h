@@ -1,8 +1,8 @@
 // Graph: SSA over ATen operators. A node applies one op to values and constants and defines values.
 //   G1  A value is defined once: as an input, as a constant, or as an output of one node; before its first use.
 //   G2  Arguments are in schema order and complete (defaults are filled in); the printer leaves defaults out.
-//   G3  Order is program order. In-place ops are ordinary nodes; nothing may move across a node that writes to
-//       what it reads.
+//   G3  Order is program order. In-place ops are ordinary nodes; nothing may move across a node that writes to what it
+//       reads.
 // Not here: text (print.cc, parse.cc), checks (verify.cc), guards, how it is run (backends/).
 #pragma once
 

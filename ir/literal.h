@@ -1,6 +1,7 @@
 // Literals of the text form: constants of nodes, quoted strings, words of paths.
 //   L1  A literal parses to the same bits: floats are printed shortest-exact, -0.0, inf and the payload of a nan are
-//   kept. L2  How an int is written follows from the schema: a dtype, layout or memory format has a name.
+//       kept.
+//   L2  How an int is written follows from the schema: a dtype, layout or memory format has a name.
 // Not here: values and nodes (print.cc, parse.cc).
 #pragma once
 

@@ -1,7 +1,6 @@
 // IValue <-> Python objects, for graphs that Python sees and for executables that are Python.
 //   C1  ToPython gives what torch.ops accepts at that place of a schema: a dtype where the schema says ScalarType,
-//   though
-//       the IValue holds an int.
+//       though the IValue holds an int.
 //   C2  FromPython takes exactly the kinds a graph value can have; a bool is never an int, an int never a float.
 // Both need Python's lock.
 #pragma once

@@ -1,12 +1,10 @@
 // Plan: a graph made ready to run: where every argument comes from, and when every value is let go.
 //   P1  A value is moved out of its register by its last use, so that it is gone as soon as eager's would be; a value
-//   that
-//       nobody uses is never kept.
+//       that nobody uses is never kept.
 //   P2  What never changes is boxed once: constants, wrapped numbers, lists of constants.
 //   P3  A plan is immutable: runs share nothing but it.
 //   P4  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step
-//   makes a
-//       copy before its first use.
+//       makes a copy before its first use.
 // Not here: running (executor.cc).
 #pragma once
 

@@ -1,7 +1,6 @@
 // Static int8 quantization of a captured graph: observe, convert, measure.
 //   Q1  The float graph was captured in eval form; its weights are inputs of the graph whose tensors are given beside
-//   it
-//       and are frozen: the result does not see later changes of them.
+//       it and are frozen: the result does not see later changes of them.
 //   Q2  Results have the same inputs in the same order (float weights are still taken, and ignored) and the same number
 //       of outputs, with the same shapes and dtypes, contiguous.
 //   Q3  The reference graph holds float ops between quantize and dequantize ops. It is the truth; `lowered` is a

@@ -1,7 +1,6 @@
 // Boxing: how an argument of a node becomes what the op's boxed kernel takes. Both executors box with these rules.
 //   N1  A number for a Tensor parameter becomes a wrapped number: a tensor of no dimension that does not take part in
-//   type
-//       promotion as a tensor would, as the bindings of `torch` make it.
+//       type promotion as a tensor would, as the bindings of `torch` make it.
 //   N2  A number of a narrower kind becomes the parameter's kind: bool to int, int to float.
 //   N3  None for a Tensor parameter is the undefined tensor.
 //   N4  A constant of the graph stands for a tensor that the program makes anew each time: each run has its own copy.

@@ -2,7 +2,7 @@
 // an unbound method share it), or by the object itself.
 //   T1  No row: the segment ends before the call.
 //   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
-//   only).
+//       only).
 // Rows live in one table a family: builtins.cc, numbers_table.cc, text_table.cc, iteration_table.cc,
 // containers_table.cc, copy_table.cc, torch_table.cc. tests/python/test_tables.py lists the callables without a row,
 // and compares the pure ones with the real thing.

@@ -1,6 +1,7 @@
 // Value: equality of immutable values without running code of a user.
 //   E1  Equal means: same exact type and same value; floats bit by bit, containers element by element in iteration
-//   order. E2  An object of any other type equals only itself.
+//       order.
+//   E2  An object of any other type equals only itself.
 #pragma once
 
 #include <Python.h>

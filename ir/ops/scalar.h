@@ -1,6 +1,7 @@
 // ScalarOp: ops that are no dispatcher ops. One row an op; names, arity and meaning come from the row.
 //   C1  The result is the one Python gives for exact ints and floats; where int64 or IEEE cannot give it, Evaluate
-//   throws. C2  Int ops take ints and bools; float ops take those and floats.
+//       throws.
+//   C2  Int ops take ints and bools; float ops take those and floats.
 #pragma once
 
 #include <ATen/core/ivalue.h>
