@@ -272,9 +272,11 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
     return ReadIdentities(row->reads, call);
   }
-  if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base)) {
+  if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base) ||
+      PyType_IsSubtype(type, Objects().weak_reference)) {
     throw Break{Reason::unknown_callable, CallableName(call.callable)};
   }
+  if (type->tp_finalize != nullptr) throw Break{Reason::finaliser_made, type->tp_name};
   if (Py_TYPE(type) != &PyType_Type && Py_TYPE(type)->tp_call != PyType_Type.tp_call) {
     // A metaclass with a __call__ of its own runs as a frame (enumerations, singletons).
     static PyObject* call_name = InternedName("__call__");

@@ -11,6 +11,7 @@
 #include "frame_eval/reify.h"
 #include "frame_eval/rollback.h"
 #include "guards/must.h"
+#include "guards/object_end.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -468,8 +469,16 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark) {
       frame.slots.push_back(i);
       continue;
     }
-    if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
     PyObject* object = f.objects[i];
+    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr && watches_ends()) {
+      // Nobody reads it, but what it holds may end with it; what it held at the entry must not live on.
+      const bool is_kept = IsScalar(object) || IsTensor(object) || SourceOf(object).valid();
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)),
+                                is_kept ? Describe(object, f.shadows[i]) : Operand());
+      frame.slots.push_back(i);
+      continue;
+    }
+    if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
     Shadow shadow = f.shadows[i];
     if (kind == SlotKind::kCell && is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
@@ -635,6 +644,12 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ForEachOperand(ir, [&](Operand& o) {
     if (o.kind == Operand::Kind::kSource && met.insert(o.source).second) segment->operand_sources.push_back(o.source);
   });
+  // Where the trace has let go of an object whose end runs code, the segment ends: a replay keeps it until there.
+  for (const auto& [object, count] : watched_) {
+    const SourceId source = SourceOf(object);
+    const bool is_known = source.valid() && source.raw() < guards_.mark().sources;
+    if (is_known && met.insert(source).second) segment->operand_sources.push_back(source);
+  }
   wanted.insert(wanted.end(), ir.decisions.sources.begin(), ir.decisions.sources.end());
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
   ir.function = entry_function_;
@@ -658,6 +673,11 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
   }
   auto segment = std::make_shared<Segment>();
   try {
+    for (const auto& [object, count] : watched_) {
+      // A replay makes no generator whose blocks could be left at the return.
+      const Known* known = IsGenerator(object) && IsUnfinished(object) ? Find(object) : nullptr;
+      if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
+    }
     segment->ir.exit.kind = Exit::Kind::kReturn;
     segment->ir.exit.at = PositionAt(base().code, base().offset);
     DescribeEffects(&segment->ir);

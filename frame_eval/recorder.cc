@@ -7,7 +7,9 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/self_check.h"
+#include "frame_eval/stress.h"
 #include "guards/must.h"
+#include "guards/object_end.h"
 #include "guards/tensor_door.h"
 #include "ir/frame_slot.h"
 #include "ir/ops/op_facts.h"
@@ -66,6 +68,8 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     if (!live[static_cast<size_t>(i)]) continue;
     SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
+    constexpr Py_ssize_t kOnlyHere = 3;  // the frame, `guards_` and `known_`
+    if (Py_REFCNT(object) <= kOnlyHere) WatchHolder(object);
   }
   for (int i = 0; i < depth; ++i) {
     PyObject* object = f.objects[f.nlocalsplus + i];
@@ -177,6 +181,8 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   known.epoch = epoch_;
   known.pin = Ref<>::New(object);
   objects_[object] = &known;
+  if (state != Known::State::kSource && Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
+    WatchMade(object);
   return known;
 }
 
@@ -188,6 +194,7 @@ void Recorder::RegisterTensor(PyObject* object, SourceId id) {
     if (tensor.is_nested()) throw Break{Reason::nested_tensor, ""};
     aten_.AddSource(tensor, id);
     guards_.Tensor(id, TensorRead(), Here());
+    if (EndRunsCode(object)) WatchSource(id);
   } else if (known->source.valid() && known->source != id) {
     guards_.SameObject(known->source, id, true, Here());
   }
@@ -211,6 +218,8 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   Known& known = AddFresh(object, Known::State::kSource);
   known.source = id;
   known.pinned = pinned;
+  if (EndRunsCode(object)) [[unlikely]]
+    WatchSource(id);
   return Shadow();
 }
 
@@ -542,6 +551,7 @@ SourceId Recorder::SourceOrPin(PyObject* object) {
 void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                          std::vector<Shadow> shadows) {
   if (undo_) undo_->Before(kind, target, name);
+  WatchReplaced(kind, target, name, values.empty() ? nullptr : values[0]);
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);
@@ -549,6 +559,13 @@ void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string&
   for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
   effect.shadows = std::move(shadows);
   effect.at = Here();
+  if (watches_ends()) {
+    auto count = [this](PyObject* held) {
+      if (auto it = watched_.find(held); it != watched_.end()) ++it->second;
+    };
+    count(target);
+    for (PyObject* value : values) count(value);
+  }
   effects_.push_back(std::move(effect));
 }
 
@@ -637,6 +654,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
   f.traced = true;
   const FrameState& caller = *frames_.back();
+  f.observed = watches_ends() || SelfChecking() || Armed(Fault::kAbort) || Armed(Fault::kExit);
   if (f.is_generator) {
     auto it = generators_.find(f.raw);
     if (it == generators_.end()) {

@@ -8,6 +8,8 @@
 //   C3  Ending a segment cuts graph, guards and effects back to the start of the current instruction of the innermost
 //       frame that an exit can rebuild; the objects on the stacks up to it are still those of that moment.
 //   C4  Nothing here changes the program: no object is written, no user code is run.
+//   C5  What the recording keeps alive does not show: an object whose end runs code ends when it would
+//   (object_ends.cc).
 // Not here: when to record and where to go on (session.h), C callables (callables/), replay (replay.h).
 #pragma once
 
@@ -21,6 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
@@ -158,18 +161,6 @@ struct Call {
   size_t positional() const { return args.size() - names.size(); }
 };
 
-// What a recording keeps alive looks like garbage that does not go away: it would set off one collection after the
-// other. A member, so that a recorder whose constructor throws turns the collector on again.
-struct CollectorPause {
-  bool was_on = PyGC_Disable() != 0;
-  CollectorPause() = default;
-  CollectorPause(const CollectorPause&) = delete;
-  CollectorPause& operator=(const CollectorPause&) = delete;
-  ~CollectorPause() {
-    if (was_on) PyGC_Enable();
-  }
-};
-
 class Recorder {
  public:
   Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world);
@@ -191,6 +182,9 @@ class Recorder {
   // Self-check (self_check.h): what does not fit, or "".
   std::string FaultIn(const FrameState& f);
   std::string FaultOfAnswer(const FrameState& f, const Event& e) const;
+  // object_ends.cc: while objects are watched, inner frames are observed too, and this comes before each instruction.
+  bool watches_ends() const { return !watched_.empty(); }
+  void LetGo();
   std::string MisfitOf(Segment& segment);  // after FinishReturn
   void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
 
@@ -314,6 +308,13 @@ class Recorder {
     std::vector<Shadow> shadows;
   };
 
+  void Watch(PyObject* object);
+  void WatchSource(SourceId id);
+  void WatchMade(PyObject* object);
+  void WatchHolder(PyObject* object);
+  void WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
+  Py_ssize_t CountOf(PyObject* watched);
+  bool DropGarbage();
   void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
@@ -382,6 +383,11 @@ class Recorder {
   absl::flat_hash_map<PyObject*, Known*> objects_;
   std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
+  // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
+  // by `guards_` and `known_`.
+  absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;
+  std::vector<Known*> made_;  // while objects are watched: those of `known_` that the trace has made
+  size_t made_from_ = 0;      // of `known_`: from here on they are not in `made_` yet
   std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;

@@ -464,6 +464,7 @@ void Session::Inspect(FrameState& f) {
     }
   }
   try {
+    if (recorder_->watches_ends()) recorder_->LetGo();
     MayEndRecording(store_->options().fullgraph);
   } catch (const Break& b) {
     End(b);

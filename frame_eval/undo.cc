@@ -46,6 +46,12 @@ void UndoLog::Before(const at::Tensor& written) {
   tensors_.emplace_back(written, written.detach().clone());
 }
 
+Py_ssize_t UndoLog::CountOf(PyObject* object) const {
+  Py_ssize_t count = 0;
+  for (const Step& step : steps_) count += (step.target.get() == object) + (step.old.get() == object);
+  return count;
+}
+
 void UndoLog::TakeBack() {
   ErrScope keep;
   AtenPause pause;

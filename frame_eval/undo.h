@@ -21,6 +21,7 @@ class UndoLog {
   void Before(Effect::Kind kind, PyObject* target, const std::string& name);  // the change has not happened yet
   void Before(const at::Tensor& written);
   void TakeBack();
+  Py_ssize_t CountOf(PyObject* object) const;  // references held here
 
  private:
   struct Step {

@@ -66,6 +66,20 @@ struct GuardRecorder::Impl {
   absl::flat_hash_map<PredicateKey, size_t> known;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
+  absl::flat_hash_map<PyObject*, Py_ssize_t> counts;  // references held to the objects that CountOf was asked for
+
+  void Count(const Step& step, PyObject* object) {
+    CountOne(object, this);
+    CountOne(step.key.object.get(), this);
+  }
+  void Count(const Predicate& predicate) {
+    if (predicate.guard != nullptr) predicate.guard->Traverse(&CountOne, this);
+  }
+  static int CountOne(PyObject* held, void* impl) {
+    auto& counts = static_cast<Impl*>(impl)->counts;
+    if (auto it = counts.find(held); it != counts.end()) ++it->second;
+    return 0;
+  }
 
   // The one object that stands for `key`: the interned string, the first equal value, else the object itself.
   Ref<> Canonical(PyObject* key) {
@@ -94,6 +108,8 @@ struct GuardRecorder::Impl {
     seen.push_back(Ref<>::New(object));
     numbers.push_back(0);
     source_keys.push_back(key);
+    if (!counts.empty()) [[unlikely]]
+      Count(steps.back(), object);
     return SourceId(steps.size() - 1);
   }
 
@@ -131,6 +147,8 @@ struct GuardRecorder::Impl {
     predicate.why = why;
     predicates.push_back(std::move(predicate));
     predicate_keys.push_back(key);
+    if (!counts.empty()) [[unlikely]]
+      Count(predicates.back());
   }
 
   void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Position& why) {
@@ -208,6 +226,20 @@ SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index,
 }
 
 PyObject* GuardRecorder::seen(SourceId id) const { return impl_->object(id); }
+
+SourceId GuardRecorder::parent(SourceId id) const { return impl_->steps[id.raw()].parent; }
+
+Py_ssize_t GuardRecorder::CountOf(PyObject* object) {
+  Impl& r = *impl_;
+  if (auto it = r.counts.find(object); it != r.counts.end()) return it->second;
+  absl::flat_hash_map<PyObject*, Py_ssize_t> others = std::exchange(r.counts, {});
+  r.counts[object] = 0;
+  for (size_t i = 0; i < r.steps.size(); ++i) r.Count(r.steps[i], r.seen[i].get());
+  for (const Predicate& predicate : r.predicates) r.Count(predicate);
+  others[object] = r.counts[object];
+  r.counts = std::move(others);
+  return r.counts[object];
+}
 
 std::string GuardRecorder::FaultAt(SourceId id) const {
   const Impl& r = *impl_;

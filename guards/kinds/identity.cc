@@ -1,8 +1,10 @@
-// Identity: the very object. A function also keeps its code, defaults, keyword defaults and closure, which can be
-// assigned to; the contents of cells and of the dict of keyword defaults are sources of their own.
+// Identity: the very object, which the guard does not keep alive if it can help it (object_end.h). A function also
+// keeps its code, defaults, keyword defaults and closure, which can be assigned to; the contents of cells and of the
+// dict of keyword defaults are sources of their own.
 #include "absl/strings/str_cat.h"
 #include "guards/guard.h"
 #include "guards/kinds/value.h"
+#include "guards/object_end.h"
 
 namespace frametap {
 
@@ -10,8 +12,7 @@ namespace {
 
 class IdentityGuard : public Guard {
  public:
-  IdentityGuard(PyObject* object, std::string text)
-      : Guard(Kind::kIdentity), object_(Ref<>::New(object)), text_(std::move(text)) {
+  IdentityGuard(PyObject* object, std::string text) : Guard(Kind::kIdentity), object_(object), text_(std::move(text)) {
     if (!PyFunction_Check(object)) return;
     auto* f = reinterpret_cast<PyFunctionObject*>(object);
     code_ = Ref<>::New(f->func_code);
@@ -23,7 +24,7 @@ class IdentityGuard : public Guard {
   Scope scope() const override { return code_ ? Scope::kContent : Scope::kBinding; }
 
   bool Holds(const Reached& at) const override {
-    if (at.object != object_.get()) return false;
+    if (at.object == nullptr || !object_.Is(at.object)) return false;
     if (!code_) return true;
     auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
     return f->func_code == code_.get() && f->func_defaults == defaults_.get() &&
@@ -33,7 +34,7 @@ class IdentityGuard : public Guard {
   std::string Want() const override { return absl::StrCat("is ", text_.empty() ? ShortRepr(object_.get()) : text_); }
 
   std::string Why(const Reached& at) const override {
-    if (at.object != object_.get()) return "another object";
+    if (!object_.Is(at.object)) return "another object";
     auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
     if (f->func_code != code_.get()) return "__code__ was replaced";
     if (f->func_defaults != defaults_.get()) return "__defaults__ were replaced";
@@ -42,7 +43,7 @@ class IdentityGuard : public Guard {
   }
 
   int Traverse(visitproc visit, void* arg) const override {
-    Py_VISIT(object_.get());
+    if (const int stop = object_.Traverse(visit, arg)) return stop;
     Py_VISIT(code_.get());
     Py_VISIT(defaults_.get());
     Py_VISIT(kwdefaults_.get());
@@ -51,7 +52,8 @@ class IdentityGuard : public Guard {
   }
 
  private:
-  Ref<> object_, code_, defaults_, kwdefaults_, closure_;
+  ObjectIdentity object_;
+  Ref<> code_, defaults_, kwdefaults_, closure_;
   std::string text_;
 };
 

@@ -50,6 +50,11 @@ FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   return {raw->f_code, generator, generator && !fresh};
 }
 
+bool IsUnfinished(PyObject* generator) {
+  const auto state = reinterpret_cast<PyGenObject*>(generator)->gi_frame_state;
+  return PyGen_CheckExact(generator) ? state == FRAME_SUSPENDED : state < FRAME_EXECUTING;
+}
+
 PyObject* SlotName(PyCodeObject* code, int slot) { return PyTuple_GET_ITEM(code->co_localsplusnames, slot); }
 
 SlotKind KindOfSlot(PyCodeObject* code, int slot) {

@@ -1,0 +1,160 @@
+// The recorder keeps what it knows alive. Objects whose end runs code (guards/object_end.h) are watched meanwhile, with
+// all that they are reached through: before each instruction the count of each tells whether only the recorder has it
+// left, and then the recording ends, so that the object ends at the instruction at which it would have.
+//   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
+//   E2  Objects made by the recording that nobody else has are let go, so that what they hold is counted rightly.
+//   E3  Nothing here costs while nothing is watched.
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/object_end.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+constexpr size_t kFarthest = 256;  // objects looked at; what is larger is watched without a look
+
+bool IsLeaf(PyObject* object) {
+  return PyType_Check(object) || PyModule_Check(object) || PyFunction_Check(object) || PyCode_Check(object) ||
+         Recorder::IsScalar(object) || IsTensor(object);
+}
+
+// May code run when `object` ends with all that it holds?
+bool HoldsAnEnd(PyObject* object) {
+  absl::flat_hash_set<PyObject*> seen;
+  std::vector<PyObject*> todo{object};
+  while (!todo.empty()) {
+    PyObject* one = todo.back();
+    todo.pop_back();
+    if (!seen.insert(one).second) continue;
+    if (EndRunsCode(one) || seen.size() > kFarthest) return true;
+    if (IsLeaf(one) || Py_TYPE(one)->tp_traverse == nullptr || !PyObject_IS_GC(one)) continue;
+    const visitproc visit = [](PyObject* held, void* arg) {
+      static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
+      return 0;
+    };
+    Py_TYPE(one)->tp_traverse(one, visit, &todo);
+  }
+  return false;
+}
+
+// What an effect is about to remove from its place; borrowed, null if nothing.
+PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+  PyObject** dict = nullptr;
+  switch (kind) {
+    case Effect::Kind::kSetAttr:
+    case Effect::Kind::kDelAttr:
+      dict = _PyObject_GetDictPtr(target);
+      return dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name.c_str()) : nullptr;
+    case Effect::Kind::kSetGlobal:
+      return PyDict_GetItemString(target, name.c_str());
+    case Effect::Kind::kSetCell:
+      return PyCell_GET(target);
+    case Effect::Kind::kSetItem:
+    case Effect::Kind::kDelItem:
+      if (PyDict_Check(target) && Recorder::IsScalar(key)) return PyDict_GetItemWithError(target, key);
+      return target;
+    default:
+      return target;  // a method: any of its elements
+  }
+}
+
+}  // namespace
+
+void Recorder::Watch(PyObject* object) {
+  Py_ssize_t count = 0;
+  for (const PendingEffect& effect : effects_) {
+    count += effect.target.get() == object;
+    for (const Ref<>& value : effect.values) count += value.get() == object;
+  }
+  watched_[object] = count;
+  for (FrameState* f : frames_) f->observed = true;
+}
+
+Py_ssize_t Recorder::CountOf(PyObject* watched) {
+  const Known* known = Find(watched);
+  Py_ssize_t kept = 0;
+  if (entry_ != nullptr) {
+    for (const Ref<>& object : entry_->objects) kept += object.get() == watched;
+  }
+  return kept + watched_[watched] + guards_.CountOf(watched) + (known != nullptr && known->pin) +
+         (undo_ != nullptr ? undo_->CountOf(watched) : 0);
+}
+
+void Recorder::WatchSource(SourceId id) {
+  for (; id.valid(); id = guards_.parent(id)) {
+    PyObject* object = guards_.seen(id);
+    if (object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object)) continue;
+    if (watched_.contains(object)) break;
+    Watch(object);
+  }
+}
+
+void Recorder::WatchMade(PyObject* object) {
+  if (!IsGenerator(object)) throw Break{Reason::finaliser_made, Py_TYPE(object)->tp_name};
+  if (EndRunsCode(object)) Watch(object);
+}
+
+void Recorder::WatchHolder(PyObject* object) {
+  if (object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object)) return;
+  if (!watched_.contains(object) && HoldsAnEnd(object)) {
+    const SourceId source = SourceOf(object);
+    if (source.valid()) WatchSource(source);
+  }
+}
+
+void Recorder::WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+  PyObject* old = Replaced(kind, target, name, key);
+  if (old != target) return WatchHolder(old);
+  if (PyList_Check(target)) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) WatchHolder(PyList_GET_ITEM(target, i));
+  } else if (PyDict_Check(target)) {
+    Py_ssize_t at = 0;
+    PyObject *item_key, *value;
+    while (PyDict_Next(target, &at, &item_key, &value)) WatchHolder(value);
+  }
+}
+
+// E2. Has anything gone that the recording had made?
+bool Recorder::DropGarbage() {
+  for (; made_from_ < known_.size(); ++made_from_) {
+    Known& known = known_[made_from_];
+    if (known.state != Known::State::kSource && known.pin) made_.push_back(&known);
+  }
+  const size_t count = made_.size();
+  for (size_t i = 0; i < made_.size();) {
+    PyObject* object = made_[i]->pin.get();
+    const bool generator = IsGenerator(object);
+    if (Py_REFCNT(object) > 1 + generator) {
+      ++i;
+      continue;
+    }
+    if (generator) {
+      if (watched_.contains(object) && IsUnfinished(object)) {
+        // A replay makes no generator: what was begun before this instruction of the entry frame would not be left.
+        throw Break{made_[i]->epoch == epoch_ ? Reason::finaliser_runs : Reason::generator_dropped, "generator"};
+      }
+      watched_.erase(object);
+      absl::erase_if(generators_, [&](const auto& saved) { return saved.second.generator.get() == object; });
+    }
+    objects_.erase(object);
+    Ref<> last = std::move(made_[i]->pin);
+    made_[i] = made_.back();
+    made_.pop_back();
+  }
+  return made_.size() != count;
+}
+
+void Recorder::LetGo() {
+  while (DropGarbage()) {
+  }
+  constexpr Py_ssize_t kMany = 16;
+  for (const auto& [object, count] : watched_) {
+    if (Py_REFCNT(object) > kMany || Py_REFCNT(object) > CountOf(object)) continue;
+    if (IsGenerator(object) && Find(object)->state != Known::State::kSource) continue;
+    throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
+  }
+}
+
+}  // namespace frametap

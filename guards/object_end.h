@@ -1,0 +1,31 @@
+// The end of objects: whether code runs when one ends, so that nobody may keep it alive for longer than the program
+// does. Not here: who watches such objects while recording (frame_eval/object_ends.cc).
+#pragma once
+
+#include <Python.h>
+
+#include "guards/ref.h"
+
+namespace frametap {
+
+// A __del__ method or a finaliser of its type, a weak reference with a callback, a generator that may have blocks to
+// leave. Classes, modules and code are left out: torch and abc watch classes by callbacks, and none of these ends in a
+// recorded call.
+bool EndRunsCode(PyObject* object);
+bool IsGenerator(PyObject* object);  // or a coroutine, or an asynchronous generator
+
+// Holds which object it was, and keeps it alive only where the object cannot be held weakly, or is a constant of
+// programs: a function, a class, a module.
+class ObjectIdentity {
+ public:
+  explicit ObjectIdentity(PyObject* object);
+  PyObject* get() const;  // borrowed; null if it is gone
+  bool Is(PyObject* object) const { return object == get(); }
+  int Traverse(visitproc visit, void* arg) const;
+
+ private:
+  Ref<> held_;  // the object, or a weak reference to it
+  bool weak_ = false;
+};
+
+}  // namespace frametap
