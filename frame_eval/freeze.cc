@@ -484,6 +484,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark) {
       if (object == nullptr || !PyCell_Check(object)) continue;
       Known* cell = Find(object);
       if (cell == nullptr || cell->epoch >= mark_.epoch) continue;  // neither read nor written before the cut
+      if (cell->mutated_epoch >= mark_.epoch) throw Break{Reason::changed_during_call, "a variable of a closure"};
       shadow = cell->items.empty() ? Shadow() : cell->items[0];
       object = PyCell_GET(object);
     } else if (object == nullptr) {

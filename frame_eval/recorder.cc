@@ -832,8 +832,13 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
   if (!is_free) throw Break{Reason::unknown_operation, "a cell"};
   // The function whose closure the cell was met in: this one may be the trace's own.
   const SourceId cell_source = known != nullptr ? known->source : CellSource(f, e.arg);
+  const SourceId closure = cell_source.valid() ? guards_.parent(cell_source) : SourceId();
+  const SourceId function = closure.valid() ? guards_.parent(closure) : SourceId();
+  // A recording that begins where a function is being made meets the cell on the stack.
+  if (!function.valid() || guards_.accessor(closure) != Accessor::kAttr) {
+    throw Break{Reason::unknown_operation, "a cell"};
+  }
   const Source step = guards_.Describe(cell_source);
-  const SourceId function = guards_.Describe(step.parent).parent;
   *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, true);
 }
 
