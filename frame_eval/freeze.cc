@@ -139,6 +139,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     return operand;
   }
   auto from_source = [&](SourceId id) {
+    if (id.raw() >= guards_.mark().sources) throw Escapes(object);  // met in the part that was cut away
     operand.kind = Operand::Kind::kSource;
     operand.source = id;
     return operand;

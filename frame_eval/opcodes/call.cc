@@ -48,8 +48,9 @@ OPCODE(Call, "method|null self|callable args… -- result") {
   return op.Replace(m.top - arg - 2, result) == Step::kNext ? Step::kCheck : Step::kRaised;
 }
 
-// Arguments that are no tuple, and keywords that are no dict, become such first, in place; the tracer hears of it as of
-// the instructions that do the same.
+// Arguments that are no tuple, and keywords that are no dict, become such first; the tracer hears of it as of the
+// instructions that do the same. A list stays on the stack meanwhile: a segment that ends in this instruction must find
+// it there (I1). Of an iterator nothing is left but the tuple.
 OPCODE(CallEx, "null callable args [kwargs] -- result") {
   int n = 2 + (arg & 1);
   if (arg & 1) {
@@ -74,6 +75,10 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
   }
   PyObject** in = m.top - n;
   PyObject* args = in[1];
+  PyObject* operands[] = {in[0], args, n == 3 ? in[2] : nullptr};
+  const Shadow* beside = m.ShadowOf(in);
+  Shadow shadows[] = {beside[0], beside[1], n == 3 ? beside[2] : Shadow{}};
+  PyObject* made = nullptr;
   if (!PyTuple_CheckExact(args)) {
     Operation op(m, Op::kListToTuple, in + 1, m.ShadowOf(in + 1), 1);
     if (Py_TYPE(args)->tp_iter == nullptr && !PySequence_Check(args)) {
@@ -87,13 +92,21 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
     }
     PyObject* tuple = PySequence_Tuple(args);
     if (tuple == nullptr) return op.Raised();
-    *m.ShadowOf(in + 1) = op.Succeeded(tuple);
-    in[1] = tuple;
-    Py_DECREF(args);
+    shadows[1] = op.Succeeded(tuple);
+    operands[1] = tuple;
+    if (PyList_CheckExact(args)) {
+      made = tuple;
+    } else {
+      in[1] = tuple;
+      *m.ShadowOf(in + 1) = shadows[1];
+      Py_DECREF(args);
+    }
   }
-  Operation op(m, Op::kCallEx, n);
-  PyObject* result = PyObject_Call(in[0], in[1], n == 3 ? in[2] : nullptr);
-  return op.Replace(n + 1, result) == Step::kNext ? Step::kCheck : Step::kRaised;
+  Operation op(m, Op::kCallEx, operands, shadows, n);
+  PyObject* result = PyObject_Call(operands[0], operands[1], operands[2]);
+  const Step step = op.Replace(n + 1, result);
+  Py_XDECREF(made);
+  return step == Step::kNext ? Step::kCheck : Step::kRaised;
 }
 
 // An expression statement at the interactive prompt.
