@@ -4,6 +4,9 @@
 #include <pthread.h>
 #endif
 
+#include <algorithm>
+#include <vector>
+
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/frame_view.h"
 
@@ -14,6 +17,14 @@ thread_local constinit FrameFilter* hook::thread_filter = nullptr;
 namespace {
 
 using hook::thread_filter;
+
+// The scopes of this thread. Greenlets close theirs in any order.
+struct Scoped {
+  FrameFilter* filter;
+  const void* stack;  // StackIdentity
+};
+thread_local constinit std::vector<Scoped> thread_scopes;
+thread_local constinit const void* thread_stack = nullptr;  // of the last of them
 
 // The frame that is on its way to the evaluation function that was installed before ours. If that one calls ours again
 // (it was installed over ours once, and ours over it later), the chain has no end of its own.
@@ -74,6 +85,13 @@ PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwi
   return result;
 }
 
+FrameFilter* FilterOfGreenlet(const void* stack) {
+  for (auto it = thread_scopes.rbegin(); it != thread_scopes.rend(); ++it) {
+    if (it->stack == stack) return it->filter;
+  }
+  return nullptr;
+}
+
 bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
   FrameFacts facts = FactsOf(raw);
   try {
@@ -86,7 +104,12 @@ bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
   if (StackIsLow()) [[unlikely]]
     return RunWithoutHook(ts, raw, throwing);
-  FrameFilter* filter = thread_filter != nullptr ? thread_filter : common_filter;
+  FrameFilter* filter = thread_filter;
+  if (filter == nullptr) {
+    filter = common_filter;
+  } else if (const void* stack = StackIdentity(ts); stack != thread_stack) [[unlikely]] {
+    filter = FilterOfGreenlet(stack);
+  }
   if (filter == nullptr || throwing != 0 || passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
     return PassOn(ts, raw, throwing);
   }
@@ -95,8 +118,14 @@ extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* r
 
 }  // namespace
 
-HookScope::HookScope(FrameFilter* filter) : previous_(thread_filter) {
-  thread_filter = filter;
+HookScope::HookScope(FrameFilter* filter)
+    : filter_(filter),
+      stack_(StackIdentity(PyThreadState_Get())),
+      previous_(thread_filter),
+      previous_stack_(thread_stack) {
+  thread_scopes.push_back({filter_, stack_});
+  thread_filter = filter_;
+  thread_stack = stack_;
   if (scopes++ == 0) {
     Install();
   } else if (suspended > 0 && GetEvalFunction() == WithoutOurs()) {
@@ -106,7 +135,21 @@ HookScope::HookScope(FrameFilter* filter) : previous_(thread_filter) {
 }
 
 HookScope::~HookScope() {
-  thread_filter = previous_;
+  const auto is_this = [this](const Scoped& one) { return one.filter == filter_ && one.stack == stack_; };
+  const auto found = std::find_if(thread_scopes.rbegin(), thread_scopes.rend(), is_this);
+  const bool innermost = found == thread_scopes.rbegin();
+  thread_scopes.erase(std::next(found).base());
+  if (innermost) {
+    // Null inside of a HookPause.
+    thread_filter = previous_;
+    thread_stack = previous_stack_;
+  }
+  // Greenlets have closed their scopes in another order: the one before may be gone.
+  if (thread_filter != nullptr && FilterOfGreenlet(thread_stack) != thread_filter) {
+    const Scoped last = thread_scopes.empty() ? Scoped{nullptr, nullptr} : thread_scopes.back();
+    thread_filter = last.filter;
+    thread_stack = last.stack;
+  }
   // Somebody who was installed over us may still call us: then we stay in their chain and pass everything on.
   if ((--scopes == 0 || reinstalled_) && GetEvalFunction() == FrametapEvalFrame) SetEvalFunction(WithoutOurs());
 }

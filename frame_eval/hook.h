@@ -6,6 +6,8 @@
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
 //   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run
 //       without the hook, so that a deep recursion that CPython can do is still done.
+//   K5  A scope counts for the greenlet that opened it: while another one runs on the thread, what the scope points to
+//       is not even in memory.
 #pragma once
 
 #include <Python.h>
@@ -24,7 +26,7 @@ class FrameFilter {
   virtual Tracer* tracer() = 0;  // may be null: run by our interpreter, tell nobody
 };
 
-// While alive, frames of this thread go through `filter`. Nests; the innermost counts.
+// While alive, frames of this thread, or of one greenlet of it, go through `filter`. Nests; the innermost counts.
 class HookScope {
  public:
   explicit HookScope(FrameFilter* filter);
@@ -33,7 +35,10 @@ class HookScope {
   HookScope& operator=(const HookScope&) = delete;
 
  private:
+  FrameFilter* filter_;
+  const void* stack_;
   FrameFilter* previous_;
+  const void* previous_stack_;
   bool reinstalled_ = false;
 };
 

@@ -1,10 +1,13 @@
 #include "frame_eval/session.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/callers.h"
+#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/reify.h"
@@ -16,7 +19,8 @@
 namespace frametap {
 namespace {
 
-thread_local constinit Session* tls_session = nullptr;
+// With the stacks (StackIdentity) that they live on: a session of another greenlet is not in memory.
+thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
 Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
 
@@ -159,16 +163,23 @@ ErrorClasses& Errors() {
   return errors;
 }
 
-Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), previous_(tls_session) {
-  tls_session = this;
+Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), stack_(StackIdentity(PyThreadState_Get())) {
+  sessions.emplace_back(stack_, this);
 }
 
 Session::~Session() {
   recorder_.reset();
-  tls_session = previous_;
+  sessions.erase(std::find(sessions.begin(), sessions.end(), std::pair<const void*, Session*>(stack_, this)));
 }
 
-bool Session::Recording() { return tls_session != nullptr && tls_session->recorder_ != nullptr; }
+bool Session::Recording() {
+  if (sessions.empty()) return false;
+  const void* stack = StackIdentity(PyThreadState_Get());
+  for (auto it = sessions.rbegin(); it != sessions.rend(); ++it) {
+    if (it->first == stack) return it->second->recorder_ != nullptr;
+  }
+  return false;
+}
 
 PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   PyObject* result;

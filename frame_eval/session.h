@@ -78,8 +78,8 @@ class Session : public FrameFilter, public Tracer {
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
-  Session* previous_ = nullptr;
   const bool on_main_thread_ = OnMainThread();
+  const void* stack_;                       // StackIdentity
 };
 
 // What Python code of frametap raises for these; set at import by the bindings.

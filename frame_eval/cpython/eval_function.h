@@ -16,6 +16,10 @@ void SetEvalFunction(EvalFunction function);
 
 bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
 
+// Tells apart what runs on one thread by turns (greenlets): each has frames, and so a data stack, of its own. Unlike
+// anything on the C stack it may be compared while its owner waits.
+const void* StackIdentity(PyThreadState* ts);
+
 struct FrameFacts {
   PyCodeObject* code;
   bool is_generator;  // a generator's or coroutine's frame

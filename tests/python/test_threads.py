@@ -1,10 +1,11 @@
 """Several threads call one compiled function while it is being recorded, replayed, reset.
 
-`FRAMETAP_THREAD_SECONDS` changes how long each test goes on.
+`FRAMETAP_THREAD_SECONDS` changes how long each test goes on; a nightly run gives them ten minutes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -121,3 +122,37 @@ def test_a_thread_without_capture_is_left_alone() -> None:
             assert torch.equal(y, x * 2)
 
     in_threads(2, work, SECONDS / 2)
+
+
+@pytest.mark.slow
+def test_eight_threads_capture_call_and_forget_one_function() -> None:
+    """Each thread captures the function anew, calls what others have captured, and makes all of them forget."""
+    net = Net()
+    made = [frametap.compile(net)]
+
+    def work(thread: int, round_: int) -> None:
+        f = made[round_ % len(made)]
+        if round_ % 50 == thread:
+            made[thread % len(made) :] = [frametap.compile(net.forward), frametap.compile(net)]
+        elif round_ % 20 == thread and not EAGER:
+            frametap.reset(f if thread % 2 else None)
+        call_and_compare(f, net, thread, round_)
+
+    in_threads(8, work, float(os.environ.get("FRAMETAP_THREAD_SECONDS", "20")))
+
+
+@pytest.mark.slow
+def test_tasks_of_event_loops_on_eight_threads() -> None:
+    """A call is over before another task runs: tasks differ from plain calls in their context variables only."""
+    net = Net()
+    f = frametap.compile(net)
+
+    async def task(thread: int, round_: int) -> None:
+        for i in range(3):
+            call_and_compare(f, net, thread, round_ + i)
+            await asyncio.sleep(0)
+
+    async def tasks(thread: int, round_: int) -> None:
+        await asyncio.gather(*(task(thread, round_ + i) for i in range(4)))
+
+    in_threads(8, lambda thread, round_: asyncio.run(tasks(thread, round_)))

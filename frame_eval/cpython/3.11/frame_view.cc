@@ -44,6 +44,12 @@ bool IsTraced(PyThreadState* ts) {
   return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
 }
 
+const void* StackIdentity(PyThreadState* ts) {
+  const _PyStackChunk* chunk = ts->datastack_chunk;
+  while (chunk != nullptr && chunk->previous != nullptr) chunk = chunk->previous;
+  return chunk;
+}
+
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);
   bool fresh = raw->prev_instr < Units(raw->f_code) || Is(kDecode[*raw->prev_instr & 0xff], "RETURN_GENERATOR");
