@@ -716,6 +716,8 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     exit.reason = RowOf(reason.reason).name;
     exit.detail = reason.detail;
     try {
+      // A replay makes no generator: blocks that were entered before the cut would not be left.
+      if (dropped_generator_ != 0 && dropped_generator_ < mark_.epoch) throw Break{Reason::generator_dropped, ""};
       DescribeEffects(&segment->ir);
       DescribeState(&segment->ir);
       for (FrameState* f : frames_) {

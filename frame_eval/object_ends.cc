@@ -20,8 +20,9 @@ bool IsLeaf(PyObject* object) {
          Recorder::IsScalar(object) || IsTensor(object);
 }
 
-// May code run when `object` ends with all that it holds?
-bool HoldsAnEnd(PyObject* object) {
+}  // namespace
+
+bool Recorder::HoldsAnEnd(PyObject* object) {
   absl::flat_hash_set<PyObject*> seen;
   std::vector<PyObject*> todo{object};
   while (!todo.empty()) {
@@ -38,6 +39,8 @@ bool HoldsAnEnd(PyObject* object) {
   }
   return false;
 }
+
+namespace {
 
 // What an effect is about to remove from its place; borrowed, null if nothing.
 PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
@@ -75,8 +78,8 @@ void Recorder::Watch(PyObject* object) {
 Py_ssize_t Recorder::CountOf(PyObject* watched) {
   const Known* known = Find(watched);
   Py_ssize_t kept = 0;
-  if (entry_ != nullptr) {
-    for (const Ref<>& object : entry_->objects) kept += object.get() == watched;
+  for (const EntryState& entry : entry_) {
+    for (const Ref<>& object : entry.objects) kept += object.get() == watched;
   }
   return kept + watched_[watched] + guards_.CountOf(watched) + (known != nullptr && known->pin) +
          (undo_ != nullptr ? undo_->CountOf(watched) : 0);
@@ -132,8 +135,8 @@ bool Recorder::DropGarbage() {
     }
     if (generator) {
       if (watched_.contains(object) && IsUnfinished(object)) {
-        // A replay makes no generator: what was begun before this instruction of the entry frame would not be left.
-        throw Break{made_[i]->epoch == epoch_ ? Reason::finaliser_runs : Reason::generator_dropped, "generator"};
+        dropped_generator_ = made_[i]->epoch;
+        throw Break{Reason::finaliser_runs, "generator"};
       }
       watched_.erase(object);
       absl::erase_if(generators_, [&](const auto& saved) { return saved.second.generator.get() == object; });

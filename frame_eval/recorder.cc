@@ -65,11 +65,11 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
     bound_at_entry_.push_back(i);
-    if (!live[static_cast<size_t>(i)]) continue;
+    const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
+    if (!live[static_cast<size_t>(i)] && !ends_here) continue;
     SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
-    constexpr Py_ssize_t kOnlyHere = 3;  // the frame, `guards_` and `known_`
-    if (Py_REFCNT(object) <= kOnlyHere) WatchHolder(object);
+    if (ends_here) WatchHolder(object);
   }
   for (int i = 0; i < depth; ++i) {
     PyObject* object = f.objects[f.nlocalsplus + i];

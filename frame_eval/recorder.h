@@ -312,6 +312,7 @@ class Recorder {
   void WatchSource(SourceId id);
   void WatchMade(PyObject* object);
   void WatchHolder(PyObject* object);
+  static bool HoldsAnEnd(PyObject* object);  // may code run when it ends with all that it holds?
   void WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
   Py_ssize_t CountOf(PyObject* watched);
   bool DropGarbage();
@@ -386,9 +387,10 @@ class Recorder {
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
   // by `guards_` and `known_`.
   absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;
-  std::vector<Known*> made_;  // while objects are watched: those of `known_` that the trace has made
-  size_t made_from_ = 0;      // of `known_`: from here on they are not in `made_` yet
-  std::vector<bool> pinned_;  // by SourceId
+  std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
+  uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
+  size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
+  std::vector<bool> pinned_;        // by SourceId
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
   std::vector<int> bound_at_entry_;    // slots of the base frame
