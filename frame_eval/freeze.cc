@@ -677,7 +677,7 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
   try {
     for (const auto& [object, count] : watched_) {
       // A replay makes no generator whose blocks could be left at the return.
-      const Known* known = IsGenerator(object) && IsUnfinished(object) ? Find(object) : nullptr;
+      const Known* known = IsGenerator(object) && EndRunsCodeNow(object) ? Find(object) : nullptr;
       if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
     }
     segment->ir.exit.kind = Exit::Kind::kReturn;

@@ -134,7 +134,7 @@ bool Recorder::DropGarbage() {
       continue;
     }
     if (generator) {
-      if (watched_.contains(object) && IsUnfinished(object)) {
+      if (watched_.contains(object) && EndRunsCodeNow(object)) {
         dropped_generator_ = made_[i]->epoch;
         throw Break{Reason::finaliser_runs, "generator"};
       }

@@ -70,8 +70,8 @@ PyObject* Interpret(PyThreadState* ts, _PyInterpreterFrame* raw, Tracer* tracer)
 // RESUME and the like).
 int StartOffset(PyCodeObject* code);
 
-// Whether a generator, or the like, that ends now has blocks to leave or something to complain of.
-bool IsUnfinished(PyObject* generator);
+// Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
+bool EndRunsCodeNow(PyObject* generator);
 
 // "" if the running interpreter is the one this was built for, else a sentence for the user.
 const char* VersionProblem();

@@ -7,6 +7,7 @@
 #include "frame_eval/cpython/3.11/decode.h"
 #include "frame_eval/cpython/3.11/raw_frame.h"
 #include "frame_eval/cpython/eval_function.h"
+#include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
 
@@ -24,6 +25,23 @@ const Decoded& At(PyCodeObject* code, int index) { return kDecode[Units(code)[in
 int Acting(PyCodeObject* code, int index) {
   while (At(code, index).prefix != Prefix::kNone) index += 1 + At(code, index).caches;
   return index;
+}
+
+struct Instruction {
+  const Decoded& row;
+  int acting, arg, next;
+};
+
+Instruction Whole(PyCodeObject* code, int index) {
+  int arg = Units(code)[index] >> 8;
+  while (At(code, index).prefix != Prefix::kNone) {
+    const bool extends = At(code, index).prefix == Prefix::kExtendedArg;
+    index += 1 + At(code, index).caches;
+    const int low = Units(code)[index] >> 8;
+    arg = extends ? arg << 8 | low : low;
+  }
+  const Decoded& row = At(code, index);
+  return {row, index, arg, index + 1 + row.caches};
 }
 
 bool Is(const Decoded& row, const char* name) { return std::strcmp(NameOf(row), name) == 0; }
@@ -56,9 +74,49 @@ FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   return {raw->f_code, generator, generator && !fresh};
 }
 
-bool IsUnfinished(PyObject* generator) {
-  const auto state = reinterpret_cast<PyGenObject*>(generator)->gi_frame_state;
-  return PyGen_CheckExact(generator) ? state == FRAME_SUSPENDED : state < FRAME_EXECUTING;
+namespace {
+
+// Whether a GeneratorExit that is raised at `index` leaves the frame without a trace: all that is there to handle it is
+// `except` clauses for other classes of exceptions.
+bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
+  PyCodeObject* code = raw->f_code;
+  ExceptionHandler handler;
+  while (FindHandler(code, index, &handler)) {
+    if (handler.target <= index) return false;
+    bool is_reraised = false;
+    for (index = handler.target; !is_reraised;) {
+      const auto& [row, acting, arg, next] = Whole(code, index);
+      index = next;
+      if (Is(row, "LOAD_GLOBAL")) {
+        PyObject* name = PyTuple_GET_ITEM(code->co_names, arg >> 1);
+        PyObject* found = PyDict_GetItemWithError(raw->f_globals, name);
+        if (found == nullptr) found = PyDict_GetItemWithError(raw->f_builtins, name);
+        if (found == nullptr || !PyExceptionClass_Check(found)) return false;
+        if (PyErr_GivenExceptionMatches(PyExc_GeneratorExit, found)) return false;
+      } else if (Is(row, "POP_JUMP_FORWARD_IF_FALSE")) {
+        index = next + arg;
+      } else if (Is(row, "RERAISE")) {
+        is_reraised = true;
+        index = acting;
+      } else if (!Is(row, "PUSH_EXC_INFO") && !Is(row, "BUILD_TUPLE") && !Is(row, "CHECK_EXC_MATCH") &&
+                 !Is(row, "COPY") && !Is(row, "POP_EXCEPT")) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool EndRunsCodeNow(PyObject* generator) {
+  auto* self = reinterpret_cast<PyGenObject*>(generator);
+  if (!PyGen_CheckExact(generator)) return self->gi_frame_state < FRAME_EXECUTING;
+  if (self->gi_frame_state != FRAME_SUSPENDED) return false;
+  auto* raw = reinterpret_cast<_PyInterpreterFrame*>(self->gi_iframe);
+  const int at = static_cast<int>(raw->prev_instr - Units(raw->f_code));
+  constexpr int kPlainYield = 1;  // above it: what is yielded from, or awaited, is closed too
+  return Whole(raw->f_code, at + 1).arg > kPlainYield || !IsHandledByNobody(raw, at);
 }
 
 PyObject* SlotName(PyCodeObject* code, int slot) { return PyTuple_GET_ITEM(code->co_localsplusnames, slot); }
@@ -79,20 +137,14 @@ int ParameterCount(PyCodeObject* code) {
 bool IsNextFrame(const FrameState& caller, const FrameState& callee) { return callee.raw->previous == caller.raw; }
 
 CallSite CallSiteOf(const FrameState& f) {
-  int at = f.offset / 2, arg = Units(f.code)[at] >> 8;
-  for (; At(f.code, at).prefix != Prefix::kNone;) {
-    const bool extends = At(f.code, at).prefix == Prefix::kExtendedArg;
-    at += 1 + At(f.code, at).caches;
-    const int low = Units(f.code)[at] >> 8;
-    arg = extends ? arg << 8 | low : low;
-  }
+  const Instruction call = Whole(f.code, f.offset / 2);
   PyObject** stack = f.objects + f.nlocalsplus;
-  if (Is(At(f.code, at), "CALL")) {
-    const int below = f.depth - arg - 2;
+  if (Is(call.row, "CALL")) {
+    const int below = f.depth - call.arg - 2;
     return {stack[below] != nullptr ? stack[below] : stack[below + 1], below};
   }
-  if (Is(At(f.code, at), "CALL_FUNCTION_EX")) {
-    const int below = f.depth - 3 - (arg & 1);
+  if (Is(call.row, "CALL_FUNCTION_EX")) {
+    const int below = f.depth - 3 - (call.arg & 1);
     return {stack[below + 1], below};
   }
   return {};
@@ -132,17 +184,8 @@ const char* VersionProblem() {
 
 FlowNode FlowAt(PyCodeObject* code, int index) {
   FlowNode node;
-  int arg = 0;
-  int at = index;
-  for (;; at += 1 + At(code, at).caches) {
-    const Decoded& row = At(code, at);
-    arg = arg << 8 | Units(code)[at] >> 8;
-    if (row.prefix == Prefix::kNone) break;
-    if (row.prefix != Prefix::kExtendedArg) arg = 0;
-  }
-  const Decoded& row = At(code, at);
-  int next = at + 1 + row.caches;
-  node.acting = at;
+  const auto& [row, acting, arg, next] = Whole(code, index);
+  node.acting = acting;
   node.next = next;
   if (Is(row, "LOAD_FAST") || Is(row, "LOAD_CLOSURE")) {
     node.reads = arg;
