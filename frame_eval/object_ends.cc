@@ -42,8 +42,10 @@ bool Recorder::HoldsAnEnd(PyObject* object) {
 
 namespace {
 
-// What an effect is about to remove from its place; borrowed, null if nothing.
+// What an effect is about to remove from its place; borrowed, null if nothing, the target itself if any of its elements.
 PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+  static const absl::flat_hash_set<std::string>* const kKeeping = new absl::flat_hash_set<std::string>{
+      "__call__", "add", "append", "extend", "insert", "reverse", "setdefault", "sort"};
   PyObject** dict = nullptr;
   switch (kind) {
     case Effect::Kind::kSetAttr:
@@ -57,9 +59,13 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
     case Effect::Kind::kSetItem:
     case Effect::Kind::kDelItem:
       if (PyDict_Check(target) && Recorder::IsScalar(key)) return PyDict_GetItemWithError(target, key);
+      if (PyList_Check(target) && PyLong_CheckExact(key)) {
+        const Py_ssize_t index = PyLong_AsSsize_t(key), size = PyList_GET_SIZE(target);
+        return index < -size || index >= size ? nullptr : PyList_GET_ITEM(target, index < 0 ? index + size : index);
+      }
       return target;
     default:
-      return target;  // a method: any of its elements
+      return kKeeping->contains(name) ? nullptr : target;
   }
 }
 
@@ -128,19 +134,17 @@ bool Recorder::DropGarbage() {
   const size_t count = made_.size();
   for (size_t i = 0; i < made_.size();) {
     PyObject* object = made_[i]->pin.get();
-    const bool generator = IsGenerator(object);
-    if (Py_REFCNT(object) > 1 + generator) {
+    const auto saved = IsGenerator(object) ? generators_.find(FrameOfGenerator(object)) : generators_.end();
+    if (Py_REFCNT(object) > 1 + (saved != generators_.end())) {
       ++i;
       continue;
     }
-    if (generator) {
-      if (watched_.contains(object) && EndRunsCodeNow(object)) {
-        dropped_generator_ = made_[i]->epoch;
-        throw Break{Reason::finaliser_runs, "generator"};
-      }
-      watched_.erase(object);
-      absl::erase_if(generators_, [&](const auto& saved) { return saved.second.generator.get() == object; });
+    if (watched_.contains(object) && IsGenerator(object) && EndRunsCodeNow(object)) {
+      dropped_generator_ = made_[i]->epoch;
+      throw Break{Reason::finaliser_runs, "generator"};
     }
+    if (saved != generators_.end()) generators_.erase(saved);
+    watched_.erase(object);
     objects_.erase(object);
     Ref<> last = std::move(made_[i]->pin);
     made_[i] = made_.back();
@@ -154,8 +158,11 @@ void Recorder::LetGo() {
   }
   constexpr Py_ssize_t kMany = 16;
   for (const auto& [object, count] : watched_) {
-    if (Py_REFCNT(object) > kMany || Py_REFCNT(object) > CountOf(object)) continue;
-    if (IsGenerator(object) && Find(object)->state != Known::State::kSource) continue;
+    if (Py_REFCNT(object) > kMany) continue;
+    // DropGarbage looks at generators that the trace has made.
+    const Known* known = IsGenerator(object) ? Find(object) : nullptr;
+    if (known != nullptr && known->state != Known::State::kSource) continue;
+    if (Py_REFCNT(object) > CountOf(object)) continue;
     throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
   }
 }

@@ -70,6 +70,9 @@ PyObject* Interpret(PyThreadState* ts, _PyInterpreterFrame* raw, Tracer* tracer)
 // RESUME and the like).
 int StartOffset(PyCodeObject* code);
 
+// The frame that lives in a generator, or the like; still the same address when it has ended.
+_PyInterpreterFrame* FrameOfGenerator(PyObject* generator);
+
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
 bool EndRunsCodeNow(PyObject* generator);
 

@@ -34,7 +34,7 @@ class IdentityGuard : public Guard {
   std::string Want() const override { return absl::StrCat("is ", text_.empty() ? ShortRepr(object_.get()) : text_); }
 
   std::string Why(const Reached& at) const override {
-    if (!object_.Is(at.object)) return "another object";
+    if (at.object == nullptr || !object_.Is(at.object)) return "another object";
     auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
     if (f->func_code != code_.get()) return "__code__ was replaced";
     if (f->func_defaults != defaults_.get()) return "__defaults__ were replaced";

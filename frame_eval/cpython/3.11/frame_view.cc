@@ -109,11 +109,15 @@ bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
 
 }  // namespace
 
+_PyInterpreterFrame* FrameOfGenerator(PyObject* generator) {
+  return reinterpret_cast<_PyInterpreterFrame*>(reinterpret_cast<PyGenObject*>(generator)->gi_iframe);
+}
+
 bool EndRunsCodeNow(PyObject* generator) {
   auto* self = reinterpret_cast<PyGenObject*>(generator);
   if (!PyGen_CheckExact(generator)) return self->gi_frame_state < FRAME_EXECUTING;
   if (self->gi_frame_state != FRAME_SUSPENDED) return false;
-  auto* raw = reinterpret_cast<_PyInterpreterFrame*>(self->gi_iframe);
+  _PyInterpreterFrame* raw = FrameOfGenerator(generator);
   const int at = static_cast<int>(raw->prev_instr - Units(raw->f_code));
   constexpr int kPlainYield = 1;  // above it: what is yielded from, or awaited, is closed too
   return Whole(raw->f_code, at + 1).arg > kPlainYield || !IsHandledByNobody(raw, at);
