@@ -158,7 +158,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= guards_.mark().sources) {
     // Met first in the part that was cut away: its source is gone, or is by now another's.
-    objects_.erase(object);
+    Forget(object);
     known = nullptr;
   }
   if (known == nullptr) {
@@ -444,7 +444,7 @@ void Recorder::DescribeState(SegmentIr* ir) {
     add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
   }
   if (nesting != 0) add("autocast_nesting", nesting);
-  if ((ends_with_break_ ? mark_.backends : WorldState::Now().backends) != entry_backends_) {
+  if ((ends_with_break_ ? mark_.backends : WorldState::BackendsNow()) != entry_backends_) {
     throw Break{Reason::escaping_object, "a switch of torch.backends"};
   }
   if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
@@ -559,6 +559,7 @@ void Recorder::Compact(SegmentIr* ir) {
 
 // A container that the trace changes must not be, at replay, another one that it only read.
 void Recorder::GuardAgainstAliases() {
+  if (mutated_sources_.empty()) return;
   const size_t kept =
       guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;

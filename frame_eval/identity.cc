@@ -128,7 +128,7 @@ void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
     return;
   }
   ReadSame(a, b);
-  if (a != b) ReadEqual(a, b, depth);
+  if (a != b && !HasDefaultEq(a) && !HasDefaultEq(b)) ReadEqual(a, b, depth);
 }
 
 void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
@@ -179,16 +179,19 @@ void Recorder::ReadAddress(PyObject* object) {
 
 void Recorder::ReadKey(PyObject* table, PyObject* key) {
   if (IsScalar(key) && !IsNan(key)) return;
-  std::vector<PyObject*> others;
+  const bool is_itself = HasDefaultEq(key) && IsFixed(key);  // its place is guarded: equal to another one, or never
+  absl::InlinedVector<PyObject*, 16> others;
   ForEachElement(table, [&](PyObject* other) {
-    if (!IsScalar(other) || IsNan(other)) others.push_back(other);
+    if (IsScalar(other) ? !IsNan(other) : is_itself && HasDefaultEq(other) && IsFixed(other)) return;
+    others.push_back(other);
   });
   if (others.empty()) return;
+  Known* known = Find(table);
   if (static_cast<Py_ssize_t>(others.size()) <= kPairsUpTo) {
     for (PyObject* other : others) ReadEqualElements(other, key);
+    if (known != nullptr) known->keys_by_address = 0;
     return;
   }
-  Known* known = Find(table);
   if (known == nullptr || known->keys_by_address < others.size()) {
     for (PyObject* other : others) ReadAddress(other);
   }

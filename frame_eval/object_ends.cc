@@ -145,7 +145,7 @@ bool Recorder::DropGarbage() {
     }
     if (saved != generators_.end()) generators_.erase(saved);
     watched_.erase(object);
-    objects_.erase(object);
+    Forget(object);
     Ref<> last = std::move(made_[i]->pin);
     made_[i] = made_.back();
     made_.pop_back();

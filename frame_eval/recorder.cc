@@ -1,5 +1,6 @@
 #include "frame_eval/recorder.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
@@ -153,26 +154,23 @@ Position Recorder::BreakPosition() const {
 
 // ---- knowledge ------------------------------------------------------------------------------------------------------
 
-bool Recorder::IsScalar(PyObject* object) {
-  if (object == Py_None || object == Py_Ellipsis || object == Py_NotImplemented) return true;
-  PyTypeObject* type = Py_TYPE(object);
-  if (type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type ||
-      type == &PyBytes_Type || type == &PyComplex_Type) {
+bool Recorder::IsScalarType(PyTypeObject* type) {
+  if (type == Py_TYPE(Py_None) || type == &PyBool_Type || type == &PyLong_Type || type == &PyUnicode_Type ||
+      type == &PyFloat_Type || type == &PyBytes_Type || type == &PyComplex_Type || type == &PyEllipsis_Type ||
+      type == Py_TYPE(Py_NotImplemented)) {
     return true;
   }
-  // Most objects are told by their flags: classes made by Python, and the containers.
-  constexpr unsigned long kOthers = Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS |
-                                    Py_TPFLAGS_DICT_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
-  if ((type->tp_flags & kOthers) != 0) return false;
   for (PyTypeObject* const* t = Objects().scalar_types; *t != nullptr; ++t) {
     if (type == *t) return true;
   }
   return false;
 }
 
-Known* Recorder::Find(PyObject* object) {
+Known* Recorder::FindAnew(PyObject* object, Recent* recent) {
   auto it = objects_.find(object);
-  return it == objects_.end() ? nullptr : it->second;
+  if (it == objects_.end()) return nullptr;
+  *recent = {object, it->second};
+  return it->second;
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
@@ -181,9 +179,15 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   known.epoch = epoch_;
   known.pin = Ref<>::New(object);
   objects_[object] = &known;
+  RecentOf(object) = {object, &known};
   if (state != Known::State::kSource && Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
     WatchMade(object);
   return known;
+}
+
+void Recorder::Forget(PyObject* object) {
+  objects_.erase(object);
+  RecentOf(object) = Recent();
 }
 
 void Recorder::RegisterTensor(PyObject* object, SourceId id) {
@@ -332,12 +336,19 @@ void Recorder::ForceAll(const Event& e) {
 struct Recorder::DeepWalk {
   bool tensors_allowed;
   int depth = 0;
-  absl::flat_hash_set<PyObject*> seen;
+  absl::InlinedVector<PyObject*, 8> first;  // most hold a few
+  absl::flat_hash_set<PyObject*> others;
+  bool Visit(PyObject* container) {
+    if (std::find(first.begin(), first.end(), container) != first.end()) return false;
+    if (first.size() == 8) return others.insert(container).second;
+    first.push_back(container);
+    return true;
+  }
 };
 
 void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) {
   if (object != nullptr && IsScalar(object)) return Force(object, shadow);
-  DeepWalk walk{tensors_allowed, 0, {}};
+  DeepWalk walk{tensors_allowed, 0, {}, {}};
   ForceDeep(object, shadow, &walk);
 }
 
@@ -353,7 +364,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
   }
   bool is_row = PyTuple_Check(object) || PyList_Check(object);
   if (is_row || PyDict_Check(object)) {
-    if (!walk->seen.insert(object).second) return;
+    if (!walk->Visit(object)) return;
     if (++walk->depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   }
   if (is_row) {
@@ -589,7 +600,7 @@ void Recorder::SetMark(FrameState& f, FrameNote& note) {
 
 void Recorder::ReadState() {
   state_now_ = AtenRecorder::StateNow();
-  backends_now_ = WorldState::Now().backends;
+  backends_now_ = WorldState::BackendsNow();
 }
 
 void Recorder::StartInstruction() {

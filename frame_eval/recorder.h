@@ -15,6 +15,7 @@
 
 #include <Python.h>
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <string>
@@ -204,8 +205,16 @@ class Recorder {
   const std::vector<FrameState*>& frames() const { return frames_; }
 
   // -- knowledge (also for callables/) --
-  static bool IsScalar(PyObject* object);
-  Known* Find(PyObject* object);
+  static bool IsScalar(PyObject* object) {
+    // Most objects are told by their flags: classes made by Python, and the containers.
+    constexpr unsigned long kOthers = Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS |
+                                      Py_TPFLAGS_DICT_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
+    return (Py_TYPE(object)->tp_flags & kOthers) == 0 && IsScalarType(Py_TYPE(object));
+  }
+  Known* Find(PyObject* object) {
+    Recent& recent = RecentOf(object);
+    return recent.object == object ? recent.known : FindAnew(object, &recent);
+  }
   Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
@@ -303,6 +312,10 @@ class Recorder {
     Shadow shadow;
     int depth = 0, offset = 0;
   };
+  struct Recent {  // an entry of `objects_` that was asked for
+    PyObject* object = nullptr;
+    Known* known = nullptr;
+  };
   struct SavedGenerator {
     Ref<> generator;
     std::vector<Shadow> shadows;
@@ -316,6 +329,10 @@ class Recorder {
   void WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
   Py_ssize_t CountOf(PyObject* watched);
   bool DropGarbage();
+  static bool IsScalarType(PyTypeObject* type);
+  Known* FindAnew(PyObject* object, Recent* recent);
+  Recent& RecentOf(PyObject* object) { return recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()]; }
+  void Forget(PyObject* object);
   void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
@@ -382,6 +399,7 @@ class Recorder {
   EagerState entry_state_;
   uint16_t entry_backends_;  // as WorldState
   absl::flat_hash_map<PyObject*, Known*> objects_;
+  std::array<Recent, 256> recent_;
   std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive

@@ -13,20 +13,18 @@
 #include "ir/ops/scalar.h"
 
 namespace frametap {
-namespace {
 
-bool& Switch() {
-  static bool on = [] {
-    const char* text = std::getenv("FRAMETAP_SELF_CHECK");
-    if (text != nullptr) return std::strcmp(text, "0") != 0;
+bool self_check::on = [] {
+  const char* text = std::getenv("FRAMETAP_SELF_CHECK");
+  if (text != nullptr) return std::strcmp(text, "0") != 0;
 #ifdef FRAMETAP_SELF_CHECK
-    return true;
+  return true;
 #else
-    return false;
+  return false;
 #endif
-  }();
-  return on;
-}
+}();
+
+namespace {
 
 // A number as Python and as the graph have it: equal bit by bit, so that a NaN is itself.
 bool SameNumber(PyObject* object, const c10::IValue& number) {
@@ -41,9 +39,6 @@ bool SameNumber(PyObject* object, const c10::IValue& number) {
 }
 
 }  // namespace
-
-bool SelfChecking() { return Switch(); }
-void SetSelfChecking(bool on) { Switch() = on; }
 
 Verdict Fits(Segment& segment, const Roots& roots) {
   if (reinterpret_cast<PyFunctionObject*>(roots.function)->func_globals != segment.globals.get()) return Verdict::kMiss;

@@ -12,8 +12,11 @@
 
 namespace frametap {
 
-bool SelfChecking();
-void SetSelfChecking(bool on);
+namespace self_check {
+extern bool on;
+}
+inline bool SelfChecking() { return self_check::on; }
+inline void SetSelfChecking(bool on) { self_check::on = on; }
 
 // May the segment replay? kError: a Python exception is set (Y4).
 Verdict Fits(Segment& segment, const Roots& roots);

@@ -38,6 +38,7 @@ struct WorldState {
   uint32_t tensor_class;
   bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
   static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway
+  static uint16_t BackendsNow();
   friend bool operator==(const WorldState&, const WorldState&) = default;
 };
 

@@ -24,12 +24,13 @@ class PositionTable {
 
  private:
   struct Place {
-    int line;  // 0: none
-    int col;   // -1: none
+    int start;  // code unit
+    int line;   // 0: none
+    int col;    // -1: none
   };
   PyCodeObject* code_;         // borrowed
   Position names_;             // function and file
-  std::vector<Place> places_;  // one a code unit
+  std::vector<Place> places_;  // by `start`; each goes up to the next one
 };
 
 // Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free

@@ -86,6 +86,14 @@ uint32_t TensorClassNow() {
 
 std::string ActiveModes() { return std::string(ModesNow()); }
 
+uint16_t WorldState::BackendsNow() {
+  const at::Context& context = at::globalContext();
+  return static_cast<uint16_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
+                               context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
+                               context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5 |
+                               context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
+}
+
 WorldState WorldState::Now() {
   const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
@@ -100,11 +108,7 @@ WorldState WorldState::Now() {
       state.autocast_cpu ? static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU)) : int8_t{-1};
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
-  const at::Context& context = at::globalContext();
-  state.backends = static_cast<uint16_t>(
-      context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
-      context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
-      context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
+  state.backends = BackendsNow();
   state.tensor_class = TensorClassNow();
   state.modes_active = !ModesNow().empty();
   return state;

@@ -1,5 +1,7 @@
 // Positions from co_linetable, in the form that Objects/locations.md of CPython 3.11 describes: entries of some code
 // units each, the line as a difference from the entry before.
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "frame_eval/cpython/3.11/decode.h"
@@ -50,16 +52,16 @@ Position NamesOf(PyCodeObject* code) {
 }  // namespace
 
 PositionTable::PositionTable(PyCodeObject* code) : code_(code), names_(NamesOf(code)) {
-  places_.reserve(static_cast<size_t>(Py_SIZE(code)));
-  int line = code->co_firstlineno;
+  places_.reserve(static_cast<size_t>(Py_SIZE(code)) / 2);
+  int line = code->co_firstlineno, start = 0;
   for (Reader table(code->co_linetable); table.more();) {
     const int first = table.Byte(), form = first >> 3 & 15, units = (first & 7) + 1;
-    Place place = {0, -1};
+    Place place = {start, 0, -1};
     if (form < kShortForms) {
-      place = {line, form << 3 | table.Byte() >> 4};
+      place = {start, line, form << 3 | table.Byte() >> 4};
     } else if (form < kOneLineForms) {
       line += form - kShortForms;
-      place = {line, table.Byte()};
+      place = {start, line, table.Byte()};
       table.Byte();  // the end
     } else if (form == kNoColumns) {
       line += table.Signed();
@@ -67,23 +69,26 @@ PositionTable::PositionTable(PyCodeObject* code) : code_(code), names_(NamesOf(c
     } else if (form == kLong) {
       line += table.Signed();
       table.Number();  // lines to the end
-      place = {line, table.Number() - 1};
+      place = {start, line, table.Number() - 1};
       table.Number();  // the end
     }
-    places_.insert(places_.end(), static_cast<size_t>(units), place);
+    places_.push_back(place);
+    start += units;
   }
 }
 
 Position PositionTable::At(int offset) const {
   const auto* code = _PyCode_CODE(code_);
-  size_t index = static_cast<size_t>(offset / 2);
+  int index = offset / 2;
   for (const Decoded* row; (row = &kDecode[code[index] & 0xff])->prefix != Prefix::kNone;) {
-    index += 1 + static_cast<size_t>(row->caches);
+    index += 1 + row->caches;
   }
   Position position = names_;
-  if (index >= places_.size() || places_[index].line <= 0) return position;
-  position.line = places_[index].line;
-  position.col = places_[index].col;
+  const auto next = std::upper_bound(places_.begin(), places_.end(), index,
+                                     [](int unit, const Place& place) { return unit < place.start; });
+  if (next == places_.begin() || std::prev(next)->line <= 0) return position;
+  position.line = std::prev(next)->line;
+  position.col = std::prev(next)->col;
   return position;
 }
 
