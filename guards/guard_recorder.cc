@@ -52,7 +52,14 @@ constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
 }  // namespace
 
 struct GuardRecorder::Impl {
-  explicit Impl(WorldState w) : world(w) {}
+  explicit Impl(WorldState w) : world(w) {
+    constexpr size_t kUsual = 512;  // of one model
+    steps.reserve(kUsual);
+    seen.reserve(kUsual);
+    sources.reserve(kUsual);
+    predicates.reserve(kUsual);
+    known.reserve(kUsual);
+  }
 
   WorldState world;
   std::vector<Step> steps;

@@ -10,10 +10,10 @@
 #include "guards/guard_tree.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/keys.h"
 #include "guards/kinds/length.h"
@@ -144,7 +144,7 @@ class Tree final : public GuardTree {
   std::vector<Node> nodes_;
   std::vector<Reached> registers_;
   std::vector<View> views_;
-  std::map<std::pair<int32_t, DictOf>, uint32_t> view_of_;
+  absl::flat_hash_map<std::pair<int32_t, DictOf>, uint32_t> view_of_;
   std::vector<Watch> watches_;  // by stage, owners first
   std::vector<Stage> stages_;
 
@@ -160,6 +160,7 @@ class Tree final : public GuardTree {
 // -- planting ---------------------------------------------------------------------------------------------------------
 
 Tree::Tree(FrozenGuards guards) : frozen_(std::move(guards)), node_of_source_(frozen_.steps.size(), kNoNode) {
+  nodes_.reserve(frozen_.steps.size());
   for (const Predicate& p : frozen_.predicates) Place(p);
   for (const SourceId id : frozen_.wanted) NodeFor(id);
   Lay();
