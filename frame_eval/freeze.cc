@@ -10,6 +10,7 @@
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/rollback.h"
+#include "guards/iterator_view.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -301,6 +302,20 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
+  if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
+    // Its __reduce__ tells a list.
+    const Known* content = Find(dict);
+    const int64_t left = ItemsLeft(object);
+    const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
+    if (left < 0 || is_changed) throw Escapes(object);
+    const IteratorKind kind = KindOfIterator(object);
+    const char* view = kind == IteratorKind::kDictKeys ? "keys" : kind == IteratorKind::kDictValues ? "values" : "items";
+    operand.kind = Operand::Kind::kIter;
+    operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
+    add(dict, Shadow());
+    operand.items.push_back(ConstantOperand(Must(PyLong_FromLongLong(PyDict_GET_SIZE(dict) - left)).get()));
+    return operand;
+  }
   if (IsReducible(object)) {
     Ref<> reduced = Ref<>::Steal(PyObject_CallMethod(object, "__reduce__", nullptr));
     if (!reduced || !PyTuple_Check(reduced.get())) {
@@ -389,7 +404,8 @@ Operand Recorder::DescribeInstance(PyObject* object) {
 }
 
 void Recorder::DescribeEffects(SegmentIr* ir) {
-  for (const PendingEffect& pending : effects_) {
+  for (size_t at = 0; at < effects_.size(); ++at) {
+    const PendingEffect& pending = effects_[at];
     Effect effect;
     effect.kind = pending.kind;
     effect.name = pending.name;
@@ -403,6 +419,13 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
     }
     auto value = [&](size_t i) { return Describe(pending.values[i].get(), pending.shadows[i]); };
     switch (pending.kind) {
+      case Effect::Kind::kAdvance: {
+        long times = 1;
+        const auto goes_on = [&](const PendingEffect& next) { return next.kind == pending.kind && next.target.get() == target; };
+        for (; at + 1 < effects_.size() && goes_on(effects_[at + 1]); ++at) ++times;
+        effect.value = ConstantOperand(Must(PyLong_FromLong(times)).get());
+        break;
+      }
       case Effect::Kind::kSetItem:
         effect.key = value(0);
         effect.value = value(1);

@@ -1,5 +1,6 @@
 #include "frame_eval/known_objects.h"
 
+#include "guards/iterator_view.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -63,6 +64,7 @@ bool LoadKnownObjects() {
   objects.plain_types[p++] = type("torch", {"device"});
   objects.plain_types[p++] = type("torch", {"dtype"});
   objects.plain_types[p++] = type("types", {"MappingProxyType"});
+  TryIterators();
   return PyErr_Occurred() == nullptr;
 }
 

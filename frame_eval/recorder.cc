@@ -224,6 +224,7 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   known.pinned = pinned;
   if (EndRunsCode(object)) [[unlikely]]
     WatchSource(id);
+  if (PyIter_Check(object)) MeetIterator(object, id);
   return Shadow();
 }
 
@@ -890,6 +891,7 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
+  if (e.op == Op::kGetIter && IsMetIterator(e.in[0])) return;
   switch (e.op) {
     case Op::kUnary:
     case Op::kBinary:
@@ -1034,15 +1036,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         ReadTensor(object, true, false);
         return torch_operands();
       }
+      if (IsMetIterator(object)) return Touch(object);  // it is its own iterator
       ForceDeep(object, Shadow(), true);
       return;
     }
     case Op::kForIter: {
-      Known* known = Find(e.in[0]);
-      if (known == nullptr || known->state == Known::State::kSource) {
-        throw Break{Reason::unknown_operation, "an iterator that existed before"};
-      }
-      MarkMutated(e.in[0]);
+      const Known* known = Find(e.in[0]);
+      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
+      TakeNext(note, e.in[0]);
       return;
     }
     case Op::kUnpack:
@@ -1237,6 +1238,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       AddFresh(result).items = note.expect.items;
       return Shadow();
     }
+    case Expect::Kind::kTaken:
+      return AdoptTaken(result, taken_);
     case Expect::Kind::kPinned:
       if (IsTensor(result) || PyMethod_Check(result) || PyCFunction_Check(result)) return AdoptResult(result);
       AdoptPinned(result, Py_TYPE(result)->tp_name);

@@ -77,6 +77,7 @@ struct Expect {
     kShadow,   // `shadow`
     kTorch,    // results of recorded ops
     kItems,    // a fresh tuple whose elements have the shadows `items`
+    kTaken,    // what an iterator that existed before has given (iterators.cc)
     kPinned,   // an object that a class or module holds: known by identity
     kNothing,  // no result, or of no interest
   };
@@ -228,6 +229,9 @@ class Recorder {
   void Own(PyObject* container);            // before its first mutation
   void MarkMutated(PyObject* object);
   void MarkAdvanced(PyObject* object);  // an iterator that C code may take from
+  // Of an iterator that existed before (iterators.cc), one that is told of can be taken from.
+  bool IsMetIterator(PyObject* object) const;
+  bool TakeNext(FrameNote& note, PyObject* iterator);  // before it is done; false: it is at its end
   Shadow ElementShadow(PyObject* container, Py_ssize_t index);
   SourceId SourceOf(PyObject* object);                          // of a known object or tensor; invalid if it has none
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
@@ -333,6 +337,30 @@ class Recorder {
   Known* FindAnew(PyObject* object, Recent* recent);
   Recent& RecentOf(PyObject* object) { return recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()]; }
   void Forget(PyObject* object);
+
+  struct MetIterator {  // one that existed before
+    SourceId source;
+    SourceId left;           // how many items were left at the entry; none if it takes from other iterators
+    bool was_at_end = false;
+    bool lost = false;       // what was left at the entry is not known
+    int64_t taken = 0;       // by the trace
+  };
+  struct Taken {  // what an iterator gives: one object, or a new tuple
+    bool is_tuple = false;
+    Shadow shadow;
+    std::vector<Taken> parts;
+  };
+  using Takes = absl::flat_hash_map<PyObject*, int64_t>;
+
+  void MeetIterator(PyObject* iterator, SourceId source, int depth = 0);
+  bool IsWrittenDict(PyObject* dict) const;
+  bool Upcoming(PyObject* iterator, SourceId source, Takes* now, Taken* taken);
+  bool UpcomingOfAll(PyObject* iterators, SourceId source, Takes* now, Taken* taken);
+  bool UpcomingOfOne(PyObject* iterator, SourceId source, const MetIterator& note, int64_t ahead, Taken* taken);
+  Shadow UpcomingCount(PyObject* iterator, SourceId source, int64_t skip, int64_t ahead);
+  void ForceTaken(const Taken& taken);
+  Shadow AdoptTaken(PyObject* object, const Taken& taken);
+
   void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
@@ -408,7 +436,9 @@ class Recorder {
   std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
-  std::vector<bool> pinned_;        // by SourceId
+  absl::flat_hash_map<PyObject*, MetIterator> iterators_;
+  Taken taken_;               // by the operation at work
+  std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
   std::vector<int> bound_at_entry_;    // slots of the base frame

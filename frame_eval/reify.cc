@@ -11,6 +11,22 @@
 #include "guards/tensor_door.h"
 
 namespace frametap {
+namespace {
+
+// Takes so many items from an iterator of C, or what is left in it.
+bool Advance(PyObject* iterator, PyObject* times) {
+  for (long n = PyLong_AsLong(times); n > 0; --n) {
+    const Ref<> item = Ref<>::Steal(Py_TYPE(iterator)->tp_iternext(iterator));
+    if (item) continue;
+    if (PyErr_Occurred() != nullptr) {
+      if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return false;
+      PyErr_Clear();
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 Reifier::Reifier(const Segment& segment) : segment_(segment) {
   sources_.reserve(segment.operand_sources.size());
@@ -169,14 +185,16 @@ Ref<> Reifier::Make(const Operand& operand) {
     case Operand::Kind::kCell:
       object = Ref<>::Steal(PyCell_New(items.empty() ? nullptr : items[0].get()));
       break;
-    case Operand::Kind::kIter: {
-      object = Ref<>::Steal(PyObject_CallObject(items[0].get(), items[1].get()));
-      if (object && items.size() > 2 && items[2].get() != Py_None) {
-        Ref<> done = Ref<>::Steal(PyObject_CallMethod(object.get(), "__setstate__", "(O)", items[2].get()));
-        if (!done) return Ref<>();
+    case Operand::Kind::kIter:
+      if (PyDict_Check(items[1].get())) {
+        Ref<> view = Ref<>::Steal(PyObject_CallOneArg(items[0].get(), items[1].get()));
+        object = view ? Ref<>::Steal(PyObject_GetIter(view.get())) : Ref<>();
+        if (object && !Advance(object.get(), items[2].get())) return Ref<>();
+        break;
       }
+      object = Ref<>::Steal(PyObject_CallObject(items[0].get(), items[1].get()));
+      if (object && items.size() > 2 && items[2].get() != Py_None) states_.emplace_back(object, items[2]);
       break;
-    }
     default:
       break;
   }
@@ -232,6 +250,9 @@ bool Reifier::Commit() {
         status = done ? 0 : -1;
         break;
       }
+      case Effect::Kind::kAdvance:
+        status = Advance(target, value) ? 0 : -1;
+        break;
       case Effect::Kind::kState: {
         long number = PyLong_AsLong(value);
         if (effect.name == "grad_mode") c10::GradMode::set_enabled(number != 0);
@@ -248,6 +269,9 @@ bool Reifier::Commit() {
       }
     }
     if (status < 0) return false;
+  }
+  for (const auto& [iterator, state] : states_) {
+    if (!Ref<>::Steal(PyObject_CallMethod(iterator.get(), "__setstate__", "(O)", state.get()))) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 
 #include <Python.h>
 
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -46,6 +47,8 @@ class Reifier {
   std::vector<c10::IValue> outputs_;
   std::vector<Ref<>> sources_;  // as segment.operand_sources
   absl::flat_hash_map<int64_t, Ref<>> shared_;
+  // Where iterators stand is told to them behind the effects: a list may have grown by these.
+  std::vector<std::pair<Ref<>, Ref<>>> states_;
   std::vector<Made> effects_;
 };
 

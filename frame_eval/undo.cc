@@ -16,7 +16,7 @@ UndoLog::UndoLog() {
 }
 
 void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& name) {
-  Step step{kind, Ref<>::New(target), name, Ref<>()};
+  Step step{kind, Ref<>::New(target), name, Ref<>(), std::nullopt};
   switch (kind) {
     case Effect::Kind::kSetAttr:
     case Effect::Kind::kDelAttr: {
@@ -31,6 +31,9 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
       break;
     case Effect::Kind::kSetCell:
       step.old = Ref<>::New(PyCell_GET(target));
+      break;
+    case Effect::Kind::kAdvance:
+      step.place.emplace(target);
       break;
     default:
       if (PyList_Check(target)) step.old = Ref<>::Steal(PyList_GetSlice(target, 0, PyList_GET_SIZE(target)));
@@ -73,6 +76,9 @@ void UndoLog::TakeBack() {
         break;
       case Effect::Kind::kSetCell:
         PyCell_Set(target, old);
+        break;
+      case Effect::Kind::kAdvance:
+        it->place->PutBack();
         break;
       default:
         if (old == nullptr) break;

@@ -7,9 +7,11 @@
 #include <ATen/core/Tensor.h>
 #include <Python.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "guards/iterator_view.h"
 #include "guards/ref.h"
 #include "ir/segment_ir.h"
 
@@ -29,6 +31,7 @@ class UndoLog {
     Ref<> target;
     std::string name;
     Ref<> old;  // attribute, global or cell content, or a copy of the container; empty: there was none
+    std::optional<IteratorPlace> place;
   };
   std::vector<Step> steps_;
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;  // written, copy

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/guard_tree.h"
+#include "guards/iterator_view.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -101,6 +102,20 @@ bool SizeOrStride(const Step& step, PyObject* o, int64_t* number) {
   if (impl.layout() != c10::Layout::Strided) return false;
   *number = impl.stride(i);
   return true;
+}
+
+bool NumberAt(const Step& step, PyObject* parent, int64_t* number) {
+  switch (step.accessor) {
+    case Accessor::kLength:
+      return LengthOf(parent, number);
+    case Accessor::kCount:
+      return UpcomingNumber(parent, step.index, number);
+    case Accessor::kLeft:
+      *number = ItemsLeft(parent);
+      return *number >= 0;
+    default:
+      return SizeOrStride(step, parent, number);
+  }
 }
 
 PyObject* Grad(PyObject* o) {
@@ -216,9 +231,17 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       Py_XDECREF(value);  // the context keeps it
       return value;
     }
+    case Accessor::kOver:
+      return IteratedOver(parent, step.index);
+    case Accessor::kNext:
+      return UpcomingItem(parent, step.index);
+    case Accessor::kNextKey:
+      return UpcomingKey(parent, step.index);
     case Accessor::kSize:
     case Accessor::kStride:
     case Accessor::kLength:
+    case Accessor::kCount:
+    case Accessor::kLeft:
       return nullptr;
   }
   return nullptr;
@@ -338,8 +361,7 @@ bool Follow(const Step& step, PyObject* parent, const Roots& roots, Reached* out
   if (parent == nullptr && !IsRoot(step.accessor)) return false;
   if (IsNumber(step.accessor)) {
     out->object = nullptr;
-    return step.accessor == Accessor::kLength ? LengthOf(parent, &out->number)
-                                              : SizeOrStride(step, parent, &out->number);
+    return NumberAt(step, parent, &out->number);
   }
   out->object = ObjectAt(step, parent, roots);
   return out->object != nullptr;
@@ -378,6 +400,10 @@ std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& root
       if (!LengthOf(parent, &length)) return absl::StrCat("type: ", TypeName(Py_TYPE(parent)), " has no items");
       return absl::StrCat("index ", step.index, " is out of range, length is ", length);
     }
+    case Accessor::kNext:
+    case Accessor::kNextKey:
+    case Accessor::kCount:
+      return absl::StrCat("the iterator gives nothing after ", step.index, " items");
     default:
       return "cannot be reached any more";
   }

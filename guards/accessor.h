@@ -19,7 +19,7 @@ namespace frametap {
 
 struct Roots;
 
-// What is found at a source: an object (borrowed), or a number where there is no object (kSize, kStride, kLength).
+// What is found at a source: an object (borrowed), or a number where there is no object (IsNumber).
 struct Reached {
   PyObject* object = nullptr;
   int64_t number = 0;
@@ -57,7 +57,10 @@ inline bool IsRoot(Accessor a) {
   return a == Accessor::kLocal || a == Accessor::kCell || a == Accessor::kStack || a == Accessor::kPinned ||
          a == Accessor::kFunction;
 }
-inline bool IsNumber(Accessor a) { return a == Accessor::kSize || a == Accessor::kStride || a == Accessor::kLength; }
+inline bool IsNumber(Accessor a) {
+  return a == Accessor::kSize || a == Accessor::kStride || a == Accessor::kLength || a == Accessor::kCount ||
+         a == Accessor::kLeft;
+}
 
 // A2. `parent` is the object that the parent has been seen to be.
 Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key);

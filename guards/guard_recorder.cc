@@ -270,7 +270,7 @@ Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[
 std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
 
 void GuardRecorder::Type(SourceId id, const Position& why) {
-  if (impl_->object(id) == nullptr) return;
+  if (impl_->object(id) == nullptr || impl_->is_number(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why, [&] { return std::make_unique<TypeGuard>(impl_->object(id)); });
 }
 

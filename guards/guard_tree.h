@@ -45,8 +45,8 @@ class GuardTree {
  public:
   virtual ~GuardTree() = default;
   virtual Verdict Check(const Roots& roots) = 0;
-  // After a hit and until Python code runs: the object at a wanted source (borrowed; kSize, kStride, kLength sources
-  // have none: use Number).
+  // After a hit and until Python code runs: the object at a wanted source (borrowed; numbers
+  // (IsNumber) have none: use Number).
   virtual PyObject* Object(SourceId id) const = 0;
   virtual int64_t Number(SourceId id) const = 0;
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.

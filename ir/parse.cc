@@ -817,6 +817,11 @@ class SegmentParser {
     if (lex_.Accept("<builtin>")) return Add(source, Accessor::kBuiltin, 0, AttrName());
     if (lex_.Accept("<context>")) return Add(source, Accessor::kContextValue);
     if (lex_.Accept("<closure>")) return Indexed(source, Accessor::kClosure, "[", "]");
+    if (lex_.Accept("<over>")) return Indexed(source, Accessor::kOver, "[", "]");
+    if (lex_.Accept("<next>")) return Indexed(source, Accessor::kNext, "[", "]");
+    if (lex_.Accept("<key>")) return Indexed(source, Accessor::kNextKey, "[", "]");
+    if (lex_.Accept("<count>")) return Indexed(source, Accessor::kCount, "[", "]");
+    if (lex_.Accept("<left>")) return Add(source, Accessor::kLeft);
     if (lex_.Accept("<default>")) {
       if (lex_.peek(1) != '"') return Indexed(source, Accessor::kDefault, "[", "]");
       lex_.Expect("[");
@@ -929,17 +934,12 @@ class SegmentParser {
       lex_.Word();
       lex_.Expect("(");
       Items(&o, ")");
-      const size_t want = word == "slice" ? 3 : word == "method" ? 2 : 1;
+      const size_t want = word == "slice" ? 3 : word == "method" ? 2 : word == "iter" ? o.items.size() : 1;
       if (o.items.size() != want) lex_.FailAt(at, absl::StrCat(word, " takes ", want, want == 1 ? " item" : " items"));
       o.kind = word == "slice"    ? Operand::Kind::kSlice
                : word == "iter"   ? Operand::Kind::kIter
                : word == "method" ? Operand::Kind::kMethod
                                   : Operand::Kind::kCell;
-      if (word == "iter") {
-        lex_.Expect("[");
-        o.index = lex_.Int();
-        lex_.Expect("]");
-      }
     } else if (word == "new") {
       lex_.Word();
       NextNew(&o);
@@ -1010,10 +1010,11 @@ class SegmentParser {
     } else if (word == "delitem") {
       e.kind = Effect::Kind::kDelItem;
       target(), key();
-    } else if (word == "append" || word == "extend" || word == "setcell") {
-      e.kind = word == "append"   ? Effect::Kind::kAppend
-               : word == "extend" ? Effect::Kind::kExtend
-                                  : Effect::Kind::kSetCell;
+    } else if (word == "append" || word == "extend" || word == "setcell" || word == "advance") {
+      e.kind = word == "append"    ? Effect::Kind::kAppend
+               : word == "extend"  ? Effect::Kind::kExtend
+               : word == "advance" ? Effect::Kind::kAdvance
+                                   : Effect::Kind::kSetCell;
       target(), value();
     } else if (word == "setglobal" || word == "call") {
       e.kind = word == "call" ? Effect::Kind::kCall : Effect::Kind::kSetGlobal;

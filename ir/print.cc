@@ -197,7 +197,7 @@ std::string OperandText(const Operand& o, const SegmentIr& segment) {
       return out + "}";
     }
     case Operand::Kind::kIter:
-      return absl::StrCat(out, "iter(", item(0), ")[", o.index, "]");
+      return absl::StrCat(out, "iter(", ItemsText(o.items, segment), ")");
     case Operand::Kind::kMethod:
       return absl::StrCat(out, "method(", item(0), ", ", item(1), ")");
     case Operand::Kind::kCell:
@@ -284,6 +284,7 @@ constexpr EffectRow kEffects[] = {
     {Effect::Kind::kSetCell, "setcell", true, false, false, true},
     {Effect::Kind::kState, "state", false, true, false, true},
     {Effect::Kind::kCall, "call", true, true, false, true},
+    {Effect::Kind::kAdvance, "advance", true, false, false, true},
 };
 
 std::string EffectText(const Effect& effect, const SegmentIr& segment) {

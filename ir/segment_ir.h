@@ -32,7 +32,8 @@ struct Operand {
     kSet,     // set{a, b}
     kSlice,   // slice(a, b, c)
     kNew,     // new Type(…){name: value}: `constant` is the type; items: see NewKind in frame_eval/reify
-    kIter,    // iter(a)[3]: an iterator over a list, tuple or range that has given `index` items
+    kIter,    // iter(make, arguments[, state]): an iterator (or another callable of C) by what its __reduce__ tells
+              // iter(make, dict, given): one over the dict's keys, values or items that has given so many
     kMethod,  // method(func, self)
     kCell,    // cell(a)
     kShared,  // &1: a second occurrence of the container with label `index`
@@ -43,7 +44,7 @@ struct Operand {
   SourceId source;
   ConstId constant;
   std::string text;                // kConst: printed form; kNew: type name
-  int64_t index = 0;               // kIter: items consumed; kShared: label
+  int64_t index = 0;               // kShared: label
   int64_t label = -1;              // a container that occurs again (kShared) carries a label: `&1=[…]`
   std::vector<std::string> names;  // kNew: attribute names of the last names.size() items
   std::vector<Operand> items;
@@ -75,13 +76,14 @@ struct Effect {
     kSetGlobal,
     kSetCell,
     kState,
-    kCall
+    kCall,
+    kAdvance,
   };
   Kind kind = Kind::kSetAttr;
   Operand target;
   std::string name;  // attribute, global or method (kCall) name
   Operand key;       // kSetItem, kDelItem
-  Operand value;     // kCall: a tuple of arguments
+  Operand value;     // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
   Position at;
 };
 

@@ -108,6 +108,16 @@ std::string StepText(const Source& s) {
       return ".grad";
     case Accessor::kDictKeyAt:
       return absl::StrCat(".keys[", s.index, "]");
+    case Accessor::kOver:
+      return absl::StrCat(".<over>[", s.index, "]");
+    case Accessor::kNext:
+      return absl::StrCat(".<next>[", s.index, "]");
+    case Accessor::kNextKey:
+      return absl::StrCat(".<key>[", s.index, "]");
+    case Accessor::kCount:
+      return absl::StrCat(".<count>[", s.index, "]");
+    case Accessor::kLeft:
+      return ".<left>";
     case Accessor::kContextValue:
       return ".<context>";
   }

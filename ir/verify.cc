@@ -244,9 +244,11 @@ class SegmentCheck {
       case Operand::Kind::kMethod:
         want = 2;
         break;
-      case Operand::Kind::kIter:
       case Operand::Kind::kCell:
         want = 1;
+        break;
+      case Operand::Kind::kIter:
+        if (want < 2 || want > 3) return Bad("an iterator is made of a callable, arguments and perhaps a state");
         break;
       case Operand::Kind::kDict:
         want += want % 2;

@@ -1,5 +1,5 @@
-// Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; one that
-// existed before is consumed by nobody in a graph.
+// Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; from one that
+// existed before only `for` and next() take in a graph.
 #include "frame_eval/callables/table.h"
 #include "guards/tensor_door.h"
 
@@ -9,12 +9,12 @@ namespace {
 // next(iterator[, default])
 void Next(Recorder& r, Call& call) {
   if (call.args.empty()) return;
-  Known* known = r.Find(call.args[0]);
-  if (known == nullptr || known->state == Known::State::kSource) {
-    throw Break{Reason::unknown_operation, "an iterator that existed before"};
-  }
-  r.MarkMutated(call.args[0]);
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  const Known* known = r.Find(call.args[0]);
+  if (known != nullptr && known->state != Known::State::kSource) return r.MarkMutated(call.args[0]);
+  if (r.TakeNext(call.note, call.args[0])) return;
+  if (call.args.size() < 2) throw Break{Reason::unknown_operation, "an iterator at its end"};
+  call.note.expect.kind = Expect::Kind::kAny;
 }
 
 void Iterate(Recorder& r, Call& call) {

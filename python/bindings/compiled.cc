@@ -94,6 +94,16 @@ const char* NameOf(Accessor accessor) {
       return "grad";
     case Accessor::kDictKeyAt:
       return "key_at";
+    case Accessor::kOver:
+      return "over";
+    case Accessor::kNext:
+      return "next";
+    case Accessor::kNextKey:
+      return "next_key";
+    case Accessor::kCount:
+      return "count";
+    case Accessor::kLeft:
+      return "left";
     case Accessor::kContextValue:
       return "context";
   }

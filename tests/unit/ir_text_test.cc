@@ -92,7 +92,7 @@ const char* const kSegments[] = {
     return %h, %0
   }
   exit resume step:12:7 because branch_on_tensor "is_nonzero" {
-    step : self = L.self, x = L.x, h = %h, .0 = iter(L.x)[3] | stack = [%0, null]
+    step : self = L.self, x = L.x, h = %h, .0 = iter(const 1 "iter", (L.x,), const 2 "3") | stack = [%0, null]
   }
 }
 )",
