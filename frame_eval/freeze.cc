@@ -25,7 +25,9 @@ Break Escapes(PyObject* object) {
 // A short text for a constant: equal for equal constants of any process.
 std::string ConstantText(PyObject* object) {
   ErrScope keep;
-  if (PyFunction_Check(object) || PyCFunction_Check(object)) return CallableName(object);
+  if (PyFunction_Check(object) || PyCFunction_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type) {
+    return CallableName(object);
+  }
   if (PyType_Check(object)) return reinterpret_cast<PyTypeObject*>(object)->tp_name;
   if (PyModule_Check(object)) return PyModule_GetName(object);
   if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object))
@@ -309,9 +311,12 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
     if (left < 0 || is_changed) throw Escapes(object);
     const IteratorKind kind = KindOfIterator(object);
-    const char* view = kind == IteratorKind::kDictKeys ? "keys" : kind == IteratorKind::kDictValues ? "values" : "items";
+    const char* view = kind == IteratorKind::kDictKeys     ? "keys"
+                       : kind == IteratorKind::kDictValues ? "values"
+                                                           : "items";
     operand.kind = Operand::Kind::kIter;
-    operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
+    operand.items.push_back(
+        ConstantOperand(Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
     add(dict, Shadow());
     operand.items.push_back(ConstantOperand(Must(PyLong_FromLongLong(PyDict_GET_SIZE(dict) - left)).get()));
     return operand;
@@ -421,7 +426,9 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
     switch (pending.kind) {
       case Effect::Kind::kAdvance: {
         long times = 1;
-        const auto goes_on = [&](const PendingEffect& next) { return next.kind == pending.kind && next.target.get() == target; };
+        const auto goes_on = [&](const PendingEffect& next) {
+          return next.kind == pending.kind && next.target.get() == target;
+        };
         for (; at + 1 < effects_.size() && goes_on(effects_[at + 1]); ++at) ++times;
         effect.value = ConstantOperand(Must(PyLong_FromLong(times)).get());
         break;
@@ -626,6 +633,8 @@ void Recorder::NameInputs() {
     const Source source = guards_.Describe(id);
     std::string name;
     if (source.accessor == Accessor::kStack) name = "stack";
+    if (source.accessor == Accessor::kNext) name = "item";
+    if (source.accessor == Accessor::kCount) name = "count";
     if (source.accessor == Accessor::kItem) {
       name = guards_.Describe(source.parent).text + std::to_string(source.index);
     }

@@ -340,10 +340,10 @@ class Recorder {
 
   struct MetIterator {  // one that existed before
     SourceId source;
-    SourceId left;           // how many items were left at the entry; none if it takes from other iterators
+    SourceId left;  // how many items were left at the entry; none if it takes from other iterators
     bool was_at_end = false;
-    bool lost = false;       // what was left at the entry is not known
-    int64_t taken = 0;       // by the trace
+    bool lost = false;  // what was left at the entry is not known
+    int64_t taken = 0;  // by the trace
   };
   struct Taken {  // what an iterator gives: one object, or a new tuple
     bool is_tuple = false;

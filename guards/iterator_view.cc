@@ -9,28 +9,24 @@ namespace {
 
 // CPython 3.11.
 struct SequenceIterator {  // list_iterator, list_reverseiterator, tuple_iterator, str_iterator, reversed
-  PyObject_HEAD
-  Py_ssize_t index;
+  PyObject_HEAD Py_ssize_t index;
   PyObject* sequence;  // null at the end
 };
 
 struct RangeIterator {
-  PyObject_HEAD
-  long index, start, step, length;
+  PyObject_HEAD long index, start, step, length;
 };
 
 struct DictIterator {
-  PyObject_HEAD
-  PyObject* dict;       // null at the end
-  Py_ssize_t used;      // the dict's size, or -1 once it had another
-  Py_ssize_t position;  // as PyDict_Next has it
+  PyObject_HEAD PyObject* dict;  // null at the end
+  Py_ssize_t used;               // the dict's size, or -1 once it had another
+  Py_ssize_t position;           // as PyDict_Next has it
   PyObject* result;
   Py_ssize_t left;
 };
 
 struct Enumerate {
-  PyObject_HEAD
-  Py_ssize_t count;
+  PyObject_HEAD Py_ssize_t count;
   PyObject* iterator;
   PyObject* result;
   PyObject* long_count;  // instead of `count`
@@ -38,16 +34,14 @@ struct Enumerate {
 };
 
 struct Zip {
-  PyObject_HEAD
-  Py_ssize_t size;
+  PyObject_HEAD Py_ssize_t size;
   PyObject* iterators;
   PyObject* result;
   int strict;
 };
 
 struct Map {
-  PyObject_HEAD
-  PyObject* iterators;
+  PyObject_HEAD PyObject* iterators;
   PyObject* function;
 };
 
@@ -275,7 +269,7 @@ PyObject* UpcomingItem(PyObject* iterator, int64_t skip) {
 PyObject* UpcomingKey(PyObject* iterator, int64_t skip) {
   PyObject *key, *value;
   return skip >= 0 && IsOverDict(KindOfIterator(iterator)) && UpcomingEntry(iterator, skip, &key, &value) ? key
-                                                                                                       : nullptr;
+                                                                                                          : nullptr;
 }
 
 bool UpcomingNumber(PyObject* iterator, int64_t skip, int64_t* number) {

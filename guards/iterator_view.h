@@ -36,7 +36,9 @@ enum class IteratorKind : uint8_t {
 
 IteratorKind KindOfIterator(PyObject* object);
 void TryIterators();  // I3; else the first question does it
-inline bool IsOverDict(IteratorKind kind) { return kind >= IteratorKind::kDictKeys && kind <= IteratorKind::kDictItems; }
+inline bool IsOverDict(IteratorKind kind) {
+  return kind >= IteratorKind::kDictKeys && kind <= IteratorKind::kDictItems;
+}
 inline bool TakesFromIterators(IteratorKind kind) { return kind >= IteratorKind::kEnumerate; }
 
 // How many items are left; -1: not known, or the next one is an exception. Not for those over other iterators.
@@ -47,8 +49,8 @@ int64_t ItemsLeft(PyObject* iterator);
 PyObject* IteratedOver(PyObject* iterator, int64_t i);
 
 // The item that comes after `skip` others. Borrowed; null if there is none, or the iterator has no such items.
-PyObject* UpcomingItem(PyObject* iterator, int64_t skip);  // of lists and tuples; values of dicts
-PyObject* UpcomingKey(PyObject* iterator, int64_t skip);   // of dicts
+PyObject* UpcomingItem(PyObject* iterator, int64_t skip);                // of lists and tuples; values of dicts
+PyObject* UpcomingKey(PyObject* iterator, int64_t skip);                 // of dicts
 bool UpcomingNumber(PyObject* iterator, int64_t skip, int64_t* number);  // of range; the count of enumerate
 
 // Where an iterator stands, to be put back there.

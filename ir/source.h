@@ -14,34 +14,34 @@
 namespace frametap {
 
 enum class Accessor : uint8_t {
-  kLocal,         // root: a local variable of the entry frame       L.x            index = slot, text = name
-  kCell,          // root: content of a cell or free variable        C.x            index = slot, text = name
-  kStack,         // root: a slot of the entry frame's value stack   S[0]           index = depth from the bottom
-  kPinned,        // root: an object known by identity               torch.nn.Module (text)   index = ConstId
-  kFunction,      // root: the function that the entry frame runs    F
-  kAttr,          // instance attribute (its __dict__ or slot)       .weight        text = name
-  kModuleAttr,    // nn.Module parameter, buffer or submodule        .weight        text = name
-  kItem,          // element of a list or tuple                      [0]            index
-  kKey,           // value of a dict                                 ["mask"]       text = printed key, index = ConstId
-  kGlobal,        // module global of a function                     G.scale        text = name
-  kBuiltin,       // name in builtins                                B.len          text = name
-  kTypeOf,        // type(x)                                         type(L.x)
-  kDict,          // x.__dict__                                      .__dict__
-  kClosure,       // content of a cell of a function                 .<closure>[0]  index
-  kDefault,       // positional default of a function                .<default>[0]  index
-  kKwDefault,     // keyword-only default                            .<default>["x"] text
-  kSelf,          // __self__ of a bound method                      .__self__
-  kFunc,          // __func__ of a bound method                      .__func__
-  kSize,          // x.size(i) as an int                             .size(0)       index
-  kStride,        // x.stride(i)                                     .stride(0)     index
-  kLength,        // len(x) as an int                                .len
-  kGrad,          // x.grad                                          .grad
-  kDictKeyAt,     // i-th key of a dict, in order                    .keys[0]       index
-  kOver,          // what an iterator takes from: a sequence, a dict, an iterator, a tuple of iterators   .<over>[0]   index
-  kNext,          // the item, or value, that it gives after i others  .<next>[0]      index
-  kNextKey,       // … the key                                       .<key>[0]       index
-  kCount,         // … the number that it makes, as an int           .<count>[0]     index
-  kLeft,          // how many items are left in it, as an int        .<left>
+  kLocal,       // root: a local variable of the entry frame       L.x            index = slot, text = name
+  kCell,        // root: content of a cell or free variable        C.x            index = slot, text = name
+  kStack,       // root: a slot of the entry frame's value stack   S[0]           index = depth from the bottom
+  kPinned,      // root: an object known by identity               torch.nn.Module (text)   index = ConstId
+  kFunction,    // root: the function that the entry frame runs    F
+  kAttr,        // instance attribute (its __dict__ or slot)       .weight        text = name
+  kModuleAttr,  // nn.Module parameter, buffer or submodule        .weight        text = name
+  kItem,        // element of a list or tuple                      [0]            index
+  kKey,         // value of a dict                                 ["mask"]       text = printed key, index = ConstId
+  kGlobal,      // module global of a function                     G.scale        text = name
+  kBuiltin,     // name in builtins                                B.len          text = name
+  kTypeOf,      // type(x)                                         type(L.x)
+  kDict,        // x.__dict__                                      .__dict__
+  kClosure,     // content of a cell of a function                 .<closure>[0]  index
+  kDefault,     // positional default of a function                .<default>[0]  index
+  kKwDefault,   // keyword-only default                            .<default>["x"] text
+  kSelf,        // __self__ of a bound method                      .__self__
+  kFunc,        // __func__ of a bound method                      .__func__
+  kSize,        // x.size(i) as an int                             .size(0)       index
+  kStride,      // x.stride(i)                                     .stride(0)     index
+  kLength,      // len(x) as an int                                .len
+  kGrad,        // x.grad                                          .grad
+  kDictKeyAt,   // i-th key of a dict, in order                    .keys[0]       index
+  kOver,     // what an iterator takes from: a sequence, a dict, an iterator, a tuple of iterators   .<over>[0]   index
+  kNext,     // the item, or value, that it gives after i others  .<next>[0]      index
+  kNextKey,  // … the key                                       .<key>[0]       index
+  kCount,    // … the number that it makes, as an int           .<count>[0]     index
+  kLeft,     // how many items are left in it, as an int        .<left>
   kContextValue,  // value of a contextvars.ContextVar; NotImplemented if it is not set   .<context>
 };
 

@@ -149,8 +149,8 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
   return d;
 }
 
-const char* const kEffectKinds[] = {"setattr", "delattr",    "setitem",  "delitem", "append",
-                                    "extend",  "set_global", "set_cell", "state",   "call"};
+const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delitem", "append", "extend",
+                                    "set_global", "set_cell", "state",   "call",    "advance"};
 
 }  // namespace
 

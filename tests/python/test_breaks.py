@@ -1,13 +1,20 @@
-"""Law 4: n breaks make n + 1 graphs, wherever they are. The programs are those of `tools/bench/breaks.py`."""
+"""Law 4: n breaks make n + 1 graphs, wherever they are. The programs are those of `tools/bench/breaks.py`.
+
+A call runs n + 1 graphs; no more are kept, and fewer where rounds of a loop share one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from fixtures.subject import needs_capture
+from fixtures.subject import frametap, needs_capture
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "bench"))
 import breaks
@@ -16,6 +23,45 @@ pytestmark = needs_capture
 
 
 @pytest.mark.parametrize("n", range(breaks.MOST_BREAKS + 1))
-@pytest.mark.parametrize("shape", ["nested call, three deep", "while", "try", "with"])
+@pytest.mark.parametrize("shape", ["nested call, three deep", "for", "while", "try", "with"])
 def test_n_breaks_make_n_plus_one_graphs(shape: str, n: int) -> None:
-    assert breaks.our_graphs(shape, n) == n + 1
+    run, kept = breaks.our_graphs(shape, n)
+    assert run == n + 1
+    assert kept <= n + 1
+
+
+def segments_after(text: str, rounds: int) -> int:
+    """Segments of `f(x, n)` after three calls."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(text, names)  # noqa: S102
+    plain = names["f"]
+    captured = frametap.compile(plain)
+    for _ in range(3):
+        x, y = torch.ones(2), torch.ones(2)
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert torch.equal(captured(x, rounds), plain(y, rounds))
+    return len(frametap.segments(captured))
+
+
+LOOPS = {
+    "range": "for i in range(n):",
+    "list": "for row in [torch.ones(2)] * n:",
+    "enumerate": "for i, row in enumerate([torch.ones(2)] * n):",
+    "zip": "for a, b in zip([torch.ones(2)] * n, range(n)):",
+    "items": "for k, v in {str(i): 1 for i in range(n)}.items():",
+    "reversed": "for i in reversed(range(n)):",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_with_a_break_in_each_round_needs_few_segments(loop: str) -> None:
+    text = f"""
+def f(x, n):
+    {LOOPS[loop]}
+        x = torch.sin(x)
+        print()
+        x = torch.cos(x)
+    return x
+"""
+    # To the first break, from one to the next, from the last one to the end.
+    assert segments_after(text, 100) == 3

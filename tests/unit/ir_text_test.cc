@@ -124,6 +124,7 @@ const char* const kSegments[] = {
     setcell C.n const ?
     state "grad_mode" const 1 "False"
     call L.d "update" (const 1,)
+    advance S[0].<over>[0] const 5 "3"
   }
   exit resume a:4 because unknown_callable {
     a:3 : | stack = [method(L.f, L.s), cell(null), new const 4 "Point"(const 1){"x": null, "y z": L.q}, new const ? "T" #2()]
@@ -136,6 +137,9 @@ const char* const kSegments[] = {
     L1.x = %x : tensor f32[*] cpu
     C2.k : == 3
     S12[1] : type(range_iterator)
+      .<left> : > 0
+      .<over>[1][0].<next>[2].<key>[0].keys[1]
+      .<count>[3] : == 5
     F1.__closure__[0] : cell
   }
   graph (%x : f32[2]) {
