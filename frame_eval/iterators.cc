@@ -120,7 +120,10 @@ bool Recorder::UpcomingOfOne(PyObject* iterator, SourceId source, const MetItera
   } else {
     guards_.Relation(note.left, Py_GT, Must(PyLong_FromLongLong(skip)).get(), true, Here());
   }
-  if (left <= ahead) return false;
+  if (left <= ahead) {
+    WatchHolder(over);  // it lets go of it
+    return false;
+  }
   if (kind == IteratorKind::kRange) {
     taken->shadow = UpcomingCount(iterator, source, skip, ahead);
     return true;

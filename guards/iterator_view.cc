@@ -276,7 +276,7 @@ bool UpcomingNumber(PyObject* iterator, int64_t skip, int64_t* number) {
   return NumberOf(KindOfIterator(iterator), iterator, skip, number);
 }
 
-IteratorPlace::IteratorPlace(PyObject* iterator) : iterator_(Ref<>::New(iterator)) {
+IteratorPlace::IteratorPlace(PyObject* iterator) : iterator_(iterator) {
   const IteratorKind kind = KindOfIterator(iterator);
   if (TakesFromIterators(kind)) {
     if (kind == IteratorKind::kEnumerate) {
@@ -300,7 +300,7 @@ IteratorPlace::IteratorPlace(PyObject* iterator) : iterator_(Ref<>::New(iterator
 }
 
 void IteratorPlace::PutBack() {
-  PyObject* iterator = iterator_.get();
+  PyObject* iterator = iterator_;
   const IteratorKind kind = KindOfIterator(iterator);
   // One at its end has let go of what it was over.
   const auto put = [&](PyObject** place) {

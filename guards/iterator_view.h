@@ -53,14 +53,15 @@ PyObject* UpcomingItem(PyObject* iterator, int64_t skip);                // of l
 PyObject* UpcomingKey(PyObject* iterator, int64_t skip);                 // of dicts
 bool UpcomingNumber(PyObject* iterator, int64_t skip, int64_t* number);  // of range; the count of enumerate
 
-// Where an iterator stands, to be put back there.
+// Where an iterator stands, to be put back there. Others keep the iterator alive.
 class IteratorPlace {
  public:
   explicit IteratorPlace(PyObject* iterator);
   void PutBack();
 
  private:
-  Ref<> iterator_, over_;
+  PyObject* iterator_;
+  Ref<> over_;
   int64_t index_ = 0, left_ = 0;
   std::vector<IteratorPlace> parts_;
 };
