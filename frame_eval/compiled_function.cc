@@ -2,8 +2,11 @@
 
 #include <structmember.h>
 
+#include <cstring>
+
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/liveness.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/reify.h"
@@ -149,8 +152,8 @@ bool IsEmptyDict(PyObject* dict, PyObject* name) {
   return value != nullptr && PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
 }
 
-// Law F2: the function that a call of the module comes down to. Borrowed.
-PyObject* ModuleTarget(PyObject* module) {
+// Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed.
+PyObject* ModuleTarget(PyObject* module, bool* is_forward) {
   static PyObject* const kOwn[] = {InternedName("_forward_hooks"), InternedName("_forward_pre_hooks"),
                                    InternedName("_backward_hooks"), InternedName("_backward_pre_hooks")};
   static PyObject* const kGlobal[] = {InternedName("_global_forward_hooks"), InternedName("_global_forward_pre_hooks"),
@@ -177,25 +180,33 @@ PyObject* ModuleTarget(PyObject* module) {
   }
   if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return call;
   PyObject* forward = _PyType_Lookup(type, forward_name);
-  return forward != nullptr && PyFunction_Check(forward) ? forward : call;
+  *is_forward = forward != nullptr && PyFunction_Check(forward);
+  return *is_forward ? forward : call;
 }
 
-PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  auto* self = reinterpret_cast<CompiledFunction*>(object);
-  size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
-  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self->self) : self->function;
-  // `self` goes first.
-  absl::InlinedVector<PyObject*, 12> all;
-  if (self->self != nullptr) {
-    size_t total = count + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
-    all.reserve(total + 1);
-    all.push_back(self->self);
-    all.insert(all.end(), args, args + total);
-    args = all.data();
-    ++count;
+int OffsetOfCallEx(PyObject* function, bool last) {
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  int found = 0;
+  for (int at = StartOffset(code), next; at < FlowSize(code) * 2 && (found == 0 || last); at = next) {
+    const InstructionInfo info = InstructionAt(code, at);
+    if (std::strcmp(info.name, "CALL_FUNCTION_EX") == 0) found = at;
+    next = info.next;
   }
-  // Held for the call: the class or the object may drop it meanwhile.
-  Ref<> held = Ref<>::New(target);
+  return found;
+}
+
+// Law F2: what an exception has come through where nn.Module.__call__ is called. In `_call_impl` the call without hooks
+// is the first one, in `_wrapped_call_impl` it is the last.
+void AddModuleFrames() {
+  static PyObject* impl = Ref<>::New(_PyType_Lookup(Objects().module, InternedName("_call_impl"))).Release();
+  static PyObject* wrapper = Objects().module_call;
+  static const int at_impl = OffsetOfCallEx(impl, false), at_wrapper = OffsetOfCallEx(wrapper, true);
+  AddTraceback(reinterpret_cast<PyFunctionObject*>(impl), at_impl);
+  AddTraceback(reinterpret_cast<PyFunctionObject*>(wrapper), at_wrapper);
+}
+
+PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* const* args, size_t count,
+                     PyObject* kwnames) {
   if (!self->capturable || !PyFunction_Check(target) || Session::Recording() || ThreadIsTraced()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
@@ -211,6 +222,28 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   }
   Session session(store);
   return session.Run(target, args, count, kwnames);
+}
+
+PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+  bool is_forward = false;
+  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self->self, &is_forward) : self->function;
+  // `self` goes first.
+  absl::InlinedVector<PyObject*, 12> all;
+  if (self->self != nullptr) {
+    size_t total = count + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
+    all.reserve(total + 1);
+    all.push_back(self->self);
+    all.insert(all.end(), args, args + total);
+    args = all.data();
+    ++count;
+  }
+  // Held for the call: the class or the object may drop it meanwhile.
+  Ref<> held = Ref<>::New(target);
+  PyObject* result = CallTarget(self, target, args, count, kwnames);
+  if (result == nullptr && is_forward) AddModuleFrames();
+  return result;
 }
 
 PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) noexcept {

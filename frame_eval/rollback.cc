@@ -8,6 +8,7 @@
 
 #include "absl/hash/hash.h"
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/stress.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -79,7 +80,7 @@ struct Rollback::Saved {
 Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : segment_(segment) {
   if (!segment.undoable) return;
   sizes_ = SizesOf(inputs);
-  const bool known = segment.sizes_that_ran.contains(sizes_);
+  const bool known = segment.sizes_that_ran.contains(sizes_) && !Armed(Fault::kRaise);  // a forced error knows no sizes
   if (known && !segment.raises_on_elements) return;
   AtenPause pause;
   at::AutoDispatchBelowADInplaceOrView below;

@@ -77,6 +77,9 @@ _PyInterpreterFrame* FrameOfGenerator(PyObject* generator);
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
 bool EndRunsCodeNow(PyObject* generator);
 
+// The exception that is set has come through a frame of `function`, which was never made, at the instruction at `offset`.
+void AddTraceback(PyFunctionObject* function, int offset);
+
 // "" if the running interpreter is the one this was built for, else a sentence for the user.
 const char* VersionProblem();
 

@@ -1,5 +1,7 @@
 #include "frame_eval/cpython/frame_view.h"
 
+#include <frameobject.h>
+
 #include <array>
 #include <cstring>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
+#include "guards/ref.h"
 
 namespace frametap {
 namespace {
@@ -176,6 +179,21 @@ InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
 }
 
 int StartOffset(PyCodeObject* code) { return (code->_co_firsttraceable + 1) * 2; }
+
+void AddTraceback(PyFunctionObject* function, int offset) {
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  Ref<> made;
+  {
+    ErrScope keep;
+    PyFrameObject* frame = PyFrame_New(PyThreadState_Get(), code, function->func_globals, nullptr);
+    made = Ref<>::Steal(reinterpret_cast<PyObject*>(frame));
+    if (!made) PyErr_Clear();
+  }
+  if (!made) return;
+  auto* frame = reinterpret_cast<PyFrameObject*>(made.get());
+  frame->f_frame->prev_instr = _PyCode_CODE(code) + Acting(code, offset / 2);
+  PyTraceBack_Here(frame);
+}
 
 const char* VersionProblem() {
   constexpr unsigned long kMinor = 0xFFFF0000;
