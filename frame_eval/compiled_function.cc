@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
+#include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/hook.h"
@@ -207,7 +208,8 @@ void AddModuleFrames() {
 
 PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* const* args, size_t count,
                      PyObject* kwnames) {
-  if (!self->capturable || !PyFunction_Check(target) || Session::Recording() || ThreadIsTraced()) {
+  if (!self->capturable || !PyFunction_Check(target) || Session::Recording() || AtenRecorder::InsideOp() ||
+      ThreadIsTraced()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   std::shared_ptr<Store> store = *self->store;

@@ -4,7 +4,7 @@
 //       called and raises; if no segment fits, the call is recorded; during another recording the function is simply
 //       called.
 //   F2  A module's call goes straight to `forward` only while nn.Module.__call__ would do nothing else: no hooks of its
-//       own or global, no override of __call__.
+//       own or global, no override of __call__. An exception has come through the frames of __call__ all the same.
 // Not here: what happens in the frame (session.h).
 #pragma once
 

@@ -197,8 +197,9 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 }
 
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
-  // Python code below an op is the op's own, and the op is already in the graph.
-  if (recorder_ != nullptr) return !AtenRecorder::InsideOp();
+  // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
+  if (AtenRecorder::InsideOp()) return false;
+  if (recorder_ != nullptr) return true;
   if (!awaited_.empty() && CodeOf(awaited_.back()) == code) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;

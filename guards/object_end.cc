@@ -18,8 +18,9 @@ bool EndRunsCode(PyObject* object) {
     return PyBytes_GET_SIZE(code->co_exceptiontable) > 0;
   }
   if (type->tp_finalize != nullptr || type->tp_del != nullptr) return true;
-  if (type->tp_weaklistoffset <= 0 || IsConstantKind(object)) return false;
+  if (type->tp_weaklistoffset <= 0) return false;
   auto* reference = *reinterpret_cast<PyWeakReference**>(reinterpret_cast<char*>(object) + type->tp_weaklistoffset);
+  if (reference == nullptr || IsConstantKind(object)) return false;
   for (; reference != nullptr; reference = reference->wr_next) {
     if (reference->wr_callback != nullptr) return true;
   }

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import difflib
 import functools
+import gc
 import hashlib
 import io
 import itertools
@@ -311,6 +312,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _reset_world() -> None:
+    gc.enable()
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
