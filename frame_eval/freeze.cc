@@ -735,6 +735,11 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     if (i > 0 && !(note.rebuildable && note.marked)) continue;
     frames_.resize(i + 1);
     mark_ = note.mark;
+    // Nobody else may hold what was met first in the part that is cut away.
+    absl::erase_if(watched_, [this](const auto& one) {
+      const SourceId source = SourceOf(one.first);
+      return !source.valid() || source.raw() >= mark_.guards.sources;
+    });
     aten_.Rewind(mark_.aten);
     sizes_read_.clear();
     strides_read_.clear();
