@@ -756,7 +756,8 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.
-    generators_[FrameOfGenerator(value)] = {Ref<>::New(value), std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus)};
+    generators_[FrameOfGenerator(value)] = {Ref<>::New(value),
+                                            std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus)};
     AddFresh(value, Known::State::kOpaque);
     caller.returned = value;
     caller.returned_shadow = Shadow();

@@ -44,7 +44,7 @@ QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3"]
 NOT_COMPARED = {
     ("alloc", "finalizer_of_object_from_outside"): "its __del__ runs where memory is short",
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
-    ("raise", "finaliser_of_constructor_argument"): "ops of a __del__ that runs in our code do not count",
+    ("raise", "finaliser_of_constructor_argument"): "ops of its __del__ do not count",
     ("raise", "out_arguments"): _UNWRITTEN,
     ("raise", "resize_of_argument_changes_facts"): _UNWRITTEN,
     ("raise", "out_of_several_results"): _UNWRITTEN,
