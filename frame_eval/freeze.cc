@@ -607,6 +607,26 @@ void Recorder::GuardAgainstAliases() {
       guards_.SameObject(target->source, source, false, Here());
     }
   }
+  // Nor must a dict that it read from, by itself or by an iterator, be that of an object or a module to which it writes.
+  const auto is_open = [this](SourceId source) {
+    const Accessor accessor = guards_.accessor(source);
+    return accessor == Accessor::kLocal || accessor == Accessor::kCell || accessor == Accessor::kStack ||
+           accessor == Accessor::kOver;
+  };
+  for (const PendingEffect& effect : effects_) {
+    const bool is_attribute = effect.kind == Effect::Kind::kSetAttr || effect.kind == Effect::Kind::kDelAttr;
+    if (!is_attribute && effect.kind != Effect::Kind::kSetGlobal) continue;
+    PyObject* target = effect.target.get();
+    PyObject** own = is_attribute ? _PyObject_GetDictPtr(target) : &target;
+    const SourceId owner = is_attribute ? SourceOf(target) : SourceId();
+    if (own == nullptr || *own == nullptr || (is_attribute && (!owner.valid() || owner.raw() >= kept))) continue;
+    for (const auto& [source, object] : read) {
+      if (!PyDict_Check(object) || object == *own || !is_open(source)) continue;
+      const SourceId written =
+          is_attribute ? guards_.Child(owner, Accessor::kDict, 0, nullptr, *own) : guards_.Pinned(target, "G");
+      guards_.SameObject(written, source, false, Here());
+    }
+  }
 }
 
 void Recorder::FixInputSizes(const SegmentIr& ir) {
