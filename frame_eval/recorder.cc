@@ -921,7 +921,8 @@ void Recorder::RefuseForeign(const Event& e) {
       if (e.op == Op::kBeforeWith && std::strncmp(Py_TYPE(e.in[i])->tp_name, "_thread.", 8) == 0) {
         throw Break{Reason::done_once, "a lock is taken"};
       }
-      throw Break{Reason::unknown_operation, std::string("an operator on ") + Py_TYPE(e.in[i])->tp_name};
+      const char* what = e.op == Op::kBeforeWith ? "a with block of " : "an operator on ";
+      throw Break{Reason::unknown_operation, std::string(what) + Py_TYPE(e.in[i])->tp_name};
     }
   }
 }

@@ -95,8 +95,8 @@ const CallableRow* FindCallable(PyObject* callable) {
 bool IsModuleFunction(PyObject* builtin) {
   PyObject* self = PyCFunction_GET_SELF(builtin);
   if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return true;
-  // pybind11 binds its functions to a record of its own.
-  return std::strncmp(Py_TYPE(self)->tp_name, "pybind11_detail_function_record", 31) == 0;
+  // pybind11 binds its functions to a record of its own, a class of the extension module.
+  return std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record") != nullptr;
 }
 
 std::string CallableName(PyObject* callable) {

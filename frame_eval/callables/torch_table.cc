@@ -205,7 +205,7 @@ void LoadTorch() {
            "_get_default_dtype",
            "_cuda_isDriverSufficient",
            "_is_fwd_grad_enabled",
-           "_functorch"});
+           "_are_functorch_transforms_active"});
   AddAll("torch._C", "_VariableFunctions", {"", Conduct::kTorch});
   AddAll("torch._C._nn", "", {"", Conduct::kTorch});
   AddAll("torch._C._linalg", "", {"", Conduct::kTorch});

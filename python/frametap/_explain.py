@@ -88,9 +88,9 @@ class Explanation:
     def __str__(self) -> str:
         out = [
             (
-                f"{self.name}: {self.graph_count} graph{'s' * (self.graph_count != 1)}, "
-                f"{self.break_count} break{'s' * (self.break_count != 1)}; "
-                f"{self.recordings} recorded, {self.hits} hits, {self.misses} misses"
+                f"{self.name}: {_count(self.graph_count, 'graph')}, {_count(self.break_count, 'break')}; "
+                f"{self.recordings} recorded, {_count(self.hits, 'hit')}, "
+                f"{_count(self.misses, 'miss', 'misses')}"
             )
         ]
         for segment in self.segments:
@@ -101,8 +101,8 @@ class Explanation:
             )
             count = sum(1 for row in segment.guard_rows if row["predicate"])
             out.append(
-                f"  {segment.name}: from {segment.entry}, {nodes} op{'s' * (nodes != 1)}, "
-                f"{count} guard{'s' * (count != 1)}, {end}; {segment.hits} hits"
+                f"  {segment.name}: from {segment.entry}, {_count(nodes, 'op')}, "
+                f"{_count(count, 'guard')}, {end}; {_count(segment.hits, 'hit')}"
             )
         misses = Counter(map(str, self.miss_texts))
         for title, texts in (
@@ -117,6 +117,10 @@ class Explanation:
         if not self.segments and not self.breaks and not self.aborts:
             out.append("  nothing was captured yet: call it once")
         return "\n".join(out)
+
+
+def _count(number: int, one: str, more: str = "") -> str:
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def _repeated(text: str, times: int) -> str:
