@@ -88,8 +88,10 @@ const Position& Recorder::Here() {
 }
 
 const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
+  if (code == here_.code && offset == here_.offset) return *here_.position;
   auto [it, is_new] = positions_.try_emplace({code, offset});
   if (is_new) it->second = tables_.try_emplace(code, code).first->second.At(offset);
+  here_ = {code, offset, &it->second};
   return it->second;
 }
 
@@ -815,16 +817,21 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
     *out = *written;
     return;
   }
+  PyObject* builtins = e.arg == 0 ? nullptr : f.function->func_builtins;
+  SourceId& read = globals_read_[{globals, builtins, e.name}];
+  if (read.valid() && guards_.seen(read) == result) {
+    if (IsScalar(result)) *out = Shadow{Shadow::Kind::kSource, read.raw()};
+    return;
+  }
   SourceId dict = GlobalsOf(f);
   if (e.arg == 0) {
     bool by_module = PyModule_Check(guards_.seen(dict));
-    Accessor step = by_module ? Accessor::kAttr : Accessor::kGlobal;
-    *out = FromSource(guards_.Child(dict, step, 0, e.name, result), result, true);
-    return;
+    read = guards_.Child(dict, by_module ? Accessor::kAttr : Accessor::kGlobal, 0, e.name, result);
+  } else {
+    guards_.Absent(dict, e.name, Here());
+    read = guards_.Child(guards_.Pinned(builtins, "B"), Accessor::kGlobal, 0, e.name, result);
   }
-  guards_.Absent(dict, e.name, Here());
-  SourceId builtins = guards_.Pinned(f.function->func_builtins, "B");
-  *out = FromSource(guards_.Child(builtins, Accessor::kGlobal, 0, e.name, result), result, true);
+  *out = FromSource(read, result, true);
 }
 
 void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out) {

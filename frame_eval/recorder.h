@@ -19,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -449,10 +450,16 @@ class Recorder {
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
-  absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;  // of the codes met
-  absl::flat_hash_set<ValueId> sizes_read_, strides_read_;    // values whose sizes follow from what is guarded already
-  absl::flat_hash_map<PyObject*, int64_t> labels_;            // containers described so far (-1: not finished)
-  std::vector<Ref<>> described_;                              // objects made while describing
+  struct {
+    PyCodeObject* code = nullptr;
+    int offset = 0;
+    const Position* position = nullptr;
+  } here_;                                                                                   // what was asked for last
+  absl::flat_hash_map<std::tuple<PyObject*, PyObject*, PyObject*>, SourceId> globals_read_;  // dict, builtins, name
+  absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
+  absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from what is guarded already
+  absl::flat_hash_map<PyObject*, int64_t> labels_;          // containers described so far (-1: not finished)
+  std::vector<Ref<>> described_;                            // objects made while describing
   int64_t next_label_ = 1;
   CollectorPause collector_;
   bool ends_with_break_ = false;
