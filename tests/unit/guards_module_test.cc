@@ -186,6 +186,7 @@ TEST_F(GuardsModuleTest, NothingOfTheArgumentsIsKept) {
 }
 
 TEST_F(GuardsModuleTest, ReferencesAreGivenBack) {
+  Exec("mode = model.mode = 'a string that nobody else has'");
   Exec(
       "import sys, gc\n"
       "watched = [model, model.blocks[0], Block, model.mode, model.blocks[0].linear.weight, model.__dict__]\n"
@@ -196,7 +197,7 @@ TEST_F(GuardsModuleTest, ReferencesAreGivenBack) {
     EXPECT_TRUE(Hits(*tree));
     Exec("model.mode = 'other'");
     EXPECT_FALSE(Hits(*tree));
-    Exec("model.mode = 'mean'");
+    Exec("model.mode = mode");
     EXPECT_TRUE(Hits(*tree));
   }
   Exec("gc.collect(); after = counts(); assert after == before, (before, after)");
