@@ -79,7 +79,7 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
   const bool on_main_thread_ = OnMainThread();
-  const void* stack_;                       // StackIdentity
+  const void* stack_;  // StackIdentity
 };
 
 // What Python code of frametap raises for these; set at import by the bindings.
