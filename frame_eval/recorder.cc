@@ -224,7 +224,9 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   Known& known = AddFresh(object, Known::State::kSource);
   known.source = id;
   known.pinned = pinned;
-  if (EndRunsCode(object)) [[unlikely]]
+  // Where a module or class holds it, it does not end (object_end.h).
+  const bool is_constant = pinned && IsIdentityKind(object);
+  if (!is_constant && EndRunsCode(object)) [[unlikely]]
     WatchSource(id);
   if (PyIter_Check(object)) MeetIterator(object, id);
   return Shadow();

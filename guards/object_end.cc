@@ -1,9 +1,31 @@
 #include "guards/object_end.h"
 
+#include <cstring>
+
 namespace frametap {
 namespace {
 
 bool IsConstantKind(PyObject* object) { return PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object); }
+
+// What a module or a class holds, in every program that does not take it out of there.
+bool IsDefinedOnce(PyObject* object) {
+  if (PyCFunction_Check(object)) {
+    PyObject* self = PyCFunction_GET_SELF(object);
+    return self == nullptr || IsConstantKind(self);
+  }
+  if (!PyFunction_Check(object)) return IsConstantKind(object);
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(object)->func_code);
+  return (code->co_flags & CO_NESTED) == 0;
+}
+
+// The compiler of torch.compile notes each module that is made from its first use on, in a table of its own.
+bool IsDynamos(PyObject* callback) {
+  if (!PyFunction_Check(callback)) return false;
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(callback)->func_code);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, "/torch/_dynamo/") != nullptr;
+}
 
 }  // namespace
 
@@ -20,9 +42,9 @@ bool EndRunsCode(PyObject* object) {
   if (type->tp_finalize != nullptr || type->tp_del != nullptr) return true;
   if (type->tp_weaklistoffset <= 0) return false;
   auto* reference = *reinterpret_cast<PyWeakReference**>(reinterpret_cast<char*>(object) + type->tp_weaklistoffset);
-  if (reference == nullptr || IsConstantKind(object)) return false;
+  if (reference == nullptr || IsDefinedOnce(object)) return false;
   for (; reference != nullptr; reference = reference->wr_next) {
-    if (reference->wr_callback != nullptr) return true;
+    if (reference->wr_callback != nullptr && !IsDynamos(reference->wr_callback)) return true;
   }
   return false;
 }

@@ -9,8 +9,8 @@
 namespace frametap {
 
 // A __del__ method or a finaliser of its type, a weak reference with a callback, a generator that may have blocks to
-// leave. Classes, modules and code are left out: torch and abc watch classes by callbacks, and none of these ends in a
-// recorded call.
+// leave. Classes, modules, code, and functions that are not local to another one are left out: abc and torch watch them
+// by callbacks (torch.compile nearly all that it has met), and none of these ends in a recorded call.
 bool EndRunsCode(PyObject* object);
 bool IsGenerator(PyObject* object);  // or a coroutine, or an asynchronous generator
 
