@@ -301,7 +301,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     pending_.names.assign(call.names.begin(), call.names.end());
     has_pending_ = true;
   } else {
-    for (size_t i = 0; i < call.args.size(); ++i) ForceDeep(call.args[i], call.shadows[i], true);
+    ForceArguments(call, 0, true);
   }
 }
 

@@ -15,9 +15,13 @@ namespace {
 
 constexpr size_t kFarthest = 256;  // objects looked at; what is larger is watched without a look
 
+// Of no interest: it does not end, or nothing follows from its end.
+bool NeverEnds(PyObject* object) {
+  return object == nullptr || Recorder::IsScalar(object) || PyType_Check(object) || PyModule_Check(object);
+}
+
 bool IsLeaf(PyObject* object) {
-  return PyType_Check(object) || PyModule_Check(object) || PyFunction_Check(object) || PyCode_Check(object) ||
-         Recorder::IsScalar(object) || IsTensor(object);
+  return NeverEnds(object) || PyFunction_Check(object) || PyCode_Check(object) || IsTensor(object);
 }
 
 }  // namespace
@@ -94,7 +98,7 @@ Py_ssize_t Recorder::CountOf(PyObject* watched) {
 void Recorder::WatchSource(SourceId id) {
   for (; id.valid(); id = guards_.parent(id)) {
     PyObject* object = guards_.seen(id);
-    if (object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object)) continue;
+    if (NeverEnds(object)) continue;
     if (watched_.contains(object)) break;
     Watch(object);
   }
@@ -106,8 +110,7 @@ void Recorder::WatchMade(PyObject* object) {
 }
 
 void Recorder::WatchHolder(PyObject* object) {
-  if (object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object)) return;
-  if (!watched_.contains(object) && HoldsAnEnd(object)) {
+  if (!NeverEnds(object) && !watched_.contains(object) && HoldsAnEnd(object)) {
     const SourceId source = SourceOf(object);
     if (source.valid()) WatchSource(source);
   }

@@ -225,8 +225,7 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   known.source = id;
   known.pinned = pinned;
   // Where a module or class holds it, it does not end (object_end.h).
-  const bool is_constant = pinned && IsIdentityKind(object);
-  if (!is_constant && EndRunsCode(object)) [[unlikely]]
+  if (EndRunsCode(object) && !(pinned && IsIdentityKind(object))) [[unlikely]]
     WatchSource(id);
   if (PyIter_Check(object)) MeetIterator(object, id);
   return Shadow();
@@ -355,6 +354,10 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) 
   if (object != nullptr && IsScalar(object)) return Force(object, shadow);
   DeepWalk walk{tensors_allowed, 0, {}, {}};
   ForceDeep(object, shadow, &walk);
+}
+
+void Recorder::ForceArguments(const Call& call, size_t from, bool tensors_allowed) {
+  for (size_t i = from; i < call.args.size(); ++i) ForceDeep(call.args[i], call.shadows[i], tensors_allowed);
 }
 
 void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {

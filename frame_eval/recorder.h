@@ -9,7 +9,7 @@
 //       frame that an exit can rebuild; the objects on the stacks up to it are still those of that moment.
 //   C4  Nothing here changes the program: no object is written, no user code is run.
 //   C5  What the recording keeps alive does not show: an object whose end runs code ends when it would
-//   (object_ends.cc).
+//       (object_ends.cc).
 // Not here: when to record and where to go on (session.h), C callables (callables/), replay (replay.h).
 #pragma once
 
@@ -224,6 +224,7 @@ class Recorder {
   void Touch(PyObject* object);                 // type or identity of an object known by a source
   void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
+  void ForceArguments(const Call& call, size_t from, bool tensors_allowed);  // … from that one on
   struct DeepWalk;
   void ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk);
   void AdoptElements(PyObject* container);  // guard length or keys, make the elements known

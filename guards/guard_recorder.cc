@@ -91,11 +91,7 @@ struct GuardRecorder::Impl {
   // The one object that stands for `key`: the interned string, the first equal value, else the object itself.
   Ref<> Canonical(PyObject* key) {
     if (key == nullptr) return Ref<>();
-    if (PyUnicode_CheckExact(key)) {
-      PyObject* interned = Ref<>::New(key).Release();
-      PyUnicode_InternInPlace(&interned);
-      return Ref<>::Steal(interned);
-    }
+    if (PyUnicode_CheckExact(key)) return Interned(key);
     if (!IsPlainValue(key)) return Ref<>::New(key);
     Py_hash_t hash = PyObject_Hash(key);
     if (hash == -1) PyErr_Clear();  // slices have none on 3.11

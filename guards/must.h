@@ -1,4 +1,4 @@
-// Must, InternedName: results of the C-API without which there is no going on.
+// Must, InternedName, Interned: results of the C-API without which there is no going on, and names.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
 //       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
 //   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.
@@ -18,5 +18,12 @@ inline Ref<> Must(PyObject* owned) {
 }
 
 inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }
+
+// The one string that stands for all equal to `name`, as instructions have it.
+inline Ref<> Interned(PyObject* name) {
+  PyObject* interned = Ref<>::New(name).Release();
+  PyUnicode_InternInPlace(&interned);
+  return Ref<>::Steal(interned);
+}
 
 }  // namespace frametap

@@ -40,13 +40,6 @@ void Len(Recorder& r, Call& call) {
   r.Touch(object);
 }
 
-// The interned string that stands for `name`, as instructions have it.
-Ref<> Interned(PyObject* name) {
-  PyObject* interned = Ref<>::New(name).Release();
-  PyUnicode_InternInPlace(&interned);
-  return Ref<>::Steal(interned);
-}
-
 void GetAttr(Recorder& r, Call& call) {
   if (call.args.size() < 2 || !PyUnicode_CheckExact(call.args[1])) return r.ForceDeep(call.callable, Shadow(), true);
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
@@ -202,15 +195,13 @@ void SetItem(Recorder& r, Call& call) {
 
 // Python functions whose result follows from which function or class they are given: not watched, only kept.
 void OpaqueFunction(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  r.ForceArguments(call, 0, false);
   call.note.opaque_operation = true;
 }
 
 void ObjectInit(Recorder&, Call&) {}
 
-void ObjectNew(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
-}
+void ObjectNew(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace {
 void DictGet(Recorder& r, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
   if (dict == nullptr || call.args.size() < 2 || !Recorder::IsScalar(call.args[1])) {
-    for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+    r.ForceArguments(call, 0, true);
     return r.ReadIdentities(Reads::kKey, call);
   }
   r.Force(call.args[1], call.shadows[1]);
@@ -56,7 +56,7 @@ void Compare(Recorder& r, Call& call) {
 void Sort(Recorder& r, Call& call) {
   if (call.args.empty() || !PyList_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "sort"};
   PyObject* list = call.args[0];
-  for (size_t i = 1; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  r.ForceArguments(call, 1, false);
   Known* known = r.Find(list);
   const bool is_source = known != nullptr && known->state == Known::State::kSource;
   bool scalars = true;
@@ -79,7 +79,7 @@ void OwnDeque(Recorder& r, Call& call) {
   if (known == nullptr || known->state == Known::State::kSource) {
     throw Break{Reason::unknown_mutation, "a deque that existed before"};
   }
-  for (size_t i = 1; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+  r.ForceArguments(call, 1, true);
   if (call.args.size() > 1 && std::strcmp(FindCallable(call.callable)->name, "remove") == 0) {
     throw Break{Reason::unknown_mutation, "deque.remove"};
   }
@@ -136,10 +136,7 @@ void LoadContainers() {
   for (const char* name : {"is_", "is_not"}) AddSpecial("_operator", "", name, Is);
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
-  for (const char* name : {"get", "__getitem__"}) {
-    Ref<> method = Ref<>::Steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), name));
-    AddRow(method.get(), {name, Conduct::kSpecial, DictGet, Reads::kValues, true});
-  }
+  for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);
 }
 
 }  // namespace frametap

@@ -25,7 +25,7 @@ void Arithmetic(Recorder& r, Call& call) {
     }
   }
   if (tensors) return r.TorchCall(call.note, &call, "");
-  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], true);
+  r.ForceArguments(call, 0, true);
 }
 
 }  // namespace

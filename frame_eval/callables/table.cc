@@ -41,14 +41,17 @@ void AddRow(PyObject* callable, CallableRow row) {
   Rows().insert_or_assign(KeyOf(callable), row);
 }
 
-void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
-             Reads reads) {
+Ref<> OwnerOf(const char* module, const char* path) {
   Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
   if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
-  if (!owner) {
-    PyErr_Clear();
-    return;
-  }
+  if (!owner) PyErr_Clear();
+  return owner;
+}
+
+void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
+             Reads reads) {
+  const Ref<> owner = OwnerOf(module, path);
+  if (!owner) return;
   for (const char* name : names) {
     Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(owner.get(), name));
     const bool by_value = reads == Reads::kValues && (conduct == Conduct::kPure || conduct == Conduct::kPureObjects);
@@ -57,8 +60,7 @@ void AddRows(const char* module, const char* path, Conduct conduct, std::initial
 }
 
 void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value) {
-  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
-  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+  const Ref<> owner = OwnerOf(module, path);
   Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
   AddRow(callable.get(), {name, Conduct::kSpecial, row, Reads::kValues, by_value});
 }

@@ -42,16 +42,17 @@ std::string CallableName(PyObject* callable);  // "numpy.asarray", for reasons
 bool IsModuleFunction(PyObject* builtin);      // a C function that is not bound to an object of the program's
 bool LoadCallables();                          // once, at import; false with a Python exception set
 
-// For the tables.
-void AddRow(PyObject* callable, CallableRow row);  // null is ignored (and its exception cleared)
+// For the tables. `path` is an attribute of the module, or "" for the module itself.
+Ref<> OwnerOf(const char* module, const char* path);  // null: there is none (and its exception cleared)
+void AddRow(PyObject* callable, CallableRow row);     // null is ignored (and its exception cleared)
 void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
              Reads reads = Reads::kValues);
+void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value = false);
 void LoadBuiltins();
 void LoadNumbers();
 void LoadText();
 void LoadIteration();
 void LoadContainers();
-void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value = false);
 void LoadCopy();
 void LoadTorch();
 

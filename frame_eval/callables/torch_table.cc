@@ -3,6 +3,7 @@
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -11,8 +12,7 @@ namespace {
 // Everything a binding type or module offers of its own, as dispatching; rows set before stay. (What a type has from
 // `object` is there for every object: object.__delattr__ is no op.)
 void AddAll(const char* module, const char* path, CallableRow row) {
-  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
-  if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
+  const Ref<> owner = OwnerOf(module, path);
   Ref<> names = owner ? Ref<>::Steal(PyObject_Dir(owner.get())) : Ref<>();
   if (!names) {
     PyErr_Clear();
@@ -31,9 +31,7 @@ void AddAll(const char* module, const char* path, CallableRow row) {
     if (!objects) PyErr_Clear();
     if (!native || callable.get() == objects.get() || FindCallable(callable.get()) != nullptr) continue;
     // Names live as long as the interned strings do: for ever.
-    PyObject* interned = Ref<>::New(name).Release();
-    PyUnicode_InternInPlace(&interned);
-    row.name = PyUnicode_AsUTF8(interned);
+    row.name = PyUnicode_AsUTF8(Interned(name).Release());
     AddRow(callable.get(), row);
   }
 }
@@ -84,7 +82,7 @@ void Rank(Recorder& r, Call& call) {
 // torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but
 // must be at the end what they were (Recorder::DescribeState).
 void SetFlags(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) r.ForceDeep(call.args[i], call.shadows[i], false);
+  r.ForceArguments(call, 0, false);
   call.note.opaque_operation = true;
 }
 
@@ -173,12 +171,9 @@ void LoadTorch() {
           {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
            "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
            "clear_autocast_cache"});
-  for (const char* name : {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled",
-                           "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache"}) {
-    Ref<> torch = Ref<>::Steal(PyImport_ImportModule("torch"));
-    Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(torch.get(), name));
-    AddRow(callable.get(), {name, Conduct::kState});
-  }
+  AddRows("torch", "", Conduct::kState,
+          {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "autocast_increment_nesting",
+           "autocast_decrement_nesting", "clear_autocast_cache"});
   AddRows("torch", "", Conduct::kPureObjects,
           {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype",
            "is_autocast_cache_enabled", "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",

@@ -1,8 +1,7 @@
 // CollectorPause: no automatic garbage collection while a recording lives. What a recording keeps looks like garbage
 // that does not go away: it would set off one collection after the other.
 //   N1  The program's switch, thresholds and collections that it asks for are as always, in every thread: only the
-//   count
-//       of new objects, which decides when a collection is due, is set far back.
+//       count of new objects, which decides when a collection is due, is set far back.
 #pragma once
 
 namespace frametap {

@@ -16,6 +16,12 @@ struct Decoded {
 
 extern const Decoded* const kDecode;  // by the low byte of a code unit
 
+// The index of the code unit that acts behind the prefixes that begin at `index`.
+inline int Acting(const uint16_t* units, int index) {
+  for (const Decoded* row; (row = &kDecode[units[index] & 0xff])->prefix != Prefix::kNone;) index += 1 + row->caches;
+  return index;
+}
+
 int StoreTarget(const uint16_t* unit);  // the local that a STORE_FAST without prefix stores into, or -1
 
 const char* NameOf(const Decoded& decoded);

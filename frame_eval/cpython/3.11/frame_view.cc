@@ -24,12 +24,6 @@ const uint16_t* Units(PyCodeObject* code) { return _PyCode_CODE(code); }
 int UnitCount(PyCodeObject* code) { return static_cast<int>(Py_SIZE(code)); }
 const Decoded& At(PyCodeObject* code, int index) { return kDecode[Units(code)[index] & 0xff]; }
 
-// The instruction that acts behind the prefixes that begin at `index`.
-int Acting(PyCodeObject* code, int index) {
-  while (At(code, index).prefix != Prefix::kNone) index += 1 + At(code, index).caches;
-  return index;
-}
-
 struct Instruction {
   const Decoded& row;
   int acting, arg, next;
@@ -172,7 +166,7 @@ InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
     }
     return infos;
   }();
-  int acting = Acting(code, offset / 2);
+  int acting = Acting(Units(code), offset / 2);
   InstructionInfo info = (*kInfos)[Units(code)[acting] & 0xff];
   info.next = (acting + 1 + At(code, acting).caches) * 2;
   return info;
@@ -191,7 +185,7 @@ void AddTraceback(PyFunctionObject* function, int offset) {
   }
   if (!made) return;
   auto* frame = reinterpret_cast<PyFrameObject*>(made.get());
-  frame->f_frame->prev_instr = _PyCode_CODE(code) + Acting(code, offset / 2);
+  frame->f_frame->prev_instr = _PyCode_CODE(code) + Acting(Units(code), offset / 2);
   PyTraceBack_Here(frame);
 }
 

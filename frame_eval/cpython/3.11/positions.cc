@@ -11,7 +11,7 @@
 namespace frametap {
 namespace {
 
-enum : int { kShortForms = 10, kOneLineForms = 13, kNoColumns = 13, kLong = 14, kNone = 15 };
+enum : int { kShortForms = 10, kOneLineForms = 13, kNoColumns = 13, kLong = 14 };  // 15: no position
 
 class Reader {
  public:
@@ -78,11 +78,7 @@ PositionTable::PositionTable(PyCodeObject* code) : code_(code), names_(NamesOf(c
 }
 
 Position PositionTable::At(int offset) const {
-  const auto* code = _PyCode_CODE(code_);
-  int index = offset / 2;
-  for (const Decoded* row; (row = &kDecode[code[index] & 0xff])->prefix != Prefix::kNone;) {
-    index += 1 + row->caches;
-  }
+  const int index = Acting(_PyCode_CODE(code_), offset / 2);
   Position position = names_;
   const auto next = std::upper_bound(places_.begin(), places_.end(), index,
                                      [](int unit, const Place& place) { return unit < place.start; });
