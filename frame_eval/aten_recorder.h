@@ -123,10 +123,13 @@ extern thread_local constinit int depth;
 // While alive, ops of this thread are not recorded.
 class AtenPause {
  public:
-  AtenPause() { ++aten::depth; }
-  ~AtenPause() { --aten::depth; }
+  explicit AtenPause(int& depth = aten::depth) : depth_(depth) { ++depth_; }  // for who has looked it up before
+  ~AtenPause() { --depth_; }
   AtenPause(const AtenPause&) = delete;
   AtenPause& operator=(const AtenPause&) = delete;
+
+ private:
+  int& depth_;
 };
 
 // "" if the dispatch key could be taken, else a sentence for the user (another extension holds it).

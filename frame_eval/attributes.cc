@@ -82,6 +82,7 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
     }
     SourceId source = SourceOf(owner);
     if (!source.valid()) source = guards_.Pinned(owner, PyModule_GetName(owner));
+    if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.expect.answer = value;
     note.expect.kind = Expect::Kind::kSource;
     note.expect.source = guards_.Child(source, Accessor::kAttr, 0, name, value);
     note.expect.pinned = true;
@@ -239,6 +240,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   if (dict != nullptr) {
     PyObject* value = PyDict_GetItemWithError(dict, name);
     if (value != nullptr) {
+      note.expect.answer = value;
       if (!is_source) return;
       note.expect.kind = Expect::Kind::kSource;
       note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value);

@@ -49,12 +49,14 @@ extern thread_local constinit FrameFilter* thread_filter;  // of the innermost H
 // While alive, this thread's frames go straight to CPython.
 class HookPause {
  public:
-  HookPause() : previous_(std::exchange(hook::thread_filter, nullptr)) {}
-  ~HookPause() { hook::thread_filter = previous_; }
+  explicit HookPause(FrameFilter*& filter = hook::thread_filter)  // for who has looked it up before
+      : filter_(filter), previous_(std::exchange(filter, nullptr)) {}
+  ~HookPause() { filter_ = previous_; }
   HookPause(const HookPause&) = delete;
   HookPause& operator=(const HookPause&) = delete;
 
  private:
+  FrameFilter*& filter_;
   FrameFilter* previous_;
 };
 

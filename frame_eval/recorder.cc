@@ -29,6 +29,7 @@ bool Recorder::IsIdentityKind(PyObject* object) {
 
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
+  objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
@@ -157,6 +158,18 @@ Position Recorder::BreakPosition() const {
 // ---- knowledge ------------------------------------------------------------------------------------------------------
 
 bool Recorder::IsScalarType(PyTypeObject* type) {
+  // Most questions are about a few types. Those that come here are static: they live for ever.
+  struct Answer {
+    PyTypeObject* type = nullptr;
+    bool is_scalar = false;
+  };
+  static std::array<Answer, 64> answers;
+  Answer& answer = answers[(reinterpret_cast<uintptr_t>(type) >> 5) % answers.size()];
+  if (answer.type != type) answer = {type, IsOneOfScalarTypes(type)};
+  return answer.is_scalar;
+}
+
+bool Recorder::IsOneOfScalarTypes(PyTypeObject* type) {
   if (type == Py_TYPE(Py_None) || type == &PyBool_Type || type == &PyLong_Type || type == &PyUnicode_Type ||
       type == &PyFloat_Type || type == &PyBytes_Type || type == &PyComplex_Type || type == &PyEllipsis_Type ||
       type == Py_TYPE(Py_NotImplemented)) {
@@ -170,9 +183,8 @@ bool Recorder::IsScalarType(PyTypeObject* type) {
 
 Known* Recorder::FindAnew(PyObject* object, Recent* recent) {
   auto it = objects_.find(object);
-  if (it == objects_.end()) return nullptr;
-  *recent = {object, it->second};
-  return it->second;
+  *recent = {object, it == objects_.end() ? nullptr : it->second};  // AddFresh changes that
+  return recent->known;
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
@@ -902,32 +914,22 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
   Find(cell)->items.assign(1, e.shadows[0]);
 }
 
+constexpr uint64_t SetOf(std::initializer_list<Op> ops) {
+  uint64_t set = 0;
+  for (Op op : ops) set |= uint64_t{1} << static_cast<int>(op);
+  return set;
+}
+static_assert(static_cast<int>(Op::kOther) < 64);
+
+// What asks its operands for something.
+constexpr uint64_t kOperators =
+    SetOf({Op::kUnary, Op::kBinary, Op::kCompare, Op::kContains, Op::kSubscr, Op::kStoreSubscr, Op::kDeleteSubscr,
+           Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
+           Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
+
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
   if (e.op == Op::kGetIter && IsMetIterator(e.in[0])) return;
-  switch (e.op) {
-    case Op::kUnary:
-    case Op::kBinary:
-    case Op::kCompare:
-    case Op::kContains:
-    case Op::kSubscr:
-    case Op::kStoreSubscr:
-    case Op::kDeleteSubscr:
-    case Op::kGetIter:
-    case Op::kUnpack:
-    case Op::kUnpackEx:
-    case Op::kTruth:
-    case Op::kBeforeWith:
-    case Op::kFormatValue:
-    case Op::kGetLen:
-    case Op::kListExtend:
-    case Op::kSetUpdate:
-    case Op::kDictUpdate:
-    case Op::kDictMerge:
-      break;
-    default:
-      return;
-  }
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
       if (e.op == Op::kBeforeWith && std::strncmp(Py_TYPE(e.in[i])->tp_name, "_thread.", 8) == 0) {
@@ -956,7 +958,7 @@ bool Recorder::IsForeign(PyObject* object) {
 }
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
-  note.expect = Expect();
+  note.expect.Reset();
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
@@ -975,7 +977,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     TorchCall(note, &call, "");
   };
-  RefuseForeign(e);
+  if ((kOperators >> static_cast<int>(e.op) & 1) != 0) RefuseForeign(e);
   switch (e.op) {
     case Op::kUnpack:
     case Op::kUnpackEx:

@@ -88,6 +88,15 @@ struct Expect {
   Shadow shadow;
   std::vector<Shadow> items;
   PyObject* answer = nullptr;  // borrowed: the result itself, where finding out about it was the whole operation
+
+  void Reset() {
+    kind = Kind::kAny;
+    source = SourceId();
+    pinned = false;
+    shadow = Shadow();
+    items.clear();
+    answer = nullptr;
+  }
 };
 
 // Where a segment may be cut: everything as it was before an instruction.
@@ -336,6 +345,7 @@ class Recorder {
   Py_ssize_t CountOf(PyObject* watched);
   bool DropGarbage();
   static bool IsScalarType(PyTypeObject* type);
+  static bool IsOneOfScalarTypes(PyTypeObject* type);
   Known* FindAnew(PyObject* object, Recent* recent);
   Recent& RecentOf(PyObject* object) { return recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()]; }
   void Forget(PyObject* object);

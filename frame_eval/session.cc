@@ -59,8 +59,11 @@ bool IsLibraryCode(PyCodeObject* code) {
 }
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
+// (Stands around each operation: calls of its own would cost more than what it does.)
 struct OwnCode {
-  explicit OwnCode(bool on_main_thread) : signals(on_main_thread) {}
+  [[gnu::always_inline]] explicit OwnCode(const Session::Thread& thread)
+      : frames(thread.filter), ops(thread.aten_depth), signals(thread.is_main) {}
+  [[gnu::always_inline]] ~OwnCode() {}
   HookPause frames;
   AtenPause ops;
   SignalsHeld signals;
@@ -225,7 +228,7 @@ void Session::Enter(FrameState& f) {
     note->at_entry = f.observed;
     return;
   }
-  OwnCode own(on_main_thread_);
+  OwnCode own(thread_);
   if (!recorder_->expects_frame(f)) {
     note->suspended.emplace();
     return;
@@ -244,7 +247,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   std::unique_ptr<FrameNote> note(&NoteOf(f));
   innermost_ = note->caller;
   if (recorder_ != nullptr && note->inlined) {
-    OwnCode own(on_main_thread_);
+    OwnCode own(thread_);
     ErrScope keep;
     if (recorder_->is_base(f)) {
       if (end == FrameEnd::kReturned && GoOnInCaller(f, *note, value, shadow)) {
@@ -500,7 +503,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     return Go::kRaise;
   }
   if (recorder_ != nullptr) {
-    OwnCode own(on_main_thread_);
+    OwnCode own(thread_);
     if (note.inlined && recorder_->is_base(f)) {
       if (IsHandlerStep(f)) {
         // The entry frame handles an exception: its state is the frame's own business.
@@ -570,7 +573,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       return Go::kOn;
     }
     if (!entry->segments.empty()) {
-      OwnCode own(on_main_thread_);
+      OwnCode own(thread_);
       ++store_->misses;
       Segment& latest = *entry->segments[0];
       MissReport miss = latest.guards->Explain(roots);
@@ -594,7 +597,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
     return;
   }
-  OwnCode own(on_main_thread_);
+  OwnCode own(thread_);
   ErrScope keep;
   try {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
@@ -717,7 +720,7 @@ void Session::Before(FrameState& f, const Event& event) {
   note.opaque_operation = false;
   note.own_effect = false;
   recorder_->ClearPending();
-  OwnCode own(on_main_thread_);
+  OwnCode own(thread_);
   ErrScope keep;
   const size_t effects = recorder_->effect_count();
   try {
@@ -744,7 +747,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
-  OwnCode own(on_main_thread_);
+  OwnCode own(thread_);
   ErrScope keep;
   try {
     recorder_->aten().expect_constant = false;
@@ -769,7 +772,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   note.in_event = false;
   if (recorder_ == nullptr || !note.inlined) return;
-  OwnCode own(on_main_thread_);
+  OwnCode own(thread_);
   ErrScope keep;
   recorder_->aten().expect_constant = false;
   recorder_->Raised(f, note, event);

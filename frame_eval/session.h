@@ -26,6 +26,12 @@ namespace frametap {
 
 class Session : public FrameFilter, public Tracer {
  public:
+  struct Thread {  // what stands around each operation of a recording, looked up once
+    FrameFilter*& filter = hook::thread_filter;
+    int& aten_depth = aten::depth;
+    bool is_main = OnMainThread();
+  };
+
   explicit Session(std::shared_ptr<Store> store);
   ~Session() override;
 
@@ -78,7 +84,7 @@ class Session : public FrameFilter, public Tracer {
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
-  const bool on_main_thread_ = OnMainThread();
+  const Thread thread_;
   const void* stack_;  // StackIdentity
 };
 

@@ -19,6 +19,13 @@ namespace frametap {
 
 namespace {
 
+// Two words instead of four: thousands of keys are hashed in a recording.
+template <class H>
+H CombineKey(H h, uint32_t source, uint8_t what, int64_t number, const void* object) {
+  const uint64_t address = reinterpret_cast<uintptr_t>(object) >> 4;
+  return H::combine(std::move(h), uint64_t{source} << 8 | what, static_cast<uint64_t>(number) ^ address << 16);
+}
+
 // S1 without building text: `key` is the address of an object that stands for all equal keys.
 struct SourceKey {
   uint32_t parent;
@@ -29,7 +36,7 @@ struct SourceKey {
   friend bool operator==(const SourceKey&, const SourceKey&) = default;
   template <class H>
   friend H AbslHashValue(H h, const SourceKey& k) {
-    return H::combine(std::move(h), k.parent, static_cast<int>(k.accessor), k.index, k.key);
+    return CombineKey(std::move(h), k.parent, static_cast<uint8_t>(k.accessor), k.index, k.key);
   }
 };
 
@@ -43,7 +50,7 @@ struct PredicateKey {
   friend bool operator==(const PredicateKey&, const PredicateKey&) = default;
   template <class H>
   friend H AbslHashValue(H h, const PredicateKey& k) {
-    return H::combine(std::move(h), k.source, static_cast<int>(k.kind), k.detail, k.object);
+    return CombineKey(std::move(h), k.source, static_cast<uint8_t>(k.kind), k.detail, k.object);
   }
 };
 
@@ -56,9 +63,9 @@ struct GuardRecorder::Impl {
     constexpr size_t kUsual = 512;  // of one model
     steps.reserve(kUsual);
     seen.reserve(kUsual);
-    sources.reserve(kUsual);
-    predicates.reserve(kUsual);
-    known.reserve(kUsual);
+    sources.reserve(2 * kUsual);
+    predicates.reserve(2 * kUsual);
+    known.reserve(4 * kUsual);
   }
 
   WorldState world;

@@ -5,6 +5,8 @@
 //   - Registers and remembered dicts are borrowed. A register is trusted only after the view or the step that fills it
 //     has been confirmed in this very check, so what it points to is alive; a remembered dict is compared, not read
 //     (W1). Hence nothing of the arguments is kept alive, and a model may die.
+//   - It is planted by the first check: a segment that is never entered again needs no tree, and a first call no time for
+//     one.
 //   - Stages: a path that passes through something without a version (an item of a list, the content of a cell) is
 //     followed each time; the views below it come in the next stage. So views are confirmed parents first.
 #include "guards/guard_tree.h"
@@ -100,9 +102,26 @@ struct Stage {
   uint32_t first_watch = 0, end_watch = 0;
 };
 
-class Tree final : public GuardTree {
+struct Planted {
+  std::vector<int32_t> node_of_source_;
+  std::vector<Node> nodes_;
+  std::vector<Reached> registers_;
+  std::vector<View> views_;
+  absl::flat_hash_map<std::pair<int32_t, DictOf>, uint32_t> view_of_;
+  std::vector<Watch> watches_;  // by stage, owners first
+  std::vector<Stage> stages_;
+
+  std::vector<TypeWatch> types_;
+  std::vector<TypeCheck> type_checks_;
+  std::vector<DictLengthCheck> length_checks_;
+  std::vector<TensorCheck> tensor_checks_;
+  std::vector<ContentCheck> content_checks_;
+  std::vector<PairCheck> pair_checks_;
+};
+
+class Tree final : public GuardTree, private Planted {
  public:
-  explicit Tree(FrozenGuards guards);
+  explicit Tree(FrozenGuards guards) : frozen_(std::move(guards)) {}
 
   Verdict Check(const Roots& roots) override;
   PyObject* Object(SourceId id) const override { return At(id).object; }
@@ -120,6 +139,7 @@ class Tree final : public GuardTree {
 
  private:
   // -- planting --
+  void Plant();
   int32_t NodeFor(SourceId id);
   int32_t NewNode(int32_t parent, uint32_t stage, int32_t step);
   uint32_t ViewFor(int32_t owner, DictOf dict);
@@ -140,30 +160,20 @@ class Tree final : public GuardTree {
   bool ReadAgain(Watch* watch);
 
   FrozenGuards frozen_;
-  std::vector<int32_t> node_of_source_;
-  std::vector<Node> nodes_;
-  std::vector<Reached> registers_;
-  std::vector<View> views_;
-  absl::flat_hash_map<std::pair<int32_t, DictOf>, uint32_t> view_of_;
-  std::vector<Watch> watches_;  // by stage, owners first
-  std::vector<Stage> stages_;
-
-  std::vector<TypeWatch> types_;
-  std::vector<TypeCheck> type_checks_;
-  std::vector<DictLengthCheck> length_checks_;
-  std::vector<TensorCheck> tensor_checks_;
-  std::vector<ContentCheck> content_checks_;
-  std::vector<PairCheck> pair_checks_;
+  bool is_planted_ = false;
   uint64_t dict_reads_ = 0;
 };
 
 // -- planting ---------------------------------------------------------------------------------------------------------
 
-Tree::Tree(FrozenGuards guards) : frozen_(std::move(guards)), node_of_source_(frozen_.steps.size(), kNoNode) {
+void Tree::Plant() {
+  static_cast<Planted&>(*this) = Planted();  // it may have been begun when there was no memory
+  node_of_source_.assign(frozen_.steps.size(), kNoNode);
   nodes_.reserve(frozen_.steps.size());
   for (const Predicate& p : frozen_.predicates) Place(p);
   for (const SourceId id : frozen_.wanted) NodeFor(id);
   Lay();
+  is_planted_ = true;
 }
 
 int32_t Tree::NewNode(int32_t parent, uint32_t stage, int32_t step) {
@@ -341,6 +351,8 @@ void Tree::Lay() {
 Verdict Tree::Check(const Roots& roots) {
   const auto run = [&] {
     try {
+      if (!is_planted_) [[unlikely]]
+        Plant();
       return Run(roots) ? Verdict::kHit : Verdict::kMiss;
     } catch (...) {
       return Verdict::kError;  // an unusual tensor's sizes, say
