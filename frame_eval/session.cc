@@ -90,6 +90,18 @@ std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
   }
 }
 
+// An exception that is pending, if any (the making of another has failed, say).
+void TakePending(Ref<>* error_type, Ref<>* error_value) {
+  if (PyErr_Occurred() == nullptr) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  *error_type = Ref<>::Steal(type);
+  *error_value = Ref<>::Steal(value);
+  Py_XDECREF(traceback);
+}
+
 void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
   for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
   f.depth = static_cast<int>(items.size());
@@ -375,18 +387,11 @@ bool Session::Compile(Segment& segment) {
   } catch (...) {
     SetPythonErrorFromException();
   }
-  if (PyErr_Occurred()) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-    error_type_ = Ref<>::Steal(type);
-    error_value_ = Ref<>::Steal(value);
-    Py_XDECREF(traceback);
-  } else if (Errors().backend != nullptr) {
+  if (PyErr_Occurred() == nullptr && Errors().backend != nullptr) {
     error_type_ = Ref<>::New(Errors().backend);
     error_value_ = Ref<>::Steal(PyObject_CallFunction(Errors().backend, "s", problem.c_str()));
   }
+  TakePending(&error_type_, &error_value_);
   return false;
 }
 
@@ -442,7 +447,8 @@ void Session::End(const Break& reason) {
       Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
       Ref<> facts = Ref<>::Steal(
           Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice));
-      error_value_ = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
+      if (args && facts) error_value_ = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
+      TakePending(&error_type_, &error_value_);
     }
     return;
   }

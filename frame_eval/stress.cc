@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/reasons.h"
 
 namespace frametap {
@@ -14,7 +15,7 @@ namespace {
 
 std::atomic<uint64_t> passed = 0;
 uint64_t period = 0;
-thread_local bool in_alloc_zone = false;
+thread_local const void* zone_frame = nullptr;  // the frame in which the AllocZone is; null: there is none
 
 constexpr std::pair<const char*, Fault> kKinds[] = {{"abort", Fault::kAbort}, {"exit", Fault::kExit},
                                                     {"miss", Fault::kMiss},   {"alloc", Fault::kAlloc},
@@ -23,7 +24,9 @@ constexpr std::pair<const char*, Fault> kKinds[] = {{"abort", Fault::kAbort}, {"
 // Python's own allocators with a door that may be shut. The raw domain is left alone: it is used without the lock.
 struct Door {
   PyMemAllocatorEx below;
-  static bool Shut() { return in_alloc_zone && Strikes(Fault::kAlloc); }
+  static bool Shut() {
+    return zone_frame != nullptr && zone_frame == RunningFrame(PyThreadState_Get()) && Strikes(Fault::kAlloc);
+  }
   static Door* Of(void* door) { return static_cast<Door*>(door); }
   static void* Malloc(void* door, size_t size) {
     return Shut() ? nullptr : Of(door)->below.malloc(Of(door)->below.ctx, size);
@@ -98,8 +101,8 @@ void SetPlacesPassed(uint64_t count) { passed = count; }
 
 void AllocZone::Enter(bool on) {
   entered_ = true;
-  previous_ = std::exchange(in_alloc_zone, on);
+  previous_ = std::exchange(zone_frame, on ? RunningFrame(PyThreadState_Get()) : nullptr);
 }
-void AllocZone::Leave() { in_alloc_zone = previous_; }
+void AllocZone::Leave() { zone_frame = previous_; }
 
 }  // namespace frametap

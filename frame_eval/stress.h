@@ -48,7 +48,8 @@ inline void MayEndRecording(bool breaks_are_errors) {
 uint64_t PlacesPassed();
 void SetPlacesPassed(uint64_t count);
 
-// Allocations of Python objects and buffers by this thread may fail while the innermost scope is an AllocZone.
+// Allocations of Python objects and buffers by this thread may fail while the innermost scope is an AllocZone. Those of
+// Python code that runs meanwhile (a finaliser) do not: it is the program's.
 class AllocZone {
  public:
   explicit AllocZone(bool on = true) {
@@ -66,7 +67,7 @@ class AllocZone {
   void Enter(bool on);
   void Leave();
   bool entered_ = false;
-  bool previous_ = false;
+  const void* previous_ = nullptr;
 };
 
 }  // namespace frametap

@@ -20,15 +20,16 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
   switch (kind) {
     case Effect::Kind::kSetAttr:
     case Effect::Kind::kDelAttr: {
-      Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
+      const Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
       PyObject** dict = _PyObject_GetDictPtr(target);
-      PyObject* value = dict && *dict ? PyDict_GetItemWithError(*dict, key.get()) : nullptr;
-      step.old = value ? Ref<>::New(value) : Ref<>();
+      step.old = Ref<>::New(dict && *dict ? PyDict_GetItemWithError(*dict, key.get()) : nullptr);
       break;
     }
-    case Effect::Kind::kSetGlobal:
-      step.old = Ref<>::New(PyDict_GetItemString(target, name.c_str()));
+    case Effect::Kind::kSetGlobal: {
+      const Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
+      step.old = Ref<>::New(PyDict_GetItemWithError(target, key.get()));
       break;
+    }
     case Effect::Kind::kSetCell:
       step.old = Ref<>::New(PyCell_GET(target));
       break;
@@ -36,9 +37,9 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
       step.place.emplace(target);
       break;
     default:
-      if (PyList_Check(target)) step.old = Ref<>::Steal(PyList_GetSlice(target, 0, PyList_GET_SIZE(target)));
-      if (PyDict_Check(target)) step.old = Ref<>::Steal(PyDict_Copy(target));
-      if (PySet_Check(target)) step.old = Ref<>::Steal(PySet_New(target));
+      if (PyList_Check(target)) step.old = Must(PyList_GetSlice(target, 0, PyList_GET_SIZE(target)));
+      if (PyDict_Check(target)) step.old = Must(PyDict_Copy(target));
+      if (PySet_Check(target)) step.old = Must(PySet_New(target));
   }
   PyErr_Clear();
   steps_.push_back(std::move(step));

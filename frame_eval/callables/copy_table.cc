@@ -3,6 +3,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -17,11 +18,11 @@ bool CopiesByDict(PyTypeObject* type) {
     }
   }
   for (const char* name : {"__deepcopy__", "__setstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__"}) {
-    Ref<> text = Ref<>::Steal(PyUnicode_InternFromString(name));
+    const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != nullptr) return false;
   }
   for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__"}) {
-    Ref<> text = Ref<>::Steal(PyUnicode_InternFromString(name));
+    const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != _PyType_Lookup(&PyBaseObject_Type, text.get())) return false;
   }
   return true;

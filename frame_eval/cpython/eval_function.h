@@ -20,6 +20,9 @@ bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
 // anything on the C stack it may be compared while its owner waits.
 const void* StackIdentity(PyThreadState* ts);
 
+// The frame that runs; another one runs while code of the program is called in between.
+const void* RunningFrame(PyThreadState* ts);
+
 struct FrameFacts {
   PyCodeObject* code;
   bool is_generator;  // a generator's or coroutine's frame

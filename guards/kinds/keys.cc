@@ -12,7 +12,7 @@ namespace {
 
 constexpr Py_ssize_t kMaxShown = 8;
 
-// Calls f(key) in the dict's order until it says no; false if it did or if the order cannot be told.
+// Calls f(key) in the dict's order until it says no; false if it did.
 template <class F>
 bool ForEachKey(PyObject* dict, F&& f) {
   PyObject *key, *value;
@@ -23,12 +23,13 @@ bool ForEachKey(PyObject* dict, F&& f) {
     }
     return true;
   }
-  Ref<> it = Must(PyODict_Type.tp_iter(dict));  // C code; the keys stay alive in the dict
-  while (it && (key = PyIter_Next(it.get())) != nullptr) {
+  const Ref<> it = Must(PyODict_Type.tp_iter(dict));  // C code; the keys stay alive in the dict
+  while ((key = PyIter_Next(it.get())) != nullptr) {
     Py_DECREF(key);
     if (!f(key)) return false;
   }
-  return static_cast<bool>(it);
+  if (PyErr_Occurred() != nullptr) throw std::bad_alloc();
+  return true;
 }
 
 std::string KeysText(PyObject* keys) {
@@ -43,9 +44,8 @@ std::string KeysText(PyObject* keys) {
 
 Ref<> KeysOf(PyObject* dict) {
   ErrScope keep;
-  Ref<> list = Must(PyList_New(0));
-  if (!list) return list;
-  ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; });
+  const Ref<> list = Must(PyList_New(0));
+  if (!ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; })) throw std::bad_alloc();
   return Must(PyList_AsTuple(list.get()));
 }
 
@@ -67,8 +67,7 @@ KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysOf(dict)) {
 
 bool KeysGuard::Holds(const Reached& at) const {
   PyObject* keys = keys_.get();
-  if (keys == nullptr || at.object == nullptr || !PyDict_Check(at.object) ||
-      PyDict_GET_SIZE(at.object) != PyTuple_GET_SIZE(keys)) {
+  if (at.object == nullptr || !PyDict_Check(at.object) || PyDict_GET_SIZE(at.object) != PyTuple_GET_SIZE(keys)) {
     return false;
   }
   Py_ssize_t i = 0;
@@ -82,18 +81,16 @@ bool KeysGuard::Holds(const Reached& at) const {
          i == n;
 }
 
-std::string KeysGuard::Want() const { return keys_ ? KeysText(keys_.get()) : "keys"; }
+std::string KeysGuard::Want() const { return KeysText(keys_.get()); }
 
 std::string KeysGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return Guard::Got(at);
-  Ref<> keys = KeysOf(at.object);
-  return keys ? KeysText(keys.get()) : "dict";
+  return KeysText(KeysOf(at.object).get());
 }
 
 std::string KeysGuard::Why(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return "it is no dict";
   Ref<> got = KeysOf(at.object);
-  if (!got || !keys_) return "its keys cannot be listed";
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys_.get()); ++i) {
     PyObject* key = PyTuple_GET_ITEM(keys_.get(), i);
     if (!Contains(got.get(), key)) return absl::StrCat("key ", ShortRepr(key), " is missing");

@@ -49,6 +49,25 @@ def test_calls_that_take_turns() -> None:
         assert interleaved(f, 3, 4) == want
 
 
+def test_greenlets_that_begin_with_a_captured_call() -> None:
+    """They have no Python frame below the call, and take turns inside of it."""
+    main = greenlet.getcurrent()
+
+    def twice(x: Tensor) -> Tensor:
+        y = x * 2
+        main.switch()
+        return y + 1
+
+    f = frametap.compile(twice)
+    for _ in range(3):
+        one, other = greenlet(f), greenlet(f)
+        one.switch(torch.ones(2))
+        other.switch(torch.zeros(2))
+        assert one.switch().tolist() == [3.0, 3.0]
+        assert other.switch().tolist() == [1.0, 1.0]
+    assert frametap.segments(f)
+
+
 def test_other_code_runs_while_a_call_waits() -> None:
     def outer(x: Tensor, turn: Any) -> Tensor:
         y = x + 1

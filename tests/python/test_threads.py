@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import threading
@@ -75,6 +76,24 @@ def call_and_compare(f: Any, net: Net, thread: int, round_: int) -> None:
     assert torch.equal(got["h"], want["h"])
     assert got["h"].requires_grad == want["h"].requires_grad
     assert got["rows"] == want["rows"]
+
+
+def test_a_thread_that_begins_with_a_captured_call() -> None:
+    """No Python frame is below the call: the thread has run no Python code at all."""
+    ends: list[Tensor] = []
+
+    def double_and_tell(x: Tensor) -> None:
+        ends.append(x * 2)
+
+    f = frametap.compile(double_and_tell)
+    for calls in range(1, 4):
+        _thread.start_new_thread(f, (torch.ones(2),))
+        end = time.monotonic() + 60
+        while len(ends) < calls and time.monotonic() < end:
+            time.sleep(0.001)
+    assert [x.tolist() for x in ends] == [[2.0, 2.0]] * 3
+    if not EAGER:
+        assert frametap.segments(f)
 
 
 @pytest.mark.slow

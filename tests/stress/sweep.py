@@ -12,7 +12,8 @@ processes: one that dies is reported, and the next child goes on behind it.
 Laws
   Z1  Under abort, exit, miss and drop nobody can tell a program from its plain run.
   Z2  Under raise the plain run is forced too, at the same op: again nobody can tell which was which.
-  Z3  Under alloc a program may end with MemoryError; up to there it is as the plain one. No process dies.
+  Z3  Under alloc a program may end with MemoryError, show it, or lose it in a finaliser; up to there it is as the
+      plain one. No process dies.
 """
 
 from __future__ import annotations
@@ -37,12 +38,10 @@ PLACES = {
     "raise": [1, 2, 3, 4, 5, 7, 11, 17],
     "alloc": [*range(1, 30, 2), *range(37, 400, 23)],
 }
-# What the quick form draws from, two for each program. Failing allocations are left to `tools/dev stress`: they still
-# find differences (ARCHITECTURE.md, "Known faults").
-QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3"]
+# What the quick form draws from, two for each program.
+QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3", "alloc:29"]
 # (kind of fault, program): why it is not compared.
 NOT_COMPARED = {
-    ("alloc", "finalizer_of_object_from_outside"): "its __del__ runs where memory is short",
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): "ops of its __del__ do not count",
     ("raise", "out_arguments"): _UNWRITTEN,
@@ -129,24 +128,26 @@ def child() -> int:
     programs = {p.name: p for p in [*all_programs(), *(golden.program for golden in goldens())]}
 
     def is_out_of_memory(observation: Observation) -> bool:
-        # The second is what torch says of a Python object that it cannot allocate.
-        return any(
-            line.startswith(("raises MemoryError", "raises OutOfMemoryError"))
-            for line in observation.lines
-        )
+        # The others are what torch says of a Python object that it cannot allocate, and what it is when it is caught.
+        signs = ("raises MemoryError", "raises OutOfMemoryError", "Failed to allocate a Tensor")
+        return any(sign in line for line in observation.lines for sign in signs)
 
     def one(fault: str, program: Program) -> None:
+        lost: list[type[BaseException]] = []  # exceptions that left a finaliser
+
         def run(capture: object) -> Run:
             passed = 0
 
             @contextlib.contextmanager
             def armed() -> Iterator[None]:
                 nonlocal passed
+                sys.unraisablehook = lambda unraisable: lost.append(unraisable.exc_type)
                 frametap._C.stress(fault, passed)
                 try:
                     yield
                 finally:
                     passed = frametap._C.stress("")
+                    sys.unraisablehook = sys.__unraisablehook__
 
             is_plain = capture is plain and not fault.startswith("raise")
             scope = contextlib.nullcontext if is_plain else armed
@@ -154,7 +155,12 @@ def child() -> int:
 
         plain_run, captured_run = run(plain), run(frametap.compile)
         may_end = fault.startswith("alloc")
-        compare_runs(plain_run, captured_run, lambda seen: may_end and is_out_of_memory(seen))
+        lost_memory = any(issubclass(e, (MemoryError, torch.OutOfMemoryError)) for e in lost)
+        compare_runs(
+            plain_run,
+            captured_run,
+            lambda seen: may_end and (lost_memory or is_out_of_memory(seen)),
+        )
         plain_run.close()
         captured_run.close()
 

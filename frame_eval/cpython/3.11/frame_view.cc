@@ -59,11 +59,24 @@ bool IsTraced(PyThreadState* ts) {
   return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
 }
 
+// A thread (or greenlet) that has run no Python code yet has no data stack: a frame that does nothing makes it.
+static void MakeDataStack() {
+  ErrScope keep;
+  const Ref<> names = Ref<>::Steal(PyDict_New());
+  const Ref<> code = Ref<>::Steal(Py_CompileString("0", "<frametap>", Py_eval_input));
+  if (names && code) Ref<>::Steal(PyEval_EvalCode(code.get(), names.get(), names.get()));
+  PyErr_Clear();
+}
+
 const void* StackIdentity(PyThreadState* ts) {
+  if (ts->datastack_chunk == nullptr) [[unlikely]]
+    MakeDataStack();
   const _PyStackChunk* chunk = ts->datastack_chunk;
   while (chunk != nullptr && chunk->previous != nullptr) chunk = chunk->previous;
   return chunk;
 }
+
+const void* RunningFrame(PyThreadState* ts) { return ts->cframe->current_frame; }
 
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);
