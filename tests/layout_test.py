@@ -12,6 +12,7 @@
   L9  Every header begins with a comment that says what it is.
   L10 Links between our documents lead somewhere.
   L11 docs/reasons.md is what reasons.def says; `python tests/layout_test.py --accept` writes it.
+  L12 No two classes of one namespace have the same name: the linker takes the code of one for the other's.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -227,6 +228,39 @@ def l11_reasons_page(tree: Tree) -> list[str]:
     return ["docs/reasons.md differs from frame_eval/reasons.def"]
 
 
+COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+SCOPE = re.compile(
+    r"namespace\s*(?P<namespace>[\w:]*)\s*\{"
+    r"|(?<!enum )\b(?:struct|class|union)\s+(?P<name>\w+)(?:\s+final)?(?:\s*:(?!:)[^{;()]*)?\s*\{"
+    r"|(?P<brace>[{}])"
+)
+
+
+def classes(text: str) -> Iterator[str]:
+    """The classes that `text` defines in namespaces with a name."""
+    scopes: list[str] = []  # "" is a block, or a namespace without a name
+    for found in SCOPE.finditer(COMMENT_OR_TEXT.sub("", text)):
+        if found["brace"] == "}":
+            del scopes[-1:]
+            continue
+        if found["name"] and all(scopes):
+            yield "::".join([*scopes, found["name"]])
+        scopes.append(found["namespace"] or "")
+
+
+def l12_one_class_a_name(tree: Tree) -> list[str]:
+    homes: dict[str, set[str]] = {}
+    for path, text in tree.items():
+        if is_cpp(path):
+            for name in classes(text):
+                homes.setdefault(name, set()).add(path)
+    return [
+        f"{name} is defined in {' and '.join(sorted(paths))}"
+        for name, paths in sorted(homes.items())
+        if len(paths) > 1
+    ]
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -240,6 +274,7 @@ RULES: list[Rule] = [
     l9_header_comments,
     l10_links,
     l11_reasons_page,
+    l12_one_class_a_name,
 ]
 
 
@@ -302,6 +337,13 @@ BAD: list[tuple[Rule, Tree]] = [
     (l9_header_comments, {"ir/a.h": "// a.h\n"}),
     (l10_links, {"docs/a.md": "[graph](../ir/graph.h)\n"}),
     (l11_reasons_page, {"frame_eval/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"}),
+    (
+        l12_one_class_a_name,
+        {
+            "ir/a.h": "namespace frametap {\nstruct Step { int a; };\n}\n",
+            "backends/b.cc": "namespace frametap {\nvoid F() {}\nclass Step final : public B {};\n}",
+        },
+    ),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
@@ -321,6 +363,15 @@ GOOD: list[tuple[Rule, Tree]] = [
     (
         l11_reasons_page,
         {"frame_eval/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
+    ),
+    (
+        l12_one_class_a_name,
+        {
+            "ir/a.h": "namespace frametap {\nstruct Step { struct In {}; };  // struct Plan {\n}\n",
+            "ir/b.cc": "namespace frametap {\nnamespace {\nstruct Step {};\n}\nstruct Step::In {};\n"
+            "class Step;\nstruct Plan {};\n}\n",
+            "ir/c.h": "namespace frametap::quant {\nstruct Step { int n = 0; };\n}\n",
+        },
     ),
 ]
 

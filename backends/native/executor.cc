@@ -26,24 +26,24 @@ class NativeExecutable : public Executable {
     torch::jit::Stack stack;
     stack.reserve(plan_.widest);
     EagerStateScope scope;
-    for (const Step& step : plan_.steps) {
+    for (const PlannedStep& step : plan_.steps) {
       scope.Enter(plan_.states[step.state]);
       switch (step.kind) {
-        case Step::Kind::kOp:
+        case PlannedStep::Kind::kOp:
           for (uint32_t i = step.args_begin; i < step.args_end; ++i) Push(&stack, plan_.args[i], registers);
           step.op->callBoxed(stack);
           break;
-        case Step::Kind::kFactory: {
+        case PlannedStep::Kind::kFactory: {
           // As torch's own bindings make tensors: filling a new one is no write that its version counts.
           at::AutoDispatchBelowADInplaceOrView below;
           for (uint32_t i = step.args_begin; i < step.args_end; ++i) Push(&stack, plan_.args[i], registers);
           step.op->callBoxed(stack);
           break;
         }
-        case Step::Kind::kScalar:
+        case PlannedStep::Kind::kScalar:
           RunScalar(step, &stack, registers);
           break;
-        case Step::Kind::kCopyConstant:
+        case PlannedStep::Kind::kCopyConstant:
           stack.emplace_back(FreshCopy(plan_.pool[step.args_begin].toTensor()));
           break;
       }
@@ -90,7 +90,7 @@ class NativeExecutable : public Executable {
     return out;
   }
 
-  void RunScalar(const Step& step, torch::jit::Stack* stack, std::vector<c10::IValue>& registers) const {
+  void RunScalar(const PlannedStep& step, torch::jit::Stack* stack, std::vector<c10::IValue>& registers) const {
     for (uint32_t i = step.args_begin; i < step.args_end; ++i) Push(stack, plan_.args[i], registers);
     const c10::IValue none;
     c10::IValue result = Evaluate(step.scalar_op, stack->front(), stack->size() > 1 ? (*stack)[1] : none);

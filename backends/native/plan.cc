@@ -108,8 +108,8 @@ class Planner {
   void CopyConstant(ValueId id, StateId state) {
     const auto it = to_copy_.find(id.raw());
     if (it == to_copy_.end()) return;
-    Step step;
-    step.kind = Step::Kind::kCopyConstant;
+    PlannedStep step;
+    step.kind = PlannedStep::Kind::kCopyConstant;
     step.state = state.raw();
     step.args_begin = it->second;  // into the pool
     step.results_begin = static_cast<uint32_t>(plan_.results.size());
@@ -140,10 +140,10 @@ class Planner {
 
   void AddNode(const Node& node) {
     ForEachUse(node.args, [&](ValueId id) { CopyConstant(id, node.state); });
-    Step step;
-    step.kind = node.is_scalar()            ? Step::Kind::kScalar
-                : FactsOf(*node.op).factory ? Step::Kind::kFactory
-                                            : Step::Kind::kOp;
+    PlannedStep step;
+    step.kind = node.is_scalar()            ? PlannedStep::Kind::kScalar
+                : FactsOf(*node.op).factory ? PlannedStep::Kind::kFactory
+                                            : PlannedStep::Kind::kOp;
     step.scalar_op = node.scalar_op;
     step.op = node.op;
     step.state = node.state.raw();

@@ -31,7 +31,7 @@ struct PlannedList {
   std::vector<PlannedArg> items;
 };
 
-struct Step {
+struct PlannedStep {
   enum class Kind : uint8_t { kOp, kFactory, kScalar, kCopyConstant };
 
   Kind kind = Kind::kOp;
@@ -48,7 +48,7 @@ struct Plan {
   size_t inputs = 0;
   size_t registers = 0;  // the inputs come first
   size_t widest = 0;     // the most arguments or results of a step
-  std::vector<Step> steps;
+  std::vector<PlannedStep> steps;
   std::vector<PlannedArg> args;
   std::vector<uint32_t> results;  // registers, or kDropped
   std::vector<PlannedList> lists;
