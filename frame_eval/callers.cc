@@ -25,8 +25,11 @@ PyFunctionObject* CalledFunction(const FrameState& f) {
 }
 
 bool CallsStraight(const FrameState& caller, const FrameState& callee) {
-  return !callee.is_generator && callee.function != nullptr && IsNextFrame(caller, callee) &&
-         CalledFunction(caller) == callee.function;
+  if (callee.function == nullptr || !IsNextFrame(caller, callee)) return false;
+  if (!callee.is_generator) return CalledFunction(caller) == callee.function;
+  PyObject* taken = TakeSiteOf(caller).iterator;
+  return taken != nullptr && PyGen_CheckExact(taken) && FrameOfGenerator(taken) == callee.raw &&
+         IsPlainGenerator(callee.code);
 }
 
 }  // namespace frametap

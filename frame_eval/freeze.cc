@@ -105,16 +105,18 @@ void ForEachOperand(Operand& operand, const std::function<void(Operand&)>& f) {
 }
 
 void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
+  const auto for_frame = [&](SnapshotFrame& frame) {
+    for (auto& [name, operand] : frame.locals) ForEachOperand(operand, f);
+    for (Operand& operand : frame.stack) ForEachOperand(operand, f);
+  };
   for (Effect& effect : ir.effects) {
     ForEachOperand(effect.target, f);
     ForEachOperand(effect.key, f);
     ForEachOperand(effect.value, f);
+    for_frame(effect.frame);
   }
   ForEachOperand(ir.exit.result, f);
-  for (SnapshotFrame& frame : ir.exit.frames) {
-    for (auto& [name, operand] : frame.locals) ForEachOperand(operand, f);
-    for (Operand& operand : frame.stack) ForEachOperand(operand, f);
-  }
+  for (SnapshotFrame& frame : ir.exit.frames) for_frame(frame);
 }
 
 }  // namespace
@@ -304,6 +306,18 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
+  if (PyGen_CheckExact(object)) {
+    // An exit goes through it: what is in its frame is told there.
+    const auto is_its_frame = [object](const FrameState* f) { return f->raw == FrameOfGenerator(object); };
+    const auto running = std::find_if(frames_.begin(), frames_.end(), is_its_frame);
+    if (running == frames_.end()) throw Escapes(object);
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kGenerator);
+    operand.text = "generator";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyGen_Type));
+    add(reinterpret_cast<PyObject*>((*running)->function), Shadow());
+    return operand;
+  }
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ tells a list.
     const Known* content = Find(dict);
@@ -451,6 +465,35 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
     }
     ir->effects.push_back(std::move(effect));
   }
+}
+
+// How the entry frame, a generator's, is left by an exit.
+void Recorder::DescribeYield(SegmentIr* ir) {
+  if (left_generator_ == nullptr) return;
+  Effect effect;
+  effect.kind = Effect::Kind::kYield;
+  FrameState suspended;
+  _PyInterpreterFrame* raw = FrameOfGenerator(left_generator_);
+  const auto running = std::find_if(frames_.begin(), frames_.end(), [raw](FrameState* f) { return f->raw == raw; });
+  if (running != frames_.end()) {
+    // The exit comes back to it, and tells there what is in it.
+    const Position at = PositionAt((*running)->code, StartOffset((*running)->code));
+    effect.frame.function = at.function;
+    effect.frame.line = at.line;
+    effect.frame.offset = StartOffset((*running)->code);
+  } else {
+    const Known* known = Find(left_generator_);
+    if (known == nullptr || (ends_with_break_ && known->mutated_epoch >= mark_.epoch)) {
+      throw Break{Reason::changed_during_call, "generator"};
+    }
+    if (!SuspendedFrame(left_generator_, &suspended)) return;  // it has returned
+    suspended.shadows = generators_.at(raw).shadows.data();
+    Mark mark;
+    mark.offset = suspended.offset;
+    mark.depth = suspended.depth;
+    effect.frame = DescribeFrame(suspended, mark);
+  }
+  ir->effects.push_back(std::move(effect));
 }
 
 void Recorder::DescribeState(SegmentIr* ir) {
@@ -736,6 +779,7 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
     segment->ir.exit.kind = Exit::Kind::kReturn;
     segment->ir.exit.at = PositionAt(base().code, base().offset);
     DescribeEffects(&segment->ir);
+    DescribeYield(&segment->ir);
     DescribeState(&segment->ir);
     segment->ir.exit.result = Describe(value, shadow);
     return Freeze(std::move(segment));
@@ -777,6 +821,7 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
       // A replay makes no generator: blocks that were entered before the cut would not be left.
       if (dropped_generator_ != 0 && dropped_generator_ < mark_.epoch) throw Break{Reason::generator_dropped, ""};
       DescribeEffects(&segment->ir);
+      DescribeYield(&segment->ir);
       DescribeState(&segment->ir);
       for (FrameState* f : frames_) {
         exit.frames.push_back(DescribeFrame(*f, NoteOf(*f).mark));

@@ -143,6 +143,11 @@ class Loop {
             m_.top = m_.base + m_.depth;
             m_.DropFrom(m_.base);
             return Return(FrameEnd::kReturned);
+          case Tracer::Go::kYield:
+            m_.top = m_.base + m_.depth;
+            SetResumePoint(m_.raw, m_.first + m_.offset / 2);
+            MarkSuspended(m_.raw);
+            return Return(FrameEnd::kYielded);
           case Tracer::Go::kRaise:
             Decode();
             if (Unwind(true)) continue;

@@ -638,8 +638,8 @@ void Recorder::MarkInstruction(FrameState& f, FrameNote& note) {
 
 int Recorder::base_offset() const { return NoteOf(*frames_.front()).mark.offset; }
 
-void Recorder::ContinueIn(FrameState& caller, FrameNote& note, PyObject* result, Shadow shadow) {
-  const CallSite site = CallSiteOf(caller);
+void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,
+                          Shadow shadow) {
   const Position at = PositionAt(caller.code, caller.offset);
   frames_.assign(1, &caller);
   callers_.push_back(
@@ -651,17 +651,34 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, PyObject* result,
   note.inlined = true;
   note.in_event = false;
   caller.traced = true;
-  RootShadows(caller, site.below);
+  if (!left.is_generator) {
+    const int below = CallSiteOf(caller).below;
+    RootShadows(caller, below);
+    awaited_ = {true, result, shadow, below, InstructionAt(caller.code, caller.offset).next};
+  } else {
+    RootShadows(caller, caller.depth);
+    const TakeSite site = TakeSiteOf(caller);
+    if (end == FrameEnd::kYielded) {
+      left_generator_ = site.iterator;
+      generators_[left.raw] = {Ref<>::New(left_generator_),
+                               std::vector<Shadow>(left.shadows, left.shadows + left.nlocalsplus + left.depth - 1)};
+      Force(result, shadow);
+      awaited_ = {true, result, AdoptResult(result), caller.depth, site.next};
+    } else {
+      awaited_ = {true, nullptr, Shadow(), caller.depth - 1, site.end};
+    }
+  }
   if (SelfChecking()) KeepEntry(caller);
-  awaited_ = {result, shadow, site.below, InstructionAt(caller.code, caller.offset).next};
 }
 
 bool Recorder::TakeResult(FrameState& f) {
-  if (awaited_.object == nullptr) return true;
+  if (!awaited_.is_awaited) return true;
+  awaited_.is_awaited = false;
+  if (f.offset != awaited_.offset) return false;
+  if (awaited_.object == nullptr) return f.depth == awaited_.depth;
   PyObject** place = f.objects + f.nlocalsplus + awaited_.depth;
-  if (f.offset != awaited_.offset || f.depth != awaited_.depth + 1 || *place != awaited_.object) return false;
+  if (f.depth != awaited_.depth + 1 || *place != awaited_.object) return false;
   f.shadows[f.nlocalsplus + awaited_.depth] = awaited_.shadow;
-  awaited_.object = nullptr;
   return true;
 }
 
@@ -694,6 +711,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     }
     frames_.push_back(&f);
     std::copy(it->second.shadows.begin(), it->second.shadows.end(), f.shadows);
+    note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
     return;
   }
   frames_.push_back(&f);
@@ -1058,7 +1076,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     case Op::kForIter: {
       const Known* known = Find(e.in[0]);
-      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
+      const bool is_own = known != nullptr && known->state != Known::State::kSource;
+      if (is_own || e.in[0] == left_generator_) return MarkMutated(e.in[0]);
+      if (PyGen_CheckExact(e.in[0])) throw Break{Reason::foreign_generator, ""};
       TakeNext(note, e.in[0]);
       return;
     }
@@ -1152,7 +1172,6 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kWithExit:
       return ForceAll(e);
     case Op::kYield:
-      if (is_base(f)) throw Break{Reason::generator_or_async, ""};
       note.expect.kind = Expect::Kind::kNothing;
       return;
     case Op::kAsync: {

@@ -116,8 +116,9 @@ struct Mark {
 
 // What a replayed exit puts into a frame before it goes on.
 struct Landing {
-  bool leaves = false;  // it returns `result`, and nothing else counts
+  bool leaves = false;  // it returns `result`, and nothing else counts …
   Ref<> result;
+  const SnapshotFrame* yields = nullptr;  // … or it yields, and stays with `locals` and `stack`
   std::shared_ptr<Segment> segment;
   size_t frame = 0;                  // of the exit
   std::vector<Ref<>> locals, stack;  // beside its locals and stack
@@ -184,8 +185,9 @@ class Recorder {
   void Before(FrameState& f, FrameNote& note, const Event& e);
   Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   void Raised(FrameState& f, FrameNote& note, const Event& e);
-  // The entry frame has returned: the recording goes on in its caller, once that has the result.
-  void ContinueIn(FrameState& caller, FrameNote& note, PyObject* result, Shadow shadow);
+  // `left`, the entry frame, has returned or yielded: the recording goes on in its caller, once that has the result.
+  void ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,
+                  Shadow shadow);
   bool TakeResult(FrameState& f);  // the caller's next instruction; false: it is not where the call leads
   void EnterInlined(FrameState& f, FrameNote& note);
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
@@ -322,8 +324,9 @@ class Recorder {
     int nlocalsplus = 0;
     Ref<> function;
   };
-  struct AwaitedResult {         // of the call that the base frame stands at
-    PyObject* object = nullptr;  // compared only, never read
+  struct AwaitedResult {  // of the instruction that the base frame stands at
+    bool is_awaited = false;
+    PyObject* object = nullptr;  // compared only, never read; null: there is none, a loop ends
     Shadow shadow;
     int depth = 0, offset = 0;
   };
@@ -406,6 +409,7 @@ class Recorder {
   Operand DescribeInstance(PyObject* object);
   Operand ConstantOperand(PyObject* object);
   void DescribeEffects(SegmentIr* ir);
+  void DescribeYield(SegmentIr* ir);
   SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark);
   void SetMark(FrameState& f, FrameNote& note);
   void ReadState();
@@ -434,6 +438,7 @@ class Recorder {
   bool began_at_break_;
   std::vector<Segment::Caller> callers_;  // as in Segment; the last is the base frame
   AwaitedResult awaited_;
+  PyObject* left_generator_ = nullptr;  // whose frame was the entry frame and has yielded; on its caller's stack
   GuardRecorder guards_;
   AtenRecorder aten_;
   EagerState entry_state_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/stress.h"
@@ -80,6 +81,16 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
         PyTuple_SET_ITEM(args.get(), i + 1, Ref<>::New(PyTuple_GET_ITEM(items[1].get(), i)).Release());
       }
       return Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
+    }
+    case NewKind::kGenerator: {
+      auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(items[0].get()));
+      Ref<> args = Ref<>::Steal(PyTuple_New(code->co_argcount)), named = Ref<>::Steal(PyDict_New());
+      if (!args || !named) return Ref<>();
+      for (int i = 0; i < code->co_argcount; ++i) PyTuple_SET_ITEM(args.get(), i, Ref<>::New(Py_None).Release());
+      for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; ++i) {
+        if (PyDict_SetItem(named.get(), SlotName(code, i), Py_None) < 0) return Ref<>();
+      }
+      return Ref<>::Steal(PyObject_Call(items[0].get(), args.get(), named.get()));
     }
     case NewKind::kRange:
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
@@ -208,10 +219,21 @@ bool Reifier::Prepare() {
     made.target = Make(effect.target);
     made.key = Make(effect.key);
     made.value = Make(effect.value);
+    for (const auto& [name, operand] : effect.frame.locals) made.locals.push_back(Make(operand));
+    for (const Operand& operand : effect.frame.stack) made.stack.push_back(Make(operand));
     if (PyErr_Occurred()) return false;
     effects_.push_back(std::move(made));
   }
   return true;
+}
+
+Reifier::Yield Reifier::TakeYield() {
+  for (size_t i = 0; i < effects_.size(); ++i) {
+    const Effect& effect = segment_.ir.effects[i];
+    if (effect.kind != Effect::Kind::kYield) continue;
+    return {&effect.frame, std::move(effects_[i].locals), std::move(effects_[i].stack)};
+  }
+  return {};
 }
 
 bool Reifier::Commit() {
@@ -250,6 +272,8 @@ bool Reifier::Commit() {
         status = done ? 0 : -1;
         break;
       }
+      case Effect::Kind::kYield:
+        break;  // the session's
       case Effect::Kind::kAdvance:
         status = Advance(target, value) ? 0 : -1;
         break;

@@ -21,6 +21,7 @@ enum class NewKind : int64_t {
   kFunction,  // code, globals, qualname, defaults, kwdefaults, closure
   kPartial,   // func, args, keywords
   kRange,     // start, stop, step
+  kGenerator,  // function: it stands before its first instruction, and what is in its frame is put there afterwards
 };
 
 class Reifier {
@@ -33,6 +34,11 @@ class Reifier {
   Ref<> Make(const Operand& operand);  // empty with a Python exception; a kNull operand gives an empty Ref without one
   bool Prepare();                      // makes all operands of the effects
   bool Commit();                       // performs the effects in order
+  struct Yield {  // what the entry frame, a generator's, has when it is left
+    const SnapshotFrame* frame = nullptr;  // null: it is not left in the middle
+    std::vector<Ref<>> locals, stack;      // beside its locals and stack
+  };
+  Yield TakeYield();  // after Prepare
 
  private:
   Ref<> MakeNew(const Operand& operand);
@@ -41,6 +47,7 @@ class Reifier {
 
   struct Made {
     Ref<> target, key, value;
+    std::vector<Ref<>> locals, stack;
   };
 
   const Segment& segment_;

@@ -111,6 +111,20 @@ void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
   }
 }
 
+// What a generator is given anew.
+void ClearLocals(FrameState& f) {
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    if (KindOfSlot(f.code, i) == SlotKind::kLocal) Py_CLEAR(f.objects[i]);
+  }
+}
+
+Landing Returning(Ref<> result) {
+  Landing landing;
+  landing.leaves = true;
+  landing.result = std::move(result);
+  return landing;
+}
+
 PyCodeObject* CodeOf(const Landing& landing) {
   return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
 }
@@ -262,7 +276,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     OwnCode own(thread_);
     ErrScope keep;
     if (recorder_->is_base(f)) {
-      if (end == FrameEnd::kReturned && GoOnInCaller(f, *note, value, shadow)) {
+      if ((end == FrameEnd::kReturned || end == FrameEnd::kYielded) && GoOnInCaller(f, end, value, shadow)) {
       } else if (end == FrameEnd::kReturned) {
         Position at = LineOf(*recorder_);
         Break why{Reason::internal_error, ""};
@@ -303,14 +317,20 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   f.tracer_data = nullptr;
 }
 
+// Null: there is none.
+FrameState* Session::CallerToGoOnIn(const FrameState& f) const {
+  FrameState* caller = NoteOf(f).caller;
+  if (!recorder_->began_at_break() || caller == nullptr || recorder_->aten().pending || error_value_) return nullptr;
+  return MayGoOnIn(*caller, f) && !store_->FindOrAdd(entry_code_, entry_offset_).alone ? caller : nullptr;
+}
+
 // The recording goes on in the frame that has called this one.
-bool Session::GoOnInCaller(FrameState& f, FrameNote& note, PyObject* value, Shadow shadow) {
-  FrameState* caller = note.caller;
-  if (!recorder_->began_at_break() || caller == nullptr || recorder_->aten().pending || error_value_) return false;
-  if (!MayGoOnIn(*caller, f) || store_->FindOrAdd(entry_code_, entry_offset_).alone) return false;
+bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
+  FrameState* caller = CallerToGoOnIn(f);
+  if (caller == nullptr) return false;
   went_on_ = true;
   try {
-    recorder_->ContinueIn(*caller, NoteOf(*caller), value, shadow);
+    recorder_->ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
     MustBeClean();
   } catch (const Break& b) {
     GiveUp(b);
@@ -333,7 +353,8 @@ void Session::ReleaseFrames() {
   for (FrameState* f : recorder_->frames()) {
     FrameNote& note = NoteOf(*f);
     note.inlined = false;
-    note.at_entry = !f->is_generator && !IsLibraryCode(f->code);
+    const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
+    note.at_entry = may_begin && !IsLibraryCode(f->code);
     f->traced = false;
     f->observed = true;
   }
@@ -496,7 +517,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
   if (note.landing != nullptr) {
     Landing landing = std::move(*std::exchange(note.landing, nullptr));
-    if (landing.leaves) return LeaveWith(f, std::move(landing.result));
+    if (landing.leaves) return LeaveWith(f, std::move(landing));
     ascending_.reset();
     Land(f, note, std::move(landing));
     return Go::kReload;
@@ -620,20 +641,27 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   }
 }
 
-Tracer::Go Session::LeaveWith(FrameState& f, Ref<> result) {
-  ReplaceStack(f, {});
-  f.result = result.Release();
+Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
+  ReplaceStack(f, std::move(landing.stack));
+  f.result = landing.result.Release();
+  if (landing.yields != nullptr) {
+    ClearLocals(f);
+    for (size_t i = 0; i < landing.locals.size(); ++i) {
+      f.objects[landing.yields->slots[i]] = landing.locals[i].Release();
+    }
+    f.offset = landing.yields->offset;
+  }
   if (ascending_ != nullptr && last_to_leave_ == &f) ascending_.reset();
-  return Go::kReturn;
+  return landing.yields != nullptr ? Go::kYield : Go::kReturn;
 }
 
-// Leaves `up` frames, and does to the next one what `landing` says.
-Tracer::Go Session::Ascend(FrameState& f, size_t up, Landing landing) {
+// Leaves `up` frames, the first as `first` says, and does to the next one what `landing` says.
+Tracer::Go Session::Ascend(FrameState& f, size_t up, Landing first, Landing landing) {
   FrameState* target = &f;
   if (up > 0) ascending_ = std::make_unique<SignalsHeld>();
   for (; up > 0; --up) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
-    NoteOf(*left).landing = std::make_unique<Landing>(Landing{true, Ref<>::New(Py_None), nullptr, 0, {}, {}});
+    NoteOf(*left).landing = std::make_unique<Landing>(left == &f ? std::move(first) : Returning(Ref<>::New(Py_None)));
   }
   NoteOf(*target).landing = std::make_unique<Landing>(std::move(landing));
   last_to_leave_ = target;
@@ -648,6 +676,7 @@ bool Session::IsAwaited(const FrameState& f) const {
 void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
   const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
   const bool is_new = landing.frame > 0;
+  if (is_new && f.is_generator) ClearLocals(f);
   if (is_new && f.function->func_closure != nullptr) {
     PyObject* closure = f.function->func_closure;
     const int first = f.nlocalsplus - static_cast<int>(PyTuple_GET_SIZE(closure));
@@ -691,10 +720,17 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   ++segment.hits;
   ++store_->hits;
   if (!reifier.Prepare()) return Go::kRaise;
+  Landing first = Returning(Ref<>::New(Py_None));
+  if (Reifier::Yield yield = reifier.TakeYield(); yield.frame != nullptr) {
+    first.segment = shared;
+    first.yields = yield.frame;
+    first.locals = std::move(yield.locals);
+    first.stack = std::move(yield.stack);
+  }
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    return Ascend(f, up, {true, std::move(result), nullptr, 0, {}, {}});
+    return Ascend(f, up, std::move(first), Returning(std::move(result)));
   }
   std::vector<Landing> landings;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
@@ -715,7 +751,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     awaited_.push_back(std::move(landings.back()));
     landings.pop_back();
   }
-  return Ascend(f, up, std::move(landings.back()));
+  return Ascend(f, up, std::move(first), std::move(landings.back()));
 }
 
 void Session::Before(FrameState& f, const Event& event) {
@@ -731,6 +767,9 @@ void Session::Before(FrameState& f, const Event& event) {
   const size_t effects = recorder_->effect_count();
   try {
     recorder_->MarkInstruction(f, note);
+    if (event.op == Op::kYield && recorder_->is_base(f) && CallerToGoOnIn(f) == nullptr) {
+      throw Break{Reason::generator_or_async, ""};
+    }
     recorder_->Before(f, note, event);
     MustBeClean();
     if (SelfChecking()) [[unlikely]] {

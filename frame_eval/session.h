@@ -6,7 +6,8 @@
 //   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
 //       is an entry point.
 //   N4  A segment that begins behind a break may go on in the callers of its frame, as long as they called straight
-//       (callers.h). Its exit then leaves the frames below the last of them, and changes that one.
+//       (callers.h). Its exit then leaves the frames below the last of them, and changes that one. A generator's frame
+//       is left by yielding where it has not returned.
 //   N5  Frames that an exit has above the entry frame come back through the calls that made them: the entry frame makes
 //       its call again, and the callee's frame, before its first instruction, is given what the exit says. Until the
 //       last one has landed no code of the program runs.
@@ -56,9 +57,10 @@ class Session : public FrameFilter, public Tracer {
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
   void GiveUp(const Break& reason);
-  Go LeaveWith(FrameState& f, Ref<> result);
-  Go Ascend(FrameState& f, size_t up, Landing landing);
-  bool GoOnInCaller(FrameState& f, FrameNote& note, PyObject* value, Shadow shadow);
+  Go LeaveWith(FrameState& f, Landing landing);
+  Go Ascend(FrameState& f, size_t up, Landing first, Landing landing);
+  FrameState* CallerToGoOnIn(const FrameState& f) const;
+  bool GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
   bool IsAwaited(const FrameState& f) const;
   void Land(FrameState& f, FrameNote& note, Landing landing);
   void Begin(FrameState& f, FrameNote& note);

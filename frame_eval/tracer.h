@@ -107,6 +107,7 @@ class Tracer {
     kOn,      // run the instruction
     kReload,  // offset, depth, locals or stack were changed: read them again, then ask again
     kReturn,  // leave the frame with f.result (owned, not null); the stack is empty
+    kYield,   // as kReturn, but the frame is a generator's and stays, to go on at f.offset with its stack
     kRaise,   // an exception is set: unwind as if the instruction had raised it
     kLeave,   // hand the frame to CPython for good
   };

@@ -1019,6 +1019,9 @@ class SegmentParser {
     } else if (word == "setglobal" || word == "call") {
       e.kind = word == "call" ? Effect::Kind::kCall : Effect::Kind::kSetGlobal;
       target(), name(), value();
+    } else if (word == "yield") {
+      e.kind = Effect::Kind::kYield;
+      e.frame = Frame(0);
     } else if (word == "state") {
       e.kind = Effect::Kind::kState;
       name(), value();
@@ -1051,6 +1054,7 @@ class SegmentParser {
     lex_.EndLine();
     do {
       exit.frames.push_back(Frame(exit.at.line));
+      lex_.EndLine();
     } while (!AtBlockEnd());
     lex_.ExpectToken("}");
     lex_.EndLine();
@@ -1084,7 +1088,6 @@ class SegmentParser {
     Operand stack;
     Items(&stack, "]");
     frame.stack = std::move(stack.items);
-    lex_.EndLine();
     return frame;
   }
 

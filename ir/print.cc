@@ -287,7 +287,21 @@ constexpr EffectRow kEffects[] = {
     {Effect::Kind::kAdvance, "advance", true, false, false, true},
 };
 
+// `line`: one that need not be told.
+std::string FrameText(const SnapshotFrame& frame, int line, const SegmentIr& segment) {
+  std::string out = frame.function;
+  if (frame.line > 0 && frame.line != line) absl::StrAppend(&out, ":", frame.line);
+  out += " : ";
+  for (size_t i = 0; i < frame.locals.size(); ++i) {
+    const auto& [name, operand] = frame.locals[i];
+    absl::StrAppend(&out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
+  }
+  absl::StrAppend(&out, frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(frame.stack, segment), "]");
+  return out;
+}
+
 std::string EffectText(const Effect& effect, const SegmentIr& segment) {
+  if (effect.kind == Effect::Kind::kYield) return "yield " + FrameText(effect.frame, 0, segment);
   for (const EffectRow& row : kEffects) {
     if (row.kind != effect.kind) continue;
     std::string out = row.word;
@@ -325,14 +339,7 @@ void AppendExit(std::string* out, const SegmentIr& segment) {
   if (!exit.detail.empty()) absl::StrAppend(out, " ", Quoted(exit.detail));
   *out += " {\n";
   for (const SnapshotFrame& frame : exit.frames) {
-    absl::StrAppend(out, "    ", frame.function);
-    if (frame.line > 0 && frame.line != exit.at.line) absl::StrAppend(out, ":", frame.line);
-    *out += " : ";
-    for (size_t i = 0; i < frame.locals.size(); ++i) {
-      const auto& [name, operand] = frame.locals[i];
-      absl::StrAppend(out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
-    }
-    absl::StrAppend(out, frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(frame.stack, segment), "]\n");
+    absl::StrAppend(out, "    ", FrameText(frame, exit.at.line, segment), "\n");
   }
   *out += "  }\n";
 }

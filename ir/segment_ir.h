@@ -65,6 +65,15 @@ struct Decisions {
   std::vector<bool> outcomes;  // beside graph.outputs
 };
 
+struct SnapshotFrame {
+  std::string function;
+  int line = 0;
+  int offset = 0;  // byte offset of the instruction to go on with: the breaking one, or the call; not printed
+  std::vector<std::pair<std::string, Operand>> locals;  // live ones only
+  std::vector<int> slots;                               // same order: index into localsplus
+  std::vector<Operand> stack;                           // bottom first
+};
+
 struct Effect {
   enum class Kind : uint8_t {
     kSetAttr,
@@ -78,22 +87,15 @@ struct Effect {
     kState,
     kCall,
     kAdvance,
+    kYield,
   };
   Kind kind = Kind::kSetAttr;
   Operand target;
   std::string name;  // attribute, global or method (kCall) name
   Operand key;       // kSetItem, kDelItem
   Operand value;     // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
+  SnapshotFrame frame;  // kYield: of the entry frame, a generator's, where it is left and goes on when it is resumed
   Position at;
-};
-
-struct SnapshotFrame {
-  std::string function;
-  int line = 0;
-  int offset = 0;  // byte offset of the instruction to go on with: the breaking one, or the call; not printed
-  std::vector<std::pair<std::string, Operand>> locals;  // live ones only
-  std::vector<int> slots;                               // same order: index into localsplus
-  std::vector<Operand> stack;                           // bottom first
 };
 
 struct Exit {

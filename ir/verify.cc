@@ -195,19 +195,14 @@ class SegmentCheck {
       for (const Operand* o : {&effect.target, &effect.key, &effect.value}) {
         if (status = Check(*o); !status.ok()) return status;
       }
+      if (effect.kind != Effect::Kind::kYield) continue;
+      if (status = CheckFrame(effect.frame); !status.ok()) return status;
     }
     if (s_.exit.kind == Exit::Kind::kReturn) return Check(s_.exit.result);
     if (s_.exit.reason.empty() || !IsPathWord(s_.exit.reason)) return Bad("an exit that resumes has a reason");
     if (s_.exit.frames.empty()) return Bad("an exit that resumes has a frame");
     for (const SnapshotFrame& frame : s_.exit.frames) {
-      if (frame.function.empty() || HasBlank(frame.function)) return Bad("the frame of an exit has a function");
-      for (const auto& [name, operand] : frame.locals) {
-        if (name.empty() || HasBlank(name)) return Bad("a local of an exit's frame has no name");
-        if (status = Check(operand); !status.ok()) return status;
-      }
-      for (const Operand& operand : frame.stack) {
-        if (status = Check(operand); !status.ok()) return status;
-      }
+      if (status = CheckFrame(frame); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -218,6 +213,18 @@ class SegmentCheck {
       if (static_cast<unsigned char>(c) <= ' ') return true;
     }
     return false;
+  }
+
+  absl::Status CheckFrame(const SnapshotFrame& frame) {
+    if (frame.function.empty() || HasBlank(frame.function)) return Bad("the frame of an exit has a function");
+    for (const auto& [name, operand] : frame.locals) {
+      if (name.empty() || HasBlank(name)) return Bad("a local of an exit's frame has no name");
+      if (absl::Status status = Check(operand); !status.ok()) return status;
+    }
+    for (const Operand& operand : frame.stack) {
+      if (absl::Status status = Check(operand); !status.ok()) return status;
+    }
+    return absl::OkStatus();
   }
 
   bool KnownSource(SourceId id) const { return id.valid() && id.raw() < s_.sources.size(); }

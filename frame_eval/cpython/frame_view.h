@@ -74,6 +74,20 @@ int StartOffset(PyCodeObject* code);
 // The frame that lives in a generator, or the like; still the same address when it has ended.
 _PyInterpreterFrame* FrameOfGenerator(PyObject* generator);
 
+// The instruction at which a frame takes an item for a loop, and where it goes on: with an item, and at the end.
+struct TakeSite {
+  PyObject* iterator = nullptr;  // borrowed, on top of the stack; null: it stands at another instruction
+  int next = 0, end = 0;
+};
+TakeSite TakeSiteOf(const FrameState& f);
+
+// A generator function's code, of which a frame is no more than its locals and its stack: no cells of its own, no
+// blocks.
+bool IsPlainGenerator(PyCodeObject* code);
+
+// The frame of a generator that is suspended, without shadows. False: it is not suspended.
+bool SuspendedFrame(PyObject* generator, FrameState* f);
+
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
 bool EndRunsCodeNow(PyObject* generator);
 

@@ -150,7 +150,7 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
 }
 
 const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delitem", "append", "extend",
-                                    "set_global", "set_cell", "state",   "call",    "advance"};
+                                    "set_global", "set_cell", "state",   "call",    "advance", "yield"};
 
 }  // namespace
 

@@ -123,6 +123,31 @@ _PyInterpreterFrame* FrameOfGenerator(PyObject* generator) {
   return reinterpret_cast<_PyInterpreterFrame*>(reinterpret_cast<PyGenObject*>(generator)->gi_iframe);
 }
 
+TakeSite TakeSiteOf(const FrameState& f) {
+  const FlowNode flow = FlowAt(f.code, f.offset / 2);
+  if (f.depth == 0 || !Is(At(f.code, flow.acting), "FOR_ITER")) return {};
+  return {f.objects[f.nlocalsplus + f.depth - 1], flow.next * 2, flow.target * 2};
+}
+
+bool IsPlainGenerator(PyCodeObject* code) {
+  constexpr int kKinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+  return (code->co_flags & kKinds) == CO_GENERATOR && code->co_ncellvars == 0 &&
+         PyBytes_GET_SIZE(code->co_exceptiontable) == 0;
+}
+
+bool SuspendedFrame(PyObject* generator, FrameState* f) {
+  if (reinterpret_cast<PyGenObject*>(generator)->gi_frame_state != FRAME_SUSPENDED) return false;
+  f->raw = FrameOfGenerator(generator);
+  f->code = f->raw->f_code;
+  f->function = f->raw->f_func;
+  f->objects = f->raw->localsplus;
+  f->nlocalsplus = f->code->co_nlocalsplus;
+  f->depth = f->raw->stacktop - f->nlocalsplus;
+  f->offset = static_cast<int>(f->raw->prev_instr + 1 - Units(f->code)) * 2;
+  f->is_generator = true;
+  return true;
+}
+
 bool EndRunsCodeNow(PyObject* generator) {
   auto* self = reinterpret_cast<PyGenObject*>(generator);
   if (!PyGen_CheckExact(generator)) return self->gi_frame_state < FRAME_EXECUTING;
