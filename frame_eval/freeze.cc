@@ -99,24 +99,28 @@ c10::IValue ExampleOf(PyObject* seen) {
                             : c10::IValue();
 }
 
+void ForEachOperand(SnapshotFrame& frame, const std::function<void(Operand&)>& f);
+
 void ForEachOperand(Operand& operand, const std::function<void(Operand&)>& f) {
   f(operand);
   for (Operand& item : operand.items) ForEachOperand(item, f);
+  for (SnapshotFrame& frame : operand.frame) ForEachOperand(frame, f);
+}
+
+void ForEachOperand(SnapshotFrame& frame, const std::function<void(Operand&)>& f) {
+  for (auto& [name, operand] : frame.locals) ForEachOperand(operand, f);
+  for (Operand& operand : frame.stack) ForEachOperand(operand, f);
 }
 
 void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
-  const auto for_frame = [&](SnapshotFrame& frame) {
-    for (auto& [name, operand] : frame.locals) ForEachOperand(operand, f);
-    for (Operand& operand : frame.stack) ForEachOperand(operand, f);
-  };
   for (Effect& effect : ir.effects) {
     ForEachOperand(effect.target, f);
     ForEachOperand(effect.key, f);
     ForEachOperand(effect.value, f);
-    for_frame(effect.frame);
+    ForEachOperand(effect.frame, f);
   }
   ForEachOperand(ir.exit.result, f);
-  for (SnapshotFrame& frame : ir.exit.frames) for_frame(frame);
+  for (SnapshotFrame& frame : ir.exit.frames) ForEachOperand(frame, f);
 }
 
 }  // namespace
@@ -306,18 +310,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
-  if (PyGen_CheckExact(object)) {
-    // An exit goes through it: what is in its frame is told there.
-    const auto is_its_frame = [object](const FrameState* f) { return f->raw == FrameOfGenerator(object); };
-    const auto running = std::find_if(frames_.begin(), frames_.end(), is_its_frame);
-    if (running == frames_.end()) throw Escapes(object);
-    operand.kind = Operand::Kind::kNew;
-    operand.index = static_cast<int64_t>(NewKind::kGenerator);
-    operand.text = "generator";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyGen_Type));
-    add(reinterpret_cast<PyObject*>((*running)->function), Shadow());
-    return operand;
-  }
+  if (PyGen_CheckExact(object)) return DescribeGenerator(object);
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ tells a list.
     const Known* content = Find(dict);
@@ -467,35 +460,6 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
   }
 }
 
-// How the entry frame, a generator's, is left by an exit.
-void Recorder::DescribeYield(SegmentIr* ir) {
-  if (left_generator_ == nullptr) return;
-  Effect effect;
-  effect.kind = Effect::Kind::kYield;
-  FrameState suspended;
-  _PyInterpreterFrame* raw = FrameOfGenerator(left_generator_);
-  const auto running = std::find_if(frames_.begin(), frames_.end(), [raw](FrameState* f) { return f->raw == raw; });
-  if (running != frames_.end()) {
-    // The exit comes back to it, and tells there what is in it.
-    const Position at = PositionAt((*running)->code, StartOffset((*running)->code));
-    effect.frame.function = at.function;
-    effect.frame.line = at.line;
-    effect.frame.offset = StartOffset((*running)->code);
-  } else {
-    const Known* known = Find(left_generator_);
-    if (known == nullptr || (ends_with_break_ && known->mutated_epoch >= mark_.epoch)) {
-      throw Break{Reason::changed_during_call, "generator"};
-    }
-    if (!SuspendedFrame(left_generator_, &suspended)) return;  // it has returned
-    suspended.shadows = generators_.at(raw).shadows.data();
-    Mark mark;
-    mark.offset = suspended.offset;
-    mark.depth = suspended.depth;
-    effect.frame = DescribeFrame(suspended, mark);
-  }
-  ir->effects.push_back(std::move(effect));
-}
-
 void Recorder::DescribeState(SegmentIr* ir) {
   EagerState now = ends_with_break_ ? mark_.state : AtenRecorder::StateNow();
   if ((ends_with_break_ ? mark_.context_sets : context_sets_) != 0) {
@@ -523,7 +487,7 @@ void Recorder::DescribeState(SegmentIr* ir) {
   if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 
-SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark) {
+SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool with_dead) {
   SnapshotFrame frame;
   Position at = PositionAt(f.code, mark.offset);
   frame.function = at.function;
@@ -535,6 +499,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark) {
     return std::find(bound_at_entry_.begin(), bound_at_entry_.end(), slot) != bound_at_entry_.end();
   };
   std::vector<bool> live = LiveLocals(f.code, mark.offset);
+  if (with_dead) live.assign(live.size(), true);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     SlotKind kind = KindOfSlot(f.code, i);
     if (kind == SlotKind::kLocal && f.objects[i] == nullptr && bound_at_start(i)) {
@@ -630,6 +595,29 @@ void Recorder::Compact(SegmentIr* ir) {
   ir->graph = std::move(graph);
 }
 
+// A variable that the trace sets must not be, at replay, another one that it read: of a generator that existed before the
+// function, and so its cells, is not fixed.
+void Recorder::GuardAgainstSharedCells(size_t kept) {
+  if (outside_generators_.empty()) return;
+  for (const PendingEffect& effect : effects_) {
+    PyObject* set = effect.target.get();
+    const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
+    if (!target.valid() || target.raw() >= kept) continue;
+    std::vector<SourceId> others;
+    for (auto& [object, known] : objects_) {
+      if (object == set || !PyCell_Check(object) || known->state != Known::State::kSource) continue;
+      if (known->source.raw() < kept) others.push_back(known->source);
+    }
+    std::sort(others.begin(), others.end());
+    for (int i = 0; i < base().nlocalsplus; ++i) {
+      PyObject* own = base().objects[i];
+      const bool is_cell = own != nullptr && own != set && KindOfSlot(base().code, i) != SlotKind::kLocal;
+      if (is_cell && PyCell_Check(own) && Find(own) == nullptr) others.push_back(CellSource(base(), i));
+    }
+    for (const SourceId other : others) guards_.SameObject(target, other, false, Here());
+  }
+}
+
 // A container that the trace changes must not be, at replay, another one that it only read.
 void Recorder::GuardAgainstAliases() {
   if (mutated_sources_.empty()) return;
@@ -650,6 +638,7 @@ void Recorder::GuardAgainstAliases() {
       guards_.SameObject(target->source, source, false, Here());
     }
   }
+  GuardAgainstSharedCells(kept);
   // Nor must a dict that it read from, by itself or by an iterator, be that of an object or a module to which it writes.
   const auto is_open = [this](SourceId source) {
     const Accessor accessor = guards_.accessor(source);
@@ -779,7 +768,7 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
     segment->ir.exit.kind = Exit::Kind::kReturn;
     segment->ir.exit.at = PositionAt(base().code, base().offset);
     DescribeEffects(&segment->ir);
-    DescribeYield(&segment->ir);
+    DescribeYields(&segment->ir);
     DescribeState(&segment->ir);
     segment->ir.exit.result = Describe(value, shadow);
     return Freeze(std::move(segment));
@@ -821,7 +810,7 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
       // A replay makes no generator: blocks that were entered before the cut would not be left.
       if (dropped_generator_ != 0 && dropped_generator_ < mark_.epoch) throw Break{Reason::generator_dropped, ""};
       DescribeEffects(&segment->ir);
-      DescribeYield(&segment->ir);
+      DescribeYields(&segment->ir);
       DescribeState(&segment->ir);
       for (FrameState* f : frames_) {
         exit.frames.push_back(DescribeFrame(*f, NoteOf(*f).mark));

@@ -91,6 +91,7 @@ Py_ssize_t Recorder::CountOf(PyObject* watched) {
   for (const EntryState& entry : entry_) {
     for (const Ref<>& object : entry.objects) kept += object.get() == watched;
   }
+  kept += IsGenerator(watched) && generators_.contains(FrameOfGenerator(watched));
   return kept + watched_[watched] + guards_.CountOf(watched) + (known != nullptr && known->pin) +
          (undo_ != nullptr ? undo_->CountOf(watched) : 0);
 }

@@ -68,7 +68,8 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
     bound_at_entry_.push_back(i);
     const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
-    if (!live[static_cast<size_t>(i)] && !ends_here) continue;
+    // (Those of a generator are seen from outside, and are told when it is left.)
+    if (!live[static_cast<size_t>(i)] && !ends_here && !f.is_generator) continue;
     SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
     if (ends_here) WatchHolder(object);
@@ -659,9 +660,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
     RootShadows(caller, caller.depth);
     const TakeSite site = TakeSiteOf(caller);
     if (end == FrameEnd::kYielded) {
-      left_generator_ = site.iterator;
-      generators_[left.raw] = {Ref<>::New(left_generator_),
-                               std::vector<Shadow>(left.shadows, left.shadows + left.nlocalsplus + left.depth - 1)};
+      LeaveGenerator(left, site.iterator);
       Force(result, shadow);
       awaited_ = {true, result, AdoptResult(result), caller.depth, site.next};
     } else {
@@ -711,6 +710,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     }
     frames_.push_back(&f);
     std::copy(it->second.shadows.begin(), it->second.shadows.end(), f.shadows);
+    MarkMutated(it->second.generator.get());
     note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
     return;
   }
@@ -793,8 +793,9 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.
-    generators_[FrameOfGenerator(value)] = {Ref<>::New(value),
-                                            std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus)};
+    generators_[FrameOfGenerator(value)] = {
+        Ref<>::New(value), std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus),
+        Ref<>::New(reinterpret_cast<PyObject*>(f.function)), false, 0};
     AddFresh(value, Known::State::kOpaque);
     caller.returned = value;
     caller.returned_shadow = Shadow();
@@ -892,7 +893,14 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
     throw Break{Reason::unknown_operation, "a cell"};
   }
   const Source step = guards_.Describe(cell_source);
-  *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, true);
+  *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
+}
+
+// Whether a frame above the entry frame runs a function that is known by identity: that of a generator which existed
+// before may be another one.
+bool Recorder::IsFixedFunction(const FrameState& f) {
+  const SourceId source = SourceOf(reinterpret_cast<PyObject*>(f.function));
+  return !source.valid() || pinned_[source.raw()];
 }
 
 // The cell itself of a variable that existed before: functions share it. That of a free variable belongs to the
@@ -927,7 +935,7 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
     base_cells_.push_back(cell);
     return;
   }
-  FromSource(CellSource(f, e.arg), cell, !is_base(f));
+  FromSource(CellSource(f, e.arg), cell, !is_base(f) && IsFixedFunction(f));
   AddEffect(Effect::Kind::kSetCell, cell, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), {e.in[0]}, {e.shadows[0]});
   Find(cell)->items.assign(1, e.shadows[0]);
 }
@@ -947,7 +955,7 @@ constexpr uint64_t kOperators =
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
-  if (e.op == Op::kGetIter && IsMetIterator(e.in[0])) return;
+  if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
       if (e.op == Op::kBeforeWith && std::strncmp(Py_TYPE(e.in[i])->tp_name, "_thread.", 8) == 0) {
@@ -1070,15 +1078,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         ReadTensor(object, true, false);
         return torch_operands();
       }
-      if (IsMetIterator(object)) return Touch(object);  // it is its own iterator
+      if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
       ForceDeep(object, Shadow(), true);
       return;
     }
     case Op::kForIter: {
       const Known* known = Find(e.in[0]);
-      const bool is_own = known != nullptr && known->state != Known::State::kSource;
-      if (is_own || e.in[0] == left_generator_) return MarkMutated(e.in[0]);
-      if (PyGen_CheckExact(e.in[0])) throw Break{Reason::foreign_generator, ""};
+      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
+      if (PyGen_CheckExact(e.in[0])) return MeetGenerator(e.in[0]);
       TakeNext(note, e.in[0]);
       return;
     }
@@ -1222,7 +1229,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     }
     case Op::kLoadClosure:
       if (Find(result) != nullptr) return Shadow();
-      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) return FromSource(CellSource(f, e.arg), result, !is_base(f));
+      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) return FromSource(CellSource(f, e.arg), result, !is_base(f) && IsFixedFunction(f));
       if (is_base(f)) {
         // A closure over the entry frame's variable: what it holds is known from the entry on.
         PyObject* content = PyCell_GET(result);

@@ -334,9 +334,12 @@ class Recorder {
     PyObject* object = nullptr;
     Known* known = nullptr;
   };
-  struct SavedGenerator {
+  struct SavedGenerator {  // generators.cc
     Ref<> generator;
     std::vector<Shadow> shadows;
+    Ref<> function;
+    bool is_left = false;  // its frame was the entry frame, or a caller in which the recording went on
+    uint32_t epoch = 0;    // of one that existed before: when it was met
   };
 
   void Watch(PyObject* object);
@@ -395,6 +398,7 @@ class Recorder {
   void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
   void StoreDeref(FrameState& f, const Event& e);
   SourceId CellSource(FrameState& f, int slot);
+  bool IsFixedFunction(const FrameState& f);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
@@ -409,8 +413,14 @@ class Recorder {
   Operand DescribeInstance(PyObject* object);
   Operand ConstantOperand(PyObject* object);
   void DescribeEffects(SegmentIr* ir);
-  void DescribeYield(SegmentIr* ir);
-  SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark);
+  bool IsOutsideGenerator(PyObject* object) const;
+  void MeetGenerator(PyObject* generator);
+  void LeaveGenerator(const FrameState& left, PyObject* generator);
+  bool IsInFrames(PyObject* generator) const;
+  SnapshotFrame DescribeSuspended(PyObject* generator);
+  Operand DescribeGenerator(PyObject* generator);
+  void DescribeYields(SegmentIr* ir);
+  SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark, bool with_dead = false);
   void SetMark(FrameState& f, FrameNote& note);
   void ReadState();
   void DescribeState(SegmentIr* ir);
@@ -418,6 +428,7 @@ class Recorder {
   void Compact(SegmentIr* ir);
   void NameInputs();
   void GuardAgainstAliases();
+  void GuardAgainstSharedCells(size_t kept);
   void FixInputSizes(const SegmentIr& ir);
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
@@ -438,7 +449,6 @@ class Recorder {
   bool began_at_break_;
   std::vector<Segment::Caller> callers_;  // as in Segment; the last is the base frame
   AwaitedResult awaited_;
-  PyObject* left_generator_ = nullptr;  // whose frame was the entry frame and has yielded; on its caller's stack
   GuardRecorder guards_;
   AtenRecorder aten_;
   EagerState entry_state_;
@@ -447,6 +457,7 @@ class Recorder {
   std::array<Recent, 256> recent_;
   std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
+  std::vector<PyObject*> outside_generators_;  // of `generators_`: those that existed before
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
   // by `guards_` and `known_`.
   absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;

@@ -82,16 +82,6 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       }
       return Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
     }
-    case NewKind::kGenerator: {
-      auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(items[0].get()));
-      Ref<> args = Ref<>::Steal(PyTuple_New(code->co_argcount)), named = Ref<>::Steal(PyDict_New());
-      if (!args || !named) return Ref<>();
-      for (int i = 0; i < code->co_argcount; ++i) PyTuple_SET_ITEM(args.get(), i, Ref<>::New(Py_None).Release());
-      for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; ++i) {
-        if (PyDict_SetItem(named.get(), SlotName(code, i), Py_None) < 0) return Ref<>();
-      }
-      return Ref<>::Steal(PyObject_Call(items[0].get(), args.get(), named.get()));
-    }
     case NewKind::kRange:
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
                                                        items[1].get(), items[2].get(), nullptr));
@@ -136,6 +126,35 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
   return object;
 }
 
+// Called with arguments that nobody reads: its frame is filled afterwards, at once or by the exit that goes through it.
+Ref<> Reifier::MakeGenerator(const Operand& operand) {
+  const Ref<> function = Make(operand.items[0]);
+  if (!function) return Ref<>();
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get()));
+  const Ref<> args = Ref<>::Steal(PyTuple_New(code->co_argcount)), named = Ref<>::Steal(PyDict_New());
+  if (!args || !named) return Ref<>();
+  for (int i = 0; i < code->co_argcount; ++i) PyTuple_SET_ITEM(args.get(), i, Ref<>::New(Py_None).Release());
+  for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; ++i) {
+    if (PyDict_SetItem(named.get(), SlotName(code, i), Py_None) < 0) return Ref<>();
+  }
+  Ref<> generator = Ref<>::Steal(PyObject_Call(function.get(), args.get(), named.get()));
+  if (!generator || operand.frame.empty()) return generator;
+  const SnapshotFrame& frame = operand.frame[0];
+  if (frame.is_over()) {
+    return Ref<>::Steal(PyObject_CallMethod(generator.get(), "close", nullptr)) ? generator : Ref<>();
+  }
+  FrameContent content;
+  if (!MakeContent(frame, &content)) return Ref<>();
+  PutIntoGenerator(generator.get(), frame.offset, frame.slots, std::move(content.locals), std::move(content.stack));
+  return generator;
+}
+
+bool Reifier::MakeContent(const SnapshotFrame& frame, FrameContent* content) {
+  for (const auto& [name, operand] : frame.locals) content->locals.push_back(Make(operand));
+  for (const Operand& operand : frame.stack) content->stack.push_back(Make(operand));
+  return PyErr_Occurred() == nullptr;
+}
+
 Ref<> Reifier::Make(const Operand& operand) {
   Ref<> object;
   std::vector<Ref<>> items;
@@ -155,10 +174,14 @@ Ref<> Reifier::Make(const Operand& operand) {
     case Operand::Kind::kNew:
       object = MakeNew(operand);
       break;
+    case Operand::Kind::kGenerator:
+      object = MakeGenerator(operand);
+      break;
     default:
       break;
   }
-  if (operand.kind != Operand::Kind::kNew && !Fill(operand, 0, &items)) return Ref<>();
+  const bool is_made = operand.kind == Operand::Kind::kNew || operand.kind == Operand::Kind::kGenerator;
+  if (!is_made && !Fill(operand, 0, &items)) return Ref<>();
   switch (operand.kind) {
     case Operand::Kind::kTuple:
     case Operand::Kind::kList: {
@@ -219,21 +242,20 @@ bool Reifier::Prepare() {
     made.target = Make(effect.target);
     made.key = Make(effect.key);
     made.value = Make(effect.value);
-    for (const auto& [name, operand] : effect.frame.locals) made.locals.push_back(Make(operand));
-    for (const Operand& operand : effect.frame.stack) made.stack.push_back(Make(operand));
-    if (PyErr_Occurred()) return false;
+    if (!MakeContent(effect.frame, &made.content)) return false;
     effects_.push_back(std::move(made));
   }
   return true;
 }
 
-Reifier::Yield Reifier::TakeYield() {
+const SnapshotFrame* Reifier::TakeYield(const _PyInterpreterFrame* of, FrameContent* content) {
   for (size_t i = 0; i < effects_.size(); ++i) {
     const Effect& effect = segment_.ir.effects[i];
-    if (effect.kind != Effect::Kind::kYield) continue;
-    return {&effect.frame, std::move(effects_[i].locals), std::move(effects_[i].stack)};
+    if (effect.kind != Effect::Kind::kYield || FrameOfGenerator(effects_[i].target.get()) != of) continue;
+    *content = std::move(effects_[i].content);
+    return &effect.frame;
   }
-  return {};
+  return nullptr;
 }
 
 bool Reifier::Commit() {
@@ -272,8 +294,13 @@ bool Reifier::Commit() {
         status = done ? 0 : -1;
         break;
       }
-      case Effect::Kind::kYield:
-        break;  // the session's
+      case Effect::Kind::kYield: {
+        if (IsRunning(target)) break;  // the session leaves it
+        FrameContent& content = effects_[i].content;
+        PutIntoGenerator(target, effect.frame.offset, effect.frame.slots, std::move(content.locals),
+                         std::move(content.stack));
+        break;
+      }
       case Effect::Kind::kAdvance:
         status = Advance(target, value) ? 0 : -1;
         break;

@@ -21,7 +21,6 @@ enum class NewKind : int64_t {
   kFunction,  // code, globals, qualname, defaults, kwdefaults, closure
   kPartial,   // func, args, keywords
   kRange,     // start, stop, step
-  kGenerator,  // function: it stands before its first instruction, and what is in its frame is put there afterwards
 };
 
 class Reifier {
@@ -34,20 +33,22 @@ class Reifier {
   Ref<> Make(const Operand& operand);  // empty with a Python exception; a kNull operand gives an empty Ref without one
   bool Prepare();                      // makes all operands of the effects
   bool Commit();                       // performs the effects in order
-  struct Yield {  // what the entry frame, a generator's, has when it is left
-    const SnapshotFrame* frame = nullptr;  // null: it is not left in the middle
-    std::vector<Ref<>> locals, stack;      // beside its locals and stack
+  struct FrameContent {  // beside the locals and the stack of a SnapshotFrame
+    std::vector<Ref<>> locals, stack;
   };
-  Yield TakeYield();  // after Prepare
+  bool MakeContent(const SnapshotFrame& frame, FrameContent* content);  // false with a Python exception
+  // After Prepare: how the frame of a generator that runs is left, which is then not Commit's. Null if no effect says.
+  const SnapshotFrame* TakeYield(const _PyInterpreterFrame* of, FrameContent* content);
 
  private:
   Ref<> MakeNew(const Operand& operand);
+  Ref<> MakeGenerator(const Operand& operand);
   Ref<> FromValue(ValueId id);
   bool Fill(const Operand& operand, size_t first, std::vector<Ref<>>* items);
 
   struct Made {
     Ref<> target, key, value;
-    std::vector<Ref<>> locals, stack;
+    FrameContent content;
   };
 
   const Segment& segment_;

@@ -121,7 +121,8 @@ std::string Recorder::FaultOfSource(PyObject* object, SourceId source) {
   const bool same = seen == object || seen == nullptr || (IsScalar(object) && SameValue(seen, object));
   if (!same) return guards_.Name(source) + " was another object";
   // What the trace has changed is not at the entry's place any more.
-  if (!effects_.empty()) return "";
+  const bool was_resumed = guards_.parent(source).valid() && IsOutsideGenerator(guards_.seen(guards_.parent(source)));
+  if (!effects_.empty() || was_resumed) return "";
   return guards_.FaultAt(source);
 }
 

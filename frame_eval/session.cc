@@ -131,8 +131,8 @@ PyCodeObject* CodeOf(const Landing& landing) {
 
 // A recording may go on in `caller` when `f` returns, and an exit may leave `f` for it.
 bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
-  return caller.observed && caller.handlers == 0 && !caller.is_generator && NoteOf(caller).landing == nullptr &&
-         CallsStraight(caller, f);
+  return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
+         NoteOf(caller).landing == nullptr && CallsStraight(caller, f);
 }
 
 Roots RootsOf(const FrameState& f) {
@@ -655,13 +655,13 @@ Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
   return landing.yields != nullptr ? Go::kYield : Go::kReturn;
 }
 
-// Leaves `up` frames, the first as `first` says, and does to the next one what `landing` says.
-Tracer::Go Session::Ascend(FrameState& f, size_t up, Landing first, Landing landing) {
+// Leaves as many frames as `leaving` says how, and does to the next one what `landing` says.
+Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing) {
   FrameState* target = &f;
-  if (up > 0) ascending_ = std::make_unique<SignalsHeld>();
-  for (; up > 0; --up) {
+  if (!leaving.empty()) ascending_ = std::make_unique<SignalsHeld>();
+  for (Landing& one : leaving) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
-    NoteOf(*left).landing = std::make_unique<Landing>(left == &f ? std::move(first) : Returning(Ref<>::New(Py_None)));
+    NoteOf(*left).landing = std::make_unique<Landing>(std::move(one));
   }
   NoteOf(*target).landing = std::make_unique<Landing>(std::move(landing));
   last_to_leave_ = target;
@@ -720,17 +720,19 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   ++segment.hits;
   ++store_->hits;
   if (!reifier.Prepare()) return Go::kRaise;
-  Landing first = Returning(Ref<>::New(Py_None));
-  if (Reifier::Yield yield = reifier.TakeYield(); yield.frame != nullptr) {
-    first.segment = shared;
-    first.yields = yield.frame;
-    first.locals = std::move(yield.locals);
-    first.stack = std::move(yield.stack);
+  std::vector<Landing> leaving;
+  for (FrameState* left = &f; leaving.size() < up; left = NoteOf(*left).caller) {
+    Landing& landing = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
+    Reifier::FrameContent content;
+    if (left->is_generator) landing.yields = reifier.TakeYield(left->raw, &content);
+    landing.segment = shared;
+    landing.locals = std::move(content.locals);
+    landing.stack = std::move(content.stack);
   }
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    return Ascend(f, up, std::move(first), Returning(std::move(result)));
+    return Ascend(f, std::move(leaving), Returning(std::move(result)));
   }
   std::vector<Landing> landings;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
@@ -751,7 +753,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     awaited_.push_back(std::move(landings.back()));
     landings.pop_back();
   }
-  return Ascend(f, up, std::move(first), std::move(landings.back()));
+  return Ascend(f, std::move(leaving), std::move(landings.back()));
 }
 
 void Session::Before(FrameState& f, const Event& event) {

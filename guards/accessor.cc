@@ -8,6 +8,7 @@
 #include "guards/iterator_view.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
+#include "guards/suspended_frame.h"
 #include "guards/tensor_door.h"
 #include "ir/frame_slot.h"
 
@@ -176,6 +177,7 @@ PyObject* FrameObjectAt(const Step& step, const Roots& entry) {
 
 PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
   PyObject* found = nullptr;
+  SuspendedFrame suspended;
   switch (step.accessor) {
     case Accessor::kLocal:
     case Accessor::kCell:
@@ -216,7 +218,11 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       if (PyMethod_Check(parent)) return PyMethod_GET_SELF(parent);
       return PyCFunction_Check(parent) ? PyCFunction_GET_SELF(parent) : nullptr;
     case Accessor::kFunc:
-      return PyMethod_Check(parent) ? PyMethod_GET_FUNCTION(parent) : nullptr;
+      if (PyMethod_Check(parent)) return PyMethod_GET_FUNCTION(parent);
+      return ReadSuspended(parent, &suspended) ? reinterpret_cast<PyObject*>(suspended.function) : nullptr;
+    case Accessor::kFrame:
+      if (!ReadSuspended(parent, &suspended) || step.index >= suspended.nlocalsplus + suspended.depth) return nullptr;
+      return suspended.objects[step.index];
     case Accessor::kGrad:
       return Grad(parent);
     case Accessor::kDictKeyAt:

@@ -30,7 +30,8 @@ class Guard {
     kRelation,
     kClass,
     kField,
-    kRegistry
+    kRegistry,
+    kSuspended
   };
   enum class Scope : uint8_t { kBinding, kContent };
 
@@ -52,6 +53,7 @@ class Guard {
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
 std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
+std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
 std::unique_ptr<Guard> MakeRegistryGuard(PyObject* function);                  // of abstract base classes
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.

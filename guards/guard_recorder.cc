@@ -295,6 +295,11 @@ void GuardRecorder::Address(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
 }
 
+void GuardRecorder::Suspended(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr) return;
+  impl_->Say(id, Guard::Kind::kSuspended, 0, nullptr, why, [&] { return MakeSuspendedGuard(impl_->object(id)); });
+}
+
 void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Position& why) {
   if (impl_->object(id) == nullptr) return;
   Identity(id, why);

@@ -817,6 +817,7 @@ class SegmentParser {
     if (lex_.Accept("<builtin>")) return Add(source, Accessor::kBuiltin, 0, AttrName());
     if (lex_.Accept("<context>")) return Add(source, Accessor::kContextValue);
     if (lex_.Accept("<closure>")) return Indexed(source, Accessor::kClosure, "[", "]");
+    if (lex_.Accept("<frame>")) return Indexed(source, Accessor::kFrame, "[", "]");
     if (lex_.Accept("<over>")) return Indexed(source, Accessor::kOver, "[", "]");
     if (lex_.Accept("<next>")) return Indexed(source, Accessor::kNext, "[", "]");
     if (lex_.Accept("<key>")) return Indexed(source, Accessor::kNextKey, "[", "]");
@@ -940,6 +941,13 @@ class SegmentParser {
                : word == "iter"   ? Operand::Kind::kIter
                : word == "method" ? Operand::Kind::kMethod
                                   : Operand::Kind::kCell;
+    } else if (word == "generator") {
+      lex_.Word();
+      o.kind = Operand::Kind::kGenerator;
+      lex_.Expect("(");
+      o.items.push_back(NextOperand());
+      if (lex_.AcceptToken(",")) o.frame.push_back(Frame(0));
+      lex_.ExpectToken(")");
     } else if (word == "new") {
       lex_.Word();
       NextNew(&o);
@@ -1021,6 +1029,7 @@ class SegmentParser {
       target(), name(), value();
     } else if (word == "yield") {
       e.kind = Effect::Kind::kYield;
+      target();
       e.frame = Frame(0);
     } else if (word == "state") {
       e.kind = Effect::Kind::kState;

@@ -148,6 +148,19 @@ std::string ItemsText(const std::vector<Operand>& items, const SegmentIr& segmen
   return absl::StrJoin(items, ", ", [&](std::string* out, const Operand& item) { *out += OperandText(item, segment); });
 }
 
+// `line`: one that need not be told.
+std::string FrameText(const SnapshotFrame& frame, int line, const SegmentIr& segment) {
+  std::string out = frame.function;
+  if (frame.line > 0 && frame.line != line) absl::StrAppend(&out, ":", frame.line);
+  out += " : ";
+  for (size_t i = 0; i < frame.locals.size(); ++i) {
+    const auto& [name, operand] = frame.locals[i];
+    absl::StrAppend(&out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
+  }
+  absl::StrAppend(&out, frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(frame.stack, segment), "]");
+  return out;
+}
+
 std::string ConstIdText(const Operand& operand) {
   std::string out = operand.constant.valid() ? absl::StrCat("const ", operand.constant.raw()) : "const ?";
   if (!operand.text.empty()) absl::StrAppend(&out, " ", Quoted(operand.text));
@@ -202,6 +215,10 @@ std::string OperandText(const Operand& o, const SegmentIr& segment) {
       return absl::StrCat(out, "method(", item(0), ", ", item(1), ")");
     case Operand::Kind::kCell:
       return absl::StrCat(out, "cell(", item(0), ")");
+    case Operand::Kind::kGenerator:
+      absl::StrAppend(&out, "generator(", item(0));
+      if (!o.frame.empty()) absl::StrAppend(&out, ", ", FrameText(o.frame[0], 0, segment));
+      return out + ")";
     case Operand::Kind::kShared:
       return absl::StrCat("&", o.index);
   }
@@ -287,21 +304,10 @@ constexpr EffectRow kEffects[] = {
     {Effect::Kind::kAdvance, "advance", true, false, false, true},
 };
 
-// `line`: one that need not be told.
-std::string FrameText(const SnapshotFrame& frame, int line, const SegmentIr& segment) {
-  std::string out = frame.function;
-  if (frame.line > 0 && frame.line != line) absl::StrAppend(&out, ":", frame.line);
-  out += " : ";
-  for (size_t i = 0; i < frame.locals.size(); ++i) {
-    const auto& [name, operand] = frame.locals[i];
-    absl::StrAppend(&out, i > 0 ? ", " : "", name, " = ", OperandText(operand, segment));
-  }
-  absl::StrAppend(&out, frame.locals.empty() ? "" : " ", "| stack = [", ItemsText(frame.stack, segment), "]");
-  return out;
-}
-
 std::string EffectText(const Effect& effect, const SegmentIr& segment) {
-  if (effect.kind == Effect::Kind::kYield) return "yield " + FrameText(effect.frame, 0, segment);
+  if (effect.kind == Effect::Kind::kYield) {
+    return absl::StrCat("yield ", OperandText(effect.target, segment), " ", FrameText(effect.frame, 0, segment));
+  }
   for (const EffectRow& row : kEffects) {
     if (row.kind != effect.kind) continue;
     std::string out = row.word;

@@ -19,6 +19,8 @@
 
 namespace frametap {
 
+struct SnapshotFrame;
+
 // Operand: where the value of a slot, an effect or a result comes from; a tree for what the trace built.
 struct Operand {
   enum class Kind : uint8_t {
@@ -36,6 +38,8 @@ struct Operand {
               // iter(make, dict, given): one over the dict's keys, values or items that has given so many
     kMethod,  // method(func, self)
     kCell,    // cell(a)
+    kGenerator,  // generator(function[, frame]): suspended where the frame says; at its end if the frame has no line;
+                 // without one the exit goes through its frame
     kShared,  // &1: a second occurrence of the container with label `index`
   };
 
@@ -48,6 +52,7 @@ struct Operand {
   int64_t label = -1;              // a container that occurs again (kShared) carries a label: `&1=[…]`
   std::vector<std::string> names;  // kNew: attribute names of the last names.size() items
   std::vector<Operand> items;
+  std::vector<SnapshotFrame> frame;  // kGenerator: none or one
 };
 
 struct GuardLine {
@@ -72,6 +77,7 @@ struct SnapshotFrame {
   std::vector<std::pair<std::string, Operand>> locals;  // live ones only
   std::vector<int> slots;                               // same order: index into localsplus
   std::vector<Operand> stack;                           // bottom first
+  bool is_over() const { return line == 0; }            // a generator's that is at its end
 };
 
 struct Effect {
@@ -94,7 +100,7 @@ struct Effect {
   std::string name;  // attribute, global or method (kCall) name
   Operand key;       // kSetItem, kDelItem
   Operand value;     // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
-  SnapshotFrame frame;  // kYield: of the entry frame, a generator's, where it is left and goes on when it is resumed
+  SnapshotFrame frame;  // kYield: where the generator goes on when it is resumed, and with what
   Position at;
 };
 

@@ -98,6 +98,8 @@ std::string StepText(const Source& s) {
       return ".__self__";
     case Accessor::kFunc:
       return ".__func__";
+    case Accessor::kFrame:
+      return absl::StrCat(".<frame>[", s.index, "]");
     case Accessor::kSize:
       return absl::StrCat(".size(", s.index, ")");
     case Accessor::kStride:

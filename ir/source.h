@@ -31,7 +31,8 @@ enum class Accessor : uint8_t {
   kDefault,     // positional default of a function                .<default>[0]  index
   kKwDefault,   // keyword-only default                            .<default>["x"] text
   kSelf,        // __self__ of a bound method                      .__self__
-  kFunc,        // __func__ of a bound method                      .__func__
+  kFunc,        // __func__ of a bound method; the function whose frame a generator has   .__func__
+  kFrame,       // what is in a slot of the frame of a generator that is suspended: local, cell, stack   .<frame>[0]   index
   kSize,        // x.size(i) as an int                             .size(0)       index
   kStride,      // x.stride(i)                                     .stride(0)     index
   kLength,      // len(x) as an int                                .len

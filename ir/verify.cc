@@ -257,6 +257,13 @@ class SegmentCheck {
       case Operand::Kind::kIter:
         if (want < 2 || want > 3) return Bad("an iterator is made of a callable, arguments and perhaps a state");
         break;
+      case Operand::Kind::kGenerator:
+        want = 1;
+        if (o.frame.size() > 1) return Bad("a generator has one frame");
+        for (const SnapshotFrame& frame : o.frame) {
+          if (absl::Status status = CheckFrame(frame); !status.ok()) return status;
+        }
+        break;
       case Operand::Kind::kDict:
         want += want % 2;
         break;

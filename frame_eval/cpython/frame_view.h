@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frame_eval/tracer.h"
+#include "guards/ref.h"
 #include "ir/position.h"
 
 namespace frametap {
@@ -85,8 +86,11 @@ TakeSite TakeSiteOf(const FrameState& f);
 // blocks.
 bool IsPlainGenerator(PyCodeObject* code);
 
-// The frame of a generator that is suspended, without shadows. False: it is not suspended.
-bool SuspendedFrame(PyObject* generator, FrameState* f);
+// Makes a generator that is suspended, or has not begun, go on at `offset` with these locals (others are unbound) and
+// this stack. What was there ends when all is in place.
+void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& slots, std::vector<Ref<>> locals,
+                      std::vector<Ref<>> stack);
+bool IsRunning(PyObject* generator);
 
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
 bool EndRunsCodeNow(PyObject* generator);

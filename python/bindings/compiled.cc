@@ -84,6 +84,8 @@ const char* NameOf(Accessor accessor) {
       return "self";
     case Accessor::kFunc:
       return "func";
+    case Accessor::kFrame:
+      return "frame";
     case Accessor::kSize:
       return "size";
     case Accessor::kStride:
@@ -123,10 +125,25 @@ py::list SourcePath(SourceId id, const SourceTable& sources) {
   return out;
 }
 
+py::object OperandObject(const Operand& operand, Segment& segment);
+
+py::dict FrameObject(const SnapshotFrame& frame, Segment& segment) {
+  py::dict d;
+  d["function"] = frame.function;
+  d["resume_offset"] = frame.offset;
+  py::dict locals;
+  for (const auto& [name, operand] : frame.locals) locals[py::str(name)] = OperandObject(operand, segment);
+  d["locals"] = locals;
+  py::list stack;
+  for (const Operand& operand : frame.stack) stack.append(OperandObject(operand, segment));
+  d["stack"] = stack;
+  return d;
+}
+
 py::object OperandObject(const Operand& operand, Segment& segment) {
   py::dict d;
   static const char* const kKinds[] = {"null", "value", "source", "const", "tuple",  "list", "dict",
-                                       "set",  "slice", "new",    "iter",  "method", "cell", "shared"};
+                                       "set",  "slice", "new",    "iter",  "method", "cell", "generator", "shared"};
   d["kind"] = kKinds[static_cast<int>(operand.kind)];
   if (operand.kind == Operand::Kind::kValue) d["value"] = segment.ir.graph.value(operand.value).name;
   if (operand.kind == Operand::Kind::kSource) {
@@ -146,6 +163,11 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
   py::list items;
   for (const Operand& item : operand.items) items.append(OperandObject(item, segment));
   d["items"] = items;
+  if (operand.kind == Operand::Kind::kGenerator) {
+    py::list frames;
+    for (const SnapshotFrame& frame : operand.frame) frames.append(FrameObject(frame, segment));
+    d["frame"] = frames;
+  }
   return d;
 }
 
@@ -266,20 +288,7 @@ void BindCompiled(py::module_& m) {
                                d["result"] = OperandObject(exit.result, *s.segment);
                                py::list frames;
                                for (const SnapshotFrame& frame : exit.frames) {
-                                 py::dict one;
-                                 one["function"] = frame.function;
-                                 one["resume_offset"] = frame.offset;
-                                 py::dict locals;
-                                 for (const auto& [name, operand] : frame.locals) {
-                                   locals[py::str(name)] = OperandObject(operand, *s.segment);
-                                 }
-                                 one["locals"] = locals;
-                                 py::list stack;
-                                 for (const Operand& operand : frame.stack) {
-                                   stack.append(OperandObject(operand, *s.segment));
-                                 }
-                                 one["stack"] = stack;
-                                 frames.append(one);
+                                 frames.append(FrameObject(frame, *s.segment));
                                }
                                d["frames"] = frames;
                                d["up"] = s.segment->callers.size();
@@ -295,6 +304,7 @@ void BindCompiled(py::module_& m) {
                                  d["target"] = OperandObject(effect.target, *s.segment);
                                  d["key"] = OperandObject(effect.key, *s.segment);
                                  d["value"] = OperandObject(effect.value, *s.segment);
+                                 if (effect.kind == Effect::Kind::kYield) d["frame"] = FrameObject(effect.frame, *s.segment);
                                  d["position"] = PositionDict(effect.at);
                                  d["text"] = Print(effect, s.segment->Shown());
                                  out.append(d);

@@ -23,7 +23,7 @@ pytestmark = needs_capture
 
 
 @pytest.mark.parametrize("n", range(breaks.MOST_BREAKS + 1))
-@pytest.mark.parametrize("shape", ["nested call, three deep", "for", "while", "try", "with"])
+@pytest.mark.parametrize("shape", sorted(breaks.SHAPES))
 def test_n_breaks_make_n_plus_one_graphs(shape: str, n: int) -> None:
     run, kept = breaks.our_graphs(shape, n)
     assert run == n + 1

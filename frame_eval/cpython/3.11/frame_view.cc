@@ -13,6 +13,7 @@
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
 #include "guards/ref.h"
+#include "guards/suspended_frame.h"
 
 namespace frametap {
 namespace {
@@ -135,17 +136,46 @@ bool IsPlainGenerator(PyCodeObject* code) {
          PyBytes_GET_SIZE(code->co_exceptiontable) == 0;
 }
 
-bool SuspendedFrame(PyObject* generator, FrameState* f) {
-  if (reinterpret_cast<PyGenObject*>(generator)->gi_frame_state != FRAME_SUSPENDED) return false;
-  f->raw = FrameOfGenerator(generator);
-  f->code = f->raw->f_code;
-  f->function = f->raw->f_func;
-  f->objects = f->raw->localsplus;
-  f->nlocalsplus = f->code->co_nlocalsplus;
-  f->depth = f->raw->stacktop - f->nlocalsplus;
-  f->offset = static_cast<int>(f->raw->prev_instr + 1 - Units(f->code)) * 2;
-  f->is_generator = true;
+namespace {
+
+bool ReadFrame(PyObject* generator, SuspendedFrame* frame) {
+  if (!PyGen_CheckExact(generator)) return false;
+  const int8_t state = reinterpret_cast<PyGenObject*>(generator)->gi_frame_state;
+  if (state != FRAME_SUSPENDED && state != FRAME_CREATED) return false;
+  _PyInterpreterFrame* raw = FrameOfGenerator(generator);
+  frame->code = raw->f_code;
+  frame->function = raw->f_func;
+  frame->objects = raw->localsplus;
+  frame->nlocalsplus = raw->f_code->co_nlocalsplus;
+  frame->depth = raw->stacktop - frame->nlocalsplus;
+  frame->offset = static_cast<int>(raw->prev_instr + 1 - Units(raw->f_code)) * 2;
   return true;
+}
+
+const bool told = (read_suspended_frame = ReadFrame, true);
+
+}  // namespace
+
+bool IsRunning(PyObject* generator) {
+  return reinterpret_cast<PyGenObject*>(generator)->gi_frame_state == FRAME_EXECUTING;
+}
+
+void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& slots, std::vector<Ref<>> locals,
+                      std::vector<Ref<>> stack) {
+  _PyInterpreterFrame* raw = FrameOfGenerator(generator);
+  const int first = raw->f_code->co_nlocalsplus;
+  std::vector<Ref<>> old;
+  for (int i = 0; i < raw->stacktop; ++i) {
+    if (i < first && KindOfSlot(raw->f_code, i) != SlotKind::kLocal) continue;
+    old.push_back(Ref<>::Steal(std::exchange(raw->localsplus[i], nullptr)));
+  }
+  for (size_t i = 0; i < slots.size(); ++i) raw->localsplus[slots[i]] = locals[i].Release();
+  raw->stacktop = first;
+  for (Ref<>& item : stack) raw->localsplus[raw->stacktop++] = item.Release();
+  SetResumePoint(raw, Units(raw->f_code) + offset / 2);
+  if (offset > StartOffset(raw->f_code)) {
+    reinterpret_cast<PyGenObject*>(generator)->gi_frame_state = FRAME_SUSPENDED;
+  }
 }
 
 bool EndRunsCodeNow(PyObject* generator) {
