@@ -509,9 +509,12 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool with
       continue;
     }
     PyObject* object = f.objects[i];
-    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr && watches_ends()) {
+    if (f.shadows[i].kind == Shadow::Kind::kUnread) continue;  // it stays
+    const bool is_seen = f.is_generator && !is_base(f);        // the generator shows it once it has yielded
+    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr && (watches_ends() || is_seen)) {
       // Nobody reads it, but what it holds may end with it; what it held at the entry must not live on.
-      const bool is_kept = IsScalar(object) || IsTensor(object) || SourceOf(object).valid();
+      const bool is_generator = PyGen_CheckExact(object) && generators_.contains(FrameOfGenerator(object));
+      const bool is_kept = IsScalar(object) || IsTensor(object) || is_generator || SourceOf(object).valid();
       frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)),
                                 is_kept ? Describe(object, f.shadows[i]) : Operand());
       frame.slots.push_back(i);

@@ -2,7 +2,8 @@
 //   - One that the trace has made is made again, suspended where it was, if its frame is no more than its locals and its
 //     stack (IsPlainGenerator).
 //   - One that existed before is taken from by a `for` loop only. What is in its frame are sources of their own
-//     (`S[0].<frame>[1]`), where it waits is a guard, and how the trace has left it is an effect (`yield`).
+//     (`S[0].<frame>[1]`), where it waits is a guard, and how the trace has left it is an effect (`yield`). Locals that
+//     the effect does not name stay what they are.
 //   - The entry frame may be a generator's: when it yields to a caller in which the recording goes on, it is from then
 //     on as one that existed before, and is on that caller's stack.
 #include <algorithm>
@@ -32,12 +33,17 @@ void Recorder::MeetGenerator(PyObject* generator) {
   auto* function = reinterpret_cast<PyObject*>(frame.function);
   FromSource(guards_.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
   SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), false, epoch_};
+  const std::vector<bool> live = LiveLocals(frame.code, frame.offset);
   for (int i = 0; i < frame.nlocalsplus + frame.depth; ++i) {
     PyObject* object = frame.objects[i];
     Shadow& shadow = saved.shadows.emplace_back();
     const bool is_free = i < frame.nlocalsplus && KindOfSlot(frame.code, i) == SlotKind::kFree;
     if (object == nullptr || is_free) continue;
-    const bool ends_here = Py_REFCNT(object) == 1;
+    const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
+    if (i < frame.nlocalsplus && !live[static_cast<size_t>(i)] && !ends_here) {
+      shadow.kind = Shadow::Kind::kUnread;
+      continue;
+    }
     shadow = FromSource(guards_.Child(source, Accessor::kFrame, i, nullptr, object), object, false);
     if (ends_here) WatchHolder(object);
   }
@@ -84,13 +90,23 @@ SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
   Mark mark;
   mark.offset = frame.offset;
   mark.depth = frame.depth;
-  return DescribeFrame(f, mark, true);  // anybody can look at its locals
+  SnapshotFrame described = DescribeFrame(f, mark, true);  // anybody can look at its locals
+  if (!IsOutsideGenerator(generator)) return described;
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    const bool is_unbound = f.objects[i] == nullptr && KindOfSlot(f.code, i) == SlotKind::kLocal;
+    const std::vector<int>& told = described.slots;
+    if (!is_unbound || std::find(told.begin(), told.end(), i) != told.end()) continue;
+    described.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Operand());
+    described.slots.push_back(i);
+  }
+  return described;
 }
 
 Operand Recorder::DescribeGenerator(PyObject* generator) {
   const auto saved = generators_.find(FrameOfGenerator(generator));
   const bool is_known = saved != generators_.end();
-  if (!is_known || !IsPlainGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(saved->second.function.get())))) {
+  if (!is_known ||
+      !IsPlainGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(saved->second.function.get())))) {
     throw Break{Reason::escaping_object, "an object of type generator"};
   }
   Operand operand;

@@ -68,8 +68,10 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
     bound_at_entry_.push_back(i);
     const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
-    // (Those of a generator are seen from outside, and are told when it is left.)
-    if (!live[static_cast<size_t>(i)] && !ends_here && !f.is_generator) continue;
+    if (!live[static_cast<size_t>(i)] && !ends_here) {
+      if (f.is_generator) f.shadows[i].kind = Shadow::Kind::kUnread;
+      continue;
+    }
     SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
     f.shadows[i] = FromSource(id, object, false);
     if (ends_here) WatchHolder(object);
@@ -793,9 +795,9 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.
-    generators_[FrameOfGenerator(value)] = {
-        Ref<>::New(value), std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus),
-        Ref<>::New(reinterpret_cast<PyObject*>(f.function)), false, 0};
+    generators_[FrameOfGenerator(value)] = {Ref<>::New(value),
+                                            std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus),
+                                            Ref<>::New(reinterpret_cast<PyObject*>(f.function)), false, 0};
     AddFresh(value, Known::State::kOpaque);
     caller.returned = value;
     caller.returned_shadow = Shadow();
@@ -893,7 +895,8 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
     throw Break{Reason::unknown_operation, "a cell"};
   }
   const Source step = guards_.Describe(cell_source);
-  *out = FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
+  *out =
+      FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
 }
 
 // Whether a frame above the entry frame runs a function that is known by identity: that of a generator which existed
@@ -1229,7 +1232,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     }
     case Op::kLoadClosure:
       if (Find(result) != nullptr) return Shadow();
-      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree) return FromSource(CellSource(f, e.arg), result, !is_base(f) && IsFixedFunction(f));
+      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree)
+        return FromSource(CellSource(f, e.arg), result, !is_base(f) && IsFixedFunction(f));
       if (is_base(f)) {
         // A closure over the entry frame's variable: what it holds is known from the entry on.
         PyObject* content = PyCell_GET(result);

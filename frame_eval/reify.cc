@@ -138,7 +138,9 @@ Ref<> Reifier::MakeGenerator(const Operand& operand) {
     if (PyDict_SetItem(named.get(), SlotName(code, i), Py_None) < 0) return Ref<>();
   }
   Ref<> generator = Ref<>::Steal(PyObject_Call(function.get(), args.get(), named.get()));
-  if (!generator || operand.frame.empty()) return generator;
+  if (!generator) return generator;
+  UnbindLocals(generator.get());
+  if (operand.frame.empty()) return generator;
   const SnapshotFrame& frame = operand.frame[0];
   if (frame.is_over()) {
     return Ref<>::Steal(PyObject_CallMethod(generator.get(), "close", nullptr)) ? generator : Ref<>();

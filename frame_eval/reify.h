@@ -33,7 +33,7 @@ class Reifier {
   Ref<> Make(const Operand& operand);  // empty with a Python exception; a kNull operand gives an empty Ref without one
   bool Prepare();                      // makes all operands of the effects
   bool Commit();                       // performs the effects in order
-  struct FrameContent {  // beside the locals and the stack of a SnapshotFrame
+  struct FrameContent {                // beside the locals and the stack of a SnapshotFrame
     std::vector<Ref<>> locals, stack;
   };
   bool MakeContent(const SnapshotFrame& frame, FrameContent* content);  // false with a Python exception

@@ -111,13 +111,6 @@ void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
   }
 }
 
-// What a generator is given anew.
-void ClearLocals(FrameState& f) {
-  for (int i = 0; i < f.nlocalsplus; ++i) {
-    if (KindOfSlot(f.code, i) == SlotKind::kLocal) Py_CLEAR(f.objects[i]);
-  }
-}
-
 Landing Returning(Ref<> result) {
   Landing landing;
   landing.leaves = true;
@@ -544,6 +537,11 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       }
       recorder_->StartInstruction();
     }
+    if (note.inlined && !recorder_->is_base(f)) {
+      // The segment may be cut here: what the mark before told of is not on the stack any more.
+      note.marked = false;
+      if (!IsHandlerStep(f)) recorder_->MarkInstruction(f, note);
+    }
     if (note.inlined) Inspect(f);
     return Go::kOn;
   }
@@ -645,9 +643,8 @@ Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
   ReplaceStack(f, std::move(landing.stack));
   f.result = landing.result.Release();
   if (landing.yields != nullptr) {
-    ClearLocals(f);
     for (size_t i = 0; i < landing.locals.size(); ++i) {
-      f.objects[landing.yields->slots[i]] = landing.locals[i].Release();
+      const Ref<> old = Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.locals[i].Release()));
     }
     f.offset = landing.yields->offset;
   }
@@ -676,7 +673,6 @@ bool Session::IsAwaited(const FrameState& f) const {
 void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
   const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
   const bool is_new = landing.frame > 0;
-  if (is_new && f.is_generator) ClearLocals(f);
   if (is_new && f.function->func_closure != nullptr) {
     PyObject* closure = f.function->func_closure;
     const int first = f.nlocalsplus - static_cast<int>(PyTuple_GET_SIZE(closure));
@@ -794,6 +790,8 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
+  // The recording has come from the frame below meanwhile: it was told of the operation by another one, or not at all.
+  if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
   OwnCode own(thread_);
   ErrScope keep;
   try {

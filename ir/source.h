@@ -32,12 +32,12 @@ enum class Accessor : uint8_t {
   kKwDefault,   // keyword-only default                            .<default>["x"] text
   kSelf,        // __self__ of a bound method                      .__self__
   kFunc,        // __func__ of a bound method; the function whose frame a generator has   .__func__
-  kFrame,       // what is in a slot of the frame of a generator that is suspended: local, cell, stack   .<frame>[0]   index
-  kSize,        // x.size(i) as an int                             .size(0)       index
-  kStride,      // x.stride(i)                                     .stride(0)     index
-  kLength,      // len(x) as an int                                .len
-  kGrad,        // x.grad                                          .grad
-  kDictKeyAt,   // i-th key of a dict, in order                    .keys[0]       index
+  kFrame,   // what is in a slot of the frame of a generator that is suspended: local, cell, stack   .<frame>[0]   index
+  kSize,    // x.size(i) as an int                             .size(0)       index
+  kStride,  // x.stride(i)                                     .stride(0)     index
+  kLength,  // len(x) as an int                                .len
+  kGrad,    // x.grad                                          .grad
+  kDictKeyAt,  // i-th key of a dict, in order                    .keys[0]       index
   kOver,     // what an iterator takes from: a sequence, a dict, an iterator, a tuple of iterators   .<over>[0]   index
   kNext,     // the item, or value, that it gives after i others  .<next>[0]      index
   kNextKey,  // … the key                                       .<key>[0]       index

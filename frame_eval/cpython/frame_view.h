@@ -86,10 +86,11 @@ TakeSite TakeSiteOf(const FrameState& f);
 // blocks.
 bool IsPlainGenerator(PyCodeObject* code);
 
-// Makes a generator that is suspended, or has not begun, go on at `offset` with these locals (others are unbound) and
-// this stack. What was there ends when all is in place.
+// Makes a generator that is suspended, or has not begun, go on at `offset` with these locals (others stay) and this
+// stack. What was there ends when all is in place.
 void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& slots, std::vector<Ref<>> locals,
                       std::vector<Ref<>> stack);
+void UnbindLocals(PyObject* generator);  // of one that has not begun: its arguments
 bool IsRunning(PyObject* generator);
 
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.

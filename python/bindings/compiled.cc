@@ -142,8 +142,8 @@ py::dict FrameObject(const SnapshotFrame& frame, Segment& segment) {
 
 py::object OperandObject(const Operand& operand, Segment& segment) {
   py::dict d;
-  static const char* const kKinds[] = {"null", "value", "source", "const", "tuple",  "list", "dict",
-                                       "set",  "slice", "new",    "iter",  "method", "cell", "generator", "shared"};
+  static const char* const kKinds[] = {"null",  "value", "source", "const",  "tuple", "list",      "dict",  "set",
+                                       "slice", "new",   "iter",   "method", "cell",  "generator", "shared"};
   d["kind"] = kKinds[static_cast<int>(operand.kind)];
   if (operand.kind == Operand::Kind::kValue) d["value"] = segment.ir.graph.value(operand.value).name;
   if (operand.kind == Operand::Kind::kSource) {
@@ -171,7 +171,7 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
   return d;
 }
 
-const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delitem", "append", "extend",
+const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delitem", "append",  "extend",
                                     "set_global", "set_cell", "state",   "call",    "advance", "yield"};
 
 }  // namespace
@@ -304,7 +304,8 @@ void BindCompiled(py::module_& m) {
                                  d["target"] = OperandObject(effect.target, *s.segment);
                                  d["key"] = OperandObject(effect.key, *s.segment);
                                  d["value"] = OperandObject(effect.value, *s.segment);
-                                 if (effect.kind == Effect::Kind::kYield) d["frame"] = FrameObject(effect.frame, *s.segment);
+                                 if (effect.kind == Effect::Kind::kYield)
+                                   d["frame"] = FrameObject(effect.frame, *s.segment);
                                  d["position"] = PositionDict(effect.at);
                                  d["text"] = Print(effect, s.segment->Shown());
                                  out.append(d);

@@ -160,16 +160,22 @@ bool IsRunning(PyObject* generator) {
   return reinterpret_cast<PyGenObject*>(generator)->gi_frame_state == FRAME_EXECUTING;
 }
 
+void UnbindLocals(PyObject* generator) {
+  _PyInterpreterFrame* raw = FrameOfGenerator(generator);
+  for (int i = 0; i < raw->f_code->co_nlocalsplus; ++i) {
+    if (KindOfSlot(raw->f_code, i) == SlotKind::kLocal) Py_CLEAR(raw->localsplus[i]);
+  }
+}
+
 void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& slots, std::vector<Ref<>> locals,
                       std::vector<Ref<>> stack) {
   _PyInterpreterFrame* raw = FrameOfGenerator(generator);
   const int first = raw->f_code->co_nlocalsplus;
   std::vector<Ref<>> old;
-  for (int i = 0; i < raw->stacktop; ++i) {
-    if (i < first && KindOfSlot(raw->f_code, i) != SlotKind::kLocal) continue;
-    old.push_back(Ref<>::Steal(std::exchange(raw->localsplus[i], nullptr)));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    old.push_back(Ref<>::Steal(std::exchange(raw->localsplus[slots[i]], locals[i].Release())));
   }
-  for (size_t i = 0; i < slots.size(); ++i) raw->localsplus[slots[i]] = locals[i].Release();
+  for (int i = first; i < raw->stacktop; ++i) old.push_back(Ref<>::Steal(raw->localsplus[i]));
   raw->stacktop = first;
   for (Ref<>& item : stack) raw->localsplus[raw->stacktop++] = item.Release();
   SetResumePoint(raw, Units(raw->f_code) + offset / 2);
