@@ -139,6 +139,23 @@ Operand Recorder::ConstantOperand(PyObject* object) {
   return operand;
 }
 
+namespace {
+
+// How many containers are being described, one in the other. All that handles operands calls itself for each level.
+class Nesting {
+ public:
+  Nesting() { ++depth_; }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+  bool too_deep() const { return depth_ > 200; }
+
+ private:
+  static thread_local inline int depth_ = 0;
+};
+
+}  // namespace
+
 Operand Recorder::Describe(PyObject* object, Shadow shadow) {
   Operand operand;
   if (object == nullptr) return operand;
@@ -206,6 +223,8 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
 }
 
 Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
+  const Nesting nesting;
+  if (nesting.too_deep()) throw Break{Reason::escaping_object, "an object nested very deeply"};
   Operand operand;
   auto add = [&](PyObject* item, Shadow shadow) { operand.items.push_back(Describe(item, shadow)); };
   auto item_shadow = [&](Py_ssize_t i) {
