@@ -2,7 +2,8 @@
 
 Laws
   B1  What is compared runs in one process, in turn, round by round: a slow moment of the machine meets all of them.
-  B2  The minimum is the result (the median is shown beside it); ratios are of minima of the same run.
+  B2  The minimum is the result, with the median in parentheses beside it; ratios of the same run likewise. (A processor
+      that has fast moments shorter than a contestant's run gives the shorter one the better minimum.)
   B3  One thread, and the conditions are printed with the numbers.
   B4  A contestant that fails gives no number, and its error is printed.
 """
@@ -139,10 +140,7 @@ class Table:
             base = contestants[0]
             cells = [name, _cell(base)]
             for contestant in contestants[1:]:
-                ratio = "–"
-                if contestant.best is not None and base.best is not None:
-                    ratio = f"{contestant.best / base.best:.2f}"
-                cells += [_cell(contestant), ratio]
+                cells += [_cell(contestant), _ratio(contestant, base)]
             lines.append(_row(cells))
         errors = [
             f"- {name}, {c.name}: {c.error}" for name, row in self.rows for c in row if c.error
@@ -159,7 +157,8 @@ class Table:
                         "median_s": c.median,
                         "rounds": len(c.seconds),
                         "repeats": c.repeats,
-                        "ratio": c.best / row[0].best if c.best and row[0].best else None,
+                        "ratio": _over(c.best, row[0].best),
+                        "ratio_of_medians": _over(c.median, row[0].median),
                         "error": c.error,
                     }
                     for c in row
@@ -173,6 +172,15 @@ def _cell(contestant: Contestant) -> str:
     if contestant.best is None:
         return "failed" if contestant.error else "–"
     return f"{human(contestant.best)} ({human(contestant.median)})"
+
+
+def _over(a: float | None, b: float | None) -> float | None:
+    return a / b if a and b else None
+
+
+def _ratio(contestant: Contestant, base: Contestant) -> str:
+    best, median = _over(contestant.best, base.best), _over(contestant.median, base.median)
+    return "–" if best is None or median is None else f"{best:.2f} ({median:.2f})"
 
 
 def _row(cells: list[str]) -> str:
@@ -192,7 +200,7 @@ def report(tables: list[Table], json_file: Path | None) -> int:
     """Prints everything; 1 if a contestant failed."""
     where = conditions()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
-    print("Minimum (median) over interleaved rounds of one process; ratios are of minima.\n")
+    print("Minimum (median) over interleaved rounds of one process; ratios of minima (of medians).\n")
     for table in tables:
         print(table.markdown() + "\n")
     if json_file:
