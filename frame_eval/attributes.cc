@@ -1,7 +1,11 @@
 // Attribute reads and writes: the look-up order of CPython's generic getattr, of nn.Module and of modules and classes,
 // step by step, so that each step that decided is guarded.
+#include <Python.h>
+#include <structmember.h>
+
 #include <cstring>
 
+#include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/must.h"
@@ -208,6 +212,11 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (!is_source || IsPlainType(type)) {
         if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
         return;
+      }
+      const int kind = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
+      if (kind != T_OBJECT_EX && kind != T_OBJECT) {
+        // Made anew each time from a number or a string in C: nothing that a guard could reach.
+        throw Break{SortOf(type->tp_name).value_or(Reason::unknown_attribute), Qualified(type, name)};
       }
       Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(owner, name));
       if (!value) {

@@ -138,7 +138,7 @@ void Recorder::ReadCallbacks(const Call& call) {
       }
       if (scalars) continue;
     }
-    throw Break{Reason::unknown_callable, CallableName(function)};
+    throw Refusal(function);
   }
 }
 
@@ -228,7 +228,7 @@ void Recorder::InvokeCached(Call& call) {
     Known* known = Find(arg);
     bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
     if (!plain || IsTensor(arg) || (known != nullptr && known->state != Known::State::kSource)) {
-      throw Break{Reason::unknown_callable, CallableName(call.callable)};
+      throw Refusal(call.callable);
     }
     known_by_identity(arg);
   }
@@ -274,7 +274,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
   }
   if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base) ||
       PyType_IsSubtype(type, Objects().weak_reference)) {
-    throw Break{Reason::unknown_callable, CallableName(call.callable)};
+    throw Refusal(call.callable);
   }
   if (type->tp_finalize != nullptr) throw Break{Reason::finaliser_made, type->tp_name};
   if (Py_TYPE(type) != &PyType_Type && Py_TYPE(type)->tp_call != PyType_Type.tp_call) {
@@ -282,7 +282,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     static PyObject* call_name = InternedName("__call__");
     PyObject* meta_call = _PyType_Lookup(Py_TYPE(type), call_name);
     if (meta_call == nullptr || !PyFunction_Check(meta_call)) {
-      throw Break{Reason::unknown_callable, CallableName(call.callable)};
+      throw Refusal(call.callable);
     }
   }
   guards_.Class(type, Here());
@@ -356,7 +356,7 @@ void Recorder::Invoke(Call call) {
       call.shadows.insert(call.shadows.begin(), Shadow());
       return InvokePython(call, method);
     }
-    throw Break{Reason::unknown_callable, CallableName(callable)};
+    throw Refusal(callable);
   }
   // A bound method of a builtin object that existed before: which method, and of which object.
   Touch(callable);
@@ -403,7 +403,7 @@ void Recorder::Invoke(Call call) {
     case Conduct::kTensorValue:
       throw Break{Reason::value_of_tensor, row->name};
     case Conduct::kRefused:
-      throw Break{Reason::unknown_callable, CallableName(callable)};
+      throw Refusal(callable);
     case Conduct::kMutates: {
       if (call.args.empty()) return;
       PyObject* self = call.args[0];

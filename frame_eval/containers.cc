@@ -1,6 +1,7 @@
 // Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/dict_read.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -170,18 +171,21 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   Touch(object);
 }
 
+// Borrowed; null if there is none. What a guard cannot tell, because a key's own code would have to, ends the segment.
+PyObject* Recorder::ItemAt(PyObject* dict, PyObject* key) {
+  PyObject* value = nullptr;
+  const Found found = DictGet(dict, Key::Of(key, dict), &value);
+  if (found == Found::kDoubt) throw Break{Reason::unknown_operation, "a dict with keys that compare by code of their own"};
+  return found == Found::kYes ? value : nullptr;
+}
+
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
     Touch(container);
-    int present = PyDict_Contains(container, item);
-    if (present < 0) {
-      PyErr_Clear();
-      throw Break{Reason::unknown_operation, "a key that cannot be hashed"};
-    }
-    if (present)
+    if (ItemAt(container, item) != nullptr)
       guards_.Present(known->source, item, Here());
     else
       guards_.Absent(known->source, item, Here());
@@ -277,12 +281,8 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       note.expect.shadow = *written;
       return;
     }
-    PyObject* value = PyDict_GetItemWithError(container, key);
-    if (value == nullptr) {
-      PyErr_Clear();
-      guards_.Absent(known->source, key, Here());
-      return;
-    }
+    PyObject* value = ItemAt(container, key);
+    if (value == nullptr) return guards_.Absent(known->source, key, Here());
     note.expect.kind = Expect::Kind::kSource;
     note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);
     note.expect.pinned = known->pinned;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/callables/table.h"
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
@@ -961,11 +962,10 @@ void Recorder::RefuseForeign(const Event& e) {
   if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
-      if (e.op == Op::kBeforeWith && std::strncmp(Py_TYPE(e.in[i])->tp_name, "_thread.", 8) == 0) {
-        throw Break{Reason::done_once, "a lock is taken"};
-      }
+      const char* type = Py_TYPE(e.in[i])->tp_name;
+      if (std::strncmp(type, "_thread.", 8) == 0) throw Break{Reason::done_once, "a lock is taken"};
       const char* what = e.op == Op::kBeforeWith ? "a with block of " : "an operator on ";
-      throw Break{Reason::unknown_operation, std::string(what) + Py_TYPE(e.in[i])->tp_name};
+      throw Break{SortOf(type).value_or(Reason::unknown_operation), std::string(what) + type};
     }
   }
 }
@@ -1175,7 +1175,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
       if (enter != nullptr && !PyFunction_Check(enter)) {
-        throw Break{Reason::unknown_callable, std::string(Py_TYPE(e.in[0])->tp_name) + ".__enter__"};
+        throw Refusal(enter);
       }
       return ForceAll(e);
     }

@@ -277,6 +277,7 @@ class Recorder {
   void StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
                       Shadow value_shadow);
   void Contains(FrameNote& note, PyObject* container, PyObject* item);
+  PyObject* ItemAt(PyObject* dict, PyObject* key);  // of a dict that existed before
   void TruthOf(FrameNote& note, PyObject* object, Shadow shadow);
   void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);

@@ -58,6 +58,16 @@ bool IsLibraryCode(PyCodeObject* code) {
   return Within(library, file) != nullptr && std::strstr(file, "site-packages") == nullptr;
 }
 
+// Code that came with an installed package, or that a library has made (of named tuples, say).
+bool IsPackageCode(PyCodeObject* code) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) {
+    PyErr_Clear();
+    return true;
+  }
+  return std::strstr(file, "site-packages") || std::strstr(file, "dist-packages") || std::strcmp(file, "<string>") == 0;
+}
+
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
 // (Stands around each operation: calls of its own would cost more than what it does.)
 struct OwnCode {
@@ -225,6 +235,7 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if (!awaited_.empty() && CodeOf(awaited_.back()) == code) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a module or a class
   if (IsLibraryCode(code)) return false;
   EntryPoint* entry = store_->Find(code, StartOffset(code));
   return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->segments.empty() || entry->wait_offset >= 0;
@@ -410,6 +421,13 @@ bool Session::Compile(Segment& segment) {
 }
 
 void Session::Publish(std::shared_ptr<Segment> segment) {
+  const auto& nodes = segment->ir.graph.nodes;
+  const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
+  if (!has_ops && entry_is_below_ && IsPackageCode(entry_code_)) {
+    // What a package does between two breaks without any tensor is no graph, and Python is as fast.
+    store_->FindOrAdd(entry_code_, entry_offset_).denials = Store::kMaxDenials;
+    return;
+  }
   segment->entry_offset = entry_offset_;
   if (!Compile(*segment)) {
     Abort({Reason::backend_failed, ""}, segment->ir.exit.at, true);
@@ -615,6 +633,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   WorldState world = WorldState::Now();
   entry_code_ = f.code;
   entry_offset_ = f.offset;
+  entry_is_below_ = note.caller != nullptr;
   went_on_ = false;
   if (world.modes_active) {
     // Every frame that runs meanwhile would say the same.

@@ -24,6 +24,9 @@ void ReadsType(Recorder& r, Call& call) {
   if (PyType_Check(call.callable) && call.args.size() != 1) throw Break{Reason::class_statement, ""};
 }
 
+// Python code whose end is known: to go into it would only find a lock or a buffer on the way.
+void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
+
 void Len(Recorder& r, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
@@ -212,6 +215,7 @@ void LoadBuiltins() {
   for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
   AddSpecial("builtins", "", "len", Len, true);
   AddSpecial("builtins", "", "id", ObjectId);
+  AddSpecial("logging", "Logger", "_log", Refused);
   AddSpecial("contextvars", "ContextVar", "get", ContextGet);
   AddSpecial("contextvars", "ContextVar", "set", ContextSet);
   AddSpecial("contextvars", "ContextVar", "reset", ContextReset);

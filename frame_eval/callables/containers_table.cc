@@ -23,12 +23,8 @@ void DictGet(Recorder& r, Call& call) {
     if (written->kind != Shadow::Kind::kNone) throw Break{Reason::unknown_operation, "dict.get"};
     return;
   }
-  PyObject* value = PyDict_GetItemWithError(dict, call.args[1]);
-  if (value == nullptr) {
-    PyErr_Clear();
-    r.guards().Absent(known->source, call.args[1], r.Here());
-    return;
-  }
+  PyObject* value = r.ItemAt(dict, call.args[1]);
+  if (value == nullptr) return r.guards().Absent(known->source, call.args[1], r.Here());
   call.note.expect.kind = Expect::Kind::kSource;
   call.note.expect.source = r.guards().Child(known->source, Accessor::kKey, 0, call.args[1], value);
   call.note.expect.pinned = known->pinned;

@@ -116,6 +116,41 @@ std::string CallableName(PyObject* callable) {
   return module.empty() || module == "builtins" ? name : module + "." + name;
 }
 
+std::optional<Reason> SortOf(std::string_view name) {
+  // Whole names, and beginnings up to a dot.
+  static constexpr std::pair<std::string_view, Reason> kSorts[] = {
+      {"print", Reason::input_output},
+      {"input", Reason::input_output},
+      {"io.", Reason::input_output},
+      {"_io.", Reason::input_output},
+      {"TextIOWrapper.", Reason::input_output},
+      {"FileIO.", Reason::input_output},
+      {"BufferedReader.", Reason::input_output},
+      {"BufferedWriter.", Reason::input_output},
+      {"BufferedRandom.", Reason::input_output},
+      {"BytesIO.", Reason::input_output},
+      {"StringIO.", Reason::input_output},
+      {"logging.", Reason::input_output},
+      {"numpy.", Reason::numpy_code},
+      {"ndarray.", Reason::numpy_code},
+      {"ufunc.", Reason::numpy_code},
+      {"TensorBase.numpy", Reason::numpy_code},
+      {"torch.from_numpy", Reason::numpy_code},
+      {"time.", Reason::another_value_each_time},
+      {"Random.", Reason::another_value_each_time},
+  };
+  for (const auto& [known, reason] : kSorts) {
+    if (known.back() == '.' ? name.starts_with(known) : name == known) return reason;
+  }
+  return std::nullopt;
+}
+
+Break Refusal(PyObject* callable) {
+  std::string name = CallableName(callable);
+  const Reason reason = SortOf(name).value_or(Reason::unknown_callable);
+  return {reason, std::move(name)};
+}
+
 bool LoadCallables() {
   LoadBuiltins();
   LoadNumbers();

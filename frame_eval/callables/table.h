@@ -10,6 +10,10 @@
 
 #include <Python.h>
 
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "frame_eval/recorder.h"
 
 namespace frametap {
@@ -39,6 +43,9 @@ struct CallableRow {
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown
 const char* ConductName(Conduct conduct);
 std::string CallableName(PyObject* callable);  // "numpy.asarray", for reasons
+// Of which sort a callable or type is, by its full name, where users know the sort: NumPy, files …
+std::optional<Reason> SortOf(std::string_view name);
+Break Refusal(PyObject* callable);  // the segment ends before the call
 bool IsModuleFunction(PyObject* builtin);      // a C function that is not bound to an object of the program's
 bool LoadCallables();                          // once, at import; false with a Python exception set
 

@@ -43,7 +43,7 @@ def line_of(function: Any, text: str) -> int:
     ("function", "text", "reason"),
     [
         (branches_on_tensor, "if y.sum()", "branch_on_tensor"),
-        (prints, "print(", "unknown_callable"),
+        (prints, "print(", "input_output"),
     ],
 )
 def test_fullgraph_names_the_break(function: Any, text: str, reason: str) -> None:

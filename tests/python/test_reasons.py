@@ -1,0 +1,134 @@
+"""What a stranger reads about a break: its sort, and nothing about code that is not theirs."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fixtures.subject import frametap, needs_capture
+
+pytestmark = needs_capture
+
+log = logging.getLogger("frametap.tests.reasons")
+stream = io.StringIO()
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print("at", tuple(y.shape))
+    return y * 2
+
+
+def writes(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    stream.write("seen")
+    return y * 2
+
+
+def opens(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    with open("/dev/null", "w") as file:
+        y = y * 3
+        file.write("seen")
+        y = y - 1
+    return y * 2
+
+
+def logs(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    log.error("seen %s", tuple(y.shape))
+    return y * 2
+
+
+def asks_the_clock(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    time.perf_counter()
+    return y * 2
+
+
+def draws(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    return y * (1 if random.random() < 2 else 0)
+
+
+def goes_through_numpy(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    array = np.sqrt(y.numpy())
+    return torch.from_numpy(array) * 2
+
+
+def uses_an_array(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # noqa: B008
+    y = x + 1
+    array = array * 2
+    return y * float(array.sum())
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (prints, "input_output"),
+        (writes, "input_output"),
+        (opens, "input_output"),
+        (logs, "input_output"),
+        (asks_the_clock, "another_value_each_time"),
+        (draws, "another_value_each_time"),
+        (goes_through_numpy, "numpy_code"),
+        (uses_an_array, "numpy_code"),
+    ],
+)
+def test_the_sort_of_a_break(
+    function: Callable[[torch.Tensor], torch.Tensor], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured = frametap.compile(function)
+    for rows in (2, 3, 2, 3):
+        assert torch.equal(captured(torch.ones(rows, 2)), function(torch.ones(rows, 2)))
+    report = frametap.explain(captured)
+    assert {row.reason for row in report.breaks} == {reason}
+    # A lock that logging takes at first puts one recording off; nothing is given up for good.
+    assert {row.reason for row in report.aborts} <= {"done_once"}
+
+
+def test_breaks_between_uses_of_a_file_keep_every_op() -> None:
+    """A file runs code when it ends, and is watched: what is dead at the entry is left as it is."""
+    captured = frametap.compile(opens)
+    captured(torch.ones(2))
+    captured(torch.ones(2))
+    assert sum(s.text().count(" = aten.") for s in frametap.segments(captured)) == 4
+
+
+def test_a_log_call_whose_level_is_off_is_no_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        log.debug("seen %s", tuple(y.shape))
+        return y * 2
+
+    captured = frametap.compile(f)
+    for _ in range(3):
+        captured(torch.ones(2))
+    report = frametap.explain(captured)
+    assert [row.reason for row in report.breaks] == []
+    assert len(frametap.segments(captured)) == 1
+
+
+def test_code_between_the_files_of_a_package_is_no_graph() -> None:
+    """An import below the function runs module bodies and other packages' code: none of it is a graph."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        import sklearn.utils.fixes  # noqa: F401
+        import sklearn.datasets  # noqa: F401
+
+        return y * 2
+
+    captured = frametap.compile(f)
+    captured(torch.ones(2))
+    captured(torch.ones(2))
+    assert {s.function for s in frametap.segments(captured)} == {"f"}
