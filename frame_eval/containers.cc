@@ -175,7 +175,8 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
 PyObject* Recorder::ItemAt(PyObject* dict, PyObject* key) {
   PyObject* value = nullptr;
   const Found found = DictGet(dict, Key::Of(key, dict), &value);
-  if (found == Found::kDoubt) throw Break{Reason::unknown_operation, "a dict with keys that compare by code of their own"};
+  if (found == Found::kDoubt)
+    throw Break{Reason::unknown_operation, "a dict with keys that compare by code of their own"};
   return found == Found::kYes ? value : nullptr;
 }
 

@@ -77,7 +77,7 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
-  bool entry_is_below_ = false;  // in a frame below the captured function's
+  bool entry_is_below_ = false;             // in a frame below the captured function's
   const FrameState* left_alone_ = nullptr;  // until it is left nothing is recorded (a recording was put off)
   // Frames that have not come yet, innermost first, and the frame that is about to call the last of them.
   std::vector<Landing> awaited_;

@@ -45,9 +45,9 @@ const char* ConductName(Conduct conduct);
 std::string CallableName(PyObject* callable);  // "numpy.asarray", for reasons
 // Of which sort a callable or type is, by its full name, where users know the sort: NumPy, files …
 std::optional<Reason> SortOf(std::string_view name);
-Break Refusal(PyObject* callable);  // the segment ends before the call
-bool IsModuleFunction(PyObject* builtin);      // a C function that is not bound to an object of the program's
-bool LoadCallables();                          // once, at import; false with a Python exception set
+Break Refusal(PyObject* callable);         // the segment ends before the call
+bool IsModuleFunction(PyObject* builtin);  // a C function that is not bound to an object of the program's
+bool LoadCallables();                      // once, at import; false with a Python exception set
 
 // For the tables. `path` is an attribute of the module, or "" for the module itself.
 Ref<> OwnerOf(const char* module, const char* path);  // null: there is none (and its exception cleared)

@@ -85,7 +85,9 @@ def uses_an_array(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # 
     ],
 )
 def test_the_sort_of_a_break(
-    function: Callable[[torch.Tensor], torch.Tensor], reason: str, capsys: pytest.CaptureFixture[str]
+    function: Callable[[torch.Tensor], torch.Tensor],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     captured = frametap.compile(function)
     for rows in (2, 3, 2, 3):
@@ -123,8 +125,8 @@ def test_code_between_the_files_of_a_package_is_no_graph() -> None:
 
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
+        import sklearn.datasets
         import sklearn.utils.fixes  # noqa: F401
-        import sklearn.datasets  # noqa: F401
 
         return y * 2
 

@@ -200,7 +200,9 @@ def report(tables: list[Table], json_file: Path | None) -> int:
     """Prints everything; 1 if a contestant failed."""
     where = conditions()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
-    print("Minimum (median) over interleaved rounds of one process; ratios of minima (of medians).\n")
+    print(
+        "Minimum (median) over interleaved rounds of one process; ratios of minima (of medians).\n"
+    )
     for table in tables:
         print(table.markdown() + "\n")
     if json_file:
