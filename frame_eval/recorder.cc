@@ -70,7 +70,7 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     bound_at_entry_.push_back(i);
     const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
     if (!live[static_cast<size_t>(i)] && !ends_here) {
-      if (f.is_generator) f.shadows[i].kind = Shadow::Kind::kUnread;
+      f.shadows[i].kind = Shadow::Kind::kUnread;
       continue;
     }
     SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);

@@ -15,7 +15,7 @@ struct Shadow {
     kNone,    // constant scalar, or an object known by identity
     kSource,  // read at `id` (a SourceId), value not yet guarded
     kValue,   // a number that is the graph value `id` (a ValueId)
-    kUnread,  // of a generator's frame: what was there at the entry, and nobody reads
+    kUnread,  // what was there at the entry, and nobody reads
   };
   Kind kind = Kind::kNone;
   uint32_t id = 0;
