@@ -14,6 +14,11 @@
 #include "ir/frame_slot.h"
 
 namespace frametap {
+namespace {
+
+const bool told = (read_suspended_frame = SuspendedFrameOf, true);
+
+}  // namespace
 
 bool Recorder::IsOutsideGenerator(PyObject* object) const {
   return std::find(outside_generators_.begin(), outside_generators_.end(), object) != outside_generators_.end();

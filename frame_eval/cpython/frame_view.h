@@ -8,6 +8,7 @@
 
 #include "frame_eval/tracer.h"
 #include "guards/ref.h"
+#include "guards/suspended_frame.h"
 #include "ir/position.h"
 
 namespace frametap {
@@ -92,6 +93,7 @@ void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& s
                       std::vector<Ref<>> stack);
 void UnbindLocals(PyObject* generator);  // of one that has not begun: its arguments
 bool IsRunning(PyObject* generator);
+bool SuspendedFrameOf(PyObject* generator, SuspendedFrame* frame);  // false: it is not suspended, or no generator
 
 // Whether code runs if a generator, or the like, ends now: it has blocks to leave, or something to complain of.
 bool EndRunsCodeNow(PyObject* generator);

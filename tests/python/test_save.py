@@ -360,7 +360,7 @@ def appends(x: Tensor, log: list[int] = []) -> Tensor:  # noqa: B006
     ("function", "words"),
     [
         (returns_object, "type Pair.*cannot be saved"),
-        (prints, "unknown_callable.*only a branch on a tensor"),
+        (prints, "input_output.*only a branch on a tensor"),
         (appends, "log : len 0"),
     ],
 )

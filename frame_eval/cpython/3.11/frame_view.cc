@@ -13,7 +13,6 @@
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
 #include "guards/ref.h"
-#include "guards/suspended_frame.h"
 
 namespace frametap {
 namespace {
@@ -136,9 +135,7 @@ bool IsPlainGenerator(PyCodeObject* code) {
          PyBytes_GET_SIZE(code->co_exceptiontable) == 0;
 }
 
-namespace {
-
-bool ReadFrame(PyObject* generator, SuspendedFrame* frame) {
+bool SuspendedFrameOf(PyObject* generator, SuspendedFrame* frame) {
   if (!PyGen_CheckExact(generator)) return false;
   const int8_t state = reinterpret_cast<PyGenObject*>(generator)->gi_frame_state;
   if (state != FRAME_SUSPENDED && state != FRAME_CREATED) return false;
@@ -151,10 +148,6 @@ bool ReadFrame(PyObject* generator, SuspendedFrame* frame) {
   frame->offset = static_cast<int>(raw->prev_instr + 1 - Units(raw->f_code)) * 2;
   return true;
 }
-
-const bool told = (read_suspended_frame = ReadFrame, true);
-
-}  // namespace
 
 bool IsRunning(PyObject* generator) {
   return reinterpret_cast<PyGenObject*>(generator)->gi_frame_state == FRAME_EXECUTING;
