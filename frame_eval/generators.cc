@@ -81,7 +81,7 @@ SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
   SuspendedFrame frame;
   if (!ReadSuspended(generator, &frame)) {
     SnapshotFrame over;
-    over.function = PositionAt(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(saved.function.get())), 0).function;
+    over.function = PositionAt(saved.code(), 0).function;
     return over;
   }
   FrameState f;
@@ -109,9 +109,7 @@ SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
 
 Operand Recorder::DescribeGenerator(PyObject* generator) {
   const auto saved = generators_.find(FrameOfGenerator(generator));
-  const bool is_known = saved != generators_.end();
-  if (!is_known ||
-      !IsPlainGenerator(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(saved->second.function.get())))) {
+  if (saved == generators_.end() || !IsPlainGenerator(saved->second.code())) {
     throw Break{Reason::escaping_object, "an object of type generator"};
   }
   Operand operand;
@@ -137,11 +135,10 @@ void Recorder::DescribeYields(SegmentIr* ir) {
     effect.target = Describe(generator, Shadow());
     if (runs) {
       // It is resumed by the exit, which says then what is in it.
-      auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(saved.function.get()));
-      const Position at = PositionAt(code, StartOffset(code));
+      effect.frame.offset = StartOffset(saved.code());
+      const Position at = PositionAt(saved.code(), effect.frame.offset);
       effect.frame.function = at.function;
       effect.frame.line = at.line;
-      effect.frame.offset = StartOffset(code);
     } else {
       effect.frame = DescribeSuspended(generator);
       if (effect.frame.is_over() && saved.is_left) continue;  // its frame returns

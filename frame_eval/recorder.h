@@ -118,10 +118,10 @@ struct Mark {
 struct Landing {
   bool leaves = false;  // it returns `result`, and nothing else counts …
   Ref<> result;
-  const SnapshotFrame* yields = nullptr;  // … or it yields, and stays with `locals` and `stack`
+  const SnapshotFrame* yields = nullptr;  // … or it yields, and stays with `content`
   std::shared_ptr<Segment> segment;
-  size_t frame = 0;                  // of the exit
-  std::vector<Ref<>> locals, stack;  // beside its locals and stack
+  size_t frame = 0;  // of the exit
+  FrameContent content;
 };
 
 // The tracer's own part of a frame.
@@ -341,6 +341,8 @@ class Recorder {
     Ref<> function;
     bool is_left = false;  // its frame was the entry frame, or a caller in which the recording went on
     uint32_t epoch = 0;    // of one that existed before: when it was met
+
+    PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())); }
   };
 
   void Watch(PyObject* object);

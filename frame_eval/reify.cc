@@ -152,9 +152,17 @@ Ref<> Reifier::MakeGenerator(const Operand& operand) {
 }
 
 bool Reifier::MakeContent(const SnapshotFrame& frame, FrameContent* content) {
-  for (const auto& [name, operand] : frame.locals) content->locals.push_back(Make(operand));
-  for (const Operand& operand : frame.stack) content->stack.push_back(Make(operand));
-  return PyErr_Occurred() == nullptr;
+  const auto make = [this](const Operand& operand, std::vector<Ref<>>* into) {
+    into->push_back(Make(operand));
+    return PyErr_Occurred() == nullptr;
+  };
+  for (const auto& [name, operand] : frame.locals) {
+    if (!make(operand, &content->locals)) return false;
+  }
+  for (const Operand& operand : frame.stack) {
+    if (!make(operand, &content->stack)) return false;
+  }
+  return true;
 }
 
 Ref<> Reifier::Make(const Operand& operand) {
@@ -244,7 +252,7 @@ bool Reifier::Prepare() {
     made.target = Make(effect.target);
     made.key = Make(effect.key);
     made.value = Make(effect.value);
-    if (!MakeContent(effect.frame, &made.content)) return false;
+    if (PyErr_Occurred() || !MakeContent(effect.frame, &made.content)) return false;
     effects_.push_back(std::move(made));
   }
   return true;

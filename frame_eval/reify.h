@@ -33,9 +33,6 @@ class Reifier {
   Ref<> Make(const Operand& operand);  // empty with a Python exception; a kNull operand gives an empty Ref without one
   bool Prepare();                      // makes all operands of the effects
   bool Commit();                       // performs the effects in order
-  struct FrameContent {                // beside the locals and the stack of a SnapshotFrame
-    std::vector<Ref<>> locals, stack;
-  };
   bool MakeContent(const SnapshotFrame& frame, FrameContent* content);  // false with a Python exception
   // After Prepare: how the frame of a generator that runs is left, which is then not Commit's. Null if no effect says.
   const SnapshotFrame* TakeYield(const _PyInterpreterFrame* of, FrameContent* content);

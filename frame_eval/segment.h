@@ -23,6 +23,11 @@
 
 namespace frametap {
 
+// Beside the locals and the stack of a SnapshotFrame.
+struct FrameContent {
+  std::vector<Ref<>> locals, stack;
+};
+
 struct Segment {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;

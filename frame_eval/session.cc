@@ -659,11 +659,12 @@ void Session::Begin(FrameState& f, FrameNote& note) {
 }
 
 Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
-  ReplaceStack(f, std::move(landing.stack));
+  ReplaceStack(f, std::move(landing.content.stack));
   f.result = landing.result.Release();
   if (landing.yields != nullptr) {
-    for (size_t i = 0; i < landing.locals.size(); ++i) {
-      const Ref<> old = Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.locals[i].Release()));
+    for (size_t i = 0; i < landing.content.locals.size(); ++i) {
+      const Ref<> old =
+          Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.content.locals[i].Release()));
     }
     f.offset = landing.yields->offset;
   }
@@ -702,14 +703,14 @@ void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
   for (size_t i = 0; i < frame.slots.size(); ++i) {
     PyObject** slot = &f.objects[frame.slots[i]];
     if (!is_new && *slot != nullptr && KindOfSlot(f.code, frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
-      PyCell_Set(*slot, landing.locals[i].get());
+      PyCell_Set(*slot, landing.content.locals[i].get());
       continue;
     }
     PyObject* old = *slot;
-    *slot = landing.locals[i].Release();
+    *slot = landing.content.locals[i].Release();
     Py_XDECREF(old);
   }
-  ReplaceStack(f, std::move(landing.stack));
+  ReplaceStack(f, std::move(landing.content.stack));
   f.offset = frame.offset;
   note.skip_one = true;
   awaited_by_ = awaited_.empty() ? nullptr : &f;
@@ -738,11 +739,8 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   std::vector<Landing> leaving;
   for (FrameState* left = &f; leaving.size() < up; left = NoteOf(*left).caller) {
     Landing& landing = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
-    Reifier::FrameContent content;
-    if (left->is_generator) landing.yields = reifier.TakeYield(left->raw, &content);
+    if (left->is_generator) landing.yields = reifier.TakeYield(left->raw, &landing.content);
     landing.segment = shared;
-    landing.locals = std::move(content.locals);
-    landing.stack = std::move(content.stack);
   }
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
@@ -754,14 +752,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     Landing& landing = landings.emplace_back();
     landing.segment = shared;
     landing.frame = i;
-    for (const auto& [name, operand] : exit.frames[i].locals) {
-      landing.locals.push_back(reifier.Make(operand));
-      if (PyErr_Occurred()) return Go::kRaise;
-    }
-    for (const Operand& operand : exit.frames[i].stack) {
-      landing.stack.push_back(reifier.Make(operand));
-      if (PyErr_Occurred()) return Go::kRaise;
-    }
+    if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
   while (landings.size() > 1) {
