@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ir/graph.h"
+#include "ir/leaks.h"
 
 namespace frametap {
 
@@ -30,6 +31,9 @@ class Executable {
   virtual std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) = 0;
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
+
+ private:
+  Counted<"executables"> counted_;
 };
 
 class Backend {

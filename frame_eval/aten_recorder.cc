@@ -22,8 +22,10 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 thread_local constinit AtenRecorder* tls_recorder = nullptr;
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
-  TORCH_CHECK(aten::depth > 0 || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
-  if (tls_recorder == nullptr || aten::depth > 0) {
+  const bool is_outermost = aten::depth == 0;
+  if (is_outermost && tls_recorder != nullptr) tls_recorder->Meet();
+  TORCH_CHECK(!is_outermost || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
+  if (tls_recorder == nullptr || !is_outermost) {
     AtenPause below;
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
     return;
@@ -171,8 +173,8 @@ void AtenRecorder::Add(Node node, uint32_t where) {
 }
 
 AtenRecorder::Mark AtenRecorder::mark() const {
-  return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
-          graph_.constants.size(), journal_.size(),      wheres_.size()};
+  return {graph_.nodes.size(), graph_.values.size(), inputs_.size(), graph_.constants.size(),
+          journal_.size(),     wheres_.size(),       ops_met_};
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
@@ -190,6 +192,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   inputs_.resize(mark.inputs);
   graph_.inputs.resize(mark.inputs);
   graph_.constants.resize(mark.constants);
+  ops_met_ = mark.ops_met;
   wheres_.resize(mark.wheres);
 }
 

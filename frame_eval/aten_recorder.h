@@ -26,7 +26,7 @@ namespace frametap {
 class AtenRecorder {
  public:
   struct Mark {
-    size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, wheres = 0;
+    size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, wheres = 0, ops_met = 0;
   };
   struct KnownTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> weak;
@@ -77,6 +77,7 @@ class AtenRecorder {
   const std::vector<uint32_t>& wheres() const { return wheres_; }  // beside graph().nodes
   bool writes_inputs() const { return writes_inputs_; }
   bool uses_random() const { return uses_random_; }
+  size_t ops_met() const { return ops_met_; }  // by the program, whether or not they are in the graph
   // What was written of the memory that existed before; null: not all of it is known.
   const absl::flat_hash_set<c10::StorageImpl*>* written_storages() const {
     return writes_unknown_ ? nullptr : &written_storages_;
@@ -86,7 +87,8 @@ class AtenRecorder {
   // This thread is below a recorded op (a kernel that is Python code), or paused.
   static bool InsideOp();
 
-  // Called by the fallback.
+  // Called by the fallback, for each op that nothing pauses: before it runs, and to run it.
+  void Meet() { ++ops_met_; }
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
@@ -107,6 +109,7 @@ class AtenRecorder {
   absl::flat_hash_map<std::string, int> names_;
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
   int next_name_ = 0;
+  size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
   bool writes_inputs_ = false;

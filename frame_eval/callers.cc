@@ -2,7 +2,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
-#include "guards/must.h"
+#include "frame_eval/opcodes/names.h"
 
 namespace frametap {
 
@@ -14,11 +14,10 @@ PyFunctionObject* CalledFunction(const FrameState& f) {
       callable = PyMethod_GET_FUNCTION(callable);
       continue;
     }
-    static PyObject* call_name = InternedName("__call__");
     PyTypeObject* type = Py_TYPE(callable);
     // The slot that looks `__call__` up in the class and calls it.
     if (type->tp_call != Objects().module->tp_call) return nullptr;
-    callable = _PyType_Lookup(type, call_name);
+    callable = _PyType_Lookup(type, interned.call);
     if (callable != nullptr && !PyFunction_Check(callable)) return nullptr;
   }
   return reinterpret_cast<PyFunctionObject*>(callable);

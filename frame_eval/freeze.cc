@@ -11,6 +11,7 @@
 #include "frame_eval/reify.h"
 #include "frame_eval/rollback.h"
 #include "guards/iterator_view.h"
+#include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -212,6 +213,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     operand.index = it->second;
     return operand;
   }
+  labelled_.push_back(object);
   operand = DescribeFresh(object, *known);
   if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kSource) {
     labels_.erase(object);
@@ -386,11 +388,11 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     operand.index = static_cast<int64_t>(NewKind::kDict);
     Operand content;
     content.kind = Operand::Kind::kDict;
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
+    const Ref<> keys = KeysInOrder(object);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
+      PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
       content.items.push_back(Describe(key, Shadow()));
-      content.items.push_back(Describe(value, Shadow()));
+      content.items.push_back(Describe(PyDict_GetItemWithError(object, key), Shadow()));
     }
     operand.items.push_back(std::move(content));
   } else {
@@ -506,19 +508,41 @@ void Recorder::DescribeState(SegmentIr* ir) {
   if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 
-SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool with_dead) {
+// A null operand if it cannot be made again: nothing is left of the attempt.
+Operand Recorder::DescribeIfPossible(PyObject* object, Shadow shadow) {
+  const size_t before = labelled_.size();
+  try {
+    return Describe(object, shadow);
+  } catch (const Break&) {
+    for (; labelled_.size() > before; labelled_.pop_back()) labels_.erase(labelled_.back());
+    return Operand();
+  }
+}
+
+// `strict`: what no instruction reads must be made again too.
+SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool strict) {
   SnapshotFrame frame;
   Position at = PositionAt(f.code, mark.offset);
   frame.function = at.function;
   frame.line = at.line;
   frame.offset = mark.offset;
   const int parameters = ParameterCount(f.code);
+  // Of the base frame only: other frames are made anew.
+  auto at_entry = [&](int slot) {
+    const auto has_slot = [slot](const auto& one) { return one.first == slot; };
+    return is_base(f) ? std::find_if(bound_at_entry_.begin(), bound_at_entry_.end(), has_slot) : bound_at_entry_.end();
+  };
   auto bound_at_start = [&](int slot) {
-    if (!is_base(f)) return slot < parameters;
-    return std::find(bound_at_entry_.begin(), bound_at_entry_.end(), slot) != bound_at_entry_.end();
+    return is_base(f) ? at_entry(slot) != bound_at_entry_.end() : slot < parameters;
+  };
+  auto is_as_at_entry = [&](int slot) {
+    const auto entry = at_entry(slot);
+    const Shadow& shadow = f.shadows[slot];
+    const SourceId now = shadow.kind == Shadow::Kind::kSource ? SourceId(shadow.id) : SourceOf(f.objects[slot]);
+    return entry != bound_at_entry_.end() && now.valid() && entry->second == now;
   };
   std::vector<bool> live = LiveLocals(f.code, mark.offset);
-  if (with_dead) live.assign(live.size(), true);
+  if (strict) live.assign(live.size(), true);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     SlotKind kind = KindOfSlot(f.code, i);
     if (kind == SlotKind::kLocal && f.objects[i] == nullptr && bound_at_start(i)) {
@@ -529,17 +553,14 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool with
     }
     PyObject* object = f.objects[i];
     if (f.shadows[i].kind == Shadow::Kind::kUnread) continue;  // it stays
-    const bool is_seen = f.is_generator && !is_base(f);        // the generator shows it once it has yielded
-    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr && (watches_ends() || is_seen)) {
-      // Nobody reads it, but what it holds may end with it; what it held at the entry must not live on.
-      const bool is_generator = PyGen_CheckExact(object) && generators_.contains(FrameOfGenerator(object));
-      const bool is_kept = IsScalar(object) || IsTensor(object) || is_generator || SourceOf(object).valid();
-      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)),
-                                is_kept ? Describe(object, f.shadows[i]) : Operand());
+    if (kind == SlotKind::kFree) continue;
+    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr) {
+      if (is_as_at_entry(i)) continue;
+      // No instruction reads it, but a traceback shows it, and what it holds may end with it.
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), DescribeIfPossible(object, f.shadows[i]));
       frame.slots.push_back(i);
       continue;
     }
-    if (kind == SlotKind::kFree || (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)])) continue;
     Shadow shadow = f.shadows[i];
     if (kind == SlotKind::kCell && is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
@@ -766,8 +787,12 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ir.state = guards_.StateLines();
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
+  for (const Effect& effect : ir.effects) {
+    segment->effect_names.push_back(Must(PyUnicode_InternFromString(effect.name.c_str())));
+  }
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
   if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
+  segment->ops_met = aten_.ops_met();
   segment->code = entry_code_;
   segment->globals = entry_globals_;
   segment->callers = callers_;
@@ -822,6 +847,7 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     effects_.resize(mark_.effects);
     decisions_.resize(mark_.decisions);
     labels_.clear();
+    labelled_.clear();
     auto segment = std::make_shared<Segment>();
     Exit& exit = segment->ir.exit;
     exit.kind = Exit::Kind::kResume;

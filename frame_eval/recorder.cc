@@ -67,14 +67,15 @@ void Recorder::RootShadows(FrameState& f, int depth) {
     f.shadows[i] = Shadow();
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
-    bound_at_entry_.push_back(i);
     const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
     if (!live[static_cast<size_t>(i)] && !ends_here) {
       f.shadows[i].kind = Shadow::Kind::kUnread;
-      continue;
+      bound_at_entry_.emplace_back(i, SourceId());
+    } else {
+      const SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
+      f.shadows[i] = FromSource(id, object, false);
+      bound_at_entry_.emplace_back(i, id);
     }
-    SourceId id = guards_.Local(FrameSlot(level(), i), PyUnicode_AsUTF8(SlotName(f.code, i)), object);
-    f.shadows[i] = FromSource(id, object, false);
     if (ends_here) WatchHolder(object);
   }
   for (int i = 0; i < depth; ++i) {
@@ -891,7 +892,6 @@ void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow
   const SourceId cell_source = known != nullptr ? known->source : CellSource(f, e.arg);
   const SourceId closure = cell_source.valid() ? guards_.parent(cell_source) : SourceId();
   const SourceId function = closure.valid() ? guards_.parent(closure) : SourceId();
-  // A recording that begins where a function is being made meets the cell on the stack.
   if (!function.valid() || guards_.accessor(closure) != Accessor::kAttr) {
     throw Break{Reason::unknown_operation, "a cell"};
   }
@@ -916,6 +916,8 @@ SourceId Recorder::CellSource(FrameState& f, int slot) {
   static PyObject* closure_name = InternedName("__closure__");
   PyObject* function = reinterpret_cast<PyObject*>(f.function);
   SourceId source = is_base(f) ? guards_.Function(function, FrameSlot(level(), 0)) : SourceOf(function);
+  // The trace has made it of a tuple of cells that it found on the stack.
+  if (!source.valid() && Find(function) != nullptr) throw Break{Reason::unknown_operation, "a cell"};
   // Without a source it was reached through a class or a constant.
   if (!source.valid()) source = guards_.Pinned(function, PyUnicode_AsUTF8(f.function->func_name));
   int free_index = 0;

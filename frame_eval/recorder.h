@@ -32,6 +32,7 @@
 #include "frame_eval/tracer.h"
 #include "frame_eval/undo.h"
 #include "guards/guard_recorder.h"
+#include "ir/leaks.h"
 
 namespace frametap {
 
@@ -122,6 +123,7 @@ struct Landing {
   std::shared_ptr<Segment> segment;
   size_t frame = 0;  // of the exit
   FrameContent content;
+  std::vector<Landing> above;  // the frames that this one calls first, outermost last
 };
 
 // The tracer's own part of a frame.
@@ -147,6 +149,7 @@ struct FrameNote {
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
   std::unique_ptr<Landing> landing;
+  std::vector<Landing> awaited;  // frames that an exit goes on in and that have not come yet: this one calls the last
   FrameState* caller = nullptr;  // the frame of the session that was the innermost one when this one came
 };
 
@@ -423,7 +426,8 @@ class Recorder {
   SnapshotFrame DescribeSuspended(PyObject* generator);
   Operand DescribeGenerator(PyObject* generator);
   void DescribeYields(SegmentIr* ir);
-  SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark, bool with_dead = false);
+  SnapshotFrame DescribeFrame(FrameState& f, const Mark& mark, bool strict = false);
+  Operand DescribeIfPossible(PyObject* object, Shadow shadow);
   void SetMark(FrameState& f, FrameNote& note);
   void ReadState();
   void DescribeState(SegmentIr* ir);
@@ -472,8 +476,8 @@ class Recorder {
   std::vector<bool> pinned_;  // by SourceId
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
-  std::vector<int> bound_at_entry_;    // slots of the base frame
-  std::vector<PyObject*> base_cells_;  // the entry frame's own
+  std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
+  std::vector<PyObject*> base_cells_;                     // the entry frame's own
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
   std::vector<PyObject*> mutated_sources_;
@@ -489,6 +493,7 @@ class Recorder {
   absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
   absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from what is guarded already
   absl::flat_hash_map<PyObject*, int64_t> labels_;          // containers described so far (-1: not finished)
+  std::vector<PyObject*> labelled_;                         // in that order
   std::vector<Ref<>> described_;                            // objects made while describing
   int64_t next_label_ = 1;
   CollectorPause collector_;
@@ -509,6 +514,7 @@ class Recorder {
   uint32_t epoch_ = 1;
   std::vector<EntryState> entry_;                       // the entry frame, its caller …
   absl::flat_hash_map<uint32_t, c10::IValue> numbers_;  // by ValueId: what graph values of numbers came to
+  Counted<"recordings"> counted_;
 
   friend class Session;
 };

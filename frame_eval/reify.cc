@@ -4,9 +4,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/hook.h"
+#include "frame_eval/known_objects.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
@@ -99,17 +102,12 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       object = Ref<>::Steal(type->tp_new(type, none.get(), nullptr));
       if (!object) return object;
       // The base's own store, past any __setitem__ of the class. An OrderedDict keeps its order beside the table.
-      static PyObject* ordered = [] {
-        Ref<> module = Ref<>::Steal(PyImport_ImportModule("collections"));
-        return PyObject_GetAttrString(module.get(), "OrderedDict");
-      }();
-      bool is_ordered = PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(ordered));
-      auto assign = is_ordered ? reinterpret_cast<PyTypeObject*>(ordered)->tp_as_mapping->mp_ass_subscript
-                               : PyDict_Type.tp_as_mapping->mp_ass_subscript;
+      const bool is_ordered = PyType_IsSubtype(type, Objects().ordered_dict);
+      const PyTypeObject& base = is_ordered ? *Objects().ordered_dict : PyDict_Type;
       Py_ssize_t at = 0;
       PyObject *key, *value;
       while (PyDict_Next(items[0].get(), &at, &key, &value)) {
-        if (assign(object.get(), key, value) < 0) return Ref<>();
+        if (base.tp_as_mapping->mp_ass_subscript(object.get(), key, value) < 0) return Ref<>();
       }
       break;
     }
@@ -274,14 +272,13 @@ bool Reifier::Commit() {
     PyObject* target = effects_[i].target.get();
     PyObject* key = effects_[i].key.get();
     PyObject* value = effects_[i].value.get();
+    PyObject* name = segment_.effect_names[i].get();
     int status = 0;
     switch (effect.kind) {
       case Effect::Kind::kSetAttr:
-      case Effect::Kind::kDelAttr: {
-        Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(effect.name.c_str()));
-        status = name ? PyObject_GenericSetAttr(target, name.get(), value) : -1;
+      case Effect::Kind::kDelAttr:
+        status = PyObject_GenericSetAttr(target, name, value);
         break;
-      }
       case Effect::Kind::kSetItem:
         status = PyObject_SetItem(target, key, value);
         break;
@@ -289,7 +286,7 @@ bool Reifier::Commit() {
         status = PyObject_DelItem(target, key);
         break;
       case Effect::Kind::kSetGlobal:
-        status = PyDict_SetItemString(target, effect.name.c_str(), value);
+        status = PyDict_SetItem(target, name, value);
         break;
       case Effect::Kind::kSetCell:
         status = PyCell_Set(target, value);
@@ -299,7 +296,7 @@ bool Reifier::Commit() {
         break;
       case Effect::Kind::kExtend:
       case Effect::Kind::kCall: {
-        Ref<> method = Ref<>::Steal(PyObject_GetAttrString(target, effect.name.c_str()));
+        Ref<> method = Ref<>::Steal(PyObject_GetAttr(target, name));
         Ref<> done = method ? Ref<>::Steal(PyObject_CallObject(method.get(), value)) : Ref<>();
         status = done ? 0 : -1;
         break;
@@ -402,6 +399,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
     return false;
   }
   try {
+    AtenPause uncounted;  // ops that the program has yet to come to
     // With Python's lock: the guards' registers hold until Python code runs.
     outputs = segment.decisions->Run(std::move(inputs));
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -427,6 +425,9 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   *restart = true;
   if (!GatherInputs(segment, segment.ir.graph, segment.input_sources, &inputs)) return false;
   const uint64_t places = PlacesPassed();
+  const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
+  std::optional<AtenPause> uncounted;
+  if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
   Rollback rollback(segment, inputs);
   try {
     AllocZone outside(false);
@@ -442,6 +443,8 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
       HookPause pause;  // the executable's own Python code is not the program's
       *outputs = executable->Run(std::move(inputs));
     }
+    TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
+    if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
     return true;
   } catch (...) {

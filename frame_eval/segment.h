@@ -19,6 +19,7 @@
 #include "frame_eval/reasons.h"
 #include "guards/guard_tree.h"
 #include "guards/ref.h"
+#include "ir/leaks.h"
 #include "ir/segment_ir.h"
 
 namespace frametap {
@@ -34,6 +35,7 @@ struct Segment {
   std::shared_ptr<Executable> executable;
   std::shared_ptr<Executable> decisions;  // null: none
   std::vector<Ref<>> constants;           // by ConstId
+  std::vector<Ref<>> effect_names;        // beside ir.effects, interned: so that committing makes nothing
   std::vector<SourceId> input_sources;    // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
   std::vector<c10::IValue> examples;      // inputs of the recording, until the graph is compiled
@@ -42,6 +44,7 @@ struct Segment {
   std::vector<uint32_t> written_inputs;   // inputs to whose memory ops write
   bool undoable = false;                  // not restartable, but rollback.h can make it so
   bool uses_random = false;
+  size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
@@ -62,6 +65,7 @@ struct Segment {
 
  private:
   bool shown_ = false;
+  Counted<"segments"> counted_;
 };
 
 struct EntryPoint {
@@ -132,6 +136,7 @@ class Store {
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
   absl::flat_hash_set<std::string> told_;
+  Counted<"stores of segments"> counted_;
 };
 
 }  // namespace frametap

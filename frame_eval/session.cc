@@ -132,6 +132,10 @@ PyCodeObject* CodeOf(const Landing& landing) {
   return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
 }
 
+bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
+  return !caller.awaited.empty() && CodeOf(caller.awaited.back()) == code;
+}
+
 // A recording may go on in `caller` when `f` returns, and an exit may leave `f` for it.
 bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
@@ -232,7 +236,7 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
   if (AtenRecorder::InsideOp()) return false;
   if (recorder_ != nullptr) return true;
-  if (!awaited_.empty() && CodeOf(awaited_.back()) == code) return true;
+  if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
   if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a module or a class
@@ -248,8 +252,10 @@ void Session::Enter(FrameState& f) {
   f.traced = false;
   f.observed = false;
   if (IsAwaited(f)) {
-    note->landing = std::make_unique<Landing>(std::move(awaited_.back()));
-    awaited_.pop_back();
+    std::vector<Landing> above = std::move(NoteOf(*note->caller).awaited);
+    note->landing = std::make_unique<Landing>(std::move(above.back()));
+    above.pop_back();
+    note->landing->above = std::move(above);
     f.observed = true;
     return;
   }
@@ -317,7 +323,6 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     }
   }
   if (left_alone_ == &f) left_alone_ = nullptr;
-  if (awaited_by_ == &f) awaited_.clear();
   f.tracer_data = nullptr;
 }
 
@@ -330,10 +335,10 @@ FrameState* Session::CallerToGoOnIn(const FrameState& f) const {
 
 // The recording goes on in the frame that has called this one.
 bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
-  FrameState* caller = CallerToGoOnIn(f);
-  if (caller == nullptr) return false;
-  went_on_ = true;
   try {
+    FrameState* caller = CallerToGoOnIn(f);
+    if (caller == nullptr) return false;
+    went_on_ = true;
     recorder_->ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
     MustBeClean();
   } catch (const Break& b) {
@@ -521,6 +526,8 @@ void Session::Inspect(FrameState& f) {
     MayEndRecording(store_->options().fullgraph);
   } catch (const Break& b) {
     End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
   }
 }
 
@@ -568,7 +575,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     note.at_entry = !IsLibraryCode(f.code);
     return Go::kOn;
   }
-  if (awaited_by_ == &f) awaited_.clear();  // the call could not be made (no memory)
+  note.awaited.clear();  // the call could not be made (no memory)
   if (note.wait_offset >= 0) {
     if (f.offset == note.wait_offset) {
       note.wait_offset = -1;
@@ -630,20 +637,20 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
 }
 
 void Session::Begin(FrameState& f, FrameNote& note) {
-  WorldState world = WorldState::Now();
   entry_code_ = f.code;
   entry_offset_ = f.offset;
   entry_is_below_ = note.caller != nullptr;
   went_on_ = false;
-  if (world.modes_active) {
-    // Every frame that runs meanwhile would say the same.
-    std::string active = ActiveModes();
-    if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
-    return;
-  }
   OwnCode own(thread_);
   ErrScope keep;
   try {
+    const WorldState world = WorldState::Now();
+    if (world.modes_active) {
+      // Every frame that runs meanwhile would say the same.
+      const std::string active = ActiveModes();
+      if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
+      return;
+    }
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
     MustBeClean();
   } catch (const Break& b) {
@@ -686,8 +693,8 @@ Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing 
 }
 
 bool Session::IsAwaited(const FrameState& f) const {
-  return !awaited_.empty() && awaited_by_ != nullptr && CodeOf(awaited_.back()) == f.code &&
-         CallsStraight(*awaited_by_, f);
+  const FrameState* caller = NoteOf(f).caller;
+  return caller != nullptr && IsAwaitedBy(NoteOf(*caller), f.code) && CallsStraight(*caller, f);
 }
 
 void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
@@ -713,7 +720,7 @@ void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
   ReplaceStack(f, std::move(landing.content.stack));
   f.offset = frame.offset;
   note.skip_one = true;
-  awaited_by_ = awaited_.empty() ? nullptr : &f;
+  note.awaited = std::move(landing.above);
 }
 
 Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& shared) {
@@ -755,10 +762,12 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
+  std::vector<Landing> above;
   while (landings.size() > 1) {
-    awaited_.push_back(std::move(landings.back()));
+    above.push_back(std::move(landings.back()));
     landings.pop_back();
   }
+  landings.front().above = std::move(above);
   return Ascend(f, std::move(leaving), std::move(landings.back()));
 }
 

@@ -22,6 +22,7 @@
 #include "frame_eval/hook.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/segment.h"
+#include "ir/leaks.h"
 
 namespace frametap {
 
@@ -79,9 +80,6 @@ class Session : public FrameFilter, public Tracer {
   int entry_offset_ = 0;
   bool entry_is_below_ = false;             // in a frame below the captured function's
   const FrameState* left_alone_ = nullptr;  // until it is left nothing is recorded (a recording was put off)
-  // Frames that have not come yet, innermost first, and the frame that is about to call the last of them.
-  std::vector<Landing> awaited_;
-  const FrameState* awaited_by_ = nullptr;
   FrameState* innermost_ = nullptr;
   const FrameState* last_to_leave_ = nullptr;
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
@@ -89,6 +87,7 @@ class Session : public FrameFilter, public Tracer {
   Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
   const Thread thread_;
   const void* stack_;  // StackIdentity
+  Counted<"sessions"> counted_;
 };
 
 // What Python code of frametap raises for these; set at import by the bindings.

@@ -97,6 +97,7 @@ void ArmFromEnvironment() {
 }
 
 uint64_t PlacesPassed() { return passed; }
+uint64_t PlacesToStrike() { return period - passed % period; }
 void SetPlacesPassed(uint64_t count) { passed = count; }
 
 void AllocZone::Enter(bool on) {

@@ -9,7 +9,8 @@
 //   exit:n   a segment ends with a break at every n-th possible place
 //   miss:n   every n-th check of guards that hold says that they do not
 //   alloc:n  every n-th allocation by the recorder, or by replay, fails (AllocZone)
-//   raise:n  every n-th op raises, whether plain Python, a recording or a replay runs it
+//   raise:n  every n-th op raises, whether plain Python, a recording or a replay runs it; a replay counts as many as
+//            its recording met, though its graph may have fewer
 //   drop:n   the segments of the running function are forgotten at every n-th place where it could use them
 #pragma once
 
@@ -46,6 +47,7 @@ inline void MayEndRecording(bool breaks_are_errors) {
 
 // How many places of the armed kind have been passed; what is done again is counted once.
 uint64_t PlacesPassed();
+uint64_t PlacesToStrike();  // from here, that of the strike included
 void SetPlacesPassed(uint64_t count);
 
 // Allocations of Python objects and buffers by this thread may fail while the innermost scope is an AllocZone. Those of

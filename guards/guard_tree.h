@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "guards/guard_recorder.h"
+#include "ir/leaks.h"
 
 namespace frametap {
 
@@ -62,6 +63,9 @@ class GuardTree {
   virtual uint64_t dict_reads() const { return 0; }  // how often a dict had to be read again; V3 keeps it from growing
   // Garbage collection: visits every object that the tree holds strongly.
   virtual int Traverse(visitproc visit, void* arg) const = 0;
+
+ private:
+  Counted<"guard trees"> counted_;
 };
 
 }  // namespace frametap

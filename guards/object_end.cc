@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "guards/must.h"
+
 namespace frametap {
 namespace {
 
@@ -52,11 +54,11 @@ bool EndRunsCode(PyObject* object) {
 ObjectIdentity::ObjectIdentity(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && PyType_SUPPORTS_WEAKREFS(type) && !IsConstantKind(object)) {
-    held_ = Ref<>::Steal(PyWeakref_NewRef(object, nullptr));
-    weak_ = static_cast<bool>(held_);
-    if (!weak_) PyErr_Clear();
+    held_ = Must(PyWeakref_NewRef(object, nullptr));
+    weak_ = true;
+  } else {
+    held_ = Ref<>::New(object);
   }
-  if (!weak_) held_ = Ref<>::New(object);
 }
 
 PyObject* ObjectIdentity::get() const {

@@ -10,6 +10,7 @@
   NAME(all, "__all__")                 \
   NAME(annotations, "__annotations__") \
   NAME(build_class, "__build_class__") \
+  NAME(call, "__call__")               \
   NAME(dict, "__dict__")               \
   NAME(empty, "")                      \
   NAME(enter, "__enter__")             \

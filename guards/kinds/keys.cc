@@ -42,13 +42,6 @@ std::string KeysText(PyObject* keys) {
   return absl::StrCat(text, "]");
 }
 
-Ref<> KeysOf(PyObject* dict) {
-  ErrScope keep;
-  const Ref<> list = Must(PyList_New(0));
-  if (!ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; })) throw std::bad_alloc();
-  return Must(PyList_AsTuple(list.get()));
-}
-
 // The key itself, or an equal one that the program cannot tell from it by its type.
 bool IsKey(PyObject* a, PyObject* b) { return a == b || (IsPlainValue(a) && SameValue(a, b)); }
 
@@ -61,9 +54,16 @@ bool Contains(PyObject* keys, PyObject* key) {
 
 }  // namespace
 
+Ref<> KeysInOrder(PyObject* dict) {
+  ErrScope keep;
+  const Ref<> list = Must(PyList_New(0));
+  if (!ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; })) throw std::bad_alloc();
+  return Must(PyList_AsTuple(list.get()));
+}
+
 bool KeysGuard::OrderIsWatched(PyObject* dict) { return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2; }
 
-KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysOf(dict)) {}
+KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysInOrder(dict)) {}
 
 bool KeysGuard::Holds(const Reached& at) const {
   PyObject* keys = keys_.get();
@@ -85,12 +85,12 @@ std::string KeysGuard::Want() const { return KeysText(keys_.get()); }
 
 std::string KeysGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return Guard::Got(at);
-  return KeysText(KeysOf(at.object).get());
+  return KeysText(KeysInOrder(at.object).get());
 }
 
 std::string KeysGuard::Why(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return "it is no dict";
-  Ref<> got = KeysOf(at.object);
+  Ref<> got = KeysInOrder(at.object);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys_.get()); ++i) {
     PyObject* key = PyTuple_GET_ITEM(keys_.get(), i);
     if (!Contains(got.get(), key)) return absl::StrCat("key ", ShortRepr(key), " is missing");

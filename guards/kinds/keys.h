@@ -6,6 +6,9 @@
 
 namespace frametap {
 
+// A tuple, as the program sees them: an OrderedDict's own order may be another than that of the table below it.
+Ref<> KeysInOrder(PyObject* dict);
+
 class KeysGuard : public Guard {
  public:
   explicit KeysGuard(PyObject* dict);

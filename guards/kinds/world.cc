@@ -3,11 +3,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/PyInterpreter.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "guards/must.h"
 #include "guards/ref.h"
@@ -30,6 +33,23 @@ std::string Named(const char* name, int8_t dtype) {
   return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
 }
 
+// Hooks on saved tensors run in the middle of an op: the program's own may see what a replay has not done yet, and those
+// of a recomputation end it by an exception. Those of the forward pass of torch.utils.checkpoint only count.
+bool SavingRunsProgramCode() {
+  const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
+  if (hooks.empty()) return false;
+  PyObject* pack = hooks.top().first.ptr(getPyInterpreter());
+  if (!PyFunction_Check(pack)) return true;
+  const char* module = nullptr;
+  if (PyObject* name = PyFunction_GetModule(pack); name != nullptr && PyUnicode_Check(name)) {
+    module = PyUnicode_AsUTF8(name);
+  }
+  const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(pack)->func_qualname);
+  if (module == nullptr || name == nullptr) PyErr_Clear();
+  return module == nullptr || name == nullptr || module != absl::string_view("torch.utils.checkpoint") ||
+         !absl::StartsWith(name, "_checkpoint_hook.");
+}
+
 // In words; empty where nothing stands between a call and its op.
 absl::string_view ModesNow() {
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
@@ -43,6 +63,7 @@ absl::string_view ModesNow() {
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED) {
     return "torch functions of subclasses are switched off";
   }
+  if (SavingRunsProgramCode()) return "hooks on saved tensors";
   return "";
 }
 

@@ -1,4 +1,6 @@
 #include "frame_eval/opcodes/names.h"
+#include "frame_eval/self_check.h"
+#include "ir/leaks.h"
 #include "python/bindings/bindings.h"
 
 PYBIND11_MODULE(_C, m) {
@@ -10,4 +12,5 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindQuant(m);
   frametap::BindCompiled(m);
   frametap::BindCallables(m);
+  if (frametap::SelfChecking()) Py_AtExit(frametap::ReportLeaks);  // runs when the interpreter is gone
 }

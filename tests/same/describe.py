@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import re
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -136,7 +136,9 @@ class Describer:
             self.lines.append(f"{head} = {kind} {sorted(map(repr, obj))}")
         elif isinstance(obj, (dict, types.MappingProxyType)):
             self.lines.append(f"{head} = {kind} of {len(obj)}")
-            for key, value in dict.items(obj) if isinstance(obj, dict) else obj.items():
+            kinds = (OrderedDict, dict, types.MappingProxyType)
+            base = next(kind for kind in kinds if isinstance(obj, kind))
+            for key, value in base.items(obj):
                 self.add(f"{path}[{normalized(repr(key))}]", value)
         elif kind in ("dict_keys", "dict_values", "dict_items"):
             self.add(path + f"<{kind}>", list(obj))
