@@ -58,6 +58,12 @@ bool IsLibraryCode(PyCodeObject* code) {
   return Within(library, file) != nullptr && std::strstr(file, "site-packages") == nullptr;
 }
 
+// The import system itself, and bodies of modules. What they call runs once: finders, decorators, tables being made.
+bool BelongsToImport(PyCodeObject* code) {
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
+  return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
+}
+
 // Code that came with an installed package, or that a library has made (of named tuples, say).
 bool IsPackageCode(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -239,7 +245,8 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
-  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a module or a class
+  if (BelongsToImport(code)) return true;                  // to leave alone what it calls
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
   if (IsLibraryCode(code)) return false;
   EntryPoint* entry = store_->Find(code, StartOffset(code));
   return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->segments.empty() || entry->wait_offset >= 0;
@@ -260,6 +267,10 @@ void Session::Enter(FrameState& f) {
     return;
   }
   if (recorder_ == nullptr) {
+    if (left_alone_ == nullptr && BelongsToImport(f.code)) {
+      left_alone_ = &f;
+      return;
+    }
     f.observed = !f.is_generator && left_alone_ == nullptr;
     note->at_entry = f.observed;
     return;

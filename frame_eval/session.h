@@ -79,7 +79,8 @@ class Session : public FrameFilter, public Tracer {
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
   bool entry_is_below_ = false;             // in a frame below the captured function's
-  const FrameState* left_alone_ = nullptr;  // until it is left nothing is recorded (a recording was put off)
+  // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
+  const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
   const FrameState* last_to_leave_ = nullptr;
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame

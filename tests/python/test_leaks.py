@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -240,3 +241,47 @@ def peak_kb_of(action: Any) -> int:
     status = Path("/proc/self/status").read_text()
     high = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
     return high - start
+
+
+PROGRAM = """
+import torch, frametap
+def f(x, how):
+    y = x * 2
+    print(how)
+    return [y, how] if how else y
+g = frametap.compile(f)
+for how in (0, 1, 0):
+    g(torch.ones(2, requires_grad=True), how)
+model = frametap.compile(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+try:
+    frametap.compile(f, fullgraph=True)(torch.ones(2), 0)
+except frametap.FullGraphError:
+    pass
+"""
+
+
+def report_at_exit(program: str) -> str:
+    """What the process says of objects of frametap that are alive when its interpreter is gone (ir/leaks.h)."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "FRAMETAP_SELF_CHECK": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return "".join(line for line in done.stderr.splitlines() if line.startswith("frametap:"))
+
+
+@needs_capture
+def test_nothing_is_left_at_exit() -> None:
+    assert report_at_exit(PROGRAM) == ""
+
+
+@needs_capture
+def test_what_is_left_at_exit_is_reported() -> None:
+    leak = "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(g))"
+    report = report_at_exit(PROGRAM + leak)
+    assert report.startswith("frametap: left at exit: ")
+    assert "segments" in report
+    assert "stores of segments" in report

@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,4 +134,22 @@ def test_code_between_the_files_of_a_package_is_no_graph() -> None:
     captured = frametap.compile(f)
     captured(torch.ones(2))
     captured(torch.ones(2))
+    assert {s.function for s in frametap.segments(captured)} == {"f"}
+
+
+def test_what_an_import_runs_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import torch\ndef twice(x):\n    print(end='')\n    return x * 2\nT = twice(torch.ones(2))\n"
+    (tmp_path / "module_that_runs_much.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        import module_that_runs_much  # type: ignore[import-not-found]
+
+        return x * module_that_runs_much.T
+
+    captured = frametap.compile(f)
+    captured(torch.ones(2))
+    captured(torch.ones(2))
+    report = frametap.explain(captured)
+    assert {row.file for row in report.breaks} == {__file__}
     assert {s.function for s in frametap.segments(captured)} == {"f"}
