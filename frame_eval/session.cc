@@ -38,9 +38,11 @@ const char* Within(const std::string& folder, const char* file) {
   return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 ? file + folder.size() : nullptr;
 }
 
+bool IsOfPackage(const char* file) { return std::strstr(file, "site-packages") || std::strstr(file, "dist-packages"); }
+
 // Code that has no tensor ops worth a graph of its own: CPython runs it, unless a recording passes through. That is the
-// standard library, and torch but for its layers, optimizers and distributions: autograd, hooks, printing and its own
-// compilers are made of what ends a segment.
+// standard library, NumPy and SciPy, and torch but for its layers, optimizers and distributions: autograd, hooks,
+// printing and its own compilers are made of what ends a segment.
 bool IsLibraryCode(PyCodeObject* code) {
   static const std::string library = FolderOf("os"), torch = FolderOf("torch");
   const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -55,7 +57,8 @@ bool IsLibraryCode(PyCodeObject* code) {
     }
     return true;
   }
-  return Within(library, file) != nullptr && std::strstr(file, "site-packages") == nullptr;
+  if (!IsOfPackage(file)) return Within(library, file) != nullptr;
+  return std::strstr(file, "-packages/numpy/") != nullptr || std::strstr(file, "-packages/scipy/") != nullptr;
 }
 
 // The import system itself, and bodies of modules. What they call runs once: finders, decorators, tables being made.
@@ -71,7 +74,7 @@ bool IsPackageCode(PyCodeObject* code) {
     PyErr_Clear();
     return true;
   }
-  return std::strstr(file, "site-packages") || std::strstr(file, "dist-packages") || std::strcmp(file, "<string>") == 0;
+  return IsOfPackage(file) || std::strcmp(file, "<string>") == 0;
 }
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.

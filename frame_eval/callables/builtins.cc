@@ -216,6 +216,7 @@ void LoadBuiltins() {
   AddSpecial("builtins", "", "len", Len, true);
   AddSpecial("builtins", "", "id", ObjectId);
   AddSpecial("logging", "Logger", "_log", Refused);
+  AddSpecial("torch.autograd.graph", "", "_engine_run_backward", Refused);
   AddSpecial("contextvars", "ContextVar", "get", ContextGet);
   AddSpecial("contextvars", "ContextVar", "set", ContextSet);
   AddSpecial("contextvars", "ContextVar", "reset", ContextReset);

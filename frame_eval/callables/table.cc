@@ -136,6 +136,7 @@ std::optional<Reason> SortOf(std::string_view name) {
       {"ufunc.", Reason::numpy_code},
       {"TensorBase.numpy", Reason::numpy_code},
       {"torch.from_numpy", Reason::numpy_code},
+      {"torch.autograd.graph._engine_run_backward", Reason::backward_runs},
       {"time.", Reason::another_value_each_time},
       {"Random.", Reason::another_value_each_time},
   };
