@@ -95,6 +95,9 @@ class Sweep:
         )  # runs in which it did, by fault
         self.done = 0
 
+    def __len__(self) -> int:
+        return len(self._work)
+
     def run(self) -> None:
         todo = self._work
         while todo:
@@ -254,6 +257,7 @@ def main() -> int:
         Sweep([pair for group in groups[i : i + PROGRAMS_A_CHILD] for pair in group])
         for i in range(0, len(groups), PROGRAMS_A_CHILD)
     ]
+    total = sum(map(len, pieces))
     struck: collections.Counter[str] = collections.Counter()
     differ: collections.Counter[str] = collections.Counter()
     begun = time.monotonic()
@@ -269,7 +273,7 @@ def main() -> int:
                 differ[fault] += 1
                 print(f"--- {fault} {name}\n{problem}", flush=True)
             print(
-                f"{done} of {len(work)} in {time.monotonic() - begun:.0f} s",
+                f"{done} of {total} in {time.monotonic() - begun:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
