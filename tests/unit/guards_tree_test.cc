@@ -21,7 +21,7 @@ TEST_F(GuardsTest, LocalsFollowTheFrame) {
   EXPECT_TRUE(Hits(*tree));
   EXPECT_EQ(tree->Object(x), Get("x"));
   Exec("x = 4");
-  EXPECT_EQ(Why(*tree), "L.x: L.x is 4, was 3");
+  EXPECT_EQ(Why(*tree), "L.x: variable 'x' is 4, was 3");
   Exec("del x");
   EXPECT_EQ(Why(*tree), "L.x: variable 'x' is not bound");
   Exec("x = 3");
