@@ -393,7 +393,12 @@ def test_the_process_ends(end: str) -> None:
         {end}
         """
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stderr.splitlines()
+    if (
+        "daemon" in end
+    ):  # CPython leaves the thread in the middle of its call, with all that the call holds
+        assert said.pop().startswith("frametap: left at exit: ")
+    assert (done.returncode, said) == (0, [])
 
 
 @pytest.mark.skipif(EAGER, reason="nothing of frametap is loaded")
