@@ -141,6 +141,14 @@ PyCodeObject* CodeOf(const Landing& landing) {
   return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
 }
 
+// The last of them; it calls the others.
+Landing TakeOutermost(std::vector<Landing> landings) {
+  Landing landing = std::move(landings.back());
+  landings.pop_back();
+  landing.above = std::move(landings);
+  return landing;
+}
+
 bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
   return !caller.awaited.empty() && CodeOf(caller.awaited.back()) == code;
 }
@@ -262,10 +270,7 @@ void Session::Enter(FrameState& f) {
   f.traced = false;
   f.observed = false;
   if (IsAwaited(f)) {
-    std::vector<Landing> above = std::move(NoteOf(*note->caller).awaited);
-    note->landing = std::make_unique<Landing>(std::move(above.back()));
-    above.pop_back();
-    note->landing->above = std::move(above);
+    note->landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).awaited)));
     f.observed = true;
     return;
   }
@@ -776,13 +781,8 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
-  std::vector<Landing> above;
-  while (landings.size() > 1) {
-    above.push_back(std::move(landings.back()));
-    landings.pop_back();
-  }
-  landings.front().above = std::move(above);
-  return Ascend(f, std::move(leaving), std::move(landings.back()));
+  std::reverse(landings.begin(), landings.end());
+  return Ascend(f, std::move(leaving), TakeOutermost(std::move(landings)));
 }
 
 void Session::Before(FrameState& f, const Event& event) {

@@ -78,7 +78,7 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
-  bool entry_is_below_ = false;             // in a frame below the captured function's
+  bool entry_is_below_ = false;  // in a frame below the captured function's
   // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
   const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;

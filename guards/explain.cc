@@ -83,10 +83,8 @@ class Explorer {
       case Accessor::kGlobal:
         return absl::StrCat("global ", ShortRepr(step.key.object.get()), " ", why);
       case Accessor::kLocal:
-      case Accessor::kCell: {
-        const std::string name = names_.Name(id);  // L.x; L1.x in the caller's frame
-        return absl::StrCat("variable '", name.substr(name.find('.') + 1), "' ", why);
-      }
+      case Accessor::kCell:
+        return absl::StrCat("variable '", step.text, "' ", why);
       case Accessor::kStack:
         return absl::StrCat("a value from before this segment ", why);
       default:

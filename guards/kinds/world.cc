@@ -39,15 +39,12 @@ bool SavingRunsProgramCode() {
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
   if (hooks.empty()) return false;
   PyObject* pack = hooks.top().first.ptr(getPyInterpreter());
-  if (!PyFunction_Check(pack)) return true;
-  const char* module = nullptr;
-  if (PyObject* name = PyFunction_GetModule(pack); name != nullptr && PyUnicode_Check(name)) {
-    module = PyUnicode_AsUTF8(name);
-  }
+  PyObject* module = PyFunction_Check(pack) ? PyFunction_GetModule(pack) : nullptr;
+  if (module == nullptr || !PyUnicode_Check(module)) return true;
+  if (PyUnicode_CompareWithASCIIString(module, "torch.utils.checkpoint") != 0) return true;
   const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(pack)->func_qualname);
-  if (module == nullptr || name == nullptr) PyErr_Clear();
-  return module == nullptr || name == nullptr || module != absl::string_view("torch.utils.checkpoint") ||
-         !absl::StartsWith(name, "_checkpoint_hook.");
+  if (name == nullptr) PyErr_Clear();
+  return name == nullptr || !absl::StartsWith(name, "_checkpoint_hook.");
 }
 
 // In words; empty where nothing stands between a call and its op.

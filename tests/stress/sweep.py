@@ -5,9 +5,9 @@
     python tests/stress/sweep.py abort:3 raise           one fault; one kind with its set of n
     python tests/stress/sweep.py alloc:7 --programs a b  these programs only
 
-A fault is `kind:n`, as FRAMETAP_STRESS takes it (frame_eval/stress.h): it strikes every n-th place. It is armed for the statements of one program,
-with its places counted from the program's start, so that a report can be repeated alone. The programs run in child
-processes: one that dies is reported, and the next child goes on behind it.
+A fault is `kind:n`, as FRAMETAP_STRESS takes it (frame_eval/stress.h): it strikes every n-th place. It is armed for the
+statements of one program, with its places counted from the program's start, so that a report can be repeated alone.
+The programs run in child processes: one that dies is reported, and the next child goes on behind it.
 
 Laws
   Z1  Under abort, exit, miss and drop nobody can tell a program from its plain run.
@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -77,10 +77,6 @@ def quick_faults(name: str) -> list[str]:
     return [QUICK[first], QUICK[(first + 1) % len(QUICK)]]
 
 
-def quick_work(names: Iterable[str]) -> list[tuple[str, str]]:
-    return [(fault, name) for name in names for fault in quick_faults(name)]
-
-
 class Sweep:
     """Work for children: (fault, program) pairs, and what became of them.
 
@@ -88,23 +84,14 @@ class Sweep:
     """
 
     def __init__(self, work: list[tuple[str, str]]) -> None:
-        self._work = [
-            (fault, name) for fault, name in work if (fault.split(":")[0], name) not in NOT_COMPARED
-        ]
+        self.work = work
         self.problems: dict[tuple[str, str], str] = {}
-        self.struck: collections.Counter[str] = (
-            collections.Counter()
-        )  # runs in which it did, by fault
-        self.done = 0
-
-    def __len__(self) -> int:
-        return len(self._work)
+        self.struck: collections.Counter[str] = collections.Counter()  # by fault
 
     def run(self) -> None:
-        todo = self._work
+        todo = self.work
         while todo:
             completed, code, said = self._child(todo)
-            self.done += completed
             if code == 0:
                 return
             how = f"signal {-code}" if code < 0 else f"exit status {code}"
@@ -112,7 +99,6 @@ class Sweep:
                 self.problems[todo[-1]] = f"the process ended with {how}\n{said}"
                 return
             self.problems[todo[completed]] = f"{how}\n{said}"
-            self.done += 1
             todo = todo[completed + 1 :]
 
     def _child(self, todo: list[tuple[str, str]]) -> tuple[int, int, str]:
@@ -134,6 +120,30 @@ class Sweep:
             if outcome != "not reached":
                 self.struck[fault] += 1
         return len(blocks), done.returncode, done.stderr[-3000:]
+
+
+def pieces(names: Sequence[str], faults_of: Callable[[str], Iterable[str]]) -> list[Sweep]:
+    """So many that progress is seen, so few that starting a process does not count."""
+    return [
+        Sweep(
+            [
+                (fault, name)
+                for name in names[i : i + PROGRAMS_A_CHILD]
+                for fault in faults_of(name)
+                if (fault.split(":")[0], name) not in NOT_COMPARED
+            ]
+        )
+        for i in range(0, len(names), PROGRAMS_A_CHILD)
+    ]
+
+
+def finished(sweeps: Iterable[Sweep], jobs: int = os.cpu_count() or 1) -> Iterator[Sweep]:
+    """Runs them, and gives each when it is through."""
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(sweep.run): sweep for sweep in sweeps}
+        for future in as_completed(running):
+            future.result()
+            yield running[future]
 
 
 def child() -> int:
@@ -208,6 +218,7 @@ def child() -> int:
             gc.collect()  # what this run has left in cycles does not end in the next
         return passed >= int(n or 1)
 
+    gc.freeze()  # what was imported is not looked through again at each collection
     work = [line.split("\t") for line in sys.stdin.read().splitlines()]
     for name, group in itertools.groupby(work, key=operator.itemgetter(1)):
         unforced = perform(Run(programs[name], plain))
@@ -248,38 +259,20 @@ def main() -> int:
         return child()
     names = arguments.programs or program_names()
     faults = all_faults(arguments.faults)
-    work = quick_work(names) if arguments.quick else list(itertools.product(faults, names))
-    by_program: dict[str, list[tuple[str, str]]] = {}
-    for fault, name in work:
-        by_program.setdefault(name, []).append((fault, name))
-
-    # Enough pieces that progress is seen, few enough that starting a process does not count.
-    groups = list(by_program.values())
-    pieces = [
-        Sweep([pair for group in groups[i : i + PROGRAMS_A_CHILD] for pair in group])
-        for i in range(0, len(groups), PROGRAMS_A_CHILD)
-    ]
-    total = sum(map(len, pieces))
+    sweeps = pieces(names, quick_faults if arguments.quick else lambda _: faults)
+    total = sum(len(sweep.work) for sweep in sweeps)
     struck: collections.Counter[str] = collections.Counter()
     differ: collections.Counter[str] = collections.Counter()
     begun = time.monotonic()
     done = 0
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        running = {pool.submit(piece.run): piece for piece in pieces}
-        for future in as_completed(running):
-            future.result()
-            piece = running[future]
-            done += piece.done
-            struck += piece.struck
-            for (fault, name), problem in piece.problems.items():
-                differ[fault] += 1
-                print(f"--- {fault} {name}\n{problem}", flush=True)
-            print(
-                f"{done} of {total} in {time.monotonic() - begun:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-    for fault in dict.fromkeys(fault for fault, _ in work):
+    for sweep in finished(sweeps, arguments.jobs):
+        done += len(sweep.work)
+        struck += sweep.struck
+        for (fault, name), problem in sweep.problems.items():
+            differ[fault] += 1
+            print(f"--- {fault} {name}\n{problem}", flush=True)
+        print(f"{done} of {total} in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    for fault in QUICK if arguments.quick else faults:
         print(f"{fault:10} struck {struck[fault]} programs, {differ[fault]} differ")
     print(f"{sum(differ.values())} differ in all")
     return 1 if differ else 0
