@@ -140,8 +140,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
     if (!reifier.Prepare()) return Fast::kRaised;
     Ref<> value = reifier.Make(segment->ir.exit.result);
     if (!value || !reifier.Commit()) return Fast::kRaised;
-    ++segment->hits;
-    ++store.hits;
+    store.Hit(*segment);
     *result = value.Release();
     return Fast::kDone;
   }
@@ -300,6 +299,33 @@ PyObject* Get(PyObject* object, PyObject* instance, PyObject*) {
   return PyMethod_New(object, instance);
 }
 
+// Law F3: what the package says of copies and pickles.
+PyObject* AskPackage(const char* name, PyObject* args) {
+  const Ref<> arguments = Ref<>::Steal(args);
+  const Ref<> module = arguments ? Ref<>::Steal(PyImport_ImportModule("frametap._compile")) : Ref<>();
+  const Ref<> function = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), name)) : Ref<>();
+  return function ? PyObject_CallObject(function.get(), arguments.get()) : nullptr;
+}
+
+PyObject* Copy(PyObject* object, PyObject*) { return Ref<>::New(object).Release(); }
+PyObject* DeepCopy(PyObject* object, PyObject* memo) {
+  return AskPackage("deepcopy_of", PyTuple_Pack(2, object, memo));
+}
+PyObject* Reduce(PyObject* object, PyObject*) { return AskPackage("reduced", PyTuple_Pack(1, object)); }
+
+PyObject* GetOfFunction(PyObject* object, void* name) {
+  PyObject* function = FunctionOf(object);
+  if (function != nullptr) return PyObject_GetAttrString(function, static_cast<const char*>(name));
+  PyErr_SetString(PyExc_AttributeError, static_cast<const char*>(name));  // the garbage collection has cleared it
+  return nullptr;
+}
+int SetOfFunction(PyObject* object, PyObject* value, void* name) {
+  PyObject* function = FunctionOf(object);
+  if (function != nullptr) return PyObject_SetAttrString(function, static_cast<const char*>(name), value);
+  PyErr_SetString(PyExc_AttributeError, static_cast<const char*>(name));
+  return -1;
+}
+
 PyObject* Repr(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   return PyUnicode_FromFormat("<frametap.compile of %R>",
@@ -314,8 +340,23 @@ PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
+template <size_t n>
+PyGetSetDef OfFunction(const char (&name)[n]) {
+  return {name, GetOfFunction, SetOfFunction, nullptr, const_cast<char*>(name)};
+}
+
 PyGetSetDef getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                        OfFunction("__code__"),
+                        OfFunction("__defaults__"),
+                        OfFunction("__kwdefaults__"),
+                        OfFunction("__closure__"),
+                        OfFunction("__globals__"),
                         {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef methods[] = {{"__copy__", Copy, METH_NOARGS, nullptr},
+                         {"__deepcopy__", DeepCopy, METH_O, nullptr},
+                         {"__reduce__", Reduce, METH_NOARGS, nullptr},
+                         {nullptr, nullptr, 0, nullptr}};
 
 template <class F>
 void* Slot(F* function) {
@@ -326,15 +367,11 @@ void* Slot(F* function) {
 
 PyTypeObject* CompiledFunctionType() {
   static PyTypeObject* type = [] {
-    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)},
-                           {Py_tp_traverse, Slot(Traverse)},
-                           {Py_tp_clear, Slot(Clear)},
-                           {Py_tp_call, Slot(PyVectorcall_Call)},
-                           {Py_tp_descr_get, Slot(Get)},
-                           {Py_tp_repr, Slot(Repr)},
-                           {Py_tp_members, members},
-                           {Py_tp_getset, getset},
-                           {0, nullptr}};
+    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)}, {Py_tp_traverse, Slot(Traverse)},
+                           {Py_tp_clear, Slot(Clear)},     {Py_tp_call, Slot(PyVectorcall_Call)},
+                           {Py_tp_descr_get, Slot(Get)},   {Py_tp_repr, Slot(Repr)},
+                           {Py_tp_members, members},       {Py_tp_getset, getset},
+                           {Py_tp_methods, methods},       {0, nullptr}};
     PyType_Spec spec = {
         "frametap.CompiledFunction", sizeof(CompiledFunction), 0,
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,

@@ -5,6 +5,8 @@
 //       called.
 //   F2  A module's call goes straight to `forward` only while nn.Module.__call__ would do nothing else: no hooks of its
 //       own or global, no override of __call__. An exception has come through the frames of __call__ all the same.
+//   F3  It has what functions have: code, defaults and closure are those of the function (and are set there), copies are
+//       itself, and it is pickled by name.
 // Not here: what happens in the frame (session.h).
 #pragma once
 

@@ -1,5 +1,7 @@
 #include "frame_eval/segment.h"
 
+#include "frame_eval/event_log.h"
+
 namespace frametap {
 
 const SegmentIr& Segment::Shown() {
@@ -33,6 +35,13 @@ void Store::Publish(std::shared_ptr<Segment> segment) {
   order_.push_back(std::move(segment));
 }
 
+void Store::Hit(Segment& segment) {
+  ++segment.hits;
+  ++hits;
+  if (IsAsked(LogEntry::Kind::kHit)) [[unlikely]]
+    TellSegment(LogEntry::Kind::kHit, segment);
+}
+
 void Store::Reset() {
   // Destructors may run Python code that comes back here: empty the members first.
   auto entries = std::move(entries_);
@@ -49,6 +58,7 @@ void Store::Reset() {
 }
 
 void Store::Log(LogEntry entry) {
+  if (entry.kind != LogEntry::Kind::kRecorded && IsAsked(entry.kind)) Tell(entry);
   // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what
   // was captured and where it breaks.
   if (log_.size() == kMaxLog) {

@@ -48,6 +48,7 @@ struct Segment {
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
+  double recording_seconds = 0;    // the call that was watched and the backend's work included
   std::vector<Ref<>> frame_codes;  // beside ir.exit.frames
   // The frames above the entry frame that the segment goes on in, nearest first: what they run, and the call at which
   // they stand. Its exit leaves that many frames.
@@ -79,7 +80,7 @@ struct EntryPoint {
 
 // One line of a compiled function's history.
 struct LogEntry {
-  enum class Kind : uint8_t { kRecorded, kMiss, kBreak, kAbort, kError };
+  enum class Kind : uint8_t { kRecorded, kHit, kMiss, kBreak, kAbort };  // hits are counted, and not kept
   Kind kind;
   std::string segment;  // name of the segment recorded, missed or ended
   std::string reason;   // row name
@@ -106,6 +107,7 @@ class Store {
   EntryPoint* Find(PyCodeObject* code, int offset);  // null if there is none
   EntryPoint& FindOrAdd(PyCodeObject* code, int offset);
   void Publish(std::shared_ptr<Segment> segment);
+  void Hit(Segment& segment);
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
   void Reset();
   void Log(LogEntry entry);
@@ -123,7 +125,7 @@ class Store {
   uint64_t recordings = 0;
   uint64_t hits = 0;
   uint64_t misses = 0;
-  double recording_seconds = 0;
+  double recording_seconds = 0;  // of recordings that were given up, too
 
  private:
   using Key = std::pair<PyCodeObject*, int>;

@@ -10,6 +10,7 @@
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/event_log.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
@@ -203,6 +204,11 @@ class RootChain {
   absl::InlinedVector<Roots, 4> roots_;
 };
 
+std::string WithFile(std::string message, const Position& at) {
+  if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
+  return message;
+}
+
 // Whether the instruction begins or ends the handling of an exception.
 bool IsHandlerStep(const FrameState& f) {
   const char* name = InstructionAt(f.code, f.offset).name;
@@ -210,6 +216,14 @@ bool IsHandlerStep(const FrameState& f) {
 }
 
 }  // namespace
+
+bool RecordingIsForbidden() {
+  PyObject* value = nullptr;
+  if (Errors().recording_forbidden == nullptr) return false;
+  if (PyContextVar_Get(Errors().recording_forbidden, nullptr, &value) < 0) PyErr_Clear();
+  const Ref<> held = Ref<>::Steal(value);
+  return held.get() == Py_True;
+}
 
 ErrorClasses& Errors() {
   static ErrorClasses errors;
@@ -241,8 +255,10 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
     result = PyObject_Vectorcall(function, args, nargsf, kwnames);
   }
   if (error_value_) {
-    // Even if the program caught it on the way.
+    // Even if the program caught it on the way. (Where it did not, the traceback is that of its way.)
     Py_XDECREF(result);
+    Ref<> type, value;
+    TakePending(&type, &value);
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return nullptr;
   }
@@ -395,6 +411,7 @@ void Session::Abort(const Break& reason, Position at, bool deny) {
   } else if (deny) {
     ++entry.denials;
   }
+  TakeTime();
   const ReasonRow& row = RowOf(reason.reason);
   std::string text = row.text;
   if (!reason.detail.empty()) text += ": " + reason.detail;
@@ -444,12 +461,21 @@ bool Session::Compile(Segment& segment) {
   return false;
 }
 
+// What the recording has taken, and has not been accounted for.
+double Session::TakeTime() {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::exchange(began_, now)).count();
+  store_->recording_seconds += seconds;
+  return seconds;
+}
+
 void Session::Publish(std::shared_ptr<Segment> segment) {
   const auto& nodes = segment->ir.graph.nodes;
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
   if (!has_ops && entry_is_below_ && IsPackageCode(entry_code_)) {
     // What a package does between two breaks without any tensor is no graph, and Python is as fast.
     store_->FindOrAdd(entry_code_, entry_offset_).denials = Store::kMaxDenials;
+    TakeTime();
     return;
   }
   segment->entry_offset = entry_offset_;
@@ -458,7 +484,9 @@ void Session::Publish(std::shared_ptr<Segment> segment) {
     return;
   }
   segment->ir.name = store_->NextName(segment->ir.function);
+  segment->recording_seconds = TakeTime();
   ++store_->recordings;
+  if (IsAsked(LogEntry::Kind::kRecorded)) TellSegment(LogEntry::Kind::kRecorded, *segment);
   store_->Log({LogEntry::Kind::kRecorded, segment->ir.name, "", "", "", segment->ir.exit.at, {}});
   if (segment->ir.exit.kind == Exit::Kind::kResume) {
     std::string text, advice;
@@ -473,6 +501,17 @@ void Session::Publish(std::shared_ptr<Segment> segment) {
         {LogEntry::Kind::kBreak, segment->ir.name, segment->ir.exit.reason, text, advice, segment->ir.exit.at, {}});
   }
   store_->Publish(std::move(segment));
+}
+
+// The call shall end with `type(message, **facts)`.
+void Session::Fail(PyObject* type, const std::string& message, Ref<> facts) {
+  if (type == nullptr) return;
+  insists_ = true;
+  HookPause pause;  // the exception's own __init__ is not the program's
+  error_type_ = Ref<>::New(type);
+  const Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
+  if (args && facts) error_value_ = Ref<>::Steal(PyObject_Call(type, args.get(), facts.get()));
+  TakePending(&error_type_, &error_value_);
 }
 
 void Session::End(const Break& reason) {
@@ -493,19 +532,12 @@ void Session::End(const Break& reason) {
     if (!reason.detail.empty()) text += " (" + reason.detail + ")";
     recorder_->Undo();
     recorder_.reset();
+    TakeTime();
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
-    if (Errors().full_graph != nullptr) {
-      HookPause pause;  // the exception's own __init__ is not the program's
-      std::string where = ToString(at);
-      std::string message = "fullgraph=True, but the graph ends at " + where + " because " + text;
-      if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
-      error_type_ = Ref<>::New(Errors().full_graph);
-      Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
-      Ref<> facts = Ref<>::Steal(
-          Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice));
-      if (args && facts) error_value_ = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
-      TakePending(&error_type_, &error_value_);
-    }
+    const std::string where = ToString(at);
+    Fail(Errors().full_graph, WithFile("fullgraph=True, but the graph ends at " + where + " because " + text, at),
+         Ref<>::Steal(
+             Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
     return;
   }
   Break why{Reason::internal_error, ""};
@@ -523,6 +555,7 @@ void Session::End(const Break& reason) {
   if (segment->ir.graph.nodes.empty() && segment->ir.effects.empty()) {
     // Nothing was recorded before the break: the entry point is where the frame goes on after it.
     entry.wait_offset = offset;
+    TakeTime();
     std::string text = row.text;
     if (!reason.detail.empty()) text += ": " + reason.detail;
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
@@ -562,7 +595,8 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
-  if (error_value_ && !IsHandlerStep(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+  if (error_value_ && insists_ && !IsHandlerStep(f) &&
+      (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }
@@ -627,7 +661,8 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       note.wait_offset = entry->wait_offset;
       return Go::kOn;
     }
-    if (static_cast<int>(entry->segments.size()) >= store_->options().segment_limit) {
+    const bool is_full = static_cast<int>(entry->segments.size()) >= store_->options().segment_limit;
+    if (is_full) {
       if (!entry->limit_told) {
         entry->limit_told = true;
         Position at = PositionAt(f.code, f.offset);
@@ -639,7 +674,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
                      at,
                      {}});
       }
-      return Go::kOn;
+      if (!RecordingIsForbidden()) return Go::kOn;
     }
     if (!entry->segments.empty()) {
       OwnCode own(thread_);
@@ -648,11 +683,33 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       MissReport miss = latest.guards->Explain(roots);
       if (miss.source.empty() && chain.Fits(latest) && latest.guards->Check(roots) == Verdict::kHit)
         DecisionsHold(latest, &miss);
-      store_->Log({LogEntry::Kind::kMiss, entry->segments[0]->ir.name, "", "", "", miss.line, miss});
+      store_->Log({LogEntry::Kind::kMiss, latest.ir.name, "", "", "", miss.line, miss});
+      if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest.ir.name, miss);
     }
   }
+  if (RecordingIsForbidden()) return Refuse(f, "not_recorded", "", {});
   Begin(f, note);
   return Go::kOn;
+}
+
+// Raises at the entry point: nothing has run from there. Blocks that the exception leaves run as with any other.
+Tracer::Go Session::Refuse(const FrameState& f, const char* reason, const std::string& segment,
+                           const MissReport& miss) {
+  const Position at = PositionAt(f.code, f.offset);
+  const std::string where = ToString(at), line = ToString(miss.line);
+  Ref<> words = segment.empty()
+                    ? Ref<>::New(Py_None)
+                    : Ref<>::Steal(Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:s}", "segment", segment.c_str(), "source",
+                                                 miss.source.c_str(), "want", miss.want.c_str(), "got",
+                                                 miss.got.c_str(), "why", miss.why.c_str(), "position", line.c_str()));
+  Ref<> facts = words ? Ref<>::Steal(Py_BuildValue("{s:s,s:s,s:s,s:O}", "reason", reason, "position", where.c_str(),
+                                                   "function", at.function.str().c_str(), "miss", words.get()))
+                      : Ref<>();
+  Fail(Errors().recording, WithFile("frametap.assert_no_recording: " + where + " would be recorded", at),
+       std::move(facts));
+  insists_ = false;
+  PyErr_SetObject(error_type_.get(), error_value_.get());
+  return Go::kRaise;
 }
 
 void Session::Begin(FrameState& f, FrameNote& note) {
@@ -660,6 +717,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   entry_offset_ = f.offset;
   entry_is_below_ = note.caller != nullptr;
   went_on_ = false;
+  began_ = std::chrono::steady_clock::now();
   OwnCode own(thread_);
   ErrScope keep;
   try {
@@ -759,8 +817,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     return Go::kOn;
   }
   reifier.set_outputs(std::move(outputs));
-  ++segment.hits;
-  ++store_->hits;
+  store_->Hit(segment);
   if (!reifier.Prepare()) return Go::kRaise;
   std::vector<Landing> leaving;
   for (FrameState* left = &f; leaving.size() < up; left = NoteOf(*left).caller) {

@@ -16,7 +16,9 @@
 
 #include <Python.h>
 
+#include <chrono>
 #include <memory>
+#include <string>
 
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/hook.h"
@@ -65,6 +67,9 @@ class Session : public FrameFilter, public Tracer {
   bool IsAwaited(const FrameState& f) const;
   void Land(FrameState& f, FrameNote& note, Landing landing);
   void Begin(FrameState& f, FrameNote& note);
+  Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
+  void Fail(PyObject* type, const std::string& message, Ref<> facts);
+  double TakeTime();
   void End(const Break& reason);  // the recording ends with a break, or is given up
   void Publish(std::shared_ptr<Segment> segment);
   void Abort(const Break& reason, Position at, bool deny);
@@ -83,9 +88,11 @@ class Session : public FrameFilter, public Tracer {
   const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
   const FrameState* last_to_leave_ = nullptr;
+  std::chrono::steady_clock::time_point began_;
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
-  Ref<> error_type_, error_value_;          // raised at the next instruction, and by Run
+  Ref<> error_type_, error_value_;          // raised by Run
+  bool insists_ = true;                     // they are raised at each instruction as well
   const Thread thread_;
   const void* stack_;  // StackIdentity
   Counted<"sessions"> counted_;
@@ -93,8 +100,10 @@ class Session : public FrameFilter, public Tracer {
 
 // What Python code of frametap raises for these; set at import by the bindings.
 struct ErrorClasses {
-  PyObject* full_graph = nullptr;  // called with (message, reason=, position=, advice=)
-  PyObject* backend = nullptr;     // called with (message)
+  PyObject* full_graph = nullptr;           // called with (message, reason=, position=, advice=)
+  PyObject* backend = nullptr;              // called with (message)
+  PyObject* recording = nullptr;            // called with (message, reason=, position=, function=, miss=)
+  PyObject* recording_forbidden = nullptr;  // a context variable: True where `recording` is raised
 };
 ErrorClasses& Errors();
 

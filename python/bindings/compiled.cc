@@ -5,6 +5,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/event_log.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
@@ -185,10 +186,14 @@ void BindCompiled(py::module_& m) {
     std::string version = VersionProblem();
     return version.empty() ? std::string(InstallFallback()) : version;
   });
-  m.def("set_error_classes", [](py::object full_graph, py::object backend) {
-    Errors().full_graph = full_graph.release().ptr();
-    Errors().backend = backend.release().ptr();
-  });
+  m.def("set_error_classes",
+        [](py::object full_graph, py::object backend, py::object recording, py::object recording_forbidden) {
+          Errors().full_graph = full_graph.release().ptr();
+          Errors().backend = backend.release().ptr();
+          Errors().recording = recording.release().ptr();
+          Errors().recording_forbidden = recording_forbidden.release().ptr();
+        });
+  m.def("log_events", &AskForEvents, py::arg("kinds"));
 
   m.def(
       "compile_function",
@@ -212,6 +217,16 @@ void BindCompiled(py::module_& m) {
       py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
       py::arg("dynamic"), py::arg("segment_limit"));
 
+  m.def("settings", [](const py::object& f) {
+    std::shared_ptr<Store> store = StoreOfObject(f);
+    py::dict d;
+    d["backend"] = store->shared_backend();
+    d["fullgraph"] = store->options().fullgraph;
+    d["dynamic"] = store->options().dynamic;
+    d["segment_limit"] = store->options().segment_limit;
+    return d;
+  });
+
   py::class_<SegmentHandle>(m, "Segment", "One recorded piece of a function: guards, graph, effects, exit.")
       .def_property_readonly("name", [](const SegmentHandle& s) { return s.segment->ir.name; })
       .def_property_readonly("function", [](const SegmentHandle& s) { return s.segment->ir.function; })
@@ -220,6 +235,7 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly(
           "code", [](const SegmentHandle& s) { return py::reinterpret_borrow<py::object>(s.segment->code.get()); })
       .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
+      .def_property_readonly("recording_seconds", [](const SegmentHandle& s) { return s.segment->recording_seconds; })
       .def_property_readonly("restartable", [](const SegmentHandle& s) { return s.segment->restartable; })
       .def_property_readonly("state", [](const SegmentHandle& s) { return s.segment->ir.state; })
       .def(
@@ -340,10 +356,11 @@ void BindCompiled(py::module_& m) {
     d["recordings"] = store->recordings;
     d["hits"] = store->hits;
     d["misses"] = store->misses;
+    d["recording_seconds"] = store->recording_seconds;
     return d;
   });
   m.def("log", [](const py::object& f) {
-    static const char* const kKinds[] = {"recorded", "miss", "break", "abort", "error"};
+    static const char* const kKinds[] = {"recorded", "hit", "miss", "break", "abort"};
     py::list out;
     for (const LogEntry& entry : StoreOfObject(f)->log()) {
       py::dict d;

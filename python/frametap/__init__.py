@@ -19,14 +19,18 @@ from frametap._errors import (
     FullGraphError,
     GraphError,
     QuantizationError,
+    RecordingError,
 )
 from frametap._explain import Explanation, explain
+from frametap._guards import Guard
 from frametap._quantize import quantize
 from frametap._save import load, save
+from frametap._steady import RECORDING_FORBIDDEN, assert_no_recording
 from frametap._version import __version__
 
 _check.capture_possible(_C.problem())
-_C.set_error_classes(FullGraphError, BackendError)
+_check.log_asked_for(_C.log_events)
+_C.set_error_classes(FullGraphError, BackendError, RecordingError, RECORDING_FORBIDDEN)
 
 __all__ = [
     "ArtifactError",
@@ -37,8 +41,11 @@ __all__ = [
     "FrametapError",
     "FullGraphError",
     "GraphError",
+    "Guard",
     "QuantizationError",
+    "RecordingError",
     "__version__",
+    "assert_no_recording",
     "compile",
     "explain",
     "graph",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 
 _TORCH = "2.13"
 
@@ -15,6 +17,15 @@ def capture_possible(problem: str) -> None:
     """Raises ImportError with `problem` unless it is empty."""
     if problem:
         _fail(problem)
+
+
+def log_asked_for(ask: Callable[[str], str]) -> None:
+    """Hands FRAMETAP_LOG to `ask`, which gives back the words that it does not understand."""
+    if unknown := ask(os.environ.get("FRAMETAP_LOG", "")):
+        _fail(
+            f"FRAMETAP_LOG has {unknown!r}; there is recordings, hits, misses, breaks, aborts and all "
+            "(several with commas between)."
+        )
 
 
 def _in_another_interpreter() -> bool:

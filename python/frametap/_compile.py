@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from frametap import _C
 from frametap._callable import resolve_backend
 from frametap._errors import CaptureError, FrametapError
+from frametap._guards import Guard
 
 __all__ = [
     "CompiledModule",
@@ -99,8 +101,10 @@ def compile(  # the name users know from torch.compile
         dynamic=dynamic is not False,
         segment_limit=limit,
     )
-    if disable:
-        return f
+    return f if disable else _compiled(f, make)
+
+
+def _compiled(f: Any, make: Callable[..., Any]) -> Any:
     if isinstance(f, CompiledModule):
         f = f._orig_mod
     if isinstance(f, _C.CompiledFunction):
@@ -123,7 +127,26 @@ def compile(  # the name users know from torch.compile
     def call_it(*args: Any, **kwargs: Any) -> Any:
         return f(*args, **kwargs)
 
-    return make(call_it, None, "function")
+    return functools.update_wrapper(make(call_it, None, "function"), f, updated=())
+
+
+def deepcopy_of(compiled: _C.CompiledFunction, memo: dict[int, Any]) -> Any:
+    """``copy.deepcopy`` of a compiled function or method: what has no copy of its own is its own copy."""
+    f = copy.deepcopy(compiled.__wrapped__, memo)
+    if f is compiled.__wrapped__:
+        return compiled
+    return _compiled(f, functools.partial(_C.compile_function, **_C.settings(compiled)))
+
+
+def reduced(compiled: _C.CompiledFunction) -> Any:
+    """For pickle: the name that leads to it, or else what it was made of: captures belong to this process."""
+    try:
+        found: Any = sys.modules[compiled.__module__]
+        for name in compiled.__qualname__.split("."):
+            found = getattr(found, name)
+    except (KeyError, AttributeError):
+        found = None
+    return compiled.__qualname__ if found is compiled else (_plain, (compiled.__wrapped__,))
 
 
 def _segment_limit(options: dict[str, Any] | None) -> int:
@@ -165,8 +188,8 @@ class CompiledModule(torch.nn.Module):
         return f"Compiled({type(self)._orig_mod!r})"
 
 
-def _plain(module: torch.nn.Module) -> torch.nn.Module:
-    return module
+def _plain(f: Any) -> Any:
+    return f
 
 
 def _compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> CompiledModule:
@@ -241,33 +264,24 @@ def graph(f: Any) -> _C.Graph:
     )
 
 
-class Guard:
-    """One thing that replay checks: `source` must satisfy `predicate`; `position` is the line that read it."""
-
-    __slots__ = ("file", "kind", "line", "position", "predicate", "segment", "source")
-
-    def __init__(self, segment: str, row: dict[str, Any]) -> None:
-        self.segment = segment
-        self.source: str = row["source"]
-        self.predicate: str = row["predicate"]
-        self.kind = self.predicate.split("(", 1)[0].split(" ", 1)[0] if self.predicate else "path"
-        self.position: str = row["position"]["text"]
-        self.file: str = row["position"]["file"]
-        self.line: int = row["position"]["line"]
-
-    def __str__(self) -> str:
-        text = f"{self.source} : {self.predicate}" if self.predicate else self.source
-        return f"{text}  @ {self.position}" if self.line else text
-
-    def __repr__(self) -> str:
-        return f"<Guard {self}>"
-
-
 def guards(f: Any) -> list[Guard]:
-    """What the captured segments rely on, in the order in which it was read."""
+    """What the captured segments rely on, in the order in which it was read; see :class:`Guard`."""
     found = []
     for segment in segments(f):
-        found += [Guard(segment.name, row) for row in segment.guard_rows if row["predicate"]]
+        for row in segment.guard_rows:
+            if row["predicate"]:
+                at = row["position"]
+                found.append(
+                    Guard(
+                        segment.name,
+                        row["source"],
+                        row["predicate"],
+                        at["text"],
+                        at["file"],
+                        at["line"],
+                    )
+                )
+        found.append(Guard(segment.name, "state", " ".join(segment.state)))
     return found
 
 

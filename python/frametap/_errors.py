@@ -6,6 +6,10 @@ none of these: they pass through unchanged.
 
 from __future__ import annotations
 
+from typing import Any
+
+from frametap._views import MissText
+
 __all__ = [
     "ArtifactError",
     "BackendError",
@@ -14,6 +18,7 @@ __all__ = [
     "FullGraphError",
     "GraphError",
     "QuantizationError",
+    "RecordingError",
 ]
 
 
@@ -62,3 +67,34 @@ class CaptureError(FrametapError):
 
 class FullGraphError(CaptureError):
     """``fullgraph=True`` was asked for and the function needs more than one graph."""
+
+
+_REFUSED = {
+    "not_recorded": "call it with such arguments before, so that it is recorded",
+    "miss": "call it with such arguments before, or make what differs a tensor",
+    "segment_limit": "raise options={'segment_limit': n}, or make what differs a tensor",
+}
+
+
+class RecordingError(CaptureError):
+    """A call inside of :func:`assert_no_recording` would have been recorded. Nothing was recorded.
+
+    ``reason``: ``"not_recorded"`` (nothing begins at this position yet), ``"miss"`` (guards of what was
+    recorded do not hold), ``"segment_limit"`` (the same, and no more may be recorded). ``function`` is
+    the name of the function, ``miss`` the first guard that does not hold (``segment``, ``source``,
+    ``want``, ``got``, ``why``, ``position``), or ``None``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        position: str = "",
+        function: str = "",
+        miss: dict[str, Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.miss = None if miss is None else MissText(**miss)
+        text = message if self.miss is None else f"{message}\n{self.miss}"
+        super().__init__(text, reason=reason, position=position, advice=_REFUSED.get(reason, ""))

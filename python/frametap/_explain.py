@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from frametap import _C
 from frametap._compile import compiled_of
+from frametap._views import MissText
 
 __all__ = ["BreakReport", "Explanation", "MissText", "explain"]
 
@@ -39,30 +40,6 @@ class BreakReport:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class MissText:
-    """A call that no segment fitted: the first guard that said no."""
-
-    segment: str
-    source: str
-    want: str
-    got: str
-    why: str
-    position: str
-
-    def __str__(self) -> str:
-        lines = [f"miss {self.segment} at {self.source or '?'}"]
-        if self.want:
-            lines.append(f"  want  {self.want}")
-        if self.got:
-            lines.append(f"  got   {self.got}")
-        if self.why:
-            lines.append(f"  why   {self.why}")
-        if self.position and self.position != "?":
-            lines.append(f"  read  {self.position}")
-        return "\n".join(lines)
-
-
 @dataclass
 class Explanation:
     """The answer of :func:`explain`; ``str()`` of it is a page to read."""
@@ -75,7 +52,8 @@ class Explanation:
     recordings: int
     hits: int
     misses: int
-    _order: list[str] = field(default_factory=list)
+    recording_seconds: float
+    """Of all recordings, of those that were given up too. Each segment has its own."""
 
     @property
     def graph_count(self) -> int:
@@ -89,8 +67,8 @@ class Explanation:
         out = [
             (
                 f"{self.name}: {_count(self.graph_count, 'graph')}, {_count(self.break_count, 'break')}; "
-                f"{self.recordings} recorded, {_count(self.hits, 'hit')}, "
-                f"{_count(self.misses, 'miss', 'misses')}"
+                f"{self.recordings} recorded in {_milliseconds(self.recording_seconds)}, "
+                f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
             )
         ]
         for segment in self.segments:
@@ -102,7 +80,8 @@ class Explanation:
             count = sum(1 for row in segment.guard_rows if row["predicate"])
             out.append(
                 f"  {segment.name}: from {segment.entry}, {_count(nodes, 'op')}, "
-                f"{_count(count, 'guard')}, {end}; {_count(segment.hits, 'hit')}"
+                f"{_count(count, 'guard')}, {end}; recorded in "
+                f"{_milliseconds(segment.recording_seconds)}, {_count(segment.hits, 'hit')}"
             )
         misses = Counter(map(str, self.miss_texts))
         for title, texts in (
@@ -121,6 +100,10 @@ class Explanation:
 
 def _count(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
 
 
 def _repeated(text: str, times: int) -> str:
@@ -180,4 +163,5 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
         counts["recordings"],
         counts["hits"],
         counts["misses"],
+        counts["recording_seconds"],
     )

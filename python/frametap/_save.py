@@ -33,6 +33,7 @@ from frametap import _C
 from frametap import _artifact as art
 from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
+from frametap._guards import PLAIN_TYPES, UNREAD, read
 from frametap._quantize import QuantizedModel
 
 __all__ = ["load", "save"]
@@ -52,7 +53,6 @@ Where: TypeAlias = art.Ref | _Settled
 _UNKNOWN = (
     object()
 )  # an object that cannot be found again by its path; the recorder knows it by identity
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _EMPTY = "unused"  # the weight that stands for inputs that an int8 graph ignores
 
 
@@ -658,7 +658,7 @@ def _used_names(graph: _C.Graph) -> set[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN
+    return type(value) in PLAIN_TYPES
 
 
 def _pinned(name: Any) -> Any:
@@ -723,8 +723,7 @@ _DTYPES = {
     "c64": torch.complex64,
     "c128": torch.complex128,
 }
-_TENSOR = re.compile(r"tensor (\w+)\[(.*?)\](?:\{(.*?)\}( offset)?)? (\S+)( grad)?")
-_RELATION = re.compile(r"(not )?(<=|>=|==|!=|<|>) (-?[\d.]+(?:e[+-]?\d+)?)")
+_TENSOR = re.compile(r"(\w+)\[(.*?)\](?:\{(.*?)\}( offset)?)? (\S+)( grad)?")
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _NUMBERS = ("int", "float", "bool")
 
@@ -741,26 +740,27 @@ def _identity(predicate: str, paths: Mapping[str, Path]) -> tuple[Path, bool] | 
 
 def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
     """The checks that say the same, each with steps from the object; None if there is no such form."""
-    if match := _TENSOR.fullmatch(predicate):
-        return _tensor_wants(match)
-    if predicate.startswith("keys [") and "..." not in predicate:
-        keys = _literal(predicate[5:])
-        return [((), art.Keys(tuple(keys)))] if isinstance(keys, list) else None
-    if match := re.fullmatch(r"(has|absent) (.+)", predicate):
-        key = _parsed(match[2])
-        return None if key is _UNKNOWN else [((), art.Has(key, match[1] == "has"))]
-    if match := re.fullmatch(r"len (\d+)", predicate):
-        return [((("length", 0),), art.EqualTo(int(match[1])))]
-    if match := _RELATION.fullmatch(predicate):
-        negated, op, number = match.groups()
-        if op == "==" and not negated:
-            return [((), art.EqualTo(_literal(number)))]
-        return [((), art.Relation(_OPPOSITE[op] if negated else op, _literal(number)))]
-    if predicate.startswith("== "):
-        value = _parsed(predicate[3:])
-        return None if value is _UNKNOWN else [((), art.EqualTo(value))]
-    if match := re.fullmatch(r"type\(([\w.]+)\) watched|([\w.]+)", predicate):
-        name = (match[1] or match[2]).rpartition(".")[2]
+    kind, expected = read(predicate)
+    if expected is UNREAD:
+        return None
+    if kind == "tensor":
+        match = _TENSOR.fullmatch(expected)
+        return None if match is None else _tensor_wants(match)
+    if kind == "keys":
+        return [((), art.Keys(tuple(expected)))]
+    if kind in ("has", "absent"):
+        return [((), art.Has(expected, kind == "has"))]
+    if kind == "len":
+        return [((("length", 0),), art.EqualTo(expected))]
+    if kind == "==":
+        return [((), art.EqualTo(expected))]
+    op = kind.removeprefix("not ")
+    if op in _OPPOSITE:
+        if not isinstance(expected, (int, float)):
+            return None
+        return [((), art.Relation(op if op == kind else _OPPOSITE[op], expected))]
+    if kind == "type":
+        name = expected.rpartition(".")[2]
         return [((), art.Number(name) if name in _NUMBERS else art.Type(name))]
     return None
 
@@ -774,19 +774,3 @@ def _tensor_wants(match: re.Match[str]) -> list[tuple[Steps, Any]] | None:
     for i, stride in enumerate(strides.split(", ") if strides else ()):
         wants.append(((("stride", i),), art.EqualTo(int(stride))))
     return wants
-
-
-def _parsed(text: str) -> Any:
-    """The value that is printed so; unknown for one that is cut, or that Python cannot read."""
-    if text.startswith("torch.") and isinstance(
-        found := getattr(torch, text[6:], None), torch.dtype
-    ):
-        return found
-    if match := re.fullmatch(r"device\(type='(\w+)'(?:, index=(\d+))?\)", text):
-        return torch.device(match[1], int(match[2])) if match[2] else torch.device(match[1])
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return _UNKNOWN
-    whole = repr(value) == text and isinstance(value, (*_PLAIN, tuple))
-    return value if whole else _UNKNOWN

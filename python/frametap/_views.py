@@ -1,10 +1,11 @@
-"""How parts of a segment look in Python."""
+"""How parts of a segment, and misses, look in Python."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Exit"]
+__all__ = ["Exit", "MissText"]
 
 
 class Exit(dict):
@@ -18,3 +19,27 @@ class Exit(dict):
             return self[name]
         except KeyError:
             raise AttributeError(f"an exit has no {name!r}; it has {', '.join(self)}") from None
+
+
+@dataclass(frozen=True)
+class MissText:
+    """A call that no segment fitted: the first guard that said no."""
+
+    segment: str
+    source: str
+    want: str
+    got: str
+    why: str
+    position: str
+
+    def __str__(self) -> str:
+        lines = [f"miss {self.segment} at {self.source or '?'}"]
+        if self.want:
+            lines.append(f"  want  {self.want}")
+        if self.got:
+            lines.append(f"  got   {self.got}")
+        if self.why:
+            lines.append(f"  why   {self.why}")
+        if self.position and self.position != "?":
+            lines.append(f"  read  {self.position}")
+        return "\n".join(lines)

@@ -315,6 +315,32 @@ def test_explain() -> None:
 
 
 @needs_capture
+def test_explain_counts_time() -> None:
+    def f(x: Tensor) -> Tensor:
+        x = x + 1
+        print(end="")
+        return x * 2
+
+    g = frametap.compile(f)
+    assert frametap.explain(g).recording_seconds == 0
+    g(torch.ones(2))
+    report = frametap.explain(g)
+    each = [segment.recording_seconds for segment in report.segments]
+    assert len(each) == 2
+    assert all(seconds > 0 for seconds in each)
+    assert sum(each) <= report.recording_seconds < 10
+    assert frametap._C.counts(g)["recording_seconds"] == report.recording_seconds
+    assert str(report).count(" ms") == 3
+    g(torch.ones(2))
+    assert frametap.explain(g).recording_seconds == report.recording_seconds
+    with torch.device("cpu"):
+        g(torch.ones(2))  # given up
+    assert frametap.explain(g).recording_seconds > report.recording_seconds
+    frametap.reset(g)
+    assert frametap.explain(g).recording_seconds == 0
+
+
+@needs_capture
 def test_what_intercepts_torch_is_told() -> None:
     f = frametap.compile(scaled)
     for _ in range(2):
