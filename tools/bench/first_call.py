@@ -12,19 +12,10 @@ import sys
 
 import timing
 import torch
+from rows import model_rows
 
-from fixtures.models import BERT_2X768, MODELS, Case, available
+from fixtures.models import Case
 from fixtures.subject import EAGER, frametap
-
-ROWS = [
-    ("mlp, batch 4", MODELS["mlp"], 4),
-    ("resnet18, 64x64, batch 1", MODELS["resnet18"], 1),
-    ("encoder, 12 layers, batch 2", MODELS["encoder"], 2),
-    ("bert, tiny, batch 2", MODELS["bert"], 2),
-    ("bert, 2x768, batch 1", BERT_2X768, 1),
-    ("vit, tiny, batch 2", MODELS["vit"], 2),
-    ("u-net, batch 1", MODELS["unet"], 1),
-]
 
 
 def contestants(case: Case, batch: int, train: bool, dynamo: bool) -> list[timing.Contestant]:
@@ -57,22 +48,19 @@ def contestants(case: Case, batch: int, train: bool, dynamo: bool) -> list[timin
         timing.Contestant("frametap", call, ours),
     ]
     if dynamo:
-        row.append(timing.Contestant('torch.compile("eager")', call, compiled))
+        row.append(timing.Contestant(timing.TORCH_COMPILE, call, compiled))
     return row
 
 
 def main() -> int:
     arguments = timing.arguments("First calls.", rounds=5)
-    torch.set_num_threads(1)
     dynamo = not arguments.no_dynamo
     if dynamo:
         importlib.import_module("torch._dynamo")  # its import is not a first call
     tables = []
     for title, train in (("First call, eval, no_grad", False), ("First call, training", True)):
         table = timing.Table(title)
-        for name, case, batch in ROWS:
-            if not available(case) or (arguments.models and case.name not in arguments.models):
-                continue
+        for name, case, batch in model_rows(arguments):
             row = contestants(case, batch, train, dynamo)
             with torch.set_grad_enabled(train):
                 # Ours is cheap: more rounds for all but torch.compile, which gets its share first.

@@ -1,12 +1,16 @@
-"""What a call costs before any op runs: chains of blocks whose ops are left out of the account.
+"""What a warm call costs besides its ops.
 
-The front end (guards, gathering, hand-back) is measured on modules that compute almost nothing on a tensor of one
-element, next to the same ops called from a bare function; what remains is the front end. Rows grow in the number of
-modules (guards over a tree), of parameters, and of segments at one entry (which one is looked up).
+First table: nothing is computed. What was captured is given an executable that hands its input back, and so is
+torch.compile's backend: guards, gathering and handing back remain, in a model of n blocks, and where n segments begin at
+one entry point and are called in turn.
+
+Second table: modules that compute almost nothing on a tensor of one element, next to the same ops called from a bare
+function.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +19,10 @@ import timing
 import torch
 from torch import Tensor, nn
 
+from fixtures.models import blocks
 from fixtures.subject import EAGER, frametap
+
+NOTHING = 'torch.compile("nothing")'
 
 
 class Block(nn.Module):
@@ -75,20 +82,48 @@ def by_name(x: Tensor, name: str) -> Tensor:
     return x + 1 if len(name) > 0 else x
 
 
-def row_of(
-    run: Callable[[], Any], candidates: dict[str, Callable[[], Any]]
+def compute_nothing(captured: Any) -> None:
+    """Replays of what was captured hand back the last input, instead of running the graph."""
+    for segment in frametap.segments(captured):
+        graph = segment.graph
+        assert len(graph.outputs) == 1, "one result, from one input"
+        names = [f"%{value.name}" for value in graph.inputs]
+        text = f"graph ({', '.join(names)}) {{\n  return {names[-1]}\n}}"
+        nothing = frametap._C.compile(frametap._C.native_backend(), frametap.ir.parse_graph(text))
+        segment.set_executable(nothing)
+
+
+def nothing_backend(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+    results = tuple(t.detach() for t in module(*examples))
+    return lambda *_: results
+
+
+def front_end(
+    f: Any, calls: Callable[[Any], Callable[[], Any]], repeats: int, dynamo: bool
 ) -> list[timing.Contestant]:
-    repeats = timing.repeats_for(run, seconds=0.01)
-    row = []
-    for name, call in candidates.items():
-        contestant = timing.Contestant(name, lambda _, call=call: call(), repeats=repeats)
-        try:
-            for _ in range(3):
-                call()
-        except Exception as error:  # noqa: BLE001 - one contestant must not end the race
-            contestant.error = f"{type(error).__name__}: {error}"
-        row.append(contestant)
-    return row
+    """`calls(g)` makes the calls of `g` that are timed: each segment is met at the first of them."""
+    row: dict[str, Callable[[], Any]] = {}
+    if dynamo:
+        torch._dynamo.reset()
+        row[NOTHING] = calls(torch.compile(f, backend=nothing_backend))
+    captured = frametap.compile(f)
+    row["frametap"] = calls(captured)
+    row["frametap"]()
+    if not EAGER:
+        compute_nothing(captured)
+    return timing.warmed(row, repeats)
+
+
+def in_turn(names: list[str], x: Tensor) -> Callable[[Any], Callable[[], Any]]:
+    """One name a call: the next one each time."""
+
+    def calls(f: Any) -> Callable[[], Any]:
+        for name in names:
+            f(x, name)
+        turn = itertools.cycle(names)
+        return lambda: f(x, next(turn))
+
+    return calls
 
 
 def module_row(
@@ -104,52 +139,45 @@ def module_row(
     if dynamo:
         torch._dynamo.reset()
         compiled = torch.compile(model, backend="eager")
-        candidates['torch.compile("eager")'] = lambda: compiled(x)
-    return row_of(candidates["ops alone"], candidates)
-
-
-def segments_row(count: int, dynamo: bool) -> list[timing.Contestant]:
-    """`count` values of a string argument, the last of them called."""
-    x = torch.zeros(1)
-    names = [f"name{i}" for i in range(count)]
-    captured = frametap.compile(by_name)
-    for name in names:
-        captured(x, name)
-    candidates: dict[str, Callable[[], Any]] = {
-        "ops alone": lambda: x + 1,
-        "eager": lambda: by_name(x, names[-1]),
-        "frametap": lambda: captured(x, names[-1]),
-    }
-    if dynamo:
-        torch._dynamo.reset()
-        compiled = torch.compile(by_name, backend="eager")
-        for name in names:
-            compiled(x, name)
-        candidates['torch.compile("eager")'] = lambda: compiled(x, names[-1])
-    return row_of(candidates["ops alone"], candidates)
+        candidates[timing.TORCH_COMPILE] = lambda: compiled(x)
+    return timing.warmed(candidates, timing.repeats_for(candidates["ops alone"], seconds=0.01))
 
 
 def main() -> int:
     arguments = timing.arguments("Front-end cost of a warm call.", rounds=15)
-    torch.set_num_threads(1)
     dynamo = not arguments.no_dynamo
-    table = timing.Table("Front end of a warm call (one-element tensors, no_grad)")
+    if dynamo:
+        torch._dynamo.config.recompile_limit = 100
+    alone = timing.Table("Front end alone (nothing is computed, no_grad)")
+    tiny = timing.Table("Warm call of tiny modules (one-element tensors, no_grad)")
     with torch.no_grad():
+        for count in (1, 10, 100, 200):
+            case = blocks(count)
+            if timing.wanted(arguments, name := f"{count} blocks, {4 * count} parameters"):
+                x = case.inputs(4)["input"]
+                model = case.build().eval()
+                row = front_end(model, lambda f, x=x: lambda: f(x), 2000 // (count + 10), dynamo)
+                timing.race(row, arguments.rounds)
+                alone.add(name, row)
+        for count in (1, 8, 64):
+            if timing.wanted(arguments, name := f"{count} segments in turn"):
+                names = [f"name{i}" for i in range(count)]
+                row = front_end(by_name, in_turn(names, torch.zeros(1)), 10 * count, dynamo)
+                timing.race(row, arguments.rounds)
+                alone.add(name, row)
         for count in (1, 10, 50, 200):
-            row = module_row(Chain(count).eval(), lambda x: x + 1, dynamo)
-            timing.race(row, arguments.rounds)
-            table.add(f"{count} blocks, one op", row)
+            if timing.wanted(arguments, name := f"{count} identities, one op"):
+                row = module_row(Chain(count).eval(), lambda x: x + 1, dynamo)
+                timing.race(row, arguments.rounds)
+                tiny.add(name, row)
         for count in (1, 10, 100, 300):
-            row = module_row(Weights(count).eval(), bare(count), dynamo)
-            timing.race(row, arguments.rounds)
-            table.add(f"{count} parameters, {count} ops", row)
-        for count in (1, 2, 4, 8):
-            row = segments_row(count, dynamo)
-            timing.race(row, arguments.rounds)
-            table.add(f"segment {count} of {count}", row)
+            if timing.wanted(arguments, name := f"{count} weights, {count} ops"):
+                row = module_row(Weights(count).eval(), bare(count), dynamo)
+                timing.race(row, arguments.rounds)
+                tiny.add(name, row)
     if EAGER:
         print("FRAMETAP_TEST_EAGER=1: the frametap column is plain eager\n")
-    return timing.report([table], arguments.json)
+    return timing.report([alone, tiny], arguments.json)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+TORCH_COMPILE = 'torch.compile("eager")'
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -40,6 +41,7 @@ class Contestant:
     run: Callable[[Any], Any]
     prepare: Callable[[], Any] = lambda: None
     repeats: int = 1  # calls of `run` in one timing
+    own_clock: bool = False  # `run` gives the seconds itself: another process has taken them
     seconds: list[float] = field(default_factory=list)
     error: str | None = None
 
@@ -78,10 +80,25 @@ def _one(contestant: Contestant) -> None:
             prepared = contestant.prepare()
             start = time.perf_counter()
             for _ in range(contestant.repeats):
-                contestant.run(prepared)
-            contestant.seconds.append((time.perf_counter() - start) / contestant.repeats)
+                result = contestant.run(prepared)
+            seconds = (time.perf_counter() - start) / contestant.repeats
+            contestant.seconds.append(result if contestant.own_clock else seconds)
     except Exception as error:  # noqa: BLE001 - one contestant must not end the race
         contestant.error = f"{type(error).__name__}: {error}"
+
+
+def warmed(calls: dict[str, Callable[[], Any]], repeats: int) -> list[Contestant]:
+    """Contestants that have been called three times: what is timed is a later call."""
+    row = []
+    for name, call in calls.items():
+        contestant = Contestant(name, lambda _, call=call: call(), repeats=repeats)
+        try:
+            for _ in range(3):
+                call()
+        except Exception as error:  # noqa: BLE001 - one contestant must not end the race
+            contestant.error = f"{type(error).__name__}: {error}"
+        row.append(contestant)
+    return row
 
 
 def repeats_for(run: Callable[[], Any], seconds: float = 0.02) -> int:
@@ -120,6 +137,10 @@ def human(seconds: float | None) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def mebibytes(number: float) -> str:
+    return f"{number / 2**20:.1f} MiB"
+
+
 class Table:
     """Rows of contestants, as Markdown and as JSON; the first contestant of a row is the measure of the others."""
 
@@ -131,8 +152,6 @@ class Table:
         self.rows.append((name, contestants))
 
     def markdown(self) -> str:
-        if not self.rows:
-            return ""
         names = [c.name for c in self.rows[0][1]]
         head = ["", names[0], *(part for n in names[1:] for part in (n, f"{n} / {names[0]}"))]
         lines = [f"## {self.title}", "", _row(head), _row(["---"] * len(head))]
@@ -142,10 +161,11 @@ class Table:
             for contestant in contestants[1:]:
                 cells += [_cell(contestant), _ratio(contestant, base)]
             lines.append(_row(cells))
-        errors = [
-            f"- {name}, {c.name}: {c.error}" for name, row in self.rows for c in row if c.error
-        ]
+        errors = [f"- {error}" for error in self.errors()]
         return "\n".join([*lines, *([""] if errors else []), *errors])
+
+    def errors(self) -> list[str]:
+        return [f"{name}, {c.name}: {c.error}" for name, row in self.rows for c in row if c.error]
 
     def data(self) -> list[dict[str, Any]]:
         return [
@@ -168,6 +188,36 @@ class Table:
         ]
 
 
+class Numbers:
+    """Rows of plain numbers; each column says how its numbers are written."""
+
+    def __init__(self, title: str, columns: dict[str, Callable[[Any], str]]) -> None:
+        self.title = title
+        self.columns = columns
+        self.rows: list[tuple[str, list[Any]]] = []
+
+    def add(self, name: str, *numbers: Any) -> None:
+        """``None`` is a number that there is not."""
+        self.rows.append((name, list(numbers)))
+
+    def markdown(self) -> str:
+        lines = [f"## {self.title}", "", _row(["", *self.columns])]
+        lines.append(_row(["---"] * (len(self.columns) + 1)))
+        for name, numbers in self.rows:
+            cells = zip(self.columns.values(), numbers, strict=True)
+            lines.append(_row([name, *("–" if n is None else form(n) for form, n in cells)]))
+        return "\n".join(lines)
+
+    def data(self) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "numbers": dict(zip(self.columns, numbers, strict=True))}
+            for name, numbers in self.rows
+        ]
+
+    def errors(self) -> list[str]:
+        return []
+
+
 def _cell(contestant: Contestant) -> str:
     if contestant.best is None:
         return "failed" if contestant.error else "–"
@@ -188,15 +238,23 @@ def _row(cells: list[str]) -> str:
 
 
 def arguments(description: str, rounds: int) -> argparse.Namespace:
+    """The options that all benchmarks have; one thread from here on."""
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--models", nargs="*", help="only these rows")
+    parser.add_argument(
+        "--rows", "--models", nargs="*", default=[], help="only rows that have one of these words"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
     parser.add_argument("--no-dynamo", action="store_true", help="leave torch.compile out")
     return parser.parse_args()
 
 
-def report(tables: list[Table], json_file: Path | None) -> int:
+def wanted(arguments: argparse.Namespace, row: str) -> bool:
+    return not arguments.rows or any(word in row for word in arguments.rows)
+
+
+def report(tables: Sequence[Table | Numbers], json_file: Path | None) -> int:
     """Prints everything; 1 if a contestant failed."""
     where = conditions()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
@@ -204,9 +262,10 @@ def report(tables: list[Table], json_file: Path | None) -> int:
         "Minimum (median) over interleaved rounds of one process; ratios of minima (of medians).\n"
     )
     for table in tables:
-        print(table.markdown() + "\n")
+        if table.rows:
+            print(table.markdown() + "\n")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         data = {"conditions": where, "tables": {t.title: t.data() for t in tables}}
         json_file.write_text(json.dumps(data, indent=2) + "\n")
-    return int(any(c.error for table in tables for _, row in table.rows for c in row))
+    return int(any(table.errors() for table in tables))

@@ -1,0 +1,82 @@
+"""What a break adds to what plain Python takes for that instruction.
+
+A function of eleven ops has n breaks between them: calls of `print`, which neither tracer can look into. The ops are the
+same whatever n is, and what the calls cost in plain Python is taken off.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import timing
+import torch
+from torch import Tensor
+
+from fixtures.subject import EAGER, frametap
+
+OPS = 11
+BREAKS = (0, 1, 5, 10)
+
+
+def program(n: int) -> Callable[[Tensor], Tensor]:
+    """A fresh function with `n` breaks."""
+    lines = []
+    for i in range(OPS):
+        lines += ["x = x + 1"] + ["print(end='')"] * (i < n)
+    names: dict[str, Callable[[Tensor], Tensor]] = {}
+    body = "\n    ".join(lines)
+    exec(f"def program(x):\n    {body}\n    return x\n", names)  # noqa: S102
+    return names["program"]
+
+
+def contestants(n: int, dynamo: bool) -> list[timing.Contestant]:
+    x = torch.ones(4)
+    eager = program(n)
+    calls = {"eager": eager, "frametap": frametap.compile(program(n))}
+    if dynamo:
+        calls[timing.TORCH_COMPILE] = torch.compile(program(n), backend="eager")
+    return timing.warmed(
+        {name: lambda f=f: f(x) for name, f in calls.items()},
+        timing.repeats_for(lambda: eager(x), seconds=0.005),
+    )
+
+
+def added(
+    n: int, one: list[timing.Contestant], none: list[timing.Contestant]
+) -> list[float | None]:
+    """What each of the `n` breaks adds, by contestant but for eager."""
+
+    def more(i: int) -> float | None:
+        with_breaks, without = one[i].best, none[i].best
+        return None if with_breaks is None or without is None else (with_breaks - without) / n
+
+    plain = more(0)
+    return [
+        None if plain is None or (cost := more(i)) is None else cost - plain
+        for i in range(1, len(one))
+    ]
+
+
+def main() -> int:
+    arguments = timing.arguments("What a break adds.", rounds=15)
+    rows = {n: contestants(n, not arguments.no_dynamo) for n in BREAKS}
+    with torch.no_grad():
+        # All in one race: what is taken off is of the same run.
+        timing.race([c for row in rows.values() for c in row], arguments.rounds)
+    whole = timing.Table(f"Calls of {OPS} ops with n breaks (four elements, no_grad)")
+    cost = timing.Numbers(
+        "What a break adds to the instruction in plain Python",
+        {c.name: timing.human for c in rows[0][1:]},
+    )
+    for n, row in rows.items():
+        whole.add(f"{n} breaks", row)
+        if n:
+            cost.add(f"each of {n}", *added(n, row, rows[0]))
+    if EAGER:
+        print("FRAMETAP_TEST_EAGER=1: the frametap column is plain eager\n")
+    return timing.report([cost, whole], arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

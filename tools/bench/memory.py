@@ -1,0 +1,129 @@
+"""Memory: the peak while a call is recorded, what a segment holds, and what is left after `reset`.
+
+Each row comes from processes of its own. Peaks are those of one call above what was resident before it: of a warm eager
+call, and of a first captured call of the same model.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import timing
+from processes import MEMORY, numbers_of
+
+PEAK = (
+    MEMORY
+    + """
+import json, sys
+import torch
+torch.set_num_threads(1)
+from fixtures.models import MODELS, blocks
+which, name, batch, train = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
+if which == "frametap":
+    from frametap import compile
+else:
+    compile = lambda f: torch.compile(f, backend="eager")
+compile(torch.relu)(torch.ones(2))
+case = blocks(10, 256) if name == "blocks" else MODELS[name]
+model = case.build().train(train)
+captured = compile(model)
+inputs = case.inputs(batch)
+def peak_of(call):
+    before = resident()
+    forget_peak()
+    call(**inputs)
+    return peak() - before
+with torch.set_grad_enabled(train):
+    model(**inputs)
+    print(json.dumps({"eager": peak_of(model), "first": peak_of(captured)}))
+"""
+)
+
+SEGMENTS = (
+    MEMORY
+    + """
+import json, sys
+import torch
+torch.set_num_threads(1)
+import frametap
+from fixtures.models import MODELS
+def by_number(x, n):
+    return x * (n * 2)
+if sys.argv[1] == "small":
+    count, x = 2000, torch.ones(2)
+    f = frametap.compile(by_number, options={"segment_limit": count})
+    def record(numbers):
+        for n in numbers:
+            f(x, n)
+else:
+    count, case = 50, MODELS["encoder"]
+    model, inputs = case.build().eval(), case.inputs(2)
+    copies = []
+    def record(numbers):
+        for _ in numbers:
+            copies.append(frametap.compile(model))
+            copies[-1](**inputs)
+with torch.no_grad():
+    record(range(count))
+    frametap.reset()
+    before = resident()
+    record(range(count))
+    held = resident() - before
+    frametap.reset()
+    left = resident() - before
+print(json.dumps({"each": held / count, "left": left}))
+"""
+)
+
+PEAKS = [
+    ("10 blocks of width 256, batch 4096, eval", "blocks", 4096, False),
+    ("10 blocks of width 256, batch 4096, training", "blocks", 4096, True),
+    ("resnet18, 64x64, batch 16, eval", "resnet18", 16, False),
+    ("resnet18, 64x64, batch 16, training", "resnet18", 16, True),
+    ("encoder, 12 layers, batch 64, training", "encoder", 64, True),
+]
+
+
+def kibibytes(number: float) -> str:
+    return f"{number / 2**10:.1f} KiB"
+
+
+def main() -> int:
+    arguments = timing.arguments("Memory.", rounds=3)
+    tracers = ["frametap"] + ["torch.compile"] * (not arguments.no_dynamo)
+    columns: dict[str, Callable[[Any], str]] = {"eager": timing.mebibytes}
+    for name in tracers:
+        columns |= {name: timing.mebibytes, f"{name} / eager": "{:.2f}".format}
+    peaks = timing.Numbers("Peak of one call above what was there (first captured call)", columns)
+    for title, *case in PEAKS:
+        if not timing.wanted(arguments, title):
+            continue
+        seen = [
+            (name, numbers_of(PEAK, name, *map(str, case)))
+            for _ in range(arguments.rounds)
+            for name in tracers
+        ]
+        eager = statistics.median(numbers["eager"] for _, numbers in seen)
+        row = [eager]
+        for name in tracers:
+            first = statistics.median(numbers["first"] for which, numbers in seen if which == name)
+            row += [first, first / eager]
+        peaks.add(title, *row)
+    held = timing.Numbers(
+        "What segments hold", {"each segment": kibibytes, "left after reset": kibibytes}
+    )
+    for title, which in (
+        ("x * (n * 2), 2,000 segments", "small"),
+        ("encoder, 50 segments", "encoder"),
+    ):
+        if timing.wanted(arguments, title):
+            numbers = numbers_of(SEGMENTS, which)
+            held.add(title, numbers["each"], numbers["left"])
+    return timing.report([peaks, held], arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

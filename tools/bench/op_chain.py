@@ -1,0 +1,76 @@
+"""Chains of 1, 10 and 100 ops on tensors of four elements: what a call costs where the ops cost least.
+
+With the native backend beside torch.compile(backend="eager"), and both front ends with inductor where there is a C++
+compiler.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+
+import timing
+import torch
+from torch import Tensor
+
+from fixtures.subject import EAGER, frametap
+
+
+def chain(count: int) -> Callable[[Tensor], Tensor]:
+    """A fresh function of `count` ops in turn: a product, a sum, a ReLU."""
+    steps = ["x = x * 1.5", "x = x + 0.5", "x = x.relu()"]
+    lines = "\n    ".join((steps * count)[:count])
+    names: dict[str, Callable[[Tensor], Tensor]] = {}
+    exec(f"def chain(x):\n    {lines}\n    return x\n", names)  # noqa: S102
+    return names["chain"]
+
+
+def native(count: int, dynamo: bool) -> list[timing.Contestant]:
+    x = torch.ones(4)
+    eager = chain(count)
+    calls = {"eager": eager, "frametap": frametap.compile(chain(count))}
+    if dynamo:
+        calls[timing.TORCH_COMPILE] = torch.compile(chain(count), backend="eager")
+    return timing.warmed(
+        {name: lambda f=f: f(x) for name, f in calls.items()},
+        timing.repeats_for(lambda: eager(x), seconds=0.005),
+    )
+
+
+def inductor(count: int) -> list[timing.Contestant]:
+    x = torch.ones(4)
+    calls = {
+        'torch.compile("inductor")': torch.compile(chain(count), backend="inductor"),
+        'frametap("inductor")': frametap.compile(chain(count), backend="inductor"),
+    }
+    return timing.warmed({name: lambda f=f: f(x) for name, f in calls.items()}, 500)
+
+
+def main() -> int:
+    arguments = timing.arguments("Chains of ops on tiny tensors.", rounds=15)
+    dynamo = not arguments.no_dynamo
+    plain = timing.Table("Chains of ops on four elements (no_grad)")
+    compiled = timing.Table("Chains of ops on four elements, inductor (no_grad)")
+    has_compiler = any(map(shutil.which, ("c++", "g++", "clang++")))
+    with torch.no_grad():
+        for count in (1, 10, 100):
+            name = f"{count} op{'s' * (count > 1)}"
+            if not timing.wanted(arguments, name):
+                continue
+            row = native(count, dynamo)
+            timing.race(row, arguments.rounds)
+            plain.add(name, row)
+            if dynamo and has_compiler:
+                row = inductor(count)
+                timing.race(row, arguments.rounds)
+                compiled.add(name, row)
+    if dynamo and not has_compiler:
+        print("no C++ compiler: inductor is left out\n")
+    if EAGER:
+        print("FRAMETAP_TEST_EAGER=1: the frametap column is plain eager\n")
+    return timing.report([plain, compiled], arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
