@@ -147,7 +147,14 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   // A descriptor of Python code runs as a frame; what it returns is no constant.
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
+  if (runs_code) EnterDescriptor(value, type, name);
   note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
+}
+
+// A descriptor of Python code runs as a frame. The class says which object it is; what its methods read of it is asked.
+void Recorder::EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObject* name) {
+  AdoptPinned(descriptor, Qualified(type, name));
+  Touch(descriptor);
 }
 
 void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
@@ -242,7 +249,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (IsPlainType(type) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
-    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return;  // a Python descriptor: runs as a frame
+    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return EnterDescriptor(descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   PyObject* dict = InstanceDict(owner);
@@ -274,7 +281,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       ForceDeep(owner, Shadow(), true);
       return;
     }
-    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return;  // a Python descriptor: runs as a frame
+    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return EnterDescriptor(descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   static PyObject* getattr_name = InternedName("__getattr__");
@@ -450,7 +457,11 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
     Force(value, shadow);
     Touch(owner);
-    if (Py_TYPE(descriptor) == &PyProperty_Type || (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    if (Py_TYPE(descriptor) == &PyProperty_Type) return false;
+    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+      EnterDescriptor(descriptor, type, name);
+      return false;
+    }
     throw Break{Reason::unknown_mutation, Qualified(type, name)};
   }
   Known* known = Find(owner);

@@ -159,8 +159,7 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
 }
 
 void Recorder::InvokePython(Call& call, PyObject* function) {
-  // A function that its class gave: the class's version says which, and not whether its code was assigned to.
-  if (Find(function) == nullptr && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
+  FixCode(function);
   Touch(function);
   pending_.function = function;
   pending_.args.assign(call.args.begin(), call.args.end());

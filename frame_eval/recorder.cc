@@ -232,9 +232,15 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
     return Shadow();
   }
   if (Known* known = Find(object)) {
-    // The same object by another path: replay reaches it by the first one.
-    if (known->state == Known::State::kSource && known->source != id && !(known->pinned && pinned)) {
-      guards_.SameObject(known->source, id, true, Here());
+    // The same object by another path: replay reaches it by the first one, or has it as a constant.
+    if (known->state != Known::State::kSource) {
+      if (IsIdentityKind(object)) guards_.Identity(id, Here());
+    } else if (known->source != id) {
+      if (known->pinned && pinned) {
+        guards_.Identity(id, Here());
+      } else {
+        guards_.SameObject(known->source, id, true, Here());
+      }
     }
     return Shadow();
   }
@@ -286,9 +292,10 @@ Shadow Recorder::AdoptResult(PyObject* object) {
   } else if (PyMethod_Check(object)) {
     AddFresh(object);
     AdoptResult(PyMethod_GET_SELF(object));
+  } else if (PyFunction_Check(object)) {
+    AdoptPinned(object, CallableName(object));  // reached through guarded reads only, which do not say what its code is
   } else if (IsIdentityKind(object)) {
-    // Functions, types and modules reached through guarded reads only: constants.
-    AddFresh(object);
+    AddFresh(object);  // types and modules, reached likewise: constants
   } else {
     AddFresh(object, PySlice_Check(object) || Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE ? Known::State::kFresh
                                                                                               : Known::State::kOpaque);
@@ -719,6 +726,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     return;
   }
   frames_.push_back(&f);
+  FixCode(reinterpret_cast<PyObject*>(f.function));
   if (has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function)) {
     note.direct = true;
     BindPending(f);
@@ -737,6 +745,11 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     note.module_scope = true;
   }
   note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
+}
+
+// A class says which function it gives (a method, a property, a slot), and not what was assigned to its code.
+void Recorder::FixCode(PyObject* function) {
+  if (Find(function) == nullptr && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
 }
 
 void Recorder::BindPending(FrameState& f) {

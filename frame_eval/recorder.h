@@ -392,6 +392,7 @@ class Recorder {
   std::string FaultOfTensor(PyObject* object);
   std::string FaultOfNumber(PyObject* object, ValueId value);
   c10::IValue NumberAt(ValueId value);
+  void FixCode(PyObject* function);
   void BindPending(FrameState& f);
   void InvokePython(Call& call, PyObject* function);
   void InvokeType(Call& call, PyTypeObject* type);
@@ -406,6 +407,7 @@ class Recorder {
   SourceId CellSource(FrameState& f, int slot);
   bool IsFixedFunction(const FrameState& f);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
+  void EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);

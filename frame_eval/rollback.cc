@@ -69,6 +69,14 @@ std::vector<History> HistoriesOf(const at::Tensor& tensor) {
   return histories;
 }
 
+// Each element once: torch copies nothing into an expanded tensor.
+at::Tensor Unexpanded(at::Tensor tensor) {
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
+  }
+  return tensor;
+}
+
 }  // namespace
 
 struct Rollback::Saved {
@@ -96,7 +104,7 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
       const at::Tensor& tensor = inputs[i].toTensor();
       const int64_t version =
           tensor.is_inference() ? -1 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-      saved_.push_back({tensor, tensor.clone(), version, HistoriesOf(tensor)});
+      saved_.push_back({tensor, Unexpanded(tensor).clone(), version, HistoriesOf(tensor)});
     }
     if (segment.uses_random) {
       at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -122,7 +130,7 @@ bool Rollback::TakeBack() {
   AtenPause pause;
   at::AutoDispatchBelowADInplaceOrView below;
   try {
-    for (const Saved& saved : saved_) saved.tensor.copy_(saved.copy);
+    for (const Saved& saved : saved_) Unexpanded(saved.tensor).copy_(saved.copy);
     for (const Saved& saved : saved_) {
       c10::VariableVersion version = saved.tensor.unsafeGetTensorImpl()->version_counter();  // shared, not copied
       if (saved.version >= 0) version.set_version(saved.version);

@@ -49,6 +49,15 @@ constexpr Row kRows[] = {
     {"aten::_backward", kWrites},
     {"aten::_sobol_engine_scramble_", kWrites},
 
+    // Factories that ask a tensor for sizes and type.
+    {"aten::empty_like", kFactory},
+    {"aten::full_like", kFactory},
+    {"aten::ones_like", kFactory},
+    {"aten::rand_like", kFactory},
+    {"aten::randint_like", kFactory},
+    {"aten::randn_like", kFactory},
+    {"aten::zeros_like", kFactory},
+
     // Sizes that follow from elements.
     {"aten::nonzero", kDataSize},
     {"aten::nonzero_numpy", kDataSize},

@@ -16,7 +16,7 @@ struct OpFacts {
   bool scalar_from_data = false;      // a result is a Python number that follows from the elements of an argument
   bool scalar_from_metadata = false;  // … from sizes, strides, dtype or other state that is not elements
   bool random = false;                // draws from a generator (for some arguments at least)
-  bool factory = false;               // takes no tensor and gives one
+  bool factory = false;               // makes a tensor out of no tensor's elements: that it is filled is no write
   bool size_dependent_rank = false;   // the rank of a result follows from sizes, not from ranks
   bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
   bool no_result = false;             // run for what it does: assertions, backward

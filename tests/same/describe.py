@@ -214,7 +214,8 @@ class Describer:
         self._attributes(path, vars(f))
 
     def _module(self, head: str, path: str, module: nn.Module) -> None:
-        self.lines.append(f"{head} = module {type(module).__qualname__} training={module.training}")
+        training = vars(module).get("training", "missing")
+        self.lines.append(f"{head} = module {type(module).__qualname__} training={training}")
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 self._attributes(path, value)

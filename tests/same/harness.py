@@ -148,12 +148,12 @@ class Run:
         self._originals: dict[int, Any] = {}
         self.captured: list[Any] = []
         self._module = types.ModuleType("program")
-        self._names = self._module.__dict__
+        self.names = self._module.__dict__
         self.observations: list[Observation] = []
         _reset_world()
-        self._names.update(PRELUDE)
-        self._names["captured"] = self._decorate
-        self._fixed = set(self._names)
+        self.names.update(PRELUDE)
+        self.names["captured"] = self._decorate
+        self._fixed = set(self.names)
         previous = sys.modules.get("program")
         sys.modules["program"] = self._module  # dataclasses and pickling look their module up
         try:
@@ -173,9 +173,9 @@ class Run:
     def _execute_code(self) -> None:
         tree = ast.parse(self.program.code)
         ast.increment_lineno(tree, self.program.code_line - 1)
-        exec(compile(tree, self.program.file, "exec"), self._names)  # noqa: S102 - a test program
+        exec(compile(tree, self.program.file, "exec"), self.names)  # noqa: S102 - a test program
         if not self.captured:
-            self._names["f"] = self._decorate(self._names["f"])
+            self.names["f"] = self._decorate(self.names["f"])
 
     def statements(self) -> Iterable[ast.stmt]:
         tree = ast.parse(self.program.calls)
@@ -191,7 +191,7 @@ class Run:
             arguments.extend([args, kwargs])
             return f(*args, **kwargs)
 
-        self._names["_call"] = _call
+        self.names["_call"] = _call
         if isinstance(statement, ast.Expr):
             code = compile(_expression(statement), self.program.file, "eval")
         else:
@@ -206,17 +206,17 @@ class Run:
             warnings.simplefilter("always")
             try:
                 with self._scope():
-                    result = eval(code, self._names)
+                    result = eval(code, self.names)
             except Exception as e:  # noqa: BLE001 - the program's exception is a result
                 error = e
-        del self._names["_call"]
+        del self.names["_call"]
         expected = self._expected_error(statement)
         raised = None if error is None else type(error).__name__
         is_forced = self._scope is not contextlib.nullcontext
         if raised != expected and self._capture is plain and not is_forced:
             place = f"{self.program.file}:{statement.lineno}"
             raise ValueError(f"{place}: {ast.unparse(statement)}: expected {expected}: {error!r}")
-        describer = Describer(self._resolve)
+        describer = Describer(self.original)
         if error is not None:
             describer.lines += self._exception("raises", error, describer)
         elif is_call:
@@ -232,8 +232,9 @@ class Run:
             for w in warned
             if w.filename == self.program.file
         ]
-        for name, value in self._names.items():
-            if name not in self._fixed and name not in ("__builtins__", "__warningregistry__"):
+        own = self.own_names()
+        for name, value in self.names.items():
+            if name in own:
                 describer.add(name, value)
         describer.lines += _world()
         text = ast.unparse(statement) + (f"  # call {repeat + 1}" if is_call else "")
@@ -248,8 +249,13 @@ class Run:
         line = self.program.calls.splitlines()[statement.lineno - self.program.calls_line]
         return line.partition("# raises ")[2].strip() or None
 
-    def _resolve(self, obj: Any) -> Any:
+    def original(self, obj: Any) -> Any:
+        """What a captured callable was made of; other objects as they are."""
         return self._originals.get(id(obj), obj)
+
+    def own_names(self) -> set[str]:
+        """The names that the program has defined."""
+        return set(self.names) - self._fixed - {"__builtins__", "__warningregistry__"}
 
     def _exception(self, head: str, error: BaseException, describer: Describer) -> list[str]:
         lines = [f"{head} {type(error).__qualname__}: {normalized(str(error))}"]
@@ -285,7 +291,7 @@ class Run:
 
     def close(self) -> None:
         """Drops everything the program made."""
-        self._names.clear()
+        self.names.clear()
         self._originals.clear()
         self.captured.clear()
         self.observations.clear()
@@ -313,7 +319,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 def _reset_world() -> None:
     gc.enable()
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
     torch.set_grad_enabled(True)
@@ -328,10 +334,12 @@ def _world() -> list[str]:
     device = torch.get_default_device()
     with torch._C.DisableTorchFunction():  # a default device is a mode
         state = torch.get_rng_state().numpy().tobytes()
+    name, keys, *position = np.random.get_state()
+    numpy_state = keys.tobytes() + repr((name, position)).encode()
     return [
         f"torch random {hashlib.sha1(state).hexdigest()[:8]}",
         f"random {hashlib.sha1(repr(random.getstate()).encode()).hexdigest()[:8]}",
-        f"numpy random {hashlib.sha1(repr(np.random.get_state()).encode()).hexdigest()[:8]}",
+        f"numpy random {hashlib.sha1(numpy_state).hexdigest()[:8]}",
         (
             f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()} "
             f"autocast {torch.is_autocast_enabled('cpu')} {torch.get_autocast_dtype('cpu')} "

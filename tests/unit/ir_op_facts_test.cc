@@ -58,7 +58,8 @@ TEST(OpFactsTest, RandomFactoryRankList) {
   EXPECT_FALSE(Of("aten::relu").random);
   EXPECT_TRUE(Of("aten::randn").factory);
   EXPECT_TRUE(Of("aten::arange").factory);
-  EXPECT_FALSE(Of("aten::zeros_like").factory);
+  EXPECT_TRUE(Of("aten::zeros_like").factory);
+  EXPECT_FALSE(Of("aten::clone").factory);
   EXPECT_TRUE(Of("aten::squeeze").size_dependent_rank);
   EXPECT_FALSE(Of("aten::unsqueeze").size_dependent_rank);
   EXPECT_TRUE(Of("aten::split", "Tensor").list_result);
