@@ -887,30 +887,40 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
   *out = FromSource(read, result, true);
 }
 
-void Recorder::LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out) {
-  PyObject* cell = f.objects[e.arg];
+Shadow Recorder::LoadDeref(FrameState& f, int slot, PyObject* result) {
+  PyObject* cell = f.objects[slot];
   Known* known = Find(cell);
   if (known != nullptr && (!known->items.empty() || known->state == Known::State::kFresh)) {
-    *out = known->items.empty() ? Shadow() : known->items[0];
-    return;
+    return known->items.empty() ? Shadow() : known->items[0];
   }
-  bool is_free = KindOfSlot(f.code, e.arg) == SlotKind::kFree;
+  bool is_free = KindOfSlot(f.code, slot) == SlotKind::kFree;
   if (is_base(f)) {
-    SourceId id = guards_.Cell(FrameSlot(level(), e.arg), PyUnicode_AsUTF8(SlotName(f.code, e.arg)), result);
-    *out = FromSource(id, result, false);
-    return;
+    SourceId id = guards_.Cell(FrameSlot(level(), slot), PyUnicode_AsUTF8(SlotName(f.code, slot)), result);
+    return FromSource(id, result, false);
   }
   if (!is_free) throw Break{Reason::unknown_operation, "a cell"};
   // The function whose closure the cell was met in: this one may be the trace's own.
-  const SourceId cell_source = known != nullptr ? known->source : CellSource(f, e.arg);
+  const SourceId cell_source = known != nullptr ? known->source : CellSource(f, slot);
   const SourceId closure = cell_source.valid() ? guards_.parent(cell_source) : SourceId();
   const SourceId function = closure.valid() ? guards_.parent(closure) : SourceId();
   if (!function.valid() || guards_.accessor(closure) != Accessor::kAttr) {
     throw Break{Reason::unknown_operation, "a cell"};
   }
   const Source step = guards_.Describe(cell_source);
-  *out =
-      FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
+  return FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
+}
+
+// What super() without arguments takes its class from.
+void Recorder::ReadClassCell(FrameState& f) {
+  static PyObject* const name = InternedName("__class__");
+  for (int slot = 0; slot < f.nlocalsplus; ++slot) {
+    PyObject* cell = f.objects[slot];
+    if (KindOfSlot(f.code, slot) != SlotKind::kFree || SlotName(f.code, slot) != name) continue;
+    if (PyObject* content = cell != nullptr ? PyCell_GET(cell) : nullptr; content != nullptr) {
+      Force(content, LoadDeref(f, slot, content));
+      Touch(content);
+    }
+  }
 }
 
 // Whether a frame above the entry frame runs a function that is known by identity: that of a generator which existed
@@ -1240,11 +1250,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       LoadGlobal(f, note, global, result, &out);
       return out;
     }
-    case Op::kLoadDeref: {
-      Shadow out;
-      LoadDeref(f, e, result, &out);
-      return out;
-    }
+    case Op::kLoadDeref:
+      return LoadDeref(f, e.arg, result);
     case Op::kLoadClosure:
       if (Find(result) != nullptr) return Shadow();
       if (KindOfSlot(f.code, e.arg) == SlotKind::kFree)

@@ -236,6 +236,7 @@ class Recorder {
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
   void AdoptPinned(PyObject* object, const std::string& text);
   void Touch(PyObject* object);                 // type or identity of an object known by a source
+  void ReadClassCell(FrameState& f);
   void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
   void ForceArguments(const Call& call, size_t from, bool tensors_allowed);  // … from that one on
@@ -402,7 +403,7 @@ class Recorder {
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
   void RefuseForeign(const Event& e);
   void Import(FrameState& f, FrameNote& note, const Event& e);
-  void LoadDeref(FrameState& f, const Event& e, PyObject* result, Shadow* out);
+  Shadow LoadDeref(FrameState& f, int slot, PyObject* result);
   void StoreDeref(FrameState& f, const Event& e);
   SourceId CellSource(FrameState& f, int slot);
   bool IsFixedFunction(const FrameState& f);

@@ -132,8 +132,9 @@ void AbstractCheck(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
-// super(): reads the frame's own class cell and first argument, both of the recording.
+// super(): reads the frame's own class cell and first argument.
 void Super(Recorder& r, Call& call) {
+  if (call.args.empty()) r.ReadClassCell(call.f);
   for (PyObject* arg : call.args) r.Touch(arg);
 }
 
