@@ -396,12 +396,37 @@ void GuardRecorder::Rewind(const Mark& mark) { impl_->Truncate(mark.predicates, 
 
 std::vector<std::string> GuardRecorder::StateLines() const { return StateWords(impl_->world); }
 
+namespace {
+
+// A read under a name raises where the name is gone.
+bool IsNamed(Accessor accessor) {
+  switch (accessor) {
+    case Accessor::kCell:
+    case Accessor::kAttr:
+    case Accessor::kModuleAttr:
+    case Accessor::kKey:
+    case Accessor::kGlobal:
+    case Accessor::kBuiltin:
+    case Accessor::kClosure:
+    case Accessor::kKwDefault:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wanted) {
   FrozenGuards frozen;
   frozen.world = impl_->world;
+  frozen.wanted = wanted;
+  // What was read must be there, even where nothing depends on what it is.
+  for (uint32_t i = 0; i < impl_->steps.size(); ++i) {
+    if (IsNamed(impl_->steps[i].accessor) && !impl_->empty(SourceId(i))) frozen.wanted.push_back(SourceId(i));
+  }
   frozen.steps = std::move(impl_->steps);
   frozen.predicates = std::move(impl_->predicates);
-  frozen.wanted = wanted;
   impl_ = std::make_unique<Impl>(frozen.world);
   return PlantTree(std::move(frozen));
 }

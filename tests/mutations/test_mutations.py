@@ -94,9 +94,28 @@ def chosen(program: str) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-PAIRS = [(program, change) for program in PROGRAMS for change in chosen(program)]
+_AT_NO_LINE = (
+    "an op of a replay that draws random numbers later raises for some elements of its input: "
+    "the traceback does not lead to the program's line"
+)
 # A captured call that can be told from a plain one: why it is not mended.
-KNOWN: dict[tuple[str, str], str] = {}
+KNOWN = {
+    ("dropout_and_embedding", "ids = content"): _AT_NO_LINE,
+    ("dropout_and_embedding", "ids: written"): _AT_NO_LINE,
+    ("dropout_and_embedding", "ids.data: written"): _AT_NO_LINE,
+    ("attributes_by_getattr", "del Lazy.prefix"): "endless recursion ends one frame later",
+}
+NOT_COMPARED = {
+    ("random_numbers", "default device"): "the traceback shows what torch has cached before",
+}
+
+
+PAIRS = [
+    (program, change)
+    for program in PROGRAMS
+    for change in chosen(program)
+    if (program, change) not in NOT_COMPARED
+]
 
 
 def _marked(program: str, change: str) -> Any:
@@ -109,7 +128,7 @@ def _backend(change: str) -> str:
     return BACKENDS[zlib.crc32(change.encode()) % len(BACKENDS)]
 
 
-@pytest.mark.parametrize(("program", "change"), itertools.starmap(_marked, PAIRS))
+@pytest.mark.parametrize(("program", "change"), [*itertools.starmap(_marked, PAIRS)])
 def test_change(program: str, change: str) -> None:
     capture = plain if EAGER else functools.partial(frametap.compile, backend=_backend(change))
     one = MutatedRun(PROGRAMS[program], plain).perform(change)
@@ -120,7 +139,7 @@ def test_change(program: str, change: str) -> None:
 
 
 def test_known_faults_are_tests() -> None:
-    assert [pair for pair in KNOWN if pair[1] not in changes_of(pair[0])] == []
+    assert [pair for pair in [*KNOWN, *NOT_COMPARED] if pair[1] not in changes_of(pair[0])] == []
 
 
 @needs_capture
