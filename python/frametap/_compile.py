@@ -23,7 +23,6 @@ from frametap._guards import Guard
 
 __all__ = [
     "CompiledModule",
-    "Guard",
     "compile",
     "compiled_of",
     "graph",

@@ -38,7 +38,7 @@ def contestants(n: int, dynamo: bool) -> list[timing.Contestant]:
         calls[timing.TORCH_COMPILE] = torch.compile(program(n), backend="eager")
     return timing.warmed(
         {name: lambda f=f: f(x) for name, f in calls.items()},
-        timing.repeats_for(lambda: eager(x), seconds=0.005),
+        timing.repeats_for(lambda: eager(x)),
     )
 
 
@@ -59,7 +59,7 @@ def added(
 
 
 def main() -> int:
-    arguments = timing.arguments("What a break adds.", rounds=15)
+    arguments = timing.arguments("What a break adds.", rounds=60)
     rows = {n: contestants(n, not arguments.no_dynamo) for n in BREAKS}
     with torch.no_grad():
         # All in one race: what is taken off is of the same run.

@@ -25,7 +25,7 @@ def contestants(case: Case, batch: int, train: bool, dynamo: bool) -> list[timin
 
 
 def main() -> int:
-    arguments = timing.arguments("Cached calls.", rounds=15)
+    arguments = timing.arguments("Cached calls.", rounds=40)
     dynamo = not arguments.no_dynamo
     tables = []
     for title, train in (

@@ -140,11 +140,11 @@ def module_row(
         torch._dynamo.reset()
         compiled = torch.compile(model, backend="eager")
         candidates[timing.TORCH_COMPILE] = lambda: compiled(x)
-    return timing.warmed(candidates, timing.repeats_for(candidates["ops alone"], seconds=0.01))
+    return timing.warmed(candidates, timing.repeats_for(candidates["ops alone"]))
 
 
 def main() -> int:
-    arguments = timing.arguments("Front-end cost of a warm call.", rounds=15)
+    arguments = timing.arguments("Front-end cost of a warm call.", rounds=60)
     dynamo = not arguments.no_dynamo
     if dynamo:
         torch._dynamo.config.recompile_limit = 100
@@ -156,13 +156,15 @@ def main() -> int:
             if timing.wanted(arguments, name := f"{count} blocks, {4 * count} parameters"):
                 x = case.inputs(4)["input"]
                 model = case.build().eval()
-                row = front_end(model, lambda f, x=x: lambda: f(x), 2000 // (count + 10), dynamo)
+                row = front_end(model, lambda f, x=x: lambda: f(x), 1000 // (count + 10), dynamo)
                 timing.race(row, arguments.rounds)
                 alone.add(name, row)
         for count in (1, 8, 64):
             if timing.wanted(arguments, name := f"{count} segments in turn"):
                 names = [f"name{i}" for i in range(count)]
-                row = front_end(by_name, in_turn(names, torch.zeros(1)), 10 * count, dynamo)
+                row = front_end(
+                    by_name, in_turn(names, torch.zeros(1)), max(1, 256 // count) * count, dynamo
+                )
                 timing.race(row, arguments.rounds)
                 alone.add(name, row)
         for count in (1, 10, 50, 200):

@@ -34,7 +34,7 @@ def native(count: int, dynamo: bool) -> list[timing.Contestant]:
         calls[timing.TORCH_COMPILE] = torch.compile(chain(count), backend="eager")
     return timing.warmed(
         {name: lambda f=f: f(x) for name, f in calls.items()},
-        timing.repeats_for(lambda: eager(x), seconds=0.005),
+        timing.repeats_for(lambda: eager(x)),
     )
 
 
@@ -48,7 +48,7 @@ def inductor(count: int) -> list[timing.Contestant]:
 
 
 def main() -> int:
-    arguments = timing.arguments("Chains of ops on tiny tensors.", rounds=15)
+    arguments = timing.arguments("Chains of ops on tiny tensors.", rounds=60)
     dynamo = not arguments.no_dynamo
     plain = timing.Table("Chains of ops on four elements (no_grad)")
     compiled = timing.Table("Chains of ops on four elements, inductor (no_grad)")

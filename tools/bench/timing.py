@@ -67,11 +67,16 @@ def quiet_collector() -> Iterator[None]:
 
 def race(contestants: list[Contestant], rounds: int) -> None:
     """Interleaved rounds; the order turns by one each time."""
-    for number in range(rounds):
-        shift = number % len(contestants)
-        for contestant in contestants[shift:] + contestants[:shift]:
-            if contestant.error is None:
-                _one(contestant)
+    gc.collect()
+    gc.freeze()  # what is there already (torch) is not gone through before each timing
+    try:
+        for number in range(rounds):
+            shift = number % len(contestants)
+            for contestant in contestants[shift:] + contestants[:shift]:
+                if contestant.error is None:
+                    _one(contestant)
+    finally:
+        gc.unfreeze()
 
 
 def _one(contestant: Contestant) -> None:
@@ -101,7 +106,7 @@ def warmed(calls: dict[str, Callable[[], Any]], repeats: int) -> list[Contestant
     return row
 
 
-def repeats_for(run: Callable[[], Any], seconds: float = 0.02) -> int:
+def repeats_for(run: Callable[[], Any], seconds: float = 0.004) -> int:
     """How many calls make a timing of about `seconds`."""
     run()
     start = time.perf_counter()
@@ -125,6 +130,7 @@ def conditions() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "frametap": None if EAGER_ONLY else __import__("frametap").__version__,
+        "self_check": os.environ.get("FRAMETAP_SELF_CHECK") == "1",
     }
 
 
