@@ -116,7 +116,7 @@ def variants() -> list[Variant]:
             lambda: [(X, lambda x: x * 2) for _ in range(20)],
         ),
         Variant("20 strings", _by_name, lambda: [(X, f"{'ab'[i % 2]}{i}") for i in range(20)]),
-        Variant("20 list lengths", _sum, lambda: [([X] * n,) for n in range(1, 21)]),
+        Variant("20 list lengths", _sum, lambda: [([X] * n,) for n in range(2, 22)]),
         Variant("100 equal blocks, called separately", _block, lambda: [(b, X) for b in blocks]),
     ]
 
