@@ -907,7 +907,8 @@ Shadow Recorder::LoadDeref(FrameState& f, int slot, PyObject* result) {
     throw Break{Reason::unknown_operation, "a cell"};
   }
   const Source step = guards_.Describe(cell_source);
-  return FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result, IsFixedFunction(f));
+  return FromSource(guards_.Child(function, Accessor::kClosure, step.index, nullptr, result), result,
+                    IsFixedFunction(f));
 }
 
 // What super() without arguments takes its class from.
