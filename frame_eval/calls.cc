@@ -77,16 +77,21 @@ CacheEntry Cached(PyObject* function, const Call& call) {
   return entry;
 }
 
-// What a partial from outside holds: __setstate__ gives it others.
-void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords) {
+// What a partial from outside holds: __setstate__ gives it others. An open one may be another one with equal parts.
+void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords, bool is_open) {
   const SourceId source = r.SourceOf(partial);
   if (!source.valid()) return;
+  if (is_open) r.guards().Type(source, r.Here());
   static PyObject* const kParts[] = {InternedName("func"), InternedName("args"), InternedName("keywords")};
   PyObject* const values[] = {function, args, keywords};
   for (int i = 0; i < 3; ++i) {
     const SourceId part = r.guards().Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
-    r.guards().Identity(part, r.Here());
-    r.FromSource(part, values[i], true);
+    if (!is_open) r.guards().Identity(part, r.Here());
+    r.FromSource(part, values[i], !is_open);
+  }
+  if (is_open) {
+    r.AdoptElements(args);
+    return r.AdoptElements(keywords);
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) r.AdoptPinned(PyTuple_GET_ITEM(args, i), "partial.args");
   if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
@@ -105,7 +110,7 @@ void Recorder::ReadCallbacks(const Call& call) {
       inner = Must(PyObject_GetAttrString(arg, "func"));
       Ref<> args = Must(PyObject_GetAttrString(arg, "args"));
       Ref<> keywords = Must(PyObject_GetAttrString(arg, "keywords"));
-      ReadPartial(*this, arg, inner.get(), args.get(), keywords.get());
+      ReadPartial(*this, arg, inner.get(), args.get(), keywords.get(), false);
       function = inner.get();
     }
     if (PyFunction_Check(function)) continue;
@@ -158,9 +163,20 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
   note.expect.kind = Expect::Kind::kTorch;
 }
 
+// A callable that may be another one of the same kind at replay: nothing has been read of which one it is.
+bool Recorder::IsOpen(PyObject* callable) {
+  const Known* known = Find(callable);
+  return known != nullptr && known->state == Known::State::kSource && !known->pinned && !known->touched &&
+         !store_.options().by_identity;
+}
+
 void Recorder::InvokePython(Call& call, PyObject* function) {
   FixCode(function);
-  Touch(function);
+  if (IsOpen(function)) {
+    guards_.Code(SourceOf(function), Here());
+  } else {
+    Touch(function);
+  }
   pending_.function = function;
   pending_.args.assign(call.args.begin(), call.args.end());
   pending_.shadows.assign(call.shadows.begin(), call.shadows.end());
@@ -171,7 +187,8 @@ void Recorder::InvokePython(Call& call, PyObject* function) {
 
 void Recorder::InvokePartial(Call& call) {
   Ref<> partial = Ref<>::New(call.callable);
-  Touch(partial.get());
+  const bool is_open = IsOpen(partial.get());
+  if (!is_open) Touch(partial.get());
   Ref<> function = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "func"));
   Ref<> args = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "args"));
   Ref<> keywords = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "keywords"));
@@ -179,11 +196,11 @@ void Recorder::InvokePartial(Call& call) {
     PyErr_Clear();
     throw Break{Reason::unknown_callable, "functools.partial"};
   }
-  ReadPartial(*this, partial.get(), function.get(), args.get(), keywords.get());
+  ReadPartial(*this, partial.get(), function.get(), args.get(), keywords.get(), is_open);
   Call inner{call.f, call.note, function.get(), {}, {}, {}};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
     inner.args.push_back(PyTuple_GET_ITEM(args.get(), i));
-    inner.shadows.push_back(Shadow());
+    inner.shadows.push_back(is_open ? ElementShadow(args.get(), i) : Shadow());
   }
   for (size_t i = 0; i < call.positional(); ++i) {
     inner.args.push_back(call.args[i]);
@@ -212,11 +229,7 @@ void Recorder::InvokePartial(Call& call) {
 void Recorder::InvokeCached(Call& call) {
   auto known_by_identity = [&](PyObject* object) {
     AdoptPinned(object, CallableName(object));
-    if (Known* known = Find(object); known != nullptr && known->state == Known::State::kSource) {
-      guards_.Identity(known->source, Here());
-      known->pinned = true;
-      pinned_[known->source.raw()] = true;
-    }
+    if (Known* known = Find(object); known != nullptr && known->state == Known::State::kSource) Fix(*known);
   };
   known_by_identity(call.callable);
   for (size_t i = 0; i < call.args.size(); ++i) {

@@ -105,7 +105,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   AllocZone zone;
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   EntryPoint* entry = store.Find(code, StartOffset(code));
-  if (entry == nullptr || entry->segments.empty()) return Fast::kSlow;
+  if (entry == nullptr || entry->empty()) return Fast::kSlow;
   Slots slots;
   std::vector<Ref<>> made;
   if (!Bind(function, args, count, kwnames, &slots, &made)) {
@@ -117,13 +117,13 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   roots.nlocalsplus = static_cast<int>(slots.size());
   roots.cells_are_plain = true;
   roots.function = reinterpret_cast<PyObject*>(function);
-  for (size_t i = 0; i < entry->segments.size(); ++i) {
-    std::shared_ptr<Segment> segment = entry->segments[i];
+  const EntryPoint::Candidates candidates = entry->LookUp(roots);
+  for (const std::shared_ptr<Segment>& segment : candidates) {
     const Verdict verdict = Fits(*segment, roots);
     if (verdict == Verdict::kError) return Fast::kRaised;
     if (verdict != Verdict::kHit) continue;
     if (segment->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
-    if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
+    if (segment != candidates.front()) store.MoveToFront(code, StartOffset(code), *segment, roots);
     Reifier reifier(*segment);
     if (PyErr_Occurred() != nullptr) return Fast::kRaised;
     std::vector<c10::IValue> outputs;

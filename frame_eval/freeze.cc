@@ -638,10 +638,11 @@ void Recorder::Compact(SegmentIr* ir) {
   ir->graph = std::move(graph);
 }
 
-// A variable that the trace sets must not be, at replay, another one that it read: of a generator that existed before the
-// function, and so its cells, is not fixed.
-void Recorder::GuardAgainstSharedCells(size_t kept) {
-  if (outside_generators_.empty()) return;
+// A variable that the trace sets must not be, at replay, another one that it read: of a function that is not fixed, the
+// cells are not either.
+void Recorder::GuardAgainstSharedCells() {
+  if (!has_open_cells_) return;
+  const size_t kept = guards_.mark().sources;  // as in GuardAgainstAliases
   for (const PendingEffect& effect : effects_) {
     PyObject* set = effect.target.get();
     const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
@@ -663,7 +664,7 @@ void Recorder::GuardAgainstSharedCells(size_t kept) {
 
 // A container that the trace changes must not be, at replay, another one that it only read.
 void Recorder::GuardAgainstAliases() {
-  if (mutated_sources_.empty()) return;
+  if (mutated_sources_.empty() && effects_.empty()) return;
   const size_t kept =
       guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;
@@ -681,7 +682,7 @@ void Recorder::GuardAgainstAliases() {
       guards_.SameObject(target->source, source, false, Here());
     }
   }
-  GuardAgainstSharedCells(kept);
+  GuardAgainstSharedCells();
   // Nor must a dict that it read from, by itself or by an iterator, be that of an object or a module to which it writes.
   const auto is_open = [this](SourceId source) {
     const Accessor accessor = guards_.accessor(source);
@@ -765,8 +766,9 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
     PyObject* seen = guards_.seen(source);
     segment->examples.push_back(ExampleOf(seen));
     bool is_weight =
-        seen != nullptr && IsTensor(seen) && pinned_[source.raw()] &&
-        (guards_.accessor(source) == Accessor::kModuleAttr || PyObject_TypeCheck(seen, Objects().parameter));
+        seen != nullptr && IsTensor(seen) &&
+        (guards_.accessor(source) == Accessor::kModuleAttr ||
+         (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
   }
   std::vector<SourceId> wanted = segment->input_sources;

@@ -86,7 +86,10 @@ bool Recorder::IsFixed(PyObject* object) {
   Known* known = Find(object);
   if (known == nullptr) return IsIdentityKind(object);  // a constant
   if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
-  if (known->pinned || IsIdentityKind(object)) Touch(object);
+  if (known->pinned || IsIdentityKind(object)) {
+    Touch(object);
+    Fix(*known);
+  }
   return known->pinned;
 }
 
@@ -95,7 +98,8 @@ void Recorder::ReadSame(PyObject* a, PyObject* b) {
   if (IsScalar(a) || IsScalar(b)) return;
   const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
   if (source_a.valid() && source_b.valid()) {
-    if (source_a != source_b && !(IsFixed(a) && IsFixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
+    const auto is_fixed = [this](PyObject* o) { return IsExchangeable(o) ? Find(o)->pinned : IsFixed(o); };
+    if (source_a != source_b && !(is_fixed(a) && is_fixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
     return;
   }
   if (source_a.valid() == source_b.valid()) return;

@@ -28,6 +28,10 @@ bool Recorder::IsIdentityKind(PyObject* object) {
          PyFloat_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
 }
 
+bool Recorder::IsExchangeable(PyObject* object) const {
+  return !store_.options().by_identity && PyObject_TypeCheck(object, Objects().module);
+}
+
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
   objects_.reserve(1024);  // of one model
@@ -310,10 +314,8 @@ void Recorder::Touch(PyObject* object) {
   if (PySlice_Check(object) || PyRange_Check(object)) {
     return guards_.Value(known->source, Here());  // its bounds are all there is to it
   }
-  if (known->pinned || IsIdentityKind(object)) {
-    guards_.Identity(known->source, Here());
-    known->pinned = true;
-    pinned_[known->source.raw()] = true;
+  if (known->pinned || (IsIdentityKind(object) && !IsExchangeable(object))) {
+    Fix(*known);
     // The very object of a builtin type has no more to say.
     if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
         (Py_TYPE(object)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)) {
@@ -321,6 +323,12 @@ void Recorder::Touch(PyObject* object) {
     }
   }
   guards_.Type(known->source, Here());
+}
+
+void Recorder::Fix(Known& known) {
+  guards_.Identity(known.source, Here());
+  known.pinned = true;
+  pinned_[known.source.raw()] = true;
 }
 
 ValueId Recorder::NumberValue(PyObject* object, Shadow shadow) {
@@ -787,6 +795,7 @@ void Recorder::BindPending(FrameState& f) {
     if (!found) Force(pending_.args[positional + k], shadow);
   }
   // Defaults: fixed with the function, but a mutable one is an object that lives on.
+  const bool is_fixed = IsFixedFunction(f);
   for (int i = 0; i < named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
@@ -795,7 +804,13 @@ void Recorder::BindPending(FrameState& f) {
       // Keyword-only defaults live in a dict that may change.
       SourceId source = guards_.Child(SourceOrPin(reinterpret_cast<PyObject*>(f.function)), Accessor::kKwDefault, 0,
                                       SlotName(code, i), value);
-      f.shadows[i] = FromSource(source, value, true);
+      f.shadows[i] = FromSource(source, value, is_fixed);
+      continue;
+    }
+    if (!is_fixed) {
+      const Py_ssize_t index = i - argcount + PyTuple_GET_SIZE(f.function->func_defaults);
+      const SourceId function = SourceOf(reinterpret_cast<PyObject*>(f.function));
+      f.shadows[i] = FromSource(guards_.Child(function, Accessor::kDefault, index, nullptr, value), value, false);
       continue;
     }
     if (IsScalar(value)) continue;
@@ -889,6 +904,7 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
 
 Shadow Recorder::LoadDeref(FrameState& f, int slot, PyObject* result) {
   PyObject* cell = f.objects[slot];
+  MeetCell(f, slot);
   Known* known = Find(cell);
   if (known != nullptr && (!known->items.empty() || known->state == Known::State::kFresh)) {
     return known->items.empty() ? Shadow() : known->items[0];
@@ -924,11 +940,17 @@ void Recorder::ReadClassCell(FrameState& f) {
   }
 }
 
-// Whether a frame above the entry frame runs a function that is known by identity: that of a generator which existed
-// before may be another one.
+// Whether a frame above the entry frame runs a function that is known by identity, and so are its cells and defaults.
 bool Recorder::IsFixedFunction(const FrameState& f) {
   const SourceId source = SourceOf(reinterpret_cast<PyObject*>(f.function));
   return !source.valid() || pinned_[source.raw()];
+}
+
+// A variable of a function that is known by its code only: where its cell is one that was met elsewhere, that is guarded.
+void Recorder::MeetCell(FrameState& f, int slot) {
+  if (is_base(f) || KindOfSlot(f.code, slot) != SlotKind::kFree || IsFixedFunction(f)) return;
+  has_open_cells_ = true;
+  FromSource(CellSource(f, slot), f.objects[slot], false);
 }
 
 // The cell itself of a variable that existed before: functions share it. That of a free variable belongs to the
@@ -1254,6 +1276,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Op::kLoadDeref:
       return LoadDeref(f, e.arg, result);
     case Op::kLoadClosure:
+      MeetCell(f, e.arg);
       if (Find(result) != nullptr) return Shadow();
       if (KindOfSlot(f.code, e.arg) == SlotKind::kFree)
         return FromSource(CellSource(f, e.arg), result, !is_base(f) && IsFixedFunction(f));

@@ -293,6 +293,9 @@ class Recorder {
 
   // -- which objects they are (identity.cc) --
   static bool IsIdentityKind(PyObject* object);
+  // … but not by itself: modules, whose layers a segment shall fit alike. (Functions by their code: InvokePython.)
+  bool IsExchangeable(PyObject* object) const;
+  void Fix(Known& known);          // it is this very one
   bool IsFixed(PyObject* object);  // a scalar, a constant, or the very object by a guard
   void ReadSame(PyObject* a, PyObject* b);
   void ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
@@ -395,6 +398,7 @@ class Recorder {
   c10::IValue NumberAt(ValueId value);
   void FixCode(PyObject* function);
   void BindPending(FrameState& f);
+  bool IsOpen(PyObject* callable);
   void InvokePython(Call& call, PyObject* function);
   void InvokeType(Call& call, PyTypeObject* type);
   void InvokePartial(Call& call);
@@ -407,6 +411,7 @@ class Recorder {
   void StoreDeref(FrameState& f, const Event& e);
   SourceId CellSource(FrameState& f, int slot);
   bool IsFixedFunction(const FrameState& f);
+  void MeetCell(FrameState& f, int slot);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
@@ -438,7 +443,7 @@ class Recorder {
   void Compact(SegmentIr* ir);
   void NameInputs();
   void GuardAgainstAliases();
-  void GuardAgainstSharedCells(size_t kept);
+  void GuardAgainstSharedCells();
   void FixInputSizes(const SegmentIr& ir);
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
@@ -475,8 +480,9 @@ class Recorder {
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
   absl::flat_hash_map<PyObject*, MetIterator> iterators_;
-  Taken taken_;               // by the operation at work
-  std::vector<bool> pinned_;  // by SourceId
+  Taken taken_;                  // by the operation at work
+  std::vector<bool> pinned_;     // by SourceId
+  bool has_open_cells_ = false;  // of functions that are not fixed
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread

@@ -31,8 +31,12 @@ EntryPoint& Store::FindOrAdd(PyCodeObject* code, int offset) {
 
 void Store::Publish(std::shared_ptr<Segment> segment) {
   EntryPoint& entry = FindOrAdd(reinterpret_cast<PyCodeObject*>(segment->code.get()), segment->entry_offset);
-  entry.segments.insert(entry.segments.begin(), segment);
-  order_.push_back(std::move(segment));
+  order_.push_back(segment);
+  entry.Add(std::move(segment));
+}
+
+void Store::MoveToFront(PyCodeObject* code, int offset, const Segment& segment, const Roots& roots) {
+  if (EntryPoint* entry = Find(code, offset)) entry->MoveToFront(&segment, roots);
 }
 
 void Store::Hit(Segment& segment) {

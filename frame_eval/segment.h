@@ -2,7 +2,7 @@
 //   X1  Immutable after publication but for the counters, `sizes_that_ran`, the executable and the words, all changed
 //       under Python's lock.
 //   X2  Constants are held strongly; objects of the recording call are not.
-// EntryPoint: (code, offset) where a segment may begin; Store: all entry points of one compiled function.
+// Store: all entry points of one compiled function.
 #pragma once
 
 #include <Python.h>
@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "backends/backend.h"
+#include "frame_eval/entry_point.h"
 #include "frame_eval/reasons.h"
 #include "guards/guard_tree.h"
 #include "guards/ref.h"
@@ -29,7 +30,7 @@ struct FrameContent {
   std::vector<Ref<>> locals, stack;
 };
 
-struct Segment {
+struct Segment : std::enable_shared_from_this<Segment> {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;
   std::shared_ptr<Executable> executable;
@@ -69,15 +70,6 @@ struct Segment {
   Counted<"segments"> counted_;
 };
 
-struct EntryPoint {
-  std::vector<std::shared_ptr<Segment>> segments;  // most recently hit first
-  int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
-  bool put_off = false;  // a recording was thrown away because of what is done once
-  bool alone = false;    // a recording that went on in the caller was given up: segments end with their frame
-  int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
-  bool limit_told = false;
-};
-
 // One line of a compiled function's history.
 struct LogEntry {
   enum class Kind : uint8_t { kRecorded, kHit, kMiss, kBreak, kAbort };  // hits are counted, and not kept
@@ -94,6 +86,8 @@ struct Options {
   bool fullgraph = false;
   bool dynamic = true;     // false: sizes and strides of every input are guarded
   int segment_limit = 64;  // of one entry point
+  // Modules and functions are guarded by which they are: a segment belongs to these parameters only.
+  bool by_identity = false;
 };
 
 class Store {
@@ -108,6 +102,7 @@ class Store {
   EntryPoint& FindOrAdd(PyCodeObject* code, int offset);
   void Publish(std::shared_ptr<Segment> segment);
   void Hit(Segment& segment);
+  void MoveToFront(PyCodeObject* code, int offset, const Segment& segment, const Roots& roots);  // it was hit
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
   void Reset();
   void Log(LogEntry entry);

@@ -174,10 +174,8 @@ Roots RootsOf(const FrameState& f) {
 class RootChain {
  public:
   RootChain(const FrameState& f, const EntryPoint& entry) {
-    size_t depth = 0;
-    for (const auto& segment : entry.segments) depth = std::max(depth, segment->callers.size());
     frames_.push_back(&f);
-    while (frames_.size() <= depth) {
+    while (frames_.size() <= entry.callers()) {
       const FrameState* caller = NoteOf(*frames_.back()).caller;
       if (caller == nullptr || !MayGoOnIn(*caller, *frames_.back())) break;
       frames_.push_back(caller);
@@ -276,7 +274,7 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
   if (IsLibraryCode(code)) return false;
   EntryPoint* entry = store_->Find(code, StartOffset(code));
-  return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->segments.empty() || entry->wait_offset >= 0;
+  return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty() || entry->wait_offset >= 0;
 }
 
 void Session::Enter(FrameState& f) {
@@ -648,20 +646,21 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
   if (entry != nullptr) {
     const RootChain chain(f, *entry);
     const Roots& roots = chain.roots();
-    for (size_t i = 0; i < entry->segments.size(); ++i) {
-      std::shared_ptr<Segment> segment = entry->segments[i];
+    const EntryPoint::Candidates candidates = entry->LookUp(roots);
+    for (const std::shared_ptr<Segment>& segment : candidates) {
       if (!chain.Fits(*segment)) continue;
       const Verdict verdict = Fits(*segment, roots);
       if (verdict == Verdict::kError) return Go::kRaise;
       if (verdict != Verdict::kHit) continue;
-      if (i != 0) std::swap(entry->segments[0], entry->segments[i]);
+      if (segment != candidates.front()) store_->MoveToFront(f.code, f.offset, *segment, roots);
       return Replay(f, note, segment);
     }
-    if (entry->segments.empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
+    entry = &store_->FindOrAdd(f.code, f.offset);  // the checks may have let other threads run
+    if (entry->empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
       note.wait_offset = entry->wait_offset;
       return Go::kOn;
     }
-    const bool is_full = static_cast<int>(entry->segments.size()) >= store_->options().segment_limit;
+    const bool is_full = static_cast<int>(entry->size()) >= store_->options().segment_limit;
     if (is_full) {
       if (!entry->limit_told) {
         entry->limit_told = true;
@@ -669,22 +668,22 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
         store_->Log({LogEntry::Kind::kAbort,
                      at.function,
                      "segment_limit",
-                     "this entry point has " + std::to_string(entry->segments.size()) + " segments, the limit",
+                     "this entry point has " + std::to_string(entry->size()) + " segments, the limit",
                      "raise options={'segment_limit': n}, or make what differs a tensor",
                      at,
                      {}});
       }
       if (!RecordingIsForbidden()) return Go::kOn;
     }
-    if (!entry->segments.empty()) {
+    if (!entry->empty()) {
       OwnCode own(thread_);
       ++store_->misses;
-      Segment& latest = *entry->segments[0];
-      MissReport miss = latest.guards->Explain(roots);
-      if (miss.source.empty() && chain.Fits(latest) && latest.guards->Check(roots) == Verdict::kHit)
-        DecisionsHold(latest, &miss);
-      store_->Log({LogEntry::Kind::kMiss, latest.ir.name, "", "", "", miss.line, miss});
-      if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest.ir.name, miss);
+      const std::shared_ptr<Segment> latest = entry->latest();
+      MissReport miss = latest->guards->Explain(roots);
+      if (miss.source.empty() && chain.Fits(*latest) && latest->guards->Check(roots) == Verdict::kHit)
+        DecisionsHold(*latest, &miss);
+      store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
+      if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }
   }
   if (RecordingIsForbidden()) return Refuse(f, "not_recorded", "", {});

@@ -9,9 +9,11 @@
 #include <Python.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "guards/accessor.h"
+#include "guards/fact.h"
 
 namespace frametap {
 
@@ -31,7 +33,8 @@ class Guard {
     kClass,
     kField,
     kRegistry,
-    kSuspended
+    kSuspended,
+    kCode
   };
   enum class Scope : uint8_t { kBinding, kContent };
 
@@ -43,7 +46,8 @@ class Guard {
   virtual bool Holds(const Reached& at) const = 0;
   virtual std::string Want() const = 0;
   virtual std::string Got(const Reached& at) const;
-  virtual std::string Why(const Reached& at) const = 0;  // requires !Holds(at)
+  virtual std::string Why(const Reached& at) const = 0;              // requires !Holds(at)
+  virtual std::optional<Fact> fact() const { return std::nullopt; }  // what it expects, if it is one fact
   virtual int Traverse(visitproc visit, void* arg) const { return 0; }
 
  private:
@@ -54,6 +58,7 @@ std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  /
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
 std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
 std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
+std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
 std::unique_ptr<Guard> MakeRegistryGuard(PyObject* function);                  // of abstract base classes
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.

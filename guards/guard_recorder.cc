@@ -295,6 +295,11 @@ void GuardRecorder::Address(SourceId id, const Position& why) {
   impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
 }
 
+void GuardRecorder::Code(SourceId id, const Position& why) {
+  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
+  impl_->Say(id, Guard::Kind::kCode, 0, nullptr, why, [&] { return MakeCodeGuard(impl_->object(id)); });
+}
+
 void GuardRecorder::Suspended(SourceId id, const Position& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kSuspended, 0, nullptr, why, [&] { return MakeSuspendedGuard(impl_->object(id)); });

@@ -98,6 +98,8 @@ class GuardRecorder {
   void Field(SourceId id, Py_ssize_t offset, const Position& why);
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const Position& why);
+  // A function by what it runs: code, globals, number of defaults. Implied by Identity.
+  void Code(SourceId function, const Position& why);
   void Suspended(SourceId generator, const Position& why);                    // it waits there, in a frame of that code
   void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
 

@@ -129,6 +129,7 @@ class Tree final : public GuardTree, private Planted {
   MissReport Explain(const Roots& roots) override;
   std::string Recheck(const Roots& roots, Verdict verdict) override;
   size_t predicate_count() const override { return frozen_.predicates.size(); }
+  const FrozenGuards& frozen() const override { return frozen_; }
   std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const override {
     return LinesOf(frozen_, inputs);
   }

@@ -42,6 +42,8 @@ struct MissReport {
   Position line;       // what made the guard
 };
 
+struct FrozenGuards;
+
 class GuardTree {
  public:
   virtual ~GuardTree() = default;
@@ -56,6 +58,7 @@ class GuardTree {
   // verdict and, for a hit, reaches the same objects; else what differs.
   virtual std::string Recheck(const Roots& roots, Verdict verdict) = 0;
   virtual size_t predicate_count() const = 0;
+  virtual const FrozenGuards& frozen() const = 0;
   // In words, for SegmentIr: the guards, with `binds` filled from `inputs` (source, value) pairs; the table they name.
   virtual std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const = 0;
   virtual SourceTable Sources() const = 0;

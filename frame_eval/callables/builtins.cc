@@ -180,8 +180,8 @@ void ContextReset(Recorder& r, Call& call) {
 // object that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
-  if (known != nullptr && known->state == Known::State::kSource) r.Touch(call.args[0]);
-  if (known == nullptr || !known->pinned) throw Break{Reason::unknown_callable, "id"};
+  const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
+  if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
 }
 
 // dict.__setitem__ and list.__setitem__, also through super().

@@ -42,6 +42,8 @@ class IdentityGuard : public Guard {
     return "__closure__ is another";
   }
 
+  std::optional<Fact> fact() const override { return Fact::Of(Fact::Kind::kObject, Reached::Object(object_.get())); }
+
   int Traverse(visitproc visit, void* arg) const override {
     if (const int stop = object_.Traverse(visit, arg)) return stop;
     Py_VISIT(code_.get());

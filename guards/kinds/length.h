@@ -1,6 +1,7 @@
 // Length: how many items a list, tuple, dict or set has.
 #pragma once
 
+#include "absl/hash/hash.h"
 #include "guards/guard.h"
 
 namespace frametap {
@@ -18,6 +19,7 @@ class LengthGuard : public Guard {
   std::string Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
+  std::optional<Fact> fact() const override { return Fact{Fact::Kind::kLength, absl::HashOf(length_)}; }
 
  private:
   Py_ssize_t length_ = -1;

@@ -2,7 +2,9 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "guards/kinds/value.h"
 #include "guards/tensor_door.h"
 #include "ir/type.h"
@@ -35,15 +37,8 @@ TensorGuard::TensorGuard(PyObject* tensor)
 
 TensorGuard::Facts TensorGuard::FactsOf(PyObject* tensor) {
   const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
-  const c10::Device device = impl.device();
   Facts f;
-  f.basics.type = Py_TYPE(tensor);
-  f.basics.keys = impl.key_set().raw_repr();
-  f.basics.dtype = static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype()));
-  f.basics.device_type = static_cast<int8_t>(device.type());
-  f.basics.device_index = device.index();
-  f.basics.requires_grad = impl.requires_grad();
-  f.basics.rank = static_cast<int32_t>(impl.dim());
+  f.basics = BasicsOf(tensor);
   f.offset = false;
   if (impl.has_symbolic_sizes_strides() || impl.is_nested()) return f;
   f.sizes = impl.sizes().vec();
@@ -52,6 +47,35 @@ TensorGuard::Facts TensorGuard::FactsOf(PyObject* tensor) {
     f.offset = impl.storage_offset() != 0;
   }
   return f;
+}
+
+TensorGuard::Basics TensorGuard::BasicsOf(PyObject* tensor) {
+  const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
+  const c10::Device device = impl.device();
+  Basics basics;
+  basics.type = Py_TYPE(tensor);
+  basics.keys = impl.key_set().raw_repr();
+  basics.dtype = static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype()));
+  basics.device_type = static_cast<int8_t>(device.type());
+  basics.device_index = device.index();
+  basics.requires_grad = impl.requires_grad();
+  basics.rank = static_cast<int32_t>(impl.dim());
+  return basics;
+}
+
+uint64_t TensorGuard::Basics::Key() const {
+  return absl::HashOf(type, keys, rank, dtype, device_type, device_index, requires_grad);
+}
+
+uint64_t TensorGuard::SizesKey(PyObject* tensor) {
+  const c10::TensorImpl& impl = *TensorOf(tensor).unsafeGetTensorImpl();
+  if (impl.has_symbolic_sizes_strides() || impl.is_nested()) return 0;
+  return absl::HashOf(absl::MakeConstSpan(impl.sizes().data(), impl.sizes().size()));
+}
+
+std::optional<Fact> TensorGuard::fact() const {
+  if (!read_.sizes) return Fact{Fact::Kind::kTensor, facts_.basics.Key()};
+  return Fact{Fact::Kind::kSizes, absl::HashOf(absl::MakeConstSpan(facts_.sizes))};
 }
 
 void TensorGuard::Read(const TensorRead& read) {

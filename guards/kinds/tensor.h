@@ -29,7 +29,10 @@ class TensorGuard : public Guard {
     bool requires_grad;
 
     bool Hold(PyObject* object) const;
+    uint64_t Key() const;
   };
+  static Basics BasicsOf(PyObject* tensor);
+  static uint64_t SizesKey(PyObject* tensor);
   const Basics& basics() const { return facts_.basics; }
   bool reads_shape() const { return read_.sizes || read_.dims != 0; }
   bool ShapeHolds(PyObject* tensor) const;  // requires that the basics hold
@@ -42,6 +45,7 @@ class TensorGuard : public Guard {
   std::string Want() const override;                  // "tensor f32[*, 32]{32, 1} cpu grad"
   std::string Got(const Reached& at) const override;  // "tensor f64[4, 48] cpu"
   std::string Why(const Reached& at) const override;  // "dim 1: 48 != 32"
+  std::optional<Fact> fact() const override;
   int Traverse(visitproc visit, void* arg) const override;
 
  private:

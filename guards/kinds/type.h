@@ -24,6 +24,7 @@ class TypeGuard : public Guard {
   std::string Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
+  std::optional<Fact> fact() const override { return Fact{Fact::Kind::kType, Fact::KeyOf(type_.get())}; }
   int Traverse(visitproc visit, void* arg) const override;
 
  protected:

@@ -20,6 +20,7 @@ class ValueGuard : public Guard {
   std::string Why(const Reached& at) const override {
     return absl::StrCat("is ", Got(at), ", was ", ShortRepr(object_.get()));
   }
+  std::optional<Fact> fact() const override { return Fact::Of(Fact::Kind::kValue, Reached::Object(object_.get())); }
   int Traverse(visitproc visit, void* arg) const override {
     Py_VISIT(object_.get());
     return 0;
@@ -91,6 +92,7 @@ class NumberGuard : public Guard {
   bool Holds(const Reached& at) const override { return at.object == nullptr && at.number == number_; }
   std::string Want() const override { return absl::StrCat("== ", number_); }
   std::string Why(const Reached& at) const override { return absl::StrCat(Got(at), " != ", number_); }
+  std::optional<Fact> fact() const override { return Fact::Of(Fact::Kind::kValue, Reached::Number(number_)); }
 
  private:
   int64_t number_;

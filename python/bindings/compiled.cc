@@ -198,11 +198,12 @@ void BindCompiled(py::module_& m) {
   m.def(
       "compile_function",
       [](py::object function, py::object self, const std::string& callee, BackendHandle backend, bool fullgraph,
-         bool dynamic, int segment_limit) {
+         bool dynamic, int segment_limit, bool by_identity) {
         Options options;
         options.fullgraph = fullgraph;
         options.dynamic = dynamic;
         options.segment_limit = segment_limit;
+        options.by_identity = by_identity;
         Callee kind = callee == "module"   ? Callee::kModule
                       : callee == "method" ? Callee::kBoundMethod
                                            : Callee::kFunction;
@@ -215,7 +216,7 @@ void BindCompiled(py::module_& m) {
         return py::reinterpret_steal<py::object>(compiled);
       },
       py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
-      py::arg("dynamic"), py::arg("segment_limit"));
+      py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"));
 
   m.def("settings", [](const py::object& f) {
     std::shared_ptr<Store> store = StoreOfObject(f);
@@ -224,6 +225,7 @@ void BindCompiled(py::module_& m) {
     d["fullgraph"] = store->options().fullgraph;
     d["dynamic"] = store->options().dynamic;
     d["segment_limit"] = store->options().segment_limit;
+    d["by_identity"] = store->options().by_identity;
     return d;
   });
 

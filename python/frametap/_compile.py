@@ -31,7 +31,7 @@ __all__ = [
     "segments",
 ]
 
-_OPTIONS = {"segment_limit": 64}
+_OPTIONS = {"segment_limit": 64, "by_identity": False}
 
 
 def compile(  # the name users know from torch.compile
@@ -55,7 +55,8 @@ def compile(  # the name users know from torch.compile
     `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of going on in Python.
     `dynamic`: ``False`` guards every size; ``None`` and ``True`` guard those that Python has read.
     `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
-    `options`: ``segment_limit`` (64), the segments that one entry point may have.
+    `options`: ``segment_limit`` (64), the segments that one entry point may have; ``by_identity`` (False), to
+    guard modules and functions by which they are, instead of by what was read of them.
     `disable`: return `f` itself.
 
     Raises :class:`FrametapError` for what cannot be called, :class:`BackendError` for an unknown backend.
@@ -77,7 +78,7 @@ def compile(  # the name users know from torch.compile
         )
     if dynamic not in (None, True, False):
         raise FrametapError(f"compile: dynamic must be True, False or None, got {dynamic!r:.60}")
-    limit = _segment_limit(options)
+    limit, by_identity = _checked(options)
     if isinstance(f, (staticmethod, classmethod)):
         return type(f)(
             compile(
@@ -99,6 +100,7 @@ def compile(  # the name users know from torch.compile
         fullgraph=bool(fullgraph),
         dynamic=dynamic is not False,
         segment_limit=limit,
+        by_identity=by_identity,
     )
     return f if disable else _compiled(f, make)
 
@@ -148,7 +150,7 @@ def reduced(compiled: _C.CompiledFunction) -> Any:
     return compiled.__qualname__ if found is compiled else (_plain, (compiled.__wrapped__,))
 
 
-def _segment_limit(options: dict[str, Any] | None) -> int:
+def _checked(options: dict[str, Any] | None) -> tuple[int, bool]:
     if not isinstance(options, dict | None):
         raise FrametapError(f"compile: options must be a dict, got {type(options).__name__}")
     given = options or {}
@@ -157,10 +159,12 @@ def _segment_limit(options: dict[str, Any] | None) -> int:
         raise FrametapError(
             f"compile: unknown option {unknown[0]!r}; there is {', '.join(sorted(_OPTIONS))}"
         )
-    limit = {**_OPTIONS, **given}["segment_limit"]
+    limit, by_identity = ({**_OPTIONS, **given}[name] for name in ("segment_limit", "by_identity"))
     if type(limit) is not int or limit < 1:
         raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r:.60}")
-    return limit
+    if type(by_identity) is not bool:
+        raise FrametapError(f"compile: by_identity must be True or False, got {by_identity!r:.60}")
+    return limit, by_identity
 
 
 class CompiledModule(torch.nn.Module):

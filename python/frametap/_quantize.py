@@ -201,7 +201,7 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
                 f"{model!r:.60}"
             )
         owner = getattr(model, "__self__", None)
-        return compile(model), owner if isinstance(owner, torch.nn.Module) else None
+        return _compiled(model), owner if isinstance(owner, torch.nn.Module) else None
     try:
         twin = copy.deepcopy(model).eval()
     except Exception as error:
@@ -212,8 +212,13 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
     _take_attention_apart(twin)
     forward = getattr(type(twin), "forward", None)
     if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
-        return compile(types.MethodType(forward._function, twin)), twin
-    return compile(twin), twin
+        return _compiled(types.MethodType(forward._function, twin)), twin
+    return _compiled(twin), twin
+
+
+def _compiled(model: Any) -> Any:
+    """An int8 graph has its weights in it: no two layers share one."""
+    return compile(model, options={"by_identity": True})
 
 
 def _take_attention_apart(model: torch.nn.Module) -> None:

@@ -1,0 +1,51 @@
+// EntryPoint: a place `(code, offset)` where recording or replay may begin, with the segments that may be replayed there.
+//   Q1  A look-up gives every segment that may fit the call; the one that was hit last comes first.
+//   Q2  What a look-up costs depends on what differs between the segments, not on how many they are, where they guard
+//       one fact in common (guards/discriminator.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "guards/discriminator.h"
+
+namespace frametap {
+
+struct Segment;
+
+class EntryPoint {
+ public:
+  // Holds them: while one is checked, another thread may reset the store.
+  using Candidates = absl::InlinedVector<std::shared_ptr<Segment>, 4>;
+
+  void Add(std::shared_ptr<Segment> segment);
+  Candidates LookUp(const Roots& roots) const;                   // Q1
+  void MoveToFront(const Segment* segment, const Roots& roots);  // it was hit
+  size_t size() const { return segments_.size(); }
+  bool empty() const { return segments_.empty(); }
+  const std::shared_ptr<Segment>& latest() const { return segments_.front(); }
+  size_t callers() const { return callers_; }  // the most that one of them needs
+
+  int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
+  bool put_off = false;  // a recording was thrown away because of what is done once
+  bool alone = false;    // a recording that went on in the caller was given up: segments end with their frame
+  int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
+  bool limit_told = false;
+
+ private:
+  static constexpr size_t kFew = 4;  // are looked at one after the other
+
+  void Sort();
+
+  std::vector<std::shared_ptr<Segment>> segments_;
+  std::optional<Discriminator> by_;
+  absl::flat_hash_map<uint64_t, std::vector<Segment*>> sorted_;
+  size_t sort_at_ = kFew + 1;  // segments, for Sort to be worth its while
+  size_t callers_ = 0;
+};
+
+}  // namespace frametap
