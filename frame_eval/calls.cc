@@ -172,11 +172,7 @@ bool Recorder::IsOpen(PyObject* callable) {
 
 void Recorder::InvokePython(Call& call, PyObject* function) {
   FixCode(function);
-  if (IsOpen(function)) {
-    guards_.Code(SourceOf(function), Here());
-  } else {
-    Touch(function);
-  }
+  if (!IsOpen(function)) Touch(function);
   pending_.function = function;
   pending_.args.assign(call.args.begin(), call.args.end());
   pending_.shadows.assign(call.shadows.begin(), call.shadows.end());

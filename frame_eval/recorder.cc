@@ -758,6 +758,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
 // A class says which function it gives (a method, a property, a slot), and not what was assigned to its code.
 void Recorder::FixCode(PyObject* function) {
   if (Find(function) == nullptr && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
+  if (IsOpen(function)) guards_.Code(SourceOf(function), Here());
 }
 
 void Recorder::BindPending(FrameState& f) {
@@ -1112,8 +1113,12 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return Invoke(CallOf(*this, f, note, e));
     case Op::kStoreGlobal: {
       PyObject* globals = f.function->func_globals;
-      guards_.Pinned(globals, "G");
-      if (Find(globals) == nullptr) AddFresh(globals, Known::State::kOpaque);
+      const SourceId dict = guards_.Pinned(globals, "G");
+      if (Find(globals) == nullptr) {
+        AddFresh(globals, Known::State::kOpaque);
+      } else if (SourceOf(globals).valid()) {
+        FromSource(dict, globals, true);  // given to the function as well: reads of it see what is stored now
+      }
       AddEffect(Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
       SetWritten(globals, e.name, e.shadows[0]);
       note.expect.kind = Expect::Kind::kNothing;
