@@ -765,10 +765,9 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
     segment->input_sources.push_back(source);
     PyObject* seen = guards_.seen(source);
     segment->examples.push_back(ExampleOf(seen));
-    bool is_weight =
-        seen != nullptr && IsTensor(seen) &&
-        (guards_.accessor(source) == Accessor::kModuleAttr ||
-         (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
+    bool is_weight = seen != nullptr && IsTensor(seen) &&
+                     (guards_.accessor(source) == Accessor::kModuleAttr ||
+                      (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
   }
   std::vector<SourceId> wanted = segment->input_sources;
