@@ -3,7 +3,11 @@
 // left, and then the recording ends, so that the object ends at the instruction at which it would have.
 //   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
 //   E2  Objects made by the recording that nobody else has are let go, so that what they hold is counted rightly.
-//   E3  Nothing here costs while nothing is watched.
+//   E3  The rest costs nothing while nothing is watched.
+//   E4  Arguments that Python packs for a callee (`*args`) hold the results of layers: such containers and cells are let
+//       go when the call is over, or a first call would need the memory of a training step.
+#include <algorithm>
+
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -138,6 +142,11 @@ bool Recorder::DropGarbage() {
   const size_t count = made_.size();
   for (size_t i = 0; i < made_.size();) {
     PyObject* object = made_[i]->pin.get();
+    if (object == nullptr) {  // DropContainers was first
+      made_[i] = made_.back();
+      made_.pop_back();
+      continue;
+    }
     const auto saved = IsGenerator(object) ? generators_.find(FrameOfGenerator(object)) : generators_.end();
     if (Py_REFCNT(object) > 1 + (saved != generators_.end())) {
       ++i;
@@ -155,6 +164,24 @@ bool Recorder::DropGarbage() {
     made_.pop_back();
   }
   return made_.size() != count;
+}
+
+// E4. Those that the frames of one operation have made: it is over.
+void Recorder::DropContainers(size_t from) {
+  if (watches_ends()) return;  // DropGarbage does it
+  for (size_t i = containers_.size(); i-- > from;) {
+    Known& known = *containers_[i];
+    PyObject* object = known.pin.get();
+    if (object != nullptr && Py_REFCNT(object) > 1) continue;
+    if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) continue;
+    if (object != nullptr) {
+      Forget(object);
+      Ref<> last = std::move(known.pin);
+    }
+    containers_[i] = containers_.back();
+    containers_.pop_back();
+    i = containers_.size();  // what it held may be next
+  }
 }
 
 void Recorder::LetGo() {

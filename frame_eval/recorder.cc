@@ -203,8 +203,13 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   known.pin = Ref<>::New(object);
   objects_[object] = &known;
   RecentOf(object) = {object, &known};
-  if (state != Known::State::kSource && Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
+  if (state == Known::State::kSource) return known;
+  if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
     WatchMade(object);
+  const bool is_row = PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) > 0;
+  if (is_row || PyDict_CheckExact(object) || PyList_CheckExact(object) || PyCell_Check(object)) {
+    containers_.push_back(&known);
+  }
   return known;
 }
 
@@ -1040,6 +1045,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
+  note.containers_before = containers_.size();
   aten_.decided = nullptr;
   auto tensor_among = [&] {
     for (int i = 0; i < e.n; ++i) {
@@ -1268,6 +1274,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   // Switches of the thread's state are C functions.
   if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
+  if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
   switch (e.op) {
     case Op::kLoadGlobal:
     case Op::kLoadName: {

@@ -138,6 +138,7 @@ struct FrameNote {
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
   size_t nodes_before = 0;
+  size_t containers_before = 0;   // of Recorder::containers_
   bool own_effect = false;        // what the operation itself does was written down as an effect
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // An exit can rebuild this frame by making its caller's call again (callers.h). The entry frame needs no rebuilding.
@@ -235,7 +236,7 @@ class Recorder {
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
   void AdoptPinned(PyObject* object, const std::string& text);
-  void Touch(PyObject* object);                 // type or identity of an object known by a source
+  void Touch(PyObject* object);  // type or identity of an object known by a source
   void ReadClassCell(FrameState& f);
   void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
@@ -360,6 +361,7 @@ class Recorder {
   void WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
   Py_ssize_t CountOf(PyObject* watched);
   bool DropGarbage();
+  void DropContainers(size_t from);
   static bool IsScalarType(PyTypeObject* type);
   static bool IsOneOfScalarTypes(PyTypeObject* type);
   Known* FindAnew(PyObject* object, Recent* recent);
@@ -476,6 +478,7 @@ class Recorder {
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
   // by `guards_` and `known_`.
   absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;
+  std::vector<Known*> containers_;  // of `known_` that the trace has made, and that may hold tensors
   std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet

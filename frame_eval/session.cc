@@ -233,7 +233,7 @@ Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), stack
 }
 
 Session::~Session() {
-  recorder_.reset();
+  DropRecorder();
   sessions.erase(std::find(sessions.begin(), sessions.end(), std::pair<const void*, Session*>(stack_, this)));
 }
 
@@ -332,7 +332,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
           }
         }
         ReleaseFrames();
-        recorder_.reset();
+        DropRecorder();
         if (segment != nullptr)
           Publish(std::move(segment));
         else
@@ -340,7 +340,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
       } else {
         Position at = LineOf(*recorder_);
         ReleaseFrames();
-        recorder_.reset();
+        DropRecorder();
         bool raised = end == FrameEnd::kRaised;
         Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
       }
@@ -386,7 +386,7 @@ void Session::GiveUp(const Break& reason) {
   PyErr_Clear();
   Position at = LineOf(*recorder_);
   ReleaseFrames();
-  recorder_.reset();
+  DropRecorder();
   Abort(reason, at, true);
 }
 
@@ -414,6 +414,12 @@ void Session::Abort(const Break& reason, Position at, bool deny) {
   std::string text = row.text;
   if (!reason.detail.empty()) text += ": " + reason.detail;
   store_->Log({LogEntry::Kind::kAbort, at.function, row.name, text, row.advice, at, {}});
+}
+
+// Code of the program may run as what it held ends.
+void Session::DropRecorder() {
+  AllocZone outside(false);
+  recorder_.reset();
 }
 
 void Session::Internal(const char* what) {
@@ -521,7 +527,7 @@ void Session::End(const Break& reason) {
   if (EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_); row.once && !entry.put_off) {
     entry.put_off = true;
     left_alone_ = &recorder_->base();
-    recorder_.reset();
+    DropRecorder();
     Abort(reason, at, false);
     return;
   }
@@ -529,7 +535,7 @@ void Session::End(const Break& reason) {
     std::string text = row.text;
     if (!reason.detail.empty()) text += " (" + reason.detail + ")";
     recorder_->Undo();
-    recorder_.reset();
+    DropRecorder();
     TakeTime();
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
     const std::string where = ToString(at);
@@ -542,7 +548,7 @@ void Session::End(const Break& reason) {
   std::shared_ptr<Segment> segment =
       row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
   if (!row.is_break) why = reason;
-  recorder_.reset();
+  DropRecorder();
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
   if (segment == nullptr) {
@@ -721,6 +727,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   ErrScope keep;
   try {
     const WorldState world = WorldState::Now();
+    if (!IsKnown(world)) return;
     if (world.modes_active) {
       // Every frame that runs meanwhile would say the same.
       const std::string active = ActiveModes();
@@ -734,7 +741,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     f.traced = false;
     Abort(b, PositionAt(f.code, f.offset), true);
   } catch (const std::exception& e) {
-    recorder_.reset();
+    DropRecorder();
     note.inlined = false;
     f.traced = false;
     Abort({Reason::internal_error, e.what()}, PositionAt(f.code, f.offset), true);

@@ -70,6 +70,7 @@ class Session : public FrameFilter, public Tracer {
   Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
   double TakeTime();
+  void DropRecorder();
   void End(const Break& reason);  // the recording ends with a break, or is given up
   void Publish(std::shared_ptr<Segment> segment);
   void Abort(const Break& reason, Position at, bool deny);

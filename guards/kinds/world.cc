@@ -70,6 +70,8 @@ absl::string_view ModesNow() {
 
 // A number that grows when an attribute of torch.nn.Parameter or of a class it derives from becomes another object. The
 // version of the type is only the quick answer: pickling, for one, notes `__slotnames__` in the class.
+constexpr uint32_t kNotKnown = UINT32_MAX;
+
 uint32_t TensorClassNow() {
   struct Seen {
     uint32_t version = 0, changes = 0;
@@ -87,7 +89,7 @@ uint32_t TensorClassNow() {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parameter->tp_mro); ++i) {
     auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(parameter->tp_mro, i));
     Ref<> dict = Ref<>::Steal(PyDict_Copy(type->tp_dict));
-    if (!dict) return seen->changes + 1;  // no memory: a miss, and asked again
+    if (!dict) return kNotKnown;
     if (PyDict_Contains(dict.get(), noted) == 1) PyDict_DelItem(dict.get(), noted);
     const size_t at = dicts.size();
     same = same && at < seen->dicts.size() && PyDict_GET_SIZE(dict.get()) == PyDict_GET_SIZE(seen->dicts[at].get());
@@ -135,6 +137,8 @@ WorldState WorldState::Now() {
   state.modes_active = !ModesNow().empty();
   return state;
 }
+
+bool IsKnown(const WorldState& state) { return state.tensor_class != kNotKnown; }
 
 std::vector<std::string> StateWords(const WorldState& state) {
   std::vector<std::string> words = {OnOff("grad_mode", state.grad_mode)};
