@@ -115,7 +115,8 @@ STATES: dict[str, Callable[[], Undo]] = {
         f"Tensor.{name}": lambda name=name: set_attribute(
             Tensor, name, replacing(getattr(Tensor, name))
         )
-        for name in ("__mul__", "__add__", "__getitem__")
+        # No __getitem__: one that came and went leaves a slot, by which torch takes numbers for rows.
+        for name in ("__mul__", "__add__")
     },
 }
 
