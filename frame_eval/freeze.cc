@@ -640,9 +640,8 @@ void Recorder::Compact(SegmentIr* ir) {
 
 // A variable that the trace sets must not be, at replay, another one that it read: of a function that is not fixed, the
 // cells are not either.
-void Recorder::GuardAgainstSharedCells() {
+void Recorder::GuardAgainstSharedCells(size_t kept) {
   if (!has_open_cells_) return;
-  const size_t kept = guards_.mark().sources;  // as in GuardAgainstAliases
   for (const PendingEffect& effect : effects_) {
     PyObject* set = effect.target.get();
     const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
@@ -682,7 +681,7 @@ void Recorder::GuardAgainstAliases() {
       guards_.SameObject(target->source, source, false, Here());
     }
   }
-  GuardAgainstSharedCells();
+  GuardAgainstSharedCells(kept);
   // Nor must a dict that it read from, by itself or by an iterator, be that of an object or a module to which it writes.
   const auto is_open = [this](SourceId source) {
     const Accessor accessor = guards_.accessor(source);

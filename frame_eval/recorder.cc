@@ -760,7 +760,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
 }
 
-// A class says which function it gives (a method, a property, a slot), and not what was assigned to its code.
+// What the function runs. A class says which function it gives (a method, a property, a slot), and not what was assigned
+// to its code; an open one (IsOpen) is known by its code alone.
 void Recorder::FixCode(PyObject* function) {
   if (Find(function) == nullptr && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
   if (IsOpen(function)) guards_.Code(SourceOf(function), Here());

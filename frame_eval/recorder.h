@@ -445,7 +445,7 @@ class Recorder {
   void Compact(SegmentIr* ir);
   void NameInputs();
   void GuardAgainstAliases();
-  void GuardAgainstSharedCells();
+  void GuardAgainstSharedCells(size_t kept);
   void FixInputSizes(const SegmentIr& ir);
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;

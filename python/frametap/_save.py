@@ -357,9 +357,10 @@ class _Converter:
             # A decorator leaves the name of what it covers: the name on the object itself decides, too.
             name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
             return value is known or name == predicate[3:]
-        if predicate.startswith("code "):
+        kind, expected = read(predicate)
+        if kind == "code":
             code = getattr(value, "__code__", None)
-            return code is not None and predicate == f"code {code.co_name}:{code.co_firstlineno}"
+            return code is not None and f"{code.co_name}:{code.co_firstlineno}" == expected
         if predicate.startswith("== ") and _wants(predicate) is None:
             return repr(value).startswith(predicate[3:].split("...")[0])
         for step, want in _wants(predicate) or ():

@@ -7,39 +7,23 @@ same whatever n is, and what the calls cost in plain Python is taken off.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import timing
 import torch
-from torch import Tensor
+from rows import function_row
 
-from fixtures.subject import EAGER, frametap
+from fixtures.subject import EAGER
 
 OPS = 11
 BREAKS = (0, 1, 5, 10)
 
 
-def program(n: int) -> Callable[[Tensor], Tensor]:
-    """A fresh function with `n` breaks."""
+def program(n: int) -> list[str]:
+    """The lines of a function with `n` breaks."""
     lines = []
     for i in range(OPS):
         lines += ["x = x + 1"] + ["print(end='')"] * (i < n)
-    names: dict[str, Callable[[Tensor], Tensor]] = {}
-    body = "\n    ".join(lines)
-    exec(f"def program(x):\n    {body}\n    return x\n", names)  # noqa: S102
-    return names["program"]
-
-
-def contestants(n: int, dynamo: bool) -> list[timing.Contestant]:
-    x = torch.ones(4)
-    eager = program(n)
-    calls = {"eager": eager, "frametap": frametap.compile(program(n))}
-    if dynamo:
-        calls[timing.TORCH_COMPILE] = torch.compile(program(n), backend="eager")
-    return timing.warmed(
-        {name: lambda f=f: f(x) for name, f in calls.items()},
-        timing.repeats_for(lambda: eager(x)),
-    )
+    return lines
 
 
 def added(
@@ -60,7 +44,7 @@ def added(
 
 def main() -> int:
     arguments = timing.arguments("What a break adds.", rounds=60)
-    rows = {n: contestants(n, not arguments.no_dynamo) for n in BREAKS}
+    rows = {n: function_row(program(n), not arguments.no_dynamo) for n in BREAKS}
     with torch.no_grad():
         # All in one race: what is taken off is of the same run.
         timing.race([c for row in rows.values() for c in row], arguments.rounds)

@@ -8,41 +8,24 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 
 import timing
 import torch
-from torch import Tensor
+from rows import function_row, straight
 
 from fixtures.subject import EAGER, frametap
 
 
-def chain(count: int) -> Callable[[Tensor], Tensor]:
-    """A fresh function of `count` ops in turn: a product, a sum, a ReLU."""
-    steps = ["x = x * 1.5", "x = x + 0.5", "x = x.relu()"]
-    lines = "\n    ".join((steps * count)[:count])
-    names: dict[str, Callable[[Tensor], Tensor]] = {}
-    exec(f"def chain(x):\n    {lines}\n    return x\n", names)  # noqa: S102
-    return names["chain"]
-
-
-def native(count: int, dynamo: bool) -> list[timing.Contestant]:
-    x = torch.ones(4)
-    eager = chain(count)
-    calls = {"eager": eager, "frametap": frametap.compile(chain(count))}
-    if dynamo:
-        calls[timing.TORCH_COMPILE] = torch.compile(chain(count), backend="eager")
-    return timing.warmed(
-        {name: lambda f=f: f(x) for name, f in calls.items()},
-        timing.repeats_for(lambda: eager(x)),
-    )
+def chain(count: int) -> list[str]:
+    """The lines of `count` ops in turn: a product, a sum, a ReLU."""
+    return (["x = x * 1.5", "x = x + 0.5", "x = x.relu()"] * count)[:count]
 
 
 def inductor(count: int) -> list[timing.Contestant]:
     x = torch.ones(4)
     calls = {
-        'torch.compile("inductor")': torch.compile(chain(count), backend="inductor"),
-        'frametap("inductor")': frametap.compile(chain(count), backend="inductor"),
+        'torch.compile("inductor")': torch.compile(straight(chain(count)), backend="inductor"),
+        'frametap("inductor")': frametap.compile(straight(chain(count)), backend="inductor"),
     }
     return timing.warmed({name: lambda f=f: f(x) for name, f in calls.items()}, 500)
 
@@ -58,7 +41,7 @@ def main() -> int:
             name = f"{count} op{'s' * (count > 1)}"
             if not timing.wanted(arguments, name):
                 continue
-            row = native(count, dynamo)
+            row = function_row(chain(count), dynamo)
             timing.race(row, arguments.rounds)
             plain.add(name, row)
             if dynamo and has_compiler:

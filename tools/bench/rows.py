@@ -1,13 +1,16 @@
-"""The models whose first and later calls are measured."""
+"""What several benchmarks measure: models, and functions of a few ops beside torch.compile(backend="eager")."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import timing
+import torch
+from torch import Tensor
 
 from fixtures.models import BERT_2X768, MODELS, Case, available, blocks
+from fixtures.subject import frametap
 
 _ROWS = [
     ("mlp, batch 4", MODELS["mlp"], 4),
@@ -28,3 +31,24 @@ def model_rows(arguments: argparse.Namespace) -> Iterator[tuple[str, Case, int]]
     for name, case, batch in _ROWS:
         if available(case) and timing.wanted(arguments, name):
             yield name, case, batch
+
+
+def straight(lines: list[str]) -> Callable[[Tensor], Tensor]:
+    """A fresh function of `x` that runs these lines and returns `x`: nothing captured for another one can count."""
+    names: dict[str, Callable[[Tensor], Tensor]] = {}
+    body = "\n    ".join(lines)
+    exec(f"def program(x):\n    {body}\n    return x\n", names)  # noqa: S102
+    return names["program"]
+
+
+def function_row(lines: list[str], dynamo: bool) -> list[timing.Contestant]:
+    """Later calls of `straight(lines)` on four elements."""
+    x = torch.ones(4)
+    eager = straight(lines)
+    calls = {"eager": eager, "frametap": frametap.compile(straight(lines))}
+    if dynamo:
+        calls[timing.TORCH_COMPILE] = torch.compile(straight(lines), backend="eager")
+    return timing.warmed(
+        {name: lambda f=f: f(x) for name, f in calls.items()},
+        timing.repeats_for(lambda: eager(x)),
+    )
