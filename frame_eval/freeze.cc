@@ -566,6 +566,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
       if (object == nullptr || !PyCell_Check(object)) continue;
       Known* cell = Find(object);
       if (cell == nullptr || cell->epoch >= mark_.epoch) continue;  // neither read nor written before the cut
+      if (cell->state == Known::State::kSource && cell->items.empty()) continue;  // nothing was stored: it stays
       if (cell->mutated_epoch >= mark_.epoch) throw Break{Reason::changed_during_call, "a variable of a closure"};
       shadow = cell->items.empty() ? Shadow() : cell->items[0];
       object = PyCell_GET(object);
