@@ -341,14 +341,12 @@ bool GatherInputs(const Segment& segment, const Graph& graph, const std::vector<
                   std::vector<c10::IValue>* inputs) {
   inputs->reserve(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
-    SourceId source = sources[i];
-    Type::Kind kind = graph.value(graph.inputs[i]).type.kind;
-    if (segment.guards->IsNumber(source)) {
-      inputs->emplace_back(segment.guards->Number(source));
-      continue;
-    }
-    PyObject* object = segment.guards->Object(source);
-    if (kind == Type::Kind::kTensor) {
+    const Type::Kind kind = graph.value(graph.inputs[i]).type.kind;
+    const Reached at = segment.guards->At(sources[i]);
+    PyObject* object = at.object;
+    if (object == nullptr) {
+      inputs->emplace_back(at.number);
+    } else if (kind == Type::Kind::kTensor) {
       inputs->emplace_back(TensorOf(object));
     } else if (kind == Type::Kind::kFloat) {
       inputs->emplace_back(PyFloat_AS_DOUBLE(object));

@@ -14,6 +14,7 @@
 
 #include "guards/accessor.h"
 #include "guards/fact.h"
+#include "guards/words.h"
 
 namespace frametap {
 
@@ -44,6 +45,9 @@ class Guard {
 
   virtual Scope scope() const = 0;
   virtual bool Holds(const Reached& at) const = 0;
+  // Holds(at) has been true: what it rested on, so that it is true again for the same object while these words are the
+  // same. False: it has to be asked.
+  virtual bool Words(const Reached& at, frametap::Words* words) const { return scope() == Scope::kBinding; }
   virtual std::string Want() const = 0;
   virtual std::string Got(const Reached& at) const;
   virtual std::string Why(const Reached& at) const = 0;              // requires !Holds(at)

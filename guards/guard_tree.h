@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "guards/accessor.h"
 #include "guards/guard_recorder.h"
 #include "ir/leaks.h"
 
@@ -50,8 +51,9 @@ class GuardTree {
   virtual Verdict Check(const Roots& roots) = 0;
   // After a hit and until Python code runs: the object at a wanted source (borrowed; numbers
   // (IsNumber) have none: use Number).
-  virtual PyObject* Object(SourceId id) const = 0;
-  virtual int64_t Number(SourceId id) const = 0;
+  virtual Reached At(SourceId id) const = 0;
+  PyObject* Object(SourceId id) const { return At(id).object; }
+  int64_t Number(SourceId id) const { return At(id).number; }
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.
   virtual MissReport Explain(const Roots& roots) = 0;
   // Self-check, right after Check gave `verdict`: evaluates everything without caches. "" if that comes to the same

@@ -11,7 +11,10 @@
 
 namespace frametap {
 
-inline uint64_t DictVersion(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
+inline const uint64_t* DictVersionPlace(PyObject* dict) {
+  return &reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+}
+inline uint64_t DictVersion(PyObject* dict) { return *DictVersionPlace(dict); }
 
 // All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if
 // unsure.

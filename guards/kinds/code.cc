@@ -24,6 +24,13 @@ class CodeGuard : public Guard {
     return f->func_code == code_.get() && f->func_globals == globals_.get() && f->func_builtins == builtins_.get() &&
            DefaultCount(f) == default_count_;
   }
+  bool Words(const Reached& at, frametap::Words* words) const override {
+    auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
+    for (PyObject** place : {&f->func_code, &f->func_globals, &f->func_builtins, &f->func_defaults}) {
+      words->emplace_back(place);
+    }
+    return true;
+  }
   std::string Want() const override { return "code " + NameOf(code_.get()); }
   std::string Got(const Reached& at) const override {
     if (at.object == nullptr || !PyFunction_Check(at.object)) return Guard::Got(at);

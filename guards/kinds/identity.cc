@@ -31,6 +31,15 @@ class IdentityGuard : public Guard {
            f->func_kwdefaults == kwdefaults_.get() && f->func_closure == closure_.get();
   }
 
+  bool Words(const Reached& at, frametap::Words* words) const override {
+    if (!code_) return true;
+    auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
+    for (PyObject** place : {&f->func_code, &f->func_defaults, &f->func_kwdefaults, &f->func_closure}) {
+      words->emplace_back(place);
+    }
+    return true;
+  }
+
   std::string Want() const override { return absl::StrCat("is ", text_.empty() ? ShortRepr(object_.get()) : text_); }
 
   std::string Why(const Reached& at) const override {

@@ -32,6 +32,17 @@ bool LengthGuard::Holds(const Reached& at) const {
          static_cast<bool>(PyDict_Check(at.object)) == of_dict_;
 }
 
+bool LengthGuard::Words(const Reached& at, frametap::Words* words) const {
+  if (PyDict_Check(at.object)) {
+    words->emplace_back(&reinterpret_cast<PyDictObject*>(at.object)->ma_used);
+  } else if (PyList_Check(at.object)) {
+    words->emplace_back(&reinterpret_cast<PyVarObject*>(at.object)->ob_size);
+  } else {
+    return !PyAnySet_Check(at.object);  // others have the length that they were made with
+  }
+  return true;
+}
+
 std::string LengthGuard::Want() const { return absl::StrCat("len ", length_); }
 
 std::string LengthGuard::Got(const Reached& at) const {

@@ -1,0 +1,52 @@
+// Standing: the quick answer of a guard tree. What was so at the last hit stands while the words that it rested on do.
+//   Q1  Only objects that are held all the time have words: what segments pin, and what a dict of an unchanged version
+//       holds. An object at an equal address reached in another way may be another one, so it is followed and asked.
+//   Q2  A view that has been another dict, or got other objects, kMostChanges times goes back to being read and checked
+//       as what it is.
+//   Q3  A doubt is no answer: then the tree is checked properly, and words are taken again, ever more seldom where they
+//       do not last.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "guards/planted_tree.h"
+#include "guards/words.h"
+
+namespace frametap {
+
+class Standing {
+ public:
+  enum class Answer : uint8_t { kUnknown, kMiss, kHit };
+
+  // Types' look-ups have been seen to hold.
+  Answer Check(PlantedTree& tree, const Roots& roots);
+  void Held(PlantedTree& tree);  // properly checked
+
+ private:
+  // Of a stage of the tree, in this order: each part relies on what the ones before have confirmed.
+  struct Left {
+    std::vector<int32_t> followed;
+    std::vector<uint32_t> kept;  // watches of objects that are followed
+    size_t end_word = 0;
+    std::vector<uint32_t> loose;  // watches that have no words
+  };
+
+  void Take(const PlantedTree& tree);
+  bool WordsHold(PlantedTree& tree, size_t* at, size_t end);
+  bool Renew(PlantedTree& tree, uint32_t watch);
+
+  static constexpr uint32_t kLongestWait = 64;
+  static constexpr uint8_t kMostChanges = 3;
+
+  bool stands_ = false;
+  uint32_t held_ = 0, wait_ = 1;  // proper checks since words were taken, and how many there must be
+  uint64_t hits_ = 0;             // since words were taken
+  Words words_;
+  std::vector<std::pair<size_t, uint32_t>> versions_;  // the words that are versions of dicts, and their watches
+  std::vector<Left> stages_;
+  Checks checks_;
+};
+
+}  // namespace frametap
