@@ -2,6 +2,7 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
@@ -16,9 +17,23 @@
 #include "frame_eval/stress.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "guards/watch.h"
+#include "guards/words.h"
 
 namespace frametap {
 namespace {
+
+// Where a call of a module leads, and what that rests on (words of memory that the module keeps alive).
+struct Route {
+  uint32_t type_version = 0;
+  Words words;
+  PyObject* target = nullptr;  // borrowed of the class
+
+  bool IsOpen(PyTypeObject* type) const {
+    return target != nullptr && TypeIsUnchanged(type, type_version) &&
+           std::all_of(words.begin(), words.end(), [](const Word& word) { return word.IsSame(); });
+  }
+};
 
 struct CompiledFunction {
   PyObject_HEAD vectorcallfunc vectorcall;
@@ -27,6 +42,7 @@ struct CompiledFunction {
   PyObject* dict;
   PyObject* weakrefs;
   std::shared_ptr<Store>* store;
+  Route* to_forward;  // of a module, once it has been found
   Callee callee;
   bool capturable;  // generators and coroutines are not
 };
@@ -147,41 +163,59 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   return Fast::kSlow;
 }
 
-bool IsEmptyDict(PyObject* dict, PyObject* name) {
+bool IsEmptyDict(PyObject* dict, PyObject* name, Words* words) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
-  return value != nullptr && PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
+  if (value == nullptr || !PyDict_Check(value) || PyDict_GET_SIZE(value) != 0) return false;
+  words->emplace_back(&reinterpret_cast<PyDictObject*>(value)->ma_used);
+  return true;
 }
 
-// Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed.
-PyObject* ModuleTarget(PyObject* module, bool* is_forward) {
+// Law F2: `forward` of the module's class, if a call comes down to it; else null with no more than a look.
+PyObject* FindForward(PyObject* module, Words* words) {
   static PyObject* const kOwn[] = {InternedName("_forward_hooks"), InternedName("_forward_pre_hooks"),
                                    InternedName("_backward_hooks"), InternedName("_backward_pre_hooks")};
   static PyObject* const kGlobal[] = {InternedName("_global_forward_hooks"), InternedName("_global_forward_pre_hooks"),
                                       InternedName("_global_backward_hooks"),
                                       InternedName("_global_backward_pre_hooks")};
-  static PyObject* call_name = InternedName("__call__");
   static PyObject* forward_name = InternedName("forward");
   static PyObject* compiled_name = InternedName("_compiled_call_impl");
   static PyObject* impl_name = InternedName("_call_impl");
-  PyTypeObject* type = Py_TYPE(module);
-  PyObject* call = _PyType_Lookup(type, call_name);
-  if (call != Objects().module_call) return call;
   static PyObject* plain_impl = _PyType_Lookup(Objects().module, impl_name);
+  PyTypeObject* type = Py_TYPE(module);
   PyObject** dict = _PyObject_GetDictPtr(module);
-  if (dict == nullptr || *dict == nullptr) return call;
+  PyObject* globals = Objects().module_globals;
+  if (dict == nullptr || *dict == nullptr) return nullptr;
+  words->emplace_back(&module->ob_type);
+  words->emplace_back(dict);
+  words->emplace_back(DictVersionPlace(*dict));
+  words->emplace_back(DictVersionPlace(globals));
   for (PyObject* name : kOwn) {
-    if (!IsEmptyDict(*dict, name)) return call;
+    if (!IsEmptyDict(*dict, name, words)) return nullptr;
   }
   for (PyObject* name : kGlobal) {
-    if (!IsEmptyDict(Objects().module_globals, name)) return call;
+    if (!IsEmptyDict(globals, name, words)) return nullptr;
   }
   for (PyObject* name : {forward_name, compiled_name, impl_name}) {
-    if (PyDict_GetItemWithError(*dict, name) != nullptr) return call;
+    if (PyDict_GetItemWithError(*dict, name) != nullptr) return nullptr;
   }
-  if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return call;
+  if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
   PyObject* forward = _PyType_Lookup(type, forward_name);
-  *is_forward = forward != nullptr && PyFunction_Check(forward);
-  return *is_forward ? forward : call;
+  return forward != nullptr && PyFunction_Check(forward) ? forward : nullptr;
+}
+
+// Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed.
+PyObject* ModuleTarget(CompiledFunction* self, bool* is_forward) {
+  static PyObject* call_name = InternedName("__call__");
+  PyTypeObject* type = Py_TYPE(self->self);
+  Route& route = *self->to_forward;
+  *is_forward = true;
+  if (route.IsOpen(type)) return route.target;
+  PyObject* call = _PyType_Lookup(type, call_name);
+  route = Route();
+  if (call == Objects().module_call) route.target = FindForward(self->self, &route.words);
+  route.type_version = TypeVersion(type);
+  *is_forward = route.target != nullptr;
+  return *is_forward ? route.target : call;
 }
 
 int OffsetOfCallEx(PyObject* function, bool last) {
@@ -229,7 +263,7 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   bool is_forward = false;
-  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self->self, &is_forward) : self->function;
+  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self, &is_forward) : self->function;
   // `self` goes first.
   absl::InlinedVector<PyObject*, 12> all;
   if (self->self != nullptr) {
@@ -288,6 +322,8 @@ void Dealloc(PyObject* object) {
   Py_CLEAR(self->dict);
   delete self->store;
   self->store = nullptr;
+  delete self->to_forward;
+  self->to_forward = nullptr;
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -390,6 +426,7 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee,
   compiled->function = Ref<>::New(function).Release();
   compiled->self = Ref<>::New(self).Release();
   compiled->store = new std::shared_ptr<Store>(std::move(store));
+  if (callee == Callee::kModule) compiled->to_forward = new Route();
   compiled->callee = callee;
   int flags = PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags : 0;
   compiled->capturable = !(flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));

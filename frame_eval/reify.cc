@@ -336,28 +336,27 @@ bool Reifier::Commit() {
 
 namespace {
 
-// What a graph takes, from the registers of the guards. False: a number does not fit, with a Python exception set.
-bool GatherInputs(const Segment& segment, const Graph& graph, const std::vector<SourceId>& sources,
-                  std::vector<c10::IValue>* inputs) {
+// What a graph takes, from the registers of the guards, which have seen the types. False: a number does not fit, with a
+// Python exception set.
+bool GatherInputs(const Segment& segment, const std::vector<SourceId>& sources, std::vector<c10::IValue>* inputs) {
   inputs->reserve(sources.size());
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const Type::Kind kind = graph.value(graph.inputs[i]).type.kind;
-    const Reached at = segment.guards->At(sources[i]);
+  for (const SourceId source : sources) {
+    const Reached at = segment.guards->At(source);
     PyObject* object = at.object;
     if (object == nullptr) {
       inputs->emplace_back(at.number);
-    } else if (kind == Type::Kind::kTensor) {
-      inputs->emplace_back(TensorOf(object));
-    } else if (kind == Type::Kind::kFloat) {
+    } else if (PyFloat_Check(object)) {
       inputs->emplace_back(PyFloat_AS_DOUBLE(object));
-    } else {
+    } else if (PyLong_Check(object)) {
       int overflow = 0;
-      int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
+      const int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
       if (overflow != 0) {
         PyErr_SetString(PyExc_OverflowError, "an int of more than 64 bits");
         return false;
       }
       inputs->emplace_back(number);
+    } else {
+      inputs->emplace_back(TensorOf(object));
     }
   }
   return true;
@@ -392,7 +391,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
   if (segment.decisions == nullptr) return true;
   const Decisions& decisions = segment.ir.decisions;
   std::vector<c10::IValue> inputs, outputs;
-  if (!GatherInputs(segment, decisions.graph, decisions.sources, &inputs)) {
+  if (!GatherInputs(segment, decisions.sources, &inputs)) {
     PyErr_Clear();
     return false;
   }
@@ -421,7 +420,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
 bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
   std::vector<c10::IValue> inputs;
   *restart = true;
-  if (!GatherInputs(segment, segment.ir.graph, segment.input_sources, &inputs)) return false;
+  if (!GatherInputs(segment, segment.input_sources, &inputs)) return false;
   const uint64_t places = PlacesPassed();
   const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
   std::optional<AtenPause> uncounted;

@@ -21,24 +21,27 @@ Standing::Answer Standing::Check(PlantedTree& tree, const Roots& roots) {
     for (const uint32_t w : stage.kept) {
       if (!tree.watches[w].IsSame() && !Renew(tree, w)) return unknown();
     }
-    if (!WordsHold(tree, &word, stage.end_word)) return unknown();
+    if (!WordsHold(tree, word, stage.end_word)) return unknown();
+    word = stage.end_word;
     for (const uint32_t w : stage.loose) {
       if (!tree.watches[w].IsSame() && !tree.ReadAgain(&tree.watches[w])) return Answer::kMiss;
     }
   }
-  if (!WordsHold(tree, &word, words_.size())) return unknown();
+  if (!WordsHold(tree, word, words_.size())) return unknown();
   if (!tree.TensorsHold() || !checks_.Hold(tree.registers.data())) return Answer::kMiss;
   ++hits_;
   return Answer::kHit;
 }
 
-bool Standing::WordsHold(PlantedTree& tree, size_t* at, size_t end) {
-  for (; *at < end; ++*at) {
-    if (words_[*at].IsSame()) [[likely]]
+bool Standing::WordsHold(PlantedTree& tree, size_t begin, size_t end) {
+  Word* const words = words_.data();
+  for (Word *word = words + begin, *last = words + end; word != last; ++word) {
+    if (word->IsSame()) [[likely]]
       continue;
-    const auto version = std::lower_bound(versions_.begin(), versions_.end(), std::pair(*at, uint32_t{0}));
-    if (version == versions_.end() || version->first != *at || !Renew(tree, version->second)) return false;
-    words_[*at].Renew();
+    const size_t at = static_cast<size_t>(word - words);
+    const auto version = std::lower_bound(versions_.begin(), versions_.end(), std::pair(at, uint32_t{0}));
+    if (version == versions_.end() || version->first != at || !Renew(tree, version->second)) return false;
+    word->Renew();
   }
   return true;
 }

@@ -34,7 +34,7 @@ class Standing {
   };
 
   void Take(const PlantedTree& tree);
-  bool WordsHold(PlantedTree& tree, size_t* at, size_t end);
+  bool WordsHold(PlantedTree& tree, size_t begin, size_t end);
   bool Renew(PlantedTree& tree, uint32_t watch);
 
   static constexpr uint32_t kLongestWait = 64;
