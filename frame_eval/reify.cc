@@ -345,7 +345,7 @@ bool GatherInputs(const Segment& segment, const std::vector<SourceId>& sources, 
     PyObject* object = at.object;
     if (object == nullptr) {
       inputs->emplace_back(at.number);
-    } else if (PyFloat_Check(object)) {
+    } else if (PyFloat_CheckExact(object)) {
       inputs->emplace_back(PyFloat_AS_DOUBLE(object));
     } else if (PyLong_Check(object)) {
       int overflow = 0;
