@@ -3,6 +3,8 @@
 //       writes, RNG use, autograd.
 //   B2  Nothing in this header or in the backends under it (but callable/) knows Python.
 //   B3  An exception of an op leaves Run as the op threw it; the caller translates it.
+//   B4  Compile refuses a graph that is not valid (ir/text.h). CompileFor trusts its graph: whoever records answers for
+//       it, and a look at every node of a recording costs as much as the plan for it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -42,7 +44,7 @@ class Backend {
   virtual std::string name() const = 0;
   virtual Assumptions assumptions() const { return {}; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
-  // With the values that the inputs had while recording, for a backend that wants examples; the others need none.
+  // B4. A valid graph with the values that its inputs had while recording, for a backend that wants examples.
   virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph,
                                                                  const std::vector<c10::IValue>& examples) {
     return Compile(graph);

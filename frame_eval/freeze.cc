@@ -561,6 +561,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
       frame.slots.push_back(i);
       continue;
     }
+    ShareCell(f, i);
     Shadow shadow = f.shadows[i];
     if (kind == SlotKind::kCell && is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
@@ -582,7 +583,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
   return frame;
 }
 
-// Number nodes, list items and inputs that nothing uses go; values are numbered anew.
+// Number nodes, list items and inputs that nothing uses go; values are numbered anew. What stays leaves the recorder.
 void Recorder::Compact(SegmentIr* ir) {
   Graph& old = aten_.graph();
   std::vector<bool> used(old.values.size());
@@ -616,11 +617,11 @@ void Recorder::Compact(SegmentIr* ir) {
   absl::flat_hash_map<uint32_t, WherePtr> wheres;
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     if (!keep[i]) continue;
-    Node node = old.nodes[i];
+    Node node = std::move(old.nodes[i]);
     rename(node.args);
     NodeId id(graph.nodes.size());
     for (ValueId& out : node.outputs) {
-      ValueId renamed = graph.NewValue(std::to_string(counter++), old.value(out).type, id);
+      ValueId renamed = graph.NewValue(std::to_string(counter++), std::move(old.value(out).type), id);
       map[out.raw()] = renamed;
       out = renamed;
     }

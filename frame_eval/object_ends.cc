@@ -147,6 +147,10 @@ bool Recorder::DropGarbage() {
       made_.pop_back();
       continue;
     }
+    if (Py_REFCNT(object) > 2) {  // most, and this comes before each instruction
+      ++i;
+      continue;
+    }
     const auto saved = IsGenerator(object) ? generators_.find(FrameOfGenerator(object)) : generators_.end();
     if (Py_REFCNT(object) > 1 + (saved != generators_.end())) {
       ++i;
@@ -168,19 +172,22 @@ bool Recorder::DropGarbage() {
 
 // E4. Those that the frames of one operation have made: it is over.
 void Recorder::DropContainers(size_t from) {
-  if (watches_ends()) return;  // DropGarbage does it
-  for (size_t i = containers_.size(); i-- > from;) {
-    Known& known = *containers_[i];
-    PyObject* object = known.pin.get();
-    if (object != nullptr && Py_REFCNT(object) > 1) continue;
-    if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) continue;
-    if (object != nullptr) {
-      Forget(object);
-      Ref<> last = std::move(known.pin);
+  if (watches_ends()) return;            // DropGarbage does it
+  for (bool dropped = true; dropped;) {  // what one held may be next
+    dropped = false;
+    for (size_t i = containers_.size(); i-- > from;) {
+      Known& known = *containers_[i];
+      PyObject* object = known.pin.get();
+      if (object != nullptr && Py_REFCNT(object) > 1) continue;
+      if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) continue;
+      if (object != nullptr) {
+        Forget(object);
+        Ref<> last = std::move(known.pin);
+        dropped = true;
+      }
+      containers_[i] = containers_.back();
+      containers_.pop_back();
     }
-    containers_[i] = containers_.back();
-    containers_.pop_back();
-    i = containers_.size();  // what it held may be next
   }
 }
 

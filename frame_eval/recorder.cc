@@ -92,11 +92,6 @@ void Recorder::RootShadows(FrameState& f, int depth) {
 
 // ---- places and positions -------------------------------------------------------------------------------------------
 
-const Position& Recorder::Here() {
-  const FrameState* f = frames_.back();
-  return PositionOf(f->code, f->offset);
-}
-
 const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
   if (code == here_.code && offset == here_.offset) return *here_.position;
   auto [it, is_new] = positions_.try_emplace({code, offset});
@@ -137,8 +132,16 @@ std::string Recorder::ModulePath(PyObject* module) {
   return path;
 }
 
+const ModuleScope& Recorder::ScopeOf(PyObject* module) {
+  auto [it, is_new] = scopes_.try_emplace(module);
+  if (is_new) it->second = {ModulePath(module), Py_TYPE(module)->tp_name};
+  return it->second;
+}
+
 WherePtr Recorder::WhereOf(const Place& place) {
   auto where = std::make_shared<Where>();
+  where->callers.reserve(place.stack.size());
+  where->scope.reserve(place.modules.size());
   bool first = true;
   for (const auto& [code, offset] : place.stack) {
     const Position& at = PositionOf(code, offset);
@@ -148,9 +151,7 @@ WherePtr Recorder::WhereOf(const Place& place) {
       where->callers.push_back(at);
     first = false;
   }
-  for (PyObject* module : place.modules) {
-    where->scope.push_back({ModulePath(module), Py_TYPE(module)->tp_name});
-  }
+  for (PyObject* module : place.modules) where->scope.push_back(ScopeOf(module));
   return where;
 }
 
@@ -197,7 +198,7 @@ Known* Recorder::FindAnew(PyObject* object, Recent* recent) {
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
-  Known& known = known_.emplace_back();
+  Known& known = known_.Add();
   known.state = state;
   known.epoch = epoch_;
   known.pin = Ref<>::New(object);
@@ -455,7 +456,7 @@ void Recorder::AdoptElements(PyObject* container) {
     guards_.Length(source, Here());
     Py_ssize_t n = PySequence_Fast_GET_SIZE(container);
     bool is_tuple = PyTuple_Check(container);
-    std::vector<Shadow> items(is_tuple ? static_cast<size_t>(n) : 0);
+    absl::InlinedVector<Shadow, 2> items(is_tuple ? static_cast<size_t>(n) : 0);
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* item = PySequence_Fast_GET_ITEM(container, i);
       Shadow shadow = FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
@@ -614,7 +615,7 @@ void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string&
   effect.name = name;
   for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
   effect.shadows = std::move(shadows);
-  effect.at = Here();
+  effect.at = PositionOf(frames_.back()->code, frames_.back()->offset);
   if (watches_ends()) {
     auto count = [this](PyObject* held) {
       if (auto it = watched_.find(held); it != watched_.end()) ++it->second;
@@ -773,7 +774,7 @@ void Recorder::BindPending(FrameState& f) {
   const int named = argcount + code->co_kwonlyargcount;
   const size_t positional = pending_.args.size() - pending_.names.size();
   const bool has_varargs = code->co_flags & CO_VARARGS;
-  std::vector<bool> given(static_cast<size_t>(named));
+  absl::InlinedVector<bool, 16> given(static_cast<size_t>(named));
   for (size_t i = 0; i < positional && i < static_cast<size_t>(argcount); ++i) {
     f.shadows[i] = pending_.shadows[i];
     given[i] = true;
@@ -910,6 +911,7 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
 }
 
 Shadow Recorder::LoadDeref(FrameState& f, int slot, PyObject* result) {
+  if (f.shadows[slot].kind == Shadow::Kind::kCell) return cells_[f.shadows[slot].id];
   PyObject* cell = f.objects[slot];
   MeetCell(f, slot);
   Known* known = Find(cell);
@@ -980,7 +982,16 @@ SourceId Recorder::CellSource(FrameState& f, int slot) {
   return guards_.Child(cells, Accessor::kItem, free_index, nullptr, PyTuple_GET_ITEM(closure, free_index));
 }
 
+// Others may get at the cell from now on: it is known by its identity.
+void Recorder::ShareCell(FrameState& f, int slot) {
+  Shadow& shadow = f.shadows[slot];
+  if (shadow.kind != Shadow::Kind::kCell) return;
+  AddFresh(f.objects[slot]).items.assign(1, cells_[shadow.id]);
+  shadow = Shadow();
+}
+
 void Recorder::StoreDeref(FrameState& f, const Event& e) {
+  if (f.shadows[e.arg].kind == Shadow::Kind::kCell) return;  // After
   PyObject* cell = f.objects[e.arg];
   Known* known = Find(cell);
   if (known != nullptr && known->state == Known::State::kFresh) {
@@ -1289,6 +1300,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Op::kLoadDeref:
       return LoadDeref(f, e.arg, result);
     case Op::kLoadClosure:
+      ShareCell(f, e.arg);
       MeetCell(f, e.arg);
       if (Find(result) != nullptr) return Shadow();
       if (KindOfSlot(f.code, e.arg) == SlotKind::kFree)
@@ -1318,10 +1330,17 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       return Shadow();
     case Op::kMakeCell: {
       // The parameter's shadow goes with its value into the cell.
-      Shadow content = f.shadows[e.arg];
-      AddFresh(result).items.assign(1, content);
-      return Shadow();
+      const Shadow content = f.shadows[e.arg];
+      if ((f.code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0) {
+        AddFresh(result).items.assign(1, content);  // the frame moves, and its shadows are kept apart
+        return Shadow();
+      }
+      cells_.push_back(content);
+      return Shadow{Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
     }
+    case Op::kStoreDeref:
+      if (f.shadows[e.arg].kind == Shadow::Kind::kCell) cells_[f.shadows[e.arg].id] = e.shadows[0];
+      return Shadow();
     default:
       break;
   }
@@ -1340,7 +1359,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
       if (PyTuple_GET_SIZE(result) == 0) return Shadow();
-      AddFresh(result).items = note.expect.items;
+      AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }
     case Expect::Kind::kTaken:

@@ -16,7 +16,6 @@
 #include <Python.h>
 
 #include <array>
-#include <deque>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -51,10 +50,27 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
-  size_t keys_by_address = 0;  // set or dict: so many of its keys have their address guarded (identity.cc)
-  Ref<> pin;                   // so that the address stays its own
-  std::vector<Shadow> items;   // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
+  size_t keys_by_address = 0;            // set or dict: so many of its keys have their address guarded (identity.cc)
+  Ref<> pin;                             // so that the address stays its own
+  absl::InlinedVector<Shadow, 2> items;  // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
+};
+
+// Grows without moving what is in it.
+template <class T>
+class StableVector {
+ public:
+  T& Add() {
+    if (size_ == kChunk * chunks_.size()) chunks_.push_back(std::make_unique<std::array<T, kChunk>>());
+    return (*this)[size_++];
+  }
+  T& operator[](size_t i) { return (*chunks_[i / kChunk])[i % kChunk]; }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr size_t kChunk = 64;
+  std::vector<std::unique_ptr<std::array<T, kChunk>>> chunks_;
+  size_t size_ = 0;
 };
 
 // What a C callable reads of *which* objects its arguments are, beside their values (identity.cc).
@@ -255,7 +271,7 @@ class Recorder {
   void ReadTensor(PyObject* tensor, bool sizes, bool strides);  // Python relies on sizes or strides
   void ReadRank(PyObject* tensor);                              // … on the number of dimensions
   void ReadAllTensors(PyObject* object, bool strides);          // … of every tensor in it
-  const Position& Here();                                       // valid until the next call
+  Spot Here() const { return {frames_.back()->code, frames_.back()->offset}; }
   GuardRecorder& guards() { return guards_; }
   void CountAutocastNesting(int change) { autocast_nesting_ += change; }
   bool ContextVariableSet(PyObject* variable) const { return context_written_.contains(variable); }
@@ -411,6 +427,7 @@ class Recorder {
   void Import(FrameState& f, FrameNote& note, const Event& e);
   Shadow LoadDeref(FrameState& f, int slot, PyObject* result);
   void StoreDeref(FrameState& f, const Event& e);
+  void ShareCell(FrameState& f, int slot);
   SourceId CellSource(FrameState& f, int slot);
   bool IsFixedFunction(const FrameState& f);
   void MeetCell(FrameState& f, int slot);
@@ -454,6 +471,7 @@ class Recorder {
   uint32_t CurrentPlace();
   WherePtr WhereOf(const Place& place);
   std::string ModulePath(PyObject* module);
+  const ModuleScope& ScopeOf(PyObject* module);  // at the end of the recording
   ScalarOp NumberOp(const Event& e) const;
   ValueId NumberValue(PyObject* object, Shadow shadow);
 
@@ -472,7 +490,7 @@ class Recorder {
   uint16_t entry_backends_;  // as WorldState
   absl::flat_hash_map<PyObject*, Known*> objects_;
   std::array<Recent, 256> recent_;
-  std::deque<Known> known_;  // where `objects_` points to; nothing leaves before the end
+  StableVector<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<PyObject*> outside_generators_;  // of `generators_`: those that existed before
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
@@ -490,6 +508,7 @@ class Recorder {
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
   std::vector<PyObject*> base_cells_;                     // the entry frame's own
+  std::vector<Shadow> cells_;                             // content of those that have Shadow::Kind::kCell
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
   std::vector<PyObject*> mutated_sources_;
@@ -517,6 +536,7 @@ class Recorder {
   std::unique_ptr<UndoLog> undo_;  // fullgraph only
   std::vector<Place> places_;
   std::vector<PyObject*> module_scope_;
+  absl::flat_hash_map<PyObject*, ModuleScope> scopes_;  // of those that had ops
   Pending pending_;
   bool has_pending_ = false;
   Mark mark_;  // where the segment is cut, once it ends with a break

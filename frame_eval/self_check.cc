@@ -75,7 +75,14 @@ std::string Recorder::FaultIn(const FrameState& f) {
     PyObject* object = f.objects[i];
     const bool is_local = i < f.nlocalsplus;
     if (object == nullptr || (is_local && !live[static_cast<size_t>(i)])) continue;
-    std::string fault = FaultOf(object, f.shadows[i]);
+    Shadow shadow = f.shadows[i];
+    if (shadow.kind == Shadow::Kind::kCell) {
+      if (!PyCell_Check(object)) return "there is no cell";
+      object = PyCell_GET(object);
+      shadow = cells_[shadow.id];
+      if (object == nullptr) continue;
+    }
+    std::string fault = FaultOf(object, shadow);
     if (fault.empty() && PyCell_Check(object) && PyCell_GET(object) != nullptr) {
       const Known* cell = Find(object);
       if (cell != nullptr && !cell->items.empty()) fault = FaultOf(PyCell_GET(object), cell->items[0]);

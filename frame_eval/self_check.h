@@ -2,7 +2,8 @@
 //   Y1  Before each instruction of a recording: the shadows of the frame fit the objects in it (Recorder::FaultIn).
 //   Y2  A segment that changed nothing fits the call that it was recorded from (Recorder::MisfitOf).
 //   Y3  Every verdict of the guards is reached a second time by the slow way, from the roots and without caches.
-//   Y4  What does not fit is a SystemError in the running program, and the recording is dropped.
+//   Y4  The graph of a new segment is valid (ir/text.h); one that is not counts as refused by its backend.
+//   Y5  What else does not fit is a SystemError in the running program, and the recording is dropped.
 // On in builds with FRAMETAP_SELF_CHECK and where the environment says FRAMETAP_SELF_CHECK=1; 0 switches it off.
 #pragma once
 
@@ -18,7 +19,7 @@ extern bool on;
 inline bool SelfChecking() { return self_check::on; }
 inline void SetSelfChecking(bool on) { self_check::on = on; }
 
-// May the segment replay? kError: a Python exception is set (Y4).
+// May the segment replay? kError: a Python exception is set (Y5).
 Verdict Fits(Segment& segment, const Roots& roots);
 
 }  // namespace frametap

@@ -16,6 +16,7 @@
 #include "frame_eval/stress.h"
 #include "guards/kinds/world.h"
 #include "guards/tensor_door.h"
+#include "ir/text.h"
 
 namespace frametap {
 namespace {
@@ -211,6 +212,13 @@ std::string WithFile(std::string message, const Position& at) {
 bool IsHandlerStep(const FrameState& f) {
   const char* name = InstructionAt(f.code, f.offset).name;
   return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
+}
+
+// Law Y4 of self_check.h: a recorder's graph is valid. (One that only has no text runs all the same.)
+absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, const Segment& segment) {
+  const absl::Status valid = SelfChecking() ? Verify(segment.ir.graph) : absl::OkStatus();
+  if (!valid.ok() && !absl::IsUnimplemented(valid)) return valid;
+  return backend.CompileFor(segment.ir.graph, segment.examples);
 }
 
 }  // namespace
@@ -426,7 +434,7 @@ void Session::Internal(const char* what) {
   if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
 }
 
-// Law Y4 of self_check.h.
+// Law Y5 of self_check.h.
 void Session::Misbelief(const std::string& fault) {
   const std::string text = "frametap self-check: " + fault + " at " + ToString(LineOf(*recorder_));
   error_type_ = Ref<>::New(PyExc_SystemError);
@@ -438,8 +446,7 @@ bool Session::Compile(Segment& segment) {
   try {
     HookPause pause;  // a backend's own Python code is not the program's
     SignalsServed signals;
-    absl::StatusOr<std::unique_ptr<Executable>> executable =
-        store_->backend().CompileFor(segment.ir.graph, segment.examples);
+    absl::StatusOr<std::unique_ptr<Executable>> executable = CompileGraph(store_->backend(), segment);
     segment.examples.clear();
     if (executable.ok() && !segment.ir.decisions.outcomes.empty()) {
       static std::unique_ptr<Backend> native = MakeNativeBackend();

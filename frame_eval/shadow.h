@@ -16,6 +16,7 @@ struct Shadow {
     kSource,  // read at `id` (a SourceId), value not yet guarded
     kValue,   // a number that is the graph value `id` (a ValueId)
     kUnread,  // what was there at the entry, and nobody reads
+    kCell,    // a cell that only its frame has so far; `id` numbers what is known of its content (Recorder)
   };
   Kind kind = Kind::kNone;
   uint32_t id = 0;

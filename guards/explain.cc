@@ -7,6 +7,8 @@
 
 namespace frametap {
 
+constinit TellPosition tell_position = nullptr;
+
 namespace {
 
 class Explorer {
@@ -41,8 +43,16 @@ class Explorer {
   }
 
   bool Fails(const Predicate& p, MissReport* report) {
+    if (!Misses(p, report)) return false;
+    report->line = PositionOf(p.why);
+    return true;
+  }
+
+ private:
+  enum State : uint8_t { kUnknown, kReached };
+
+  bool Misses(const Predicate& p, MissReport* report) {
     Reached at, other;
-    report->line = p.why;
     if (!Reach(p.source, &at, report)) return true;
     if (p.guard == nullptr) {
       if (!Reach(p.other, &other, report)) return true;
@@ -59,9 +69,6 @@ class Explorer {
     report->source = names_.Name(p.source);
     return true;
   }
-
- private:
-  enum State : uint8_t { kUnknown, kReached };
 
   // The values of attributes and keys are told with their name: "attribute 'training' is True, was False".
   std::string Why(const Guard& guard, SourceId id, const Reached& at) const {
@@ -121,7 +128,7 @@ std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std
     GuardLine line;
     line.source = p.source;
     line.predicate = p.guard != nullptr ? p.guard->Want() : SameObjectWant(p, names);
-    line.why = p.why;
+    line.why = PositionOf(p.why);
     if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
       line.binds = it->second;
       unbound.erase(it);
@@ -149,7 +156,6 @@ MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
   }
   for (const SourceId id : guards.wanted) {
     Reached unused;
-    report.line = Position();
     if (!explorer.Reach(id, &unused, &report)) return report;
   }
   return MissReport();

@@ -17,13 +17,14 @@ struct Predicate {
   SourceId other;                // SameObject
   bool same = false;             // SameObject
   std::unique_ptr<Guard> guard;  // null: SameObject
-  Position why;
+  Spot why;
 };
 
 struct FrozenGuards {
   WorldState world;
   std::vector<Step> steps;  // by SourceId
   std::vector<Predicate> predicates;
+  std::vector<Ref<>> codes;  // of their spots
   std::vector<SourceId> wanted;
 };
 

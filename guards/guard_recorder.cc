@@ -1,9 +1,12 @@
 #include "guards/guard_recorder.h"
 
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/keys.h"
@@ -56,28 +59,77 @@ struct PredicateKey {
 
 constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
 
+// Keys by number, each once. The table holds the numbers only: of a recording's thousands of keys it stays small.
+template <class Key>
+class Numbering {
+ public:
+  Numbering() : numbers_(0, Hash{&keys_}, Equal{&keys_}) {}
+  Numbering(const Numbering&) = delete;
+  Numbering& operator=(const Numbering&) = delete;
+
+  void Reserve(size_t count) {
+    keys_.reserve(count);
+    numbers_.reserve(count);
+  }
+  // The number of `key`: the next one if it is new.
+  std::pair<uint32_t, bool> Add(const Key& key) {
+    const uint32_t next = static_cast<uint32_t>(keys_.size());
+    keys_.push_back(key);
+    const auto [it, is_new] = numbers_.insert(next);
+    if (!is_new) keys_.pop_back();
+    return {*it, is_new};
+  }
+  std::optional<uint32_t> Find(const Key& key) const {
+    const auto it = numbers_.find(key);
+    return it == numbers_.end() ? std::nullopt : std::optional(*it);
+  }
+  void Truncate(size_t count) {
+    for (; keys_.size() > count; keys_.pop_back()) numbers_.erase(static_cast<uint32_t>(keys_.size() - 1));
+  }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    const std::vector<Key>* keys;
+    size_t operator()(uint32_t number) const { return absl::HashOf((*keys)[number]); }
+    size_t operator()(const Key& key) const { return absl::HashOf(key); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const std::vector<Key>* keys;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b || (*keys)[a] == (*keys)[b]; }
+    bool operator()(uint32_t a, const Key& b) const { return (*keys)[a] == b; }
+    bool operator()(const Key& a, uint32_t b) const { return a == (*keys)[b]; }
+  };
+
+  std::vector<Key> keys_;
+  absl::flat_hash_set<uint32_t, Hash, Equal> numbers_;
+};
+
 }  // namespace
 
 struct GuardRecorder::Impl {
-  explicit Impl(WorldState w) : world(w) {
+  explicit Impl(WorldState w) : world(w) {}
+
+  void Reserve() {
     constexpr size_t kUsual = 512;  // of one model
     steps.reserve(kUsual);
     seen.reserve(kUsual);
-    sources.reserve(2 * kUsual);
+    sources.Reserve(kUsual);
     predicates.reserve(2 * kUsual);
-    known.reserve(4 * kUsual);
+    known.Reserve(2 * kUsual);
   }
 
   WorldState world;
   std::vector<Step> steps;
   std::vector<Ref<>> seen;
   std::vector<int64_t> numbers;
-  std::vector<SourceKey> source_keys;
-  absl::flat_hash_map<SourceKey, uint32_t> sources;
+  Numbering<SourceKey> sources;  // of `steps`
 
   std::vector<Predicate> predicates;
-  std::vector<PredicateKey> predicate_keys;
-  absl::flat_hash_map<PredicateKey, size_t> known;
+  Numbering<PredicateKey> known;  // of `predicates`
+  std::vector<Ref<>> codes;       // of their spots
+  absl::flat_hash_set<PyCodeObject*> codes_kept;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
   absl::flat_hash_map<PyObject*, Py_ssize_t> counts;  // references held to the objects that CountOf was asked for
@@ -88,6 +140,13 @@ struct GuardRecorder::Impl {
   }
   void Count(const Predicate& predicate) {
     if (predicate.guard != nullptr) predicate.guard->Traverse(&CountOne, this);
+  }
+  void Keep(const Spot& spot) {
+    PyObject* code = reinterpret_cast<PyObject*>(spot.code);
+    if (code == nullptr || (!codes.empty() && codes.back().get() == code) || !codes_kept.insert(spot.code).second)
+      return;
+    codes.push_back(Ref<>::New(code));
+    CountOne(code, this);
   }
   static int CountOne(PyObject* held, void* impl) {
     auto& counts = static_cast<Impl*>(impl)->counts;
@@ -112,15 +171,14 @@ struct GuardRecorder::Impl {
 
   template <class MakeStepFn>
   SourceId Add(const SourceKey& key, PyObject* object, MakeStepFn&& make) {
-    auto [it, is_new] = sources.try_emplace(key, static_cast<uint32_t>(steps.size()));
-    if (!is_new) return SourceId(it->second);
+    const auto [number, is_new] = sources.Add(key);
+    if (!is_new) return SourceId(number);
     steps.push_back(make());
     seen.push_back(Ref<>::New(object));
     numbers.push_back(0);
-    source_keys.push_back(key);
     if (!counts.empty()) [[unlikely]]
       Count(steps.back(), object);
-    return SourceId(steps.size() - 1);
+    return SourceId(number);
   }
 
   SourceId Root(Accessor accessor, int64_t index, const std::string& text, PyObject* object,
@@ -144,24 +202,25 @@ struct GuardRecorder::Impl {
   bool empty(SourceId id) const { return !is_number(id) && object(id) == nullptr; }
 
   bool Has(SourceId id, Guard::Kind kind, int64_t detail = 0, const void* object = nullptr) const {
-    return known.contains(PredicateKey{id.raw(), kind, detail, object});
+    return known.Find(PredicateKey{id.raw(), kind, detail, object}).has_value();
   }
 
   template <class MakeGuardFn>
-  void Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const Position& why, MakeGuardFn&& make) {
-    const PredicateKey key{id.raw(), kind, detail, object};
-    if (!known.try_emplace(key, predicates.size()).second) return;
-    Predicate predicate;
+  Predicate& Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const Spot& why,
+                 MakeGuardFn&& make) {
+    const auto [number, is_new] = known.Add(PredicateKey{id.raw(), kind, detail, object});
+    if (!is_new) return predicates[number];
+    Predicate& predicate = predicates.emplace_back();
     predicate.source = id;
     predicate.guard = make();
     predicate.why = why;
-    predicates.push_back(std::move(predicate));
-    predicate_keys.push_back(key);
+    Keep(why);
     if (!counts.empty()) [[unlikely]]
-      Count(predicates.back());
+      Count(predicate);
+    return predicate;
   }
 
-  void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Position& why) {
+  void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Spot& why) {
     Ref<> key = Canonical(name);
     const int64_t detail = static_cast<int64_t>(dict) * 2 + (present ? 1 : 0);
     Say(id, Guard::Kind::kKey, detail, key.get(), why,
@@ -175,15 +234,10 @@ struct GuardRecorder::Impl {
   }
 
   void Truncate(size_t n_predicates, size_t n_sources) {
-    while (predicates.size() > n_predicates) {
-      known.erase(predicate_keys.back());
-      predicate_keys.pop_back();
-      predicates.pop_back();
-    }
-    if (steps.size() <= n_sources) return;
+    known.Truncate(n_predicates);
+    while (predicates.size() > n_predicates) predicates.pop_back();
+    sources.Truncate(n_sources);
     while (steps.size() > n_sources) {
-      sources.erase(source_keys.back());
-      source_keys.pop_back();
       numbers.pop_back();
       seen.pop_back();
       steps.pop_back();
@@ -191,7 +245,7 @@ struct GuardRecorder::Impl {
   }
 };
 
-GuardRecorder::GuardRecorder(WorldState world) : impl_(std::make_unique<Impl>(world)) {}
+GuardRecorder::GuardRecorder(WorldState world) : impl_(std::make_unique<Impl>(world)) { impl_->Reserve(); }
 GuardRecorder::~GuardRecorder() = default;
 
 SourceId GuardRecorder::Local(int64_t slot, const std::string& name, PyObject* seen) {
@@ -210,12 +264,12 @@ SourceId GuardRecorder::Function(PyObject* function, int64_t slot) {
 
 SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);
-  if (PyFunction_Check(object)) Identity(id, Position());  // the object is known, but its code can be assigned to
+  if (PyFunction_Check(object)) Identity(id, Spot());  // the object is known, but its code can be assigned to
   return id;
 }
 
 bool GuardRecorder::IsPinned(PyObject* object) const {
-  return impl_->sources.contains(SourceKey{SourceId::kNoneRaw, Accessor::kPinned, 0, object});
+  return impl_->sources.Find(SourceKey{SourceId::kNoneRaw, Accessor::kPinned, 0, object}).has_value();
 }
 
 SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen) {
@@ -246,6 +300,7 @@ Py_ssize_t GuardRecorder::CountOf(PyObject* object) {
   r.counts[object] = 0;
   for (size_t i = 0; i < r.steps.size(); ++i) r.Count(r.steps[i], r.seen[i].get());
   for (const Predicate& predicate : r.predicates) r.Count(predicate);
+  for (const Ref<>& code : r.codes) Impl::CountOne(code.get(), &r);
   others[object] = r.counts[object];
   r.counts = std::move(others);
   return r.counts[object];
@@ -272,46 +327,46 @@ Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[
 
 std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
 
-void GuardRecorder::Type(SourceId id, const Position& why) {
+void GuardRecorder::Type(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why, [&] { return std::make_unique<TypeGuard>(impl_->object(id)); });
 }
 
-void GuardRecorder::Class(PyTypeObject* type, const Position& why) {
+void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
   if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   const SourceId id = Pinned(reinterpret_cast<PyObject*>(type), TypeName(type));
   impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why, [&] { return std::make_unique<ClassGuard>(type); });
 }
 
-void GuardRecorder::Identity(SourceId id, const Position& why) {
+void GuardRecorder::Identity(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   const Step& step = impl_->steps[id.raw()];
   const std::string& text = step.accessor == Accessor::kPinned ? step.text : std::string();
   impl_->Say(id, Guard::Kind::kIdentity, 0, nullptr, why, [&] { return MakeIdentityGuard(impl_->object(id), text); });
 }
 
-void GuardRecorder::Address(SourceId id, const Position& why) {
+void GuardRecorder::Address(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Code(SourceId id, const Position& why) {
+void GuardRecorder::Code(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kCode, 0, nullptr, why, [&] { return MakeCodeGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Suspended(SourceId id, const Position& why) {
+void GuardRecorder::Suspended(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kSuspended, 0, nullptr, why, [&] { return MakeSuspendedGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Position& why) {
+void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   Identity(id, why);
   impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
 }
 
-void GuardRecorder::Registry(const Position& why) {
+void GuardRecorder::Registry(const Spot& why) {
   static PyObject* const counter = [] {
     Ref<> module = Must(PyImport_ImportModule("_abc"));
     return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
@@ -320,79 +375,78 @@ void GuardRecorder::Registry(const Position& why) {
              [] { return MakeRegistryGuard(counter); });
 }
 
-void GuardRecorder::Value(SourceId id, const Position& why) {
+void GuardRecorder::Value(SourceId id, const Spot& why) {
   if (impl_->empty(id)) return;
   if (!impl_->is_number(id) && !IsPlainValue(impl_->object(id))) return Identity(id, why);
   if (impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
 }
 
-void GuardRecorder::Elements(SourceId id, const Position& why) {
+void GuardRecorder::Elements(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Member(SourceId set, PyObject* item, const Position& why) {
+void GuardRecorder::Member(SourceId set, PyObject* item, const Spot& why) {
   if (impl_->object(set) == nullptr) return;
   impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
 }
 
-void GuardRecorder::Length(SourceId id, const Position& why) {
+void GuardRecorder::Length(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,
              [&] { return std::make_unique<LengthGuard>(impl_->object(id)); });
 }
 
-void GuardRecorder::Keys(SourceId id, const Position& why) {
+void GuardRecorder::Keys(SourceId id, const Spot& why) {
   PyObject* dict = impl_->object(id);
   if (dict == nullptr || !PyDict_Check(dict)) return;
   impl_->Say(id, Guard::Kind::kKeys, 0, nullptr, why, [&] { return std::make_unique<KeysGuard>(dict); });
 }
 
-void GuardRecorder::Absent(SourceId dict, PyObject* key, const Position& why) {
+void GuardRecorder::Absent(SourceId dict, PyObject* key, const Spot& why) {
   if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, false, why);
 }
 
-void GuardRecorder::Present(SourceId dict, PyObject* key, const Position& why) {
+void GuardRecorder::Present(SourceId dict, PyObject* key, const Spot& why) {
   if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, true, why);
 }
 
-void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Position& why) {
+void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Spot& why) {
   if (impl_->object(object) != nullptr) impl_->SayKey(object, DictOf::kInstance, name, false, why);
 }
 
-void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why) {
+void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why) {
   if (impl_->object(object) == nullptr) return;
   Ref<> key = impl_->Canonical(name);
   impl_->Say(object, Guard::Kind::kTypeAttr, 0, key.get(), why,
              [&] { return std::make_unique<TypeAttrGuard>(impl_->object(object), key.get(), found); });
 }
 
-void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Position& why) {
+void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Spot& why) {
   PyObject* tensor = impl_->object(id);
   if (tensor == nullptr || !IsTensor(tensor)) return;
-  impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
-  const size_t i = impl_->known.at(PredicateKey{id.raw(), Guard::Kind::kTensor, 0, nullptr});
-  static_cast<TensorGuard*>(impl_->predicates[i].guard.get())->Read(read);
+  const Predicate& predicate =
+      impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
+  static_cast<TensorGuard*>(predicate.guard.get())->Read(read);
 }
 
-void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome,
-                             const Position& why) {
+void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why) {
   if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return;
   Ref<> key = impl_->Canonical(constant);
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
              [&] { return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome); });
 }
 
-void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Position& why) {
+void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Spot& why) {
   if (a == b || impl_->object(a) == nullptr || impl_->object(b) == nullptr) return;
   if (b < a) std::swap(a, b);
   const size_t count = impl_->predicates.size();
-  impl_->Say(b, Guard::Kind::kIdentity, kSameObjectDetail + a.raw(), nullptr, why,
-             [] { return std::unique_ptr<Guard>(); });
+  Predicate& predicate = impl_->Say(b, Guard::Kind::kIdentity, kSameObjectDetail + a.raw(), nullptr, why,
+                                    [] { return std::unique_ptr<Guard>(); });
   if (impl_->predicates.size() == count) return;
-  impl_->predicates.back().other = a;
-  impl_->predicates.back().same = same;
+  predicate.other = a;
+  predicate.same = same;
 }
 
 GuardRecorder::Mark GuardRecorder::mark() const { return {impl_->predicates.size(), impl_->steps.size()}; }
@@ -432,6 +486,7 @@ std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wa
   }
   frozen.steps = std::move(impl_->steps);
   frozen.predicates = std::move(impl_->predicates);
+  frozen.codes = std::move(impl_->codes);
   impl_ = std::make_unique<Impl>(frozen.world);
   return PlantTree(std::move(frozen));
 }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "guards/ref.h"
-#include "ir/position.h"
+#include "guards/spot.h"
 #include "ir/segment_ir.h"
 #include "ir/source.h"
 
@@ -71,37 +71,37 @@ class GuardRecorder {
   Source Describe(SourceId id) const;   // in words
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
-  // -- predicates --
-  void Type(SourceId id, const Position& why);      // exact type, and that the type's attributes have not changed
-  void Identity(SourceId id, const Position& why);  // the very object
+  // -- predicates -- `why`: the instruction that has read what they say; its code is kept alive as they are
+  void Type(SourceId id, const Spot& why);      // exact type, and that the type's attributes have not changed
+  void Identity(SourceId id, const Spot& why);  // the very object
   // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
-  void Address(SourceId id, const Position& why);
+  void Address(SourceId id, const Spot& why);
   // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
-  void Value(SourceId id, const Position& why);
-  void Length(SourceId id, const Position& why);                   // list, tuple, dict, set
-  void Keys(SourceId id, const Position& why);                     // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const Position& why);                 // set of plain values: its elements
-  void Member(SourceId set, PyObject* item, const Position& why);  // whether `item` (plain, or a class) is in it
-  void Absent(SourceId dict, PyObject* key, const Position& why);
-  void Present(SourceId dict, PyObject* key, const Position& why);
-  void Tensor(SourceId id, const TensorRead& read, const Position& why);  // reads of one tensor are merged
-  void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Position& why);
-  void SameObject(SourceId a, SourceId b, bool same, const Position& why);
+  void Value(SourceId id, const Spot& why);
+  void Length(SourceId id, const Spot& why);                   // list, tuple, dict, set
+  void Keys(SourceId id, const Spot& why);                     // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const Spot& why);                 // set of plain values: its elements
+  void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
+  void Absent(SourceId dict, PyObject* key, const Spot& why);
+  void Present(SourceId dict, PyObject* key, const Spot& why);
+  void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
+  void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
+  void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
   // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
   // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
   // change.
-  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Position& why);
+  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why);
   // Attributes of the class itself were read (Model.scale): it and its bases have not changed.
-  void Class(PyTypeObject* type, const Position& why);
+  void Class(PyTypeObject* type, const Spot& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
-  void Field(SourceId id, Py_ssize_t offset, const Position& why);
+  void Field(SourceId id, Py_ssize_t offset, const Spot& why);
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
-  void Registry(const Position& why);
+  void Registry(const Spot& why);
   // A function by what it runs: code, globals, number of defaults. Implied by Identity.
-  void Code(SourceId function, const Position& why);
-  void Suspended(SourceId generator, const Position& why);                    // it waits there, in a frame of that code
-  void NoInstanceAttr(SourceId object, PyObject* name, const Position& why);  // not in object.__dict__
+  void Code(SourceId function, const Spot& why);
+  void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
+  void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
 
   Mark mark() const;
   void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)

@@ -9,7 +9,7 @@
 
 namespace frametap {
 
-// The name of a function or file, shared by all positions in it: a recording copies thousands of them.
+// The name of a function, file or module, shared by all places in it: a recording copies thousands of them.
 class SharedText {
  public:
   SharedText() = default;
@@ -42,8 +42,8 @@ struct Position {
 
 // One entry of the stack of nn.Modules that are running: `layers.0` and `Linear`.
 struct ModuleScope {
-  std::string path;   // dotted path from the outermost module of the trace; "" for that module itself
-  std::string klass;  // qualified class name, `torch.nn.modules.linear.Linear`
+  SharedText path;   // dotted path from the outermost module of the trace; "" for that module itself
+  SharedText klass;  // qualified class name, `torch.nn.modules.linear.Linear`
 };
 
 struct Where {

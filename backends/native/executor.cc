@@ -111,6 +111,10 @@ class NativeBackend : public Backend {
     if (!status.ok() && !absl::IsUnimplemented(status)) return status;
     return std::make_unique<NativeExecutable>(MakePlan(graph));
   }
+
+  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const std::vector<c10::IValue>&) override {
+    return std::make_unique<NativeExecutable>(MakePlan(graph));
+  }
 };
 
 }  // namespace

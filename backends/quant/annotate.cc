@@ -56,8 +56,8 @@ class Annotator {
     if (config_.float_ops.contains(node.op_name())) return "left in float by request (float_ops)";
     if (node.where != nullptr) {
       for (const ModuleScope& scope : node.where->scope) {
-        if (config_.float_scopes.contains(scope.path)) {
-          return absl::StrCat("left in float by request (float_scopes: ", scope.path, ")");
+        if (config_.float_scopes.contains(scope.path.str())) {
+          return absl::StrCat("left in float by request (float_scopes: ", scope.path.str(), ")");
         }
       }
     }

@@ -178,7 +178,7 @@ OpReport Describe(const Node& node) {
   row.op = node.op_name();
   if (node.where != nullptr) {
     row.position = node.where->position;
-    if (!node.where->scope.empty()) row.scope = node.where->scope.back().path;
+    if (!node.where->scope.empty()) row.scope = node.where->scope.back().path.str();
   }
   return row;
 }

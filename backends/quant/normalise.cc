@@ -242,7 +242,7 @@ std::string NameWithPlace(const Node& node) {
   const bool placed = node.where != nullptr && node.where->position.known();
   if (!placed) return node.op_name();
   // The module's path tells one layer from another; the line of an op inside torch.nn does not.
-  const std::string scope = node.where->scope.empty() ? "" : node.where->scope.back().path;
+  const std::string scope = node.where->scope.empty() ? "" : node.where->scope.back().path.str();
   if (!scope.empty()) return absl::StrCat(node.op_name(), " in ", scope);
   return absl::StrCat(node.op_name(), " at ", ToString(node.where->position));
 }

@@ -8,6 +8,7 @@
 
 #include "frame_eval/tracer.h"
 #include "guards/ref.h"
+#include "guards/spot.h"
 #include "guards/suspended_frame.h"
 #include "ir/position.h"
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/ref.h"
 #include "guards/tensor_door.h"
+#include "ir/literal.h"
 
 namespace frametap {
 
@@ -156,6 +157,10 @@ std::string WithoutLocals(std::string qualname) {
 }
 
 std::string Text(PyObject* o) {
+  if (PyUnicode_CheckExact(o) && PyUnicode_IS_COMPACT_ASCII(o)) {  // most are names
+    const std::string word = Utf8(o);
+    if (word.size() + 2 <= kMaxText && IsPathWord(word)) return absl::StrCat("'", word, "'");
+  }
   if (IsPlain(o, kMaxDepth)) {
     Ref<> repr = Ref<>::Steal(PyObject_Repr(o));
     if (!repr) return "?";

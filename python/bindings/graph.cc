@@ -128,7 +128,8 @@ py::object PositionObject(const NodeView& self) {
 py::list Scope(const NodeView& self) {
   py::list out;
   if (self.node().where == nullptr) return out;
-  for (const ModuleScope& scope : self.node().where->scope) out.append(py::make_tuple(scope.path, scope.klass));
+  for (const ModuleScope& scope : self.node().where->scope)
+    out.append(py::make_tuple(scope.path.str(), scope.klass.str()));
   return out;
 }
 

@@ -8,7 +8,7 @@
 namespace frametap {
 namespace {
 
-const Position kHere{"f", 1, 0, ""};
+const Spot kHere;
 
 class DiscriminatorTest : public GuardsTest {
  protected:

@@ -98,13 +98,6 @@ class GuardsTest : public testing::Test {
     return report.source + ": " + report.why;
   }
 
-  static Position At(int line) {
-    Position position;
-    position.function = "f";
-    position.line = line;
-    return position;
-  }
-
   Ref<> scope_;
   std::vector<std::string> names_;
   std::vector<PyObject*> locals_;

@@ -6,7 +6,7 @@
 namespace frametap {
 namespace {
 
-const Position kHere{"f", 1, 0, ""};
+const Spot kHere;
 
 TEST_F(GuardsTest, I1_ViewsTellWhatComesAndTakeNothing) {
   const std::pair<const char*, IteratorKind> rows[] = {

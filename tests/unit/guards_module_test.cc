@@ -7,7 +7,7 @@
 namespace frametap {
 namespace {
 
-const Position kHere{"f", 1, 0, ""};
+const Spot kHere;
 
 class GuardsModuleTest : public GuardsTest {
  protected:

@@ -4,7 +4,7 @@
 namespace frametap {
 namespace {
 
-const Position kHere{"f", 1, 0, ""};
+const Spot kHere;
 
 TensorRead AllSizes() {
   TensorRead read;
@@ -532,12 +532,16 @@ TEST_F(GuardsTest, LinesBindInputs) {
   const SourceId x = Arg(r, "x"), k = Arg(r, "k");
   TensorRead read = AllSizes();
   read.strides = true;
-  r.Tensor(x, read, At(7));
+  Ref<PyCodeObject> code = Ref<PyCodeObject>::Steal(PyCode_NewEmpty("f.py", "f", 7));
+  r.Tensor(x, read, {code.get(), 0});
+  code = {};  // the guards keep it
+  tell_position = [](PyCodeObject* at, int) { return Position{"f", at->co_firstlineno, 0, ""}; };
   const auto lines = r.Freeze({k})->Lines({{x, ValueId(0)}, {k, ValueId(1)}});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].predicate, "tensor f32[2, 3]{3, 1} cpu");
   EXPECT_EQ(lines[0].binds, ValueId(0));
   EXPECT_EQ(lines[0].why.line, 7);
+  tell_position = nullptr;
   EXPECT_EQ(lines[1].predicate, "");
   EXPECT_EQ(lines[1].binds, ValueId(1));
 }

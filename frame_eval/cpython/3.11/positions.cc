@@ -49,6 +49,8 @@ Position NamesOf(PyCodeObject* code) {
   return position;
 }
 
+const bool told = (tell_position = PositionAt, true);
+
 }  // namespace
 
 PositionTable::PositionTable(PyCodeObject* code) : code_(code), names_(NamesOf(code)) {

@@ -1,0 +1,23 @@
+// Spot: an instruction of the program, told as a position only when somebody asks: a recording notes thousands of them.
+//   (Where lines and columns are found is private to each version of CPython: frame_eval/cpython/3.x.)
+#pragma once
+
+#include <Python.h>
+
+#include "ir/position.h"
+
+namespace frametap {
+
+struct Spot {
+  PyCodeObject* code = nullptr;  // borrowed; null: nowhere
+  int offset = 0;                // in bytes
+};
+
+using TellPosition = Position (*)(PyCodeObject* code, int offset);
+extern constinit TellPosition tell_position;  // null: no spot has a position
+
+inline Position PositionOf(const Spot& spot) {
+  return spot.code == nullptr || tell_position == nullptr ? Position() : tell_position(spot.code, spot.offset);
+}
+
+}  // namespace frametap
