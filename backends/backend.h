@@ -2,7 +2,8 @@
 //   B1  Run gives what running the recorded ops one after the other gives: values, dtypes, strides, aliasing, in-place
 //       writes, RNG use, autograd.
 //   B2  Nothing in this header or in the backends under it (but callable/) knows Python.
-//   B3  An exception of an op leaves Run as the op threw it; the caller translates it.
+//   B3  An exception of an op leaves Run as the op threw it; the caller translates it. `*changed` then says whether
+//       anything that existed before the run may be another.
 //   B4  Compile refuses a graph that is not valid (ir/text.h). CompileFor trusts its graph: whoever records answers for
 //       it, and a look at every node of a recording costs as much as the plan for it.
 #pragma once
@@ -29,8 +30,13 @@ struct Assumptions {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // `inputs` in the order of Graph::inputs (moved from); gives the values of Graph::outputs.
-  virtual std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) = 0;
+  // `inputs` in the order of Graph::inputs (moved from); gives the values of Graph::outputs. Sets `*changed` before the
+  // first op that writes to a tensor or draws random numbers; one that does not know its ops sets it at once.
+  virtual std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) = 0;
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) {
+    bool changed = false;
+    return Run(std::move(inputs), &changed);
+  }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
 

@@ -42,6 +42,8 @@ bool LoadKnownObjects() {
   Ref<> code = Ref<>::Steal(Load("torch.nn", {"Module", "_call_impl", "__code__"}));
   objects.module_call_code = reinterpret_cast<PyCodeObject*>(code.Release());
   objects.module_globals = Load("torch.nn.modules.module", {"__dict__"});
+  objects.python_kernels = Load("torch.library", {"_impls"});
+  objects.finalizers = Load("weakref", {"finalize", "_registry"});
   Ref<> text = Ref<>::Steal(PyObject_GetAttrString(Py_None, "__str__"));
   objects.method_wrapper = text ? Py_TYPE(text.get()) : nullptr;
   Py_XINCREF(reinterpret_cast<PyObject*>(objects.method_wrapper));

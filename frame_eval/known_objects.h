@@ -22,6 +22,8 @@ struct KnownObjects {
   PyObject* module_call;           // torch.nn.Module.__call__
   PyCodeObject* module_call_code;  // code of torch.nn.Module._call_impl
   PyObject* module_globals;        // globals of torch.nn.modules.module
+  PyObject* python_kernels;        // torch.library's set of the kernels that were registered from Python
+  PyObject* finalizers;            // the dict of all weakref.finalize objects
   PyTypeObject* scalar_types[8];   // torch.dtype, device, layout, memory_format, …; null-terminated
   PyTypeObject* plain_types[32];   // C types whose data attributes are facts of the value; null-terminated
 };

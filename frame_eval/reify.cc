@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/hash/hash.h"
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/hook.h"
@@ -13,6 +14,8 @@
 #include "frame_eval/rollback.h"
 #include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
+#include "guards/watch.h"
+#include "ir/ops/below_autograd.h"
 
 namespace frametap {
 namespace {
@@ -154,6 +157,8 @@ bool Reifier::MakeContent(const SnapshotFrame& frame, FrameContent* content) {
     into->push_back(Make(operand));
     return PyErr_Occurred() == nullptr;
   };
+  content->locals.reserve(frame.locals.size());
+  content->stack.reserve(frame.stack.size());
   for (const auto& [name, operand] : frame.locals) {
     if (!make(operand, &content->locals)) return false;
   }
@@ -364,6 +369,12 @@ bool GatherInputs(const Segment& segment, const std::vector<SourceId>& sources, 
 
 }  // namespace
 
+// The set of their names may be as large as before with other names in it. But they are registered with a
+// torch.library.Library, and each new one leaves a finaliser.
+void NotePythonKernels() {
+  NoteKernels(absl::HashOf(PySet_GET_SIZE(Objects().python_kernels), DictVersion(Objects().finalizers)));
+}
+
 GuardLine DecisionLine(const Decisions& decisions, size_t i) {
   const Graph& graph = decisions.graph;
   GuardLine line;
@@ -397,6 +408,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
   }
   try {
     AtenPause uncounted;  // ops that the program has yet to come to
+    NotePythonKernels();
     // With Python's lock: the guards' registers hold until Python code runs.
     outputs = segment.decisions->Run(std::move(inputs));
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -426,6 +438,8 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   std::optional<AtenPause> uncounted;
   if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
   Rollback rollback(segment, inputs);
+  bool changed = false;
+  NotePythonKernels();
   try {
     AllocZone outside(false);
     std::shared_ptr<Executable> executable = segment.executable;
@@ -435,17 +449,17 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
         PyThreadState* state = PyEval_SaveThread();
         ~Unlock() { PyEval_RestoreThread(state); }
       } unlock;
-      *outputs = executable->Run(std::move(inputs));
+      *outputs = executable->Run(std::move(inputs), &changed);
     } else {
       HookPause pause;  // the executable's own Python code is not the program's
-      *outputs = executable->Run(std::move(inputs));
+      *outputs = executable->Run(std::move(inputs), &changed);
     }
     TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
     return true;
   } catch (...) {
-    *restart = segment.restartable || rollback.TakeBack();
+    *restart = segment.restartable || !changed || rollback.TakeBack();
     if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
     SetPythonErrorFromException();
     // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.

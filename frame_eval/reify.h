@@ -64,6 +64,9 @@ GuardLine DecisionLine(const Decisions& decisions, size_t i);
 // in `miss`, which may be null.
 bool DecisionsHold(Segment& segment, MissReport* miss);
 
+// Tells executables whether kernels were registered from Python (A3 of ir/ops/below_autograd.h): before one is made or run.
+void NotePythonKernels();
+
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
 // False with a Python exception set;
 // `*restart` says whether nothing was changed, so that plain Python may run instead.

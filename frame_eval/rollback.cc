@@ -161,7 +161,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
   for (const Node& node : segment.ir.graph.nodes) {
     if (!node.op) continue;
     const OpFacts& facts = FactsOf(*node.op);
-    changed = changed || facts.writes_inputs || facts.random;
+    changed = changed || facts.changes_what_was();
     segment.uses_random = segment.uses_random || facts.random;
     sizes_from_elements = sizes_from_elements || facts.data_dependent_size;
     segment.raises_on_elements =

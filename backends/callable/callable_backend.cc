@@ -68,7 +68,8 @@ class CallableExecutable : public Executable {
     }
   }
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) override {
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+    *changed = true;
     py::gil_scoped_acquire lock;
     py::tuple args(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);

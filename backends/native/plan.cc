@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,6 +31,7 @@ class Planner {
 
   Plan Make() {
     plan_.inputs = graph_.inputs.size();
+    plan_.kernels_noted = KernelsNoted();
     plan_.states = graph_.states;
     for (const ValueId id : graph_.inputs) NewRegister(id);
     CountUses();
@@ -57,7 +59,7 @@ class Planner {
     for (const ValueId id : graph_.outputs) ++uses_[id.raw()];
   }
 
-  // P4
+  // P5
   void Constants() {
     absl::flat_hash_map<uint32_t, bool> shared;
     for (const auto& [id, tensor] : graph_.constants) shared[id.raw()] = true;
@@ -138,20 +140,48 @@ class Planner {
     return planned;
   }
 
+  const OpVerdict& VerdictOn(const Node& node) {
+    static const OpVerdict leaves_nothing_out;
+    if (node.is_scalar() || !MayLeaveOutAutograd(graph_.states[node.state.raw()])) return leaves_nothing_out;
+    const auto [it, added] = verdicts_.try_emplace(&node.op->schema());
+    if (added) {
+      it->second = Judge(*node.op);
+      if (!(it->second == leaves_nothing_out)) plan_.judged.emplace_back(*node.op, it->second);
+    }
+    return it->second;
+  }
+
+  // P4. Where the thread flushes denormal numbers, converting gives zero.
+  void AddFloatTwin(const c10::IValue& number, PlannedArg* planned) {
+    if (!number.isInt() && !number.isDouble()) return;
+    const double exact = number.isInt() ? static_cast<double>(number.toInt()) : number.toDouble();
+    const float converted = number.isInt() ? static_cast<float>(number.toInt()) : static_cast<float>(number.toDouble());
+    if (!std::isnormal(converted) && exact != 0) return;
+    planned->from = PlannedArg::From::kNumber;
+    const c10::InferenceMode normal(false);
+    Pool(WrappedFloat(converted));
+  }
+
   void AddNode(const Node& node) {
     ForEachUse(node.args, [&](ValueId id) { CopyConstant(id, node.state); });
     PlannedStep step;
     step.kind = node.is_scalar()            ? PlannedStep::Kind::kScalar
                 : FactsOf(*node.op).factory ? PlannedStep::Kind::kFactory
                                             : PlannedStep::Kind::kOp;
+    step.changes = node.op && FactsOf(*node.op).changes_what_was();
     step.scalar_op = node.scalar_op;
     step.op = node.op;
     step.state = node.state.raw();
+    const OpVerdict& verdict = VerdictOn(node);
+    if (step.kind == PlannedStep::Kind::kOp) step.below_autograd = verdict.below;
     // Lists are planned into their own rows, so the arguments of a step lie side by side.
     std::vector<PlannedArg> args;
     for (size_t i = 0; i < node.args.size(); ++i) {
       const c10::Type* type = node.is_scalar() ? nullptr : node.op->schema().arguments()[i].type().get();
       args.push_back(Planned(node.args[i], type));
+      if (i == 1 && verdict.converts_number && node.args[i].kind == Arg::Kind::kConst) {
+        AddFloatTwin(node.args[i].constant, &args.back());
+      }
     }
     step.args_begin = static_cast<uint32_t>(plan_.args.size());
     plan_.args.insert(plan_.args.end(), args.begin(), args.end());
@@ -171,6 +201,7 @@ class Planner {
   std::vector<uint32_t> uses_;                       // those not met yet
   absl::flat_hash_map<uint32_t, uint32_t> shared_;   // constant -> pool
   absl::flat_hash_map<uint32_t, uint32_t> to_copy_;  // constant not copied yet -> pool
+  absl::flat_hash_map<const c10::FunctionSchema*, OpVerdict> verdicts_;
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 //       that nobody uses is never kept.
 //   P2  What never changes is boxed once: constants, wrapped numbers, lists of constants.
 //   P3  A plan is immutable: runs share nothing but it.
-//   P4  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step
+//   P4  A number that an op would convert to float32 at each run is converted once, where nobody can tell: the op and the
+//       run are of ir/ops/below_autograd.h, the other operand is float32, and no bit depends on when it is done.
+//   P5  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step
 //       makes a copy before its first use.
 // Not here: running (executor.cc).
 #pragma once
@@ -11,19 +13,21 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "backends/reference/boxing.h"
 #include "ir/graph.h"
+#include "ir/ops/below_autograd.h"
 
 namespace frametap {
 
 struct PlannedArg {
-  enum class From : uint8_t { kPool, kCopy, kMove, kList };
+  enum class From : uint8_t { kPool, kNumber, kCopy, kMove, kList };
 
   From from = From::kPool;
   Boxing boxing = Boxing::kAsIs;  // kCopy, kMove
-  uint32_t index = 0;             // into Plan::pool, registers, Plan::lists
+  uint32_t index = 0;             // into Plan::pool (of kNumber: and behind it as float32), registers, Plan::lists
 };
 
 struct PlannedList {
@@ -35,6 +39,8 @@ struct PlannedStep {
   enum class Kind : uint8_t { kOp, kFactory, kScalar, kCopyConstant };
 
   Kind kind = Kind::kOp;
+  bool changes = false;                                    // what existed before
+  BelowAutograd below_autograd = BelowAutograd::kDiffers;  // in this step's state
   ScalarOp scalar_op = ScalarOp::kNone;
   uint32_t state = 0;
   uint32_t args_begin = 0, args_end = 0;        // into Plan::args
@@ -55,6 +61,8 @@ struct Plan {
   std::vector<c10::IValue> pool;
   std::vector<EagerState> states;
   std::vector<uint32_t> unused_inputs;
+  std::vector<std::pair<c10::OperatorHandle, OpVerdict>> judged;  // ops by which steps leave something out
+  uint64_t kernels_noted = 0;                                     // when they were judged
   std::vector<PlannedArg> outputs;
 };
 

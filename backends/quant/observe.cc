@@ -42,7 +42,8 @@ class ObservingExecutable : public Executable {
         interesting_(Interesting(graph_, weights_)),
         observation_(std::move(observation)) {}
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) override {
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+    *changed = true;
     Keep(inputs);
     Walk walk(graph_, std::move(inputs), Held());
     for (ValueId v : graph_.inputs) Observe(&walk, v);

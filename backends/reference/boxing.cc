@@ -7,8 +7,7 @@
 namespace frametap {
 namespace {
 
-at::Tensor WrappedNumber(const c10::Scalar& number) {
-  at::Tensor tensor = c10::scalar_to_tensor(number);
+at::Tensor Wrapped(at::Tensor tensor) {
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
@@ -43,7 +42,7 @@ c10::IValue Box(c10::IValue value, Boxing boxing) {
       if (value.isNone()) return at::Tensor();
       [[fallthrough]];
     case Boxing::kOptionalTensor:
-      if (value.isScalar()) return WrappedNumber(value.toScalar());
+      if (value.isScalar()) return Wrapped(c10::scalar_to_tensor(value.toScalar()));
       break;
     case Boxing::kFloat:
       if (value.isInt()) return static_cast<double>(value.toInt());
@@ -54,6 +53,10 @@ c10::IValue Box(c10::IValue value, Boxing boxing) {
       break;
   }
   return value;
+}
+
+at::Tensor WrappedFloat(float number) {
+  return Wrapped(at::detail::scalar_tensor_static(number, at::kFloat, at::kCPU));
 }
 
 c10::TypePtr ElementType(const c10::Type& type) {

@@ -17,6 +17,7 @@ enum class Boxing : uint8_t { kAsIs, kTensor, kOptionalTensor, kFloat, kInt };
 
 Boxing BoxingFor(const c10::Type& type);  // of a parameter or a list's element; optionals included
 c10::IValue Box(c10::IValue value, Boxing boxing);
+at::Tensor WrappedFloat(float number);  // N1, of dtype float32
 
 // The type of a list parameter's elements; null if the parameter is no list.
 c10::TypePtr ElementType(const c10::Type& type);

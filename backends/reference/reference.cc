@@ -17,7 +17,7 @@ class ReferenceExecutable : public Executable {
  public:
   explicit ReferenceExecutable(const Graph& graph) : graph_(graph) {}
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) override {
+  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
     TORCH_CHECK(inputs.size() == graph_.inputs.size(), "the graph takes ", graph_.inputs.size(), " inputs, not ",
                 inputs.size());
     std::vector<c10::IValue> values(graph_.values.size());
@@ -26,6 +26,7 @@ class ReferenceExecutable : public Executable {
     for (const Node& node : graph_.nodes) {
       scope.Enter(graph_.states[node.state.raw()]);
       MakeConstants(node.args, values);
+      *changed = *changed || (node.op && FactsOf(*node.op).changes_what_was());
       node.is_scalar() ? RunScalar(node, values) : RunOp(node, values);
     }
     scope.Enter(graph_.states[0]);

@@ -22,6 +22,8 @@ struct OpFacts {
   bool no_result = false;             // run for what it does: assertions, backward
   bool raises_on_elements = false;    // may raise for some elements and not for others (an index out of range)
 
+  // Something that existed before may be another afterwards.
+  bool changes_what_was() const { return writes_inputs || random; }
   // Nothing but its results, or an exception, tells that it ran.
   bool pure() const { return !writes_inputs && !random && !no_result; }
 };

@@ -94,15 +94,8 @@ def chosen(program: str) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-_AT_NO_LINE = (
-    "an op of a replay that draws random numbers later raises for some elements of its input: "
-    "the traceback does not lead to the program's line"
-)
 # A captured call that can be told from a plain one: why it is not mended.
-KNOWN = {
-    ("dropout_and_embedding", "ids = content"): _AT_NO_LINE,
-    ("dropout_and_embedding", "ids: written"): _AT_NO_LINE,
-    ("dropout_and_embedding", "ids.data: written"): _AT_NO_LINE,
+KNOWN: dict[tuple[str, str], str] = {
     ("attributes_by_getattr", "del Lazy.prefix"): "endless recursion ends one frame later",
 }
 NOT_COMPARED = {

@@ -3,8 +3,10 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/stack.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <thread>
 
@@ -201,6 +203,46 @@ TEST_P(RunTest, AnExceptionLeavesTheStateAndPassesUnchanged) {
   EXPECT_EQ(CurrentEagerState(), before);
   EXPECT_FALSE(c10::InferenceMode::is_enabled());
   EXPECT_EQ(executable->Run({at::ones({2, 3}), at::ones({3, 3})}).size(), 1u);
+}
+
+TEST_P(RunTest, B3_SaysWhetherSomethingWasChangedBeforeAnOpRaised) {
+  const at::Tensor w = at::ones({2, 3}), far = at::full({1}, 7, at::kLong);
+  const auto raises = [&](const char* nodes) {
+    bool changed = false;
+    const auto executable = Make(std::string("graph (%w, %ids) {\n") + nodes + " return %0\n}\n");
+    EXPECT_THROW(executable->Run({w, far}, &changed), c10::Error) << nodes;
+    return changed;
+  };
+  EXPECT_FALSE(raises(" %0 = aten.embedding(%w, %ids)\n %1 = aten.dropout(%0, 0.5, True)\n"));
+  EXPECT_FALSE(raises(" %0 = aten.embedding(%w, %ids)\n %1 = aten.add_.Scalar(%w, 1)\n"));
+  EXPECT_TRUE(raises(" %1 = aten.dropout(%w, 0.5, True)\n %0 = aten.embedding(%w, %ids)\n"));
+  EXPECT_TRUE(raises(" %1 = aten.add_.Scalar(%w, 1)\n %0 = aten.embedding(%w, %ids)\n"));
+}
+
+// Counts what this thread allocates for tensors.
+struct Allocations : c10::MemoryReportingInfoBase {
+  int count = 0;
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { count += size > 0; }
+  bool memoryProfilingEnabled() const override { return true; }
+};
+
+int AllocationsOf(Executable& executable, Values inputs) {
+  const auto counter = std::make_shared<Allocations>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+  executable.Run(std::move(inputs));
+  return counter->count;
+}
+
+TEST(NativePlan, P4_ANumberIsConvertedOnce) {
+  const auto allocations = [](const char* state, const at::Tensor& x) {
+    const auto text = std::string("graph (%x) {\n %0 = aten.mul.Tensor(%x, 0.1)  ") + state + "\n return %0\n}\n";
+    return AllocationsOf(*Compile("native", Parsed(text)), {x});
+  };
+  const at::Tensor x = at::ones({4});
+  EXPECT_EQ(allocations("{grad_mode(off)}", x), 1);
+  EXPECT_EQ(allocations("", x), 2);  // it would be saved for backward as it is
+  EXPECT_EQ(allocations("{grad_mode(off), autocast(bf16)}", x), 2);
+  EXPECT_EQ(allocations("{grad_mode(off)}", x.to(at::kDouble)), 1);
 }
 
 TEST_P(RunTest, N4_AConstantIsNewInEachRun) {

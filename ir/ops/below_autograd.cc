@@ -1,0 +1,79 @@
+#include "ir/ops/below_autograd.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
+namespace frametap {
+namespace {
+
+using c10::DispatchKey;
+
+constexpr absl::string_view kGenerated = "torch/csrc/autograd/generated/";
+constexpr absl::string_view kTorchs = "aten/src/ATen/Register";
+
+// Where the kernel that runs for this key was registered, in torch's words.
+bool IsRegisteredIn(const c10::OperatorHandle& op, DispatchKey key, absl::string_view place) {
+  return op.hasComputedKernelForDispatchKey(key) &&
+         absl::StrContains(op.getComputedKernelForDispatchKey(key).debug(), place);
+}
+
+bool HasTorchsAutograd(const c10::OperatorHandle& op) {
+  return IsRegisteredIn(op, DispatchKey::AutogradCPU, kGenerated) &&
+         (!op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) ||
+          IsRegisteredIn(op, DispatchKey::ADInplaceOrView, kGenerated));
+}
+
+// linear of matrices is addmm or mm of a view that it makes and drops; of other ranks, it gives a view.
+bool IsTorchsLinear(const c10::OperatorHandle& op) {
+  if (op.operator_name().name != "aten::linear") return false;
+  const auto inner = [](const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); };
+  return IsRegisteredIn(op, DispatchKey::AutogradCPU, kTorchs) && HasTorchsAutograd(inner("aten::t")) &&
+         HasTorchsAutograd(inner("aten::addmm")) && HasTorchsAutograd(inner("aten::mm")) &&
+         IsRegisteredIn(inner("aten::matmul"), DispatchKey::AutogradCPU, kTorchs);
+}
+
+bool HasAliases(const c10::FunctionSchema& schema) {
+  const auto has_alias = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), has_alias) ||
+         std::any_of(schema.returns().begin(), schema.returns().end(), has_alias);
+}
+
+// Writes are counted by ADInplaceOrView's kernels, but those of _foreach ops by autograd's.
+BelowAutograd BelowAutogradOf(const c10::OperatorHandle& op) {
+  if (HasAliases(op.schema())) return BelowAutograd::kDiffers;
+  if (!op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) && HasTorchsAutograd(op)) return BelowAutograd::kSame;
+  return IsTorchsLinear(op) ? BelowAutograd::kSameForMatrices : BelowAutograd::kDiffers;
+}
+
+bool ConvertsNumber(const c10::OperatorHandle& op) {
+  constexpr std::array<absl::string_view, 8> kArithmetic = {"aten::add",  "aten::sub",  "aten::mul",  "aten::div",
+                                                            "aten::add_", "aten::sub_", "aten::mul_", "aten::div_"};
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name == "Tensor" &&
+         std::find(kArithmetic.begin(), kArithmetic.end(), name.name) != kArithmetic.end() && HasTorchsAutograd(op) &&
+         IsRegisteredIn(op, DispatchKey::CPU, kTorchs);
+}
+
+std::atomic<uint64_t> kernels_noted{0};
+
+}  // namespace
+
+OpVerdict Judge(const c10::OperatorHandle& op) {
+  if (!absl::StartsWith(op.operator_name().name, "aten::")) return {};
+  return {BelowAutogradOf(op), ConvertsNumber(op)};
+}
+
+bool NobodyLooksOn() { return !at::hasCallbacks() && torch::autograd::ForwardADLevel::try_get_by_idx(0) == nullptr; }
+
+void NoteKernels(uint64_t stamp) { kernels_noted.store(stamp, std::memory_order_relaxed); }
+uint64_t KernelsNoted() { return kernels_noted.load(std::memory_order_relaxed); }
+
+}  // namespace frametap

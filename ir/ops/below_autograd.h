@@ -1,0 +1,50 @@
+// Below autograd: where no gradient is wanted, autograd's kernel of an op only passes the call on, and so does that of
+// each op within. A run may then leave autograd out.
+//   A1  An op is the same below autograd if the dispatcher's table says so: autograd's kernel is one of those that torch
+//       generates, which look for gradients and pass on; and there is none for ADInplaceOrView, which notes writes to
+//       arguments and views of them. Nor may the schema tell of either. What else is the same (a composite op) is named
+//       in below_autograd.cc.
+//   A2  That holds while grad mode, inference mode and autocast are off (MayLeaveOutAutograd), no level of forward-mode AD
+//       is open, nobody observes ops, and every tensor is a plain one: strided, on the CPU, with no other dispatch key
+//       (a subclass, a wrapper of functorch, a conjugate).
+//   A3  Kernels may be registered at any time. KernelsNoted() tells that some may have been: judge again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+
+#include "ir/graph.h"
+
+namespace frametap {
+
+enum class BelowAutograd : uint8_t { kDiffers, kSame, kSameForMatrices };  // the last: for arguments of two dimensions
+
+struct OpVerdict {
+  BelowAutograd below = BelowAutograd::kDiffers;  // A1
+  // The op first converts a number that is its second operand to the dtype of the first one, so that it may be given the
+  // converted one: torch's own kernels of + - * /.
+  bool converts_number = false;
+
+  friend bool operator==(const OpVerdict&, const OpVerdict&) = default;
+};
+
+OpVerdict Judge(const c10::OperatorHandle& op);  // a microsecond or two
+
+// A2
+inline bool MayLeaveOutAutograd(const EagerState& state) {
+  return !state.grad_mode && !state.inference_mode && !state.autocast_cpu;
+}
+bool NobodyLooksOn();  // at ops of this thread
+inline bool IsPlain(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet plain({c10::DispatchKey::CPU, c10::DispatchKey::AutocastCPU,
+                                       c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradCPU});
+  return (tensor.key_set().raw_repr() & ~plain.raw_repr()) == 0;
+}
+
+// A3. `stamp` is another number once kernels were registered or taken away.
+void NoteKernels(uint64_t stamp);
+uint64_t KernelsNoted();
+
+}  // namespace frametap
