@@ -134,6 +134,8 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   roots.cells_are_plain = true;
   roots.function = reinterpret_cast<PyObject*>(function);
   const EntryPoint::Candidates candidates = entry->LookUp(roots);
+  // The one that was hit last is likely to be hit, and the session checks it anyway.
+  if (!candidates.empty() && candidates.front()->ir.exit.kind != Exit::Kind::kReturn) return Fast::kSlow;
   for (const std::shared_ptr<Segment>& segment : candidates) {
     const Verdict verdict = Fits(*segment, roots);
     if (verdict == Verdict::kError) return Fast::kRaised;

@@ -446,6 +446,7 @@ bool Session::Compile(Segment& segment) {
   try {
     HookPause pause;  // a backend's own Python code is not the program's
     SignalsServed signals;
+    NotePythonKernels();
     absl::StatusOr<std::unique_ptr<Executable>> executable = CompileGraph(store_->backend(), segment);
     segment.examples.clear();
     if (executable.ok() && !segment.ir.decisions.outcomes.empty()) {
@@ -596,13 +597,7 @@ void Session::Inspect(FrameState& f) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (note.landing != nullptr) {
-    Landing landing = std::move(*std::exchange(note.landing, nullptr));
-    if (landing.leaves) return LeaveWith(f, std::move(landing));
-    ascending_.reset();
-    Land(f, note, std::move(landing));
-    return Go::kReload;
-  }
+  if (note.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.landing, nullptr)));
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
@@ -771,8 +766,9 @@ Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
 
 // Leaves as many frames as `leaving` says how, and does to the next one what `landing` says.
 Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing) {
+  if (leaving.empty()) return Arrive(f, NoteOf(f), std::move(landing));
   FrameState* target = &f;
-  if (!leaving.empty()) ascending_ = std::make_unique<SignalsHeld>();
+  ascending_ = std::make_unique<SignalsHeld>();
   for (Landing& one : leaving) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
     NoteOf(*left).landing = std::make_unique<Landing>(std::move(one));
@@ -780,6 +776,13 @@ Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing 
   NoteOf(*target).landing = std::make_unique<Landing>(std::move(landing));
   last_to_leave_ = target;
   return Go::kReload;  // every frame is asked again
+}
+
+Tracer::Go Session::Arrive(FrameState& f, FrameNote& note, Landing landing) {
+  if (landing.leaves) return LeaveWith(f, std::move(landing));
+  ascending_.reset();
+  Land(f, note, std::move(landing));
+  return Go::kReload;
 }
 
 bool Session::IsAwaited(const FrameState& f) const {
@@ -843,16 +846,16 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     if (!result || !reifier.Commit()) return Go::kRaise;
     return Ascend(f, std::move(leaving), Returning(std::move(result)));
   }
-  std::vector<Landing> landings;
+  Landing outermost;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
-    Landing& landing = landings.emplace_back();
+    Landing& landing = i == 0 ? outermost : outermost.above.emplace_back();
     landing.segment = shared;
     landing.frame = i;
     if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
-  std::reverse(landings.begin(), landings.end());
-  return Ascend(f, std::move(leaving), TakeOutermost(std::move(landings)));
+  std::reverse(outermost.above.begin(), outermost.above.end());
+  return Ascend(f, std::move(leaving), std::move(outermost));
 }
 
 void Session::Before(FrameState& f, const Event& event) {

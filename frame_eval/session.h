@@ -61,6 +61,7 @@ class Session : public FrameFilter, public Tracer {
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
   void GiveUp(const Break& reason);
   Go LeaveWith(FrameState& f, Landing landing);
+  Go Arrive(FrameState& f, FrameNote& note, Landing landing);
   Go Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing);
   FrameState* CallerToGoOnIn(const FrameState& f) const;
   bool GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
