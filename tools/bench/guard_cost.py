@@ -106,7 +106,8 @@ def front_end(
     if dynamo:
         torch._dynamo.reset()
         row[NOTHING] = calls(torch.compile(f, backend=nothing_backend))
-        row[NOTHING]()  # Dynamo's first use changes nn.Module: what was captured before would be recorded again
+        # Dynamo's first use changes nn.Module: what was captured before would be recorded again.
+        row[NOTHING]()
     captured = frametap.compile(f)
     row["frametap"] = calls(captured)
     row["frametap"]()
