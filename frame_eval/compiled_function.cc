@@ -42,7 +42,7 @@ struct CompiledFunction {
   PyObject* dict;
   PyObject* weakrefs;
   std::shared_ptr<Store>* store;
-  Route* to_forward;  // of a module, once it has been found
+  Route* to_forward;  // of a module; null of others
   Callee callee;
   bool capturable;  // generators and coroutines are not
 };
@@ -168,11 +168,11 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
 bool IsEmptyDict(PyObject* dict, PyObject* name, Words* words) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
   if (value == nullptr || !PyDict_Check(value) || PyDict_GET_SIZE(value) != 0) return false;
-  words->emplace_back(&reinterpret_cast<PyDictObject*>(value)->ma_used);
+  words->emplace_back(DictLengthPlace(value));
   return true;
 }
 
-// Law F2: `forward` of the module's class, if a call comes down to it; else null with no more than a look.
+// Law F2: `forward` of the module's class, and the words that this rests on; null if a call does not come down to it.
 PyObject* FindForward(PyObject* module, Words* words) {
   static PyObject* const kOwn[] = {InternedName("_forward_hooks"), InternedName("_forward_pre_hooks"),
                                    InternedName("_backward_hooks"), InternedName("_backward_pre_hooks")};
@@ -213,7 +213,8 @@ PyObject* ModuleTarget(CompiledFunction* self, bool* is_forward) {
   *is_forward = true;
   if (route.IsOpen(type)) return route.target;
   PyObject* call = _PyType_Lookup(type, call_name);
-  route = Route();
+  route.target = nullptr;
+  route.words.clear();
   if (call == Objects().module_call) route.target = FindForward(self->self, &route.words);
   route.type_version = TypeVersion(type);
   *is_forward = route.target != nullptr;

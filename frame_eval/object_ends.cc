@@ -147,11 +147,10 @@ bool Recorder::DropGarbage() {
       made_.pop_back();
       continue;
     }
-    if (Py_REFCNT(object) > 2) {  // most, and this comes before each instruction
-      ++i;
-      continue;
-    }
-    const auto saved = IsGenerator(object) ? generators_.find(FrameOfGenerator(object)) : generators_.end();
+    // Most objects have more references than these two; the look-up is for the others only: this comes before each
+    // instruction.
+    const bool may_be_saved = Py_REFCNT(object) <= 2 && IsGenerator(object);
+    const auto saved = may_be_saved ? generators_.find(FrameOfGenerator(object)) : generators_.end();
     if (Py_REFCNT(object) > 1 + (saved != generators_.end())) {
       ++i;
       continue;

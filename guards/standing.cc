@@ -133,7 +133,7 @@ void Standing::Take(const PlantedTree& tree) {
   }
   for (const DictLengthCheck& c : tree.checks.lengths) {
     if (is_held[c.node]) {
-      words_.emplace_back(&reinterpret_cast<PyDictObject*>(tree.registers[c.node].object)->ma_used);
+      words_.emplace_back(DictLengthPlace(tree.registers[c.node].object));
     } else {
       checks_.lengths.push_back(c);
     }

@@ -16,6 +16,9 @@ inline const uint64_t* DictVersionPlace(PyObject* dict) {
 }
 inline uint64_t DictVersion(PyObject* dict) { return *DictVersionPlace(dict); }
 
+// Where a dict keeps how many keys it has.
+inline const Py_ssize_t* DictLengthPlace(PyObject* dict) { return &reinterpret_cast<PyDictObject*>(dict)->ma_used; }
+
 // All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if
 // unsure.
 bool HasOnlyExactStrKeys(PyObject* dict);

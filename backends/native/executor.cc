@@ -169,7 +169,7 @@ class NativeBackend : public Backend {
     // What only has no text runs all the same.
     const absl::Status status = Verify(graph);
     if (!status.ok() && !absl::IsUnimplemented(status)) return status;
-    return std::make_unique<NativeExecutable>(MakePlan(graph));
+    return CompileFor(graph, {});
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const std::vector<c10::IValue>&) override {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/value.h"
+#include "guards/watch.h"
 
 namespace frametap {
 
@@ -34,7 +35,7 @@ bool LengthGuard::Holds(const Reached& at) const {
 
 bool LengthGuard::Words(const Reached& at, frametap::Words* words) const {
   if (PyDict_Check(at.object)) {
-    words->emplace_back(&reinterpret_cast<PyDictObject*>(at.object)->ma_used);
+    words->emplace_back(DictLengthPlace(at.object));
   } else if (PyList_Check(at.object)) {
     words->emplace_back(&reinterpret_cast<PyVarObject*>(at.object)->ob_size);
   } else {
