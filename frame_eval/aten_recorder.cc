@@ -33,6 +33,19 @@ void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   tls_recorder->Record(op, keys, stack);
 }
 
+// The Python number in a wrapped number. Read from memory where that is plain: item() is an op, and an observer of ops
+// (the profiler, RecordFunction) would see it in a call that records and in no other.
+c10::Scalar NumberIn(const at::Tensor& wrapped) {
+  const bool plain = wrapped.is_cpu() && wrapped.has_storage() && wrapped.storage().data() != nullptr &&
+                     !wrapped.key_set().has(c10::DispatchKey::Python) && !wrapped.is_neg();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Double) return *wrapped.const_data_ptr<double>();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Long) return *wrapped.const_data_ptr<int64_t>();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Bool) return *wrapped.const_data_ptr<bool>();
+  at::NoGradGuard no_grad;
+  AtenPause below;
+  return wrapped.item();
+}
+
 // batch_norm and its relatives write running statistics only when they train.
 bool InferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
   std::optional<int> index = schema.argumentIndexWithName("training");
@@ -247,9 +260,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     if (std::optional<ValueId> id = ValueOf(tensor)) return Arg::Of(*id);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
-      at::NoGradGuard no_grad;
-      AtenPause below;
-      return Arg::Const(c10::IValue(tensor.item()));
+      return Arg::Const(c10::IValue(NumberIn(tensor)));
     }
     if (expect_constant) {
       ValueId id = graph_.AddConstant(UniqueName("c"), tensor);

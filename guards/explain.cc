@@ -7,8 +7,6 @@
 
 namespace frametap {
 
-constinit TellPosition tell_position = nullptr;
-
 namespace {
 
 class Explorer {

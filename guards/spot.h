@@ -14,7 +14,7 @@ struct Spot {
 };
 
 using TellPosition = Position (*)(PyCodeObject* code, int offset);
-extern constinit TellPosition tell_position;  // null: no spot has a position
+inline constinit TellPosition tell_position = nullptr;  // null: no spot has a position
 
 inline Position PositionOf(const Spot& spot) {
   return spot.code == nullptr || tell_position == nullptr ? Position() : tell_position(spot.code, spot.offset);

@@ -95,9 +95,7 @@ class ReferenceBackend : public Backend {
   std::string name() const override { return "reference"; }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override {
-    // What only has no text runs all the same.
-    const absl::Status status = Verify(graph);
-    if (!status.ok() && !absl::IsUnimplemented(status)) return status;
+    if (absl::Status valid = VerifyRunnable(graph); !valid.ok()) return valid;
     return std::make_unique<ReferenceExecutable>(graph);
   }
 };

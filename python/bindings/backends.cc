@@ -64,7 +64,7 @@ py::list Run(const ExecutableHandle& self, const py::sequence& values) {
 ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph, const py::object& examples) {
   ExecutableHandle out;
   out.graph = graph.graph;
-  if (!examples.is_none()) ThrowIfError(Verify(*graph.graph), "GraphError");  // B4
+  if (!examples.is_none()) ThrowIfError(VerifyRunnable(*graph.graph), "GraphError");  // B4
   absl::StatusOr<std::unique_ptr<Executable>> executable =
       examples.is_none() ? backend->Compile(*graph.graph)
                          : backend->CompileFor(*graph.graph, GraphInputs(*graph.graph, examples));

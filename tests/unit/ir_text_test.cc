@@ -335,6 +335,16 @@ TEST(TextTest, NoTextNoVerify) {
   EXPECT_FALSE(Verify(graph).ok());
 }
 
+TEST(TextTest, WhatOnlyHasNoTextRuns) {
+  Graph graph = *ParseGraph(
+      "graph (%x : f32[2]) {\n %0 = aten.bernoulli(%x, generator=None)\n %1 = aten.mul.Tensor(%0, 2)\n return %1\n}\n");
+  graph.nodes[0].args[1] = Arg::Const(c10::IValue(at::detail::createCPUGenerator()));
+  EXPECT_EQ(Verify(graph).code(), absl::StatusCode::kUnimplemented) << Verify(graph);
+  EXPECT_TRUE(VerifyRunnable(graph).ok()) << VerifyRunnable(graph);
+  graph.nodes[1].args.pop_back();  // a later fault is not hidden
+  EXPECT_EQ(VerifyRunnable(graph).code(), absl::StatusCode::kInvalidArgument) << VerifyRunnable(graph);
+}
+
 TEST(GraphTest, AConstantIsTheGraphsOwn) {
   Graph graph;
   const at::Tensor data = at::ones({2});
