@@ -180,16 +180,28 @@ def child() -> int:
         lost: list[type[BaseException]] = []
         passed = 0
 
+        class Errors:
+            """Of sys.stderr; sees as well when there is no memory for what the hook is to be told."""
+
+            def write(self, text: str) -> int:
+                if "on building sys.unraisablehook arguments" in text:
+                    lost.append(MemoryError)
+                return sys.__stderr__.write(text)
+
+            def flush(self) -> None:
+                sys.__stderr__.flush()
+
         @contextlib.contextmanager
         def armed() -> Iterator[None]:
             nonlocal passed
             sys.unraisablehook = lambda unraisable: lost.append(unraisable.exc_type)
-            frametap._C.stress(fault, passed)
-            try:
-                yield
-            finally:
-                passed = frametap._C.stress("")
-                sys.unraisablehook = sys.__unraisablehook__
+            with contextlib.redirect_stderr(Errors()):
+                frametap._C.stress(fault, passed)
+                try:
+                    yield
+                finally:
+                    passed = frametap._C.stress("")
+                    sys.unraisablehook = sys.__unraisablehook__
 
         run = perform(Run(program, capture, armed))
         no_memory = (MemoryError, torch.OutOfMemoryError)

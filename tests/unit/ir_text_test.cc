@@ -338,7 +338,7 @@ TEST(TextTest, NoTextNoVerify) {
 TEST(TextTest, WhatOnlyHasNoTextRuns) {
   Graph graph = *ParseGraph(
       "graph (%x : f32[2]) {\n %0 = aten.bernoulli(%x, generator=None)\n %1 = aten.mul.Tensor(%0, 2)\n return %1\n}\n");
-  graph.nodes[0].args[1] = Arg::Const(c10::IValue(at::detail::createCPUGenerator()));
+  graph.nodes[0].args[1] = Arg::Const(c10::IValue(at::Generator()));
   EXPECT_EQ(Verify(graph).code(), absl::StatusCode::kUnimplemented) << Verify(graph);
   EXPECT_TRUE(VerifyRunnable(graph).ok()) << VerifyRunnable(graph);
   graph.nodes[1].args.pop_back();  // a later fault is not hidden
