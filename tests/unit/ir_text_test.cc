@@ -336,9 +336,9 @@ TEST(TextTest, NoTextNoVerify) {
 }
 
 TEST(TextTest, WhatOnlyHasNoTextRuns) {
-  Graph graph = *ParseGraph(
-      "graph (%x : f32[2]) {\n %0 = aten.bernoulli(%x, generator=None)\n %1 = aten.mul.Tensor(%0, 2)\n return %1\n}\n");
-  graph.nodes[0].args[1] = Arg::Const(c10::IValue(at::Generator()));
+  Graph graph = *ParseGraph("graph (%x : f32[2]) {\n %0 = aten.neg(%x)\n %1 = aten.neg(%0)\n return %1\n}\n");
+  graph.nodes[0].op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_", "source_Storage");
+  graph.nodes[0].args.push_back(Arg::Const(at::ones({2}).storage()));
   EXPECT_EQ(Verify(graph).code(), absl::StatusCode::kUnimplemented) << Verify(graph);
   EXPECT_TRUE(VerifyRunnable(graph).ok()) << VerifyRunnable(graph);
   graph.nodes[1].args.pop_back();  // a later fault is not hidden
