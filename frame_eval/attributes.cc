@@ -157,6 +157,10 @@ void Recorder::EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObjec
   Touch(descriptor);
 }
 
+bool Recorder::HasGenericGet(PyTypeObject* type) {
+  return Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr)) == nullptr;
+}
+
 void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
   note.expect.kind = Expect::Kind::kAny;

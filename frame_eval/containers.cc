@@ -165,7 +165,7 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
     Touch(object);
-    guards_.Length(known->source, Here());
+    if (!std::exchange(known->counted, true)) guards_.Length(known->source, Here());
     return;
   }
   Touch(object);

@@ -8,6 +8,7 @@
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/module_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/must.h"
@@ -722,11 +723,16 @@ bool Recorder::expects_frame(FrameState& f) const {
   return true;
 }
 
+bool Recorder::observes_inner_frames() const {
+  return watches_ends() || SelfChecking() || Armed(Fault::kAbort) || Armed(Fault::kExit);
+}
+
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
   f.traced = true;
   const FrameState& caller = *frames_.back();
-  f.observed = watches_ends() || SelfChecking() || Armed(Fault::kAbort) || Armed(Fault::kExit);
+  note.to_cross = IsModuleCall(f.code);
+  f.observed = note.to_cross || observes_inner_frames();
   if (f.is_generator) {
     auto it = generators_.find(f.raw);
     if (it == generators_.end()) {

@@ -47,6 +47,7 @@ struct Known {
   bool pinned = false;         // every object on the way is known by identity
   bool touched = false;        // its type or identity is guarded
   bool adopted = false;        // container: content guarded, elements known
+  bool counted = false;        // container: its length is guarded
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
@@ -149,6 +150,7 @@ struct FrameNote {
   bool in_event = false;               // between Before and After: frames that come now belong to the recording
   bool direct = false;                 // called by bytecode of the frame below: shadows came with the call
   bool module_scope = false;           // pushed a module scope
+  bool to_cross = false;               // its first instruction is where a call of a module is crossed
   Expect expect;
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
@@ -212,6 +214,10 @@ class Recorder {
   void EnterInlined(FrameState& f, FrameNote& note);
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
   bool expects_frame(FrameState& f) const;
+  // module_calls.cc: takes a frame of nn.Module.__call__ from its first instruction to the call with which it passes
+  // its arguments on. False: it is to be interpreted, and is unchanged.
+  bool CrossModuleCall(FrameState& f, FrameNote& note);
+  bool observes_inner_frames() const;
   void ClearPending() { has_pending_ = false; }
   // Self-check (self_check.h): what does not fit, or "".
   std::string FaultIn(const FrameState& f);
@@ -344,6 +350,8 @@ class Recorder {
     std::vector<PyObject*> modules;
     bool operator==(const Place&) const = default;
   };
+  class Crossing;
+  static bool HasGenericGet(PyTypeObject* type);  // object.__getattribute__ is its own
   struct EntryState {  // of one frame; kept for the self-check only
     std::vector<Ref<>> objects;
     int nlocalsplus = 0;

@@ -596,6 +596,22 @@ void Session::Inspect(FrameState& f) {
   }
 }
 
+bool Session::Cross(FrameState& f, FrameNote& note) {
+  if (!note.inlined || recorder_->is_base(f)) return false;
+  ErrScope keep;
+  try {
+    recorder_->MarkInstruction(f, note);
+    const bool crossed = recorder_->CrossModuleCall(f, note);
+    MustBeClean();
+    return crossed;
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+  return false;
+}
+
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
   if (note.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.landing, nullptr)));
@@ -609,6 +625,12 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   }
   if (recorder_ != nullptr) {
     OwnCode own(thread_);
+    if (note.to_cross) {
+      if (f.offset < StartOffset(f.code)) return Go::kOn;
+      note.to_cross = false;
+      f.observed = recorder_->observes_inner_frames();
+      if (Cross(f, note)) return Go::kReload;
+    }
     if (note.inlined && recorder_->is_base(f)) {
       if (IsHandlerStep(f)) {
         // The entry frame handles an exception: its state is the frame's own business.

@@ -77,6 +77,7 @@ class Session : public FrameFilter, public Tracer {
   void Abort(const Break& reason, Position at, bool deny);
   void Internal(const char* what);
   void Inspect(FrameState& f);
+  bool Cross(FrameState& f, FrameNote& note);
   void Misbelief(const std::string& fault);
   bool Compile(Segment& segment);
   void ReleaseFrames();

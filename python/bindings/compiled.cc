@@ -7,6 +7,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/module_calls.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
@@ -178,7 +179,7 @@ const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delite
 }  // namespace
 
 void BindCompiled(py::module_& m) {
-  if (!LoadKnownObjects() || !LoadCallables()) throw py::error_already_set();
+  if (!LoadKnownObjects() || !LoadModuleCalls() || !LoadCallables()) throw py::error_already_set();
   PyTypeObject* type = CompiledFunctionType();
   if (type == nullptr) throw py::error_already_set();
   m.attr("CompiledFunction") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
@@ -402,6 +403,7 @@ void BindCompiled(py::module_& m) {
       },
       py::arg("fault"), py::arg("passed") = 0, "Arms a forced fault; gives how many of its places were passed before.");
   m.def("self_check", &SetSelfChecking);
+  m.def("cross_module_calls", &CrossModuleCalls);
   m.def("roundtrip", [](const std::string& text) {
     absl::StatusOr<SegmentIr> segment = ParseSegment(text);
     if (!segment.ok()) throw py::value_error(std::string(segment.status().message()));

@@ -1,0 +1,390 @@
+// nn.Module.__call__ in two steps instead of a hundred instructions. Where a module has no hooks, its two functions look
+// for some and pass their arguments on, and in a model of small layers most of a recording was spent in them. A frame of
+// either is taken from its first instruction to the call with which it passes on. What the instructions between would
+// have read is told to the recorder in their order and at their places, so guards are those of the interpretation, and
+// the frame is as they would have left it. Anything unusual (a hook, an attribute of the instance's own, a class with
+// its own __getattribute__) is left to them: a guard that was made until then is one that they make as well.
+// The bytecode is compared with what is written here when the extension is loaded. If it differs, nothing is crossed.
+#include "frame_eval/module_calls.h"
+
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/must.h"
+
+namespace frametap {
+namespace {
+
+struct Line {
+  const char* name;
+  const char* operand = nullptr;  // as `dis` gives it; "@n" is the place of line n; null: of no interest
+};
+
+// Of CPython 3.11 and torch 2.13.
+constexpr Line kWrapped[] = {
+    {"RESUME"},                            // 0
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_compiled_call_impl"},  // 2
+    {"POP_JUMP_FORWARD_IF_NONE", "@13"},   //
+    {"PUSH_NULL"},                         //
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_compiled_call_impl"},  //
+    {"LOAD_FAST", "args"},                 //
+    {"BUILD_MAP", "0"},                    // 8
+    {"LOAD_FAST", "kwargs"},               //
+    {"DICT_MERGE", "1"},                   //
+    {"CALL_FUNCTION_EX", "1"},             //
+    {"RETURN_VALUE"},                      // 12
+    {"PUSH_NULL"},                         // 13
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_call_impl"},           // 15
+    {"LOAD_FAST", "args"},                 //
+    {"BUILD_MAP", "0"},                    //
+    {"LOAD_FAST", "kwargs"},               //
+    {"DICT_MERGE", "1"},                   // 19
+    {"CALL_FUNCTION_EX", "1"},             // 20
+};
+enum WrappedLine { kReadCompiled = 2, kReadCallImpl = 15, kMergeWrapped = 19, kPassOnWrapped = 20 };
+
+constexpr Line kCall[] = {
+    {"MAKE_CELL", "self"},                          // 0
+    {"MAKE_CELL", "args"},                          //
+    {"MAKE_CELL", "kwargs"},                        //
+    {"MAKE_CELL", "called_always_called_hooks"},    //
+    {"MAKE_CELL", "forward_call"},                  //
+    {"MAKE_CELL", "result"},                        //
+    {"RESUME"},                                     // 6
+    {"LOAD_GLOBAL", "torch"},                       // 7
+    {"LOAD_ATTR", "_C"},                            //
+    {"LOAD_METHOD", "_get_tracing_state"},          //
+    {"PRECALL", "0"},                               // 10
+    {"CALL", "0"},                                  //
+    {"POP_JUMP_FORWARD_IF_FALSE", "@16"},           //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_slow_forward"},                 //
+    {"JUMP_FORWARD", "@18"},                        //
+    {"LOAD_DEREF", "self"},                         // 16
+    {"LOAD_ATTR", "forward"},                       // 17
+    {"STORE_DEREF", "forward_call"},                // 18
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_backward_hooks"},               // 20
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_backward_pre_hooks"},           // 23
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_forward_hooks"},                // 26
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_forward_pre_hooks"},            // 29
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_backward_pre_hooks"},  // 31
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_backward_hooks"},      // 33
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_forward_hooks"},       // 35
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_forward_pre_hooks"},   // 37
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"PUSH_NULL"},                                  //
+    {"LOAD_DEREF", "forward_call"},                 // 40
+    {"LOAD_DEREF", "args"},                         //
+    {"BUILD_MAP", "0"},                             //
+    {"LOAD_DEREF", "kwargs"},                       //
+    {"DICT_MERGE", "1"},                            // 44
+    {"CALL_FUNCTION_EX", "1"},                      // 45
+    {"RETURN_VALUE"},                               //
+    {"LOAD_CONST", "None"},                         // 47
+};
+enum CallLine {
+  kReadTorch = 7,
+  kReadC,
+  kReadGetTracingState,
+  kGetTracingState = 11,
+  kReadForward = 17,
+  kReadHooks = 20,        // … and each third line from there
+  kReadGlobalHooks = 31,  // … each second line
+  kMergeCall = 44,
+  kPassOnCall = 45,
+};
+constexpr int kHooks = 4;
+constexpr const char* kHookNames[kHooks] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
+                                            "_forward_pre_hooks"};
+constexpr const char* kGlobalHookNames[kHooks] = {"_global_backward_pre_hooks", "_global_backward_hooks",
+                                                  "_global_forward_hooks", "_global_forward_pre_hooks"};
+
+// The way through a function. Its parameters are self, *args, **kwargs.
+struct Way {
+  PyCodeObject* code = nullptr;  // null: the function is another one than is written above
+  std::vector<int> offsets;      // of the lines
+};
+
+struct Ways {
+  Way wrapped, call;
+  int forward_call = 0;  // slot of the variable
+  PyObject *compiled_call_impl, *call_impl, *forward, *torch, *c, *get_tracing_state;
+  PyObject *hooks[kHooks], *global_hooks[kHooks];
+};
+
+Ways* ways = nullptr;
+bool is_on = true;
+
+// False with a Python exception. Code that differs is no failure.
+bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
+  Ref<> dis = Ref<>::Steal(PyImport_ImportModule("dis"));
+  Ref<> listing = dis ? Ref<>::Steal(PyObject_CallMethod(dis.get(), "get_instructions", "O", code)) : Ref<>();
+  if (!listing) return false;
+  std::vector<int> offsets;
+  std::vector<std::string> operands;
+  while (offsets.size() < count) {
+    Ref<> instruction = Ref<>::Steal(PyIter_Next(listing.get()));
+    if (!instruction) return PyErr_Occurred() == nullptr;
+    Ref<> name = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "opname"));
+    Ref<> offset = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "offset"));
+    Ref<> operand = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "argval"));
+    Ref<> text = operand ? Ref<>::Steal(PyObject_Str(operand.get())) : Ref<>();
+    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (!name || !offset || utf8 == nullptr) return false;
+    if (PyUnicode_CompareWithASCIIString(name.get(), lines[offsets.size()].name) != 0) return true;
+    offsets.push_back(static_cast<int>(PyLong_AsLong(offset.get())));
+    operands.emplace_back(utf8);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const char* wanted = lines[i].operand;
+    if (wanted == nullptr) continue;
+    if (operands[i] != (*wanted == '@' ? std::to_string(offsets[std::stoul(wanted + 1)]) : wanted)) return true;
+  }
+  way->code = reinterpret_cast<PyCodeObject*>(Py_NewRef(code));
+  way->offsets = std::move(offsets);
+  return true;
+}
+
+PyObject* InstanceDict(PyObject* object) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  return dict ? *dict : nullptr;
+}
+
+// What the class has under the name, where the instance has nothing. Borrowed; null if that is not so.
+PyObject* InClassOnly(PyObject* object, PyObject* name) {
+  if (PyDict_GetItemWithError(InstanceDict(object), name) != nullptr) return nullptr;
+  return _PyType_Lookup(Py_TYPE(object), name);
+}
+
+bool IsEmptyDict(PyObject* object) {
+  return (PyDict_CheckExact(object) || Py_TYPE(object) == Objects().ordered_dict) && PyDict_GET_SIZE(object) == 0;
+}
+
+}  // namespace
+
+bool LoadModuleCalls() {
+  auto* made = new Ways;
+  const PyTypeObject* module = Objects().module;
+  PyObject* wrapped = PyDict_GetItemString(module->tp_dict, "_wrapped_call_impl");
+  if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) return true;
+  PyObject* call = reinterpret_cast<PyObject*>(Objects().module_call_code);
+  if (!Compare(PyFunction_GET_CODE(wrapped), kWrapped, std::size(kWrapped), &made->wrapped) ||
+      !Compare(call, kCall, std::size(kCall), &made->call)) {
+    return false;
+  }
+  for (int i = 0; made->call.code != nullptr && i < SlotCount(made->call.code); ++i) {
+    if (PyUnicode_CompareWithASCIIString(SlotName(made->call.code, i), "forward_call") == 0) made->forward_call = i;
+  }
+  made->compiled_call_impl = InternedName("_compiled_call_impl");
+  made->call_impl = InternedName("_call_impl");
+  made->forward = InternedName("forward");
+  made->torch = InternedName("torch");
+  made->c = InternedName("_C");
+  made->get_tracing_state = InternedName("_get_tracing_state");
+  for (int i = 0; i < kHooks; ++i) {
+    made->hooks[i] = InternedName(kHookNames[i]);
+    made->global_hooks[i] = InternedName(kGlobalHookNames[i]);
+  }
+  ways = made;
+  return true;
+}
+
+bool CrossModuleCalls(bool on) {
+  const bool both = ways != nullptr && ways->wrapped.code != nullptr && ways->call.code != nullptr;
+  return std::exchange(is_on, on) && both;
+}
+
+bool IsModuleCall(PyCodeObject* code) {
+  return is_on && ways != nullptr && code != nullptr && (code == ways->wrapped.code || code == ways->call.code);
+}
+
+// One frame on its way. Where a step finds something unusual, the way ends: the frame is as it was.
+class Recorder::Crossing {
+ public:
+  Crossing(Recorder& recorder, FrameState& f, FrameNote& note, const Way& way)
+      : r_(recorder), f_(f), note_(note), way_(way), start_(f.offset) {}
+  ~Crossing() {
+    if (!arrived_) f_.offset = start_;
+    r_.ClearPending();
+  }
+
+  bool ThroughWrapped() {
+    for (int i = 0; i < 3; ++i) {
+      if (f_.objects[i] == nullptr || f_.shadows[i].kind != Shadow::Kind::kNone) return false;
+    }
+    self_ = f_.objects[0];
+    if (!IsUsual(f_.objects[1], f_.objects[2])) return false;
+    if (InClassOnly(self_, ways->compiled_call_impl) != Py_None) return false;
+    At(kReadCompiled);
+    r_.LoadAttribute(note_, self_, Shadow(), ways->compiled_call_impl);
+    if (note_.expect.kind != Expect::Kind::kAny) return false;
+    const Ref<> call_impl = Method(kReadCallImpl, ways->call_impl);
+    if (!call_impl) return false;
+    PassOn(kMergeWrapped, kPassOnWrapped, call_impl.get(), f_.objects[1], f_.objects[2]);
+    return true;
+  }
+
+  bool ThroughCall() {
+    PyObject* contents[3];
+    for (int i = 0; i < 3; ++i) {
+      if (!IsOwnCell(i) || (contents[i] = PyCell_GET(f_.objects[i])) == nullptr) return false;
+      if (r_.cells_[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
+    }
+    self_ = contents[0];
+    if (!IsOwnCell(ways->forward_call) || !IsUsual(contents[1], contents[2])) return false;
+    if (IsTracing()) return false;
+    const Ref<> forward = Method(kReadForward, ways->forward);
+    if (!forward) return false;
+    for (int i = 0; i < kHooks; ++i) {
+      Shadow shadow;
+      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, ways->hooks[i], &shadow);
+      if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
+    }
+    for (int i = 0; i < kHooks; ++i) {
+      Shadow shadow;
+      PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways->global_hooks[i], &shadow);
+      if (!IsNothing(kReadGlobalHooks + 2 * i + 1, hooks, shadow)) return false;
+    }
+    PassOn(kMergeCall, kPassOnCall, forward.get(), contents[1], contents[2]);
+    r_.cells_[f_.shadows[ways->forward_call].id] = Shadow();
+    PyCell_Set(f_.objects[ways->forward_call], forward.get());
+    return true;
+  }
+
+ private:
+  void At(int line) {
+    f_.offset = way_.offsets[static_cast<size_t>(line)];
+    note_.expect.Reset();
+  }
+
+  bool IsOwnCell(int slot) const {
+    return f_.objects[slot] != nullptr && PyCell_Check(f_.objects[slot]) &&
+           f_.shadows[slot].kind == Shadow::Kind::kCell;
+  }
+
+  bool IsUsual(PyObject* args, PyObject* kwargs) const {
+    const Known* known = r_.Find(self_);
+    return f_.depth == 0 && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs) && known != nullptr &&
+           known->state == Known::State::kSource && PyType_IsSubtype(Py_TYPE(self_), Objects().module) &&
+           HasGenericGet(Py_TYPE(self_)) && InstanceDict(self_) != nullptr;
+  }
+
+  // Borrowed; null if it is not simply read from where it is.
+  PyObject* Attribute(int line, PyObject* owner, PyObject* name, Shadow* shadow) {
+    At(line);
+    r_.LoadAttribute(note_, owner, Shadow(), name);
+    PyObject* value = note_.expect.answer;
+    if (note_.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
+    *shadow = r_.FromSource(note_.expect.source, value, note_.expect.pinned);
+    return value;
+  }
+
+  // What the module itself has, as LoadAttribute tells of it once it has found all else to be usual.
+  PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
+    PyObject* value = PyDict_GetItemWithError(InstanceDict(self_), name);
+    if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
+    PyObject* in_class = _PyType_Lookup(Py_TYPE(self_), name);
+    if (in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr) return nullptr;
+    At(line);
+    const Known& known = *r_.Find(self_);
+    *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
+    return value;
+  }
+
+  PyObject* Global(int line, PyObject* name, Shadow* shadow) {
+    At(line);
+    PyObject* value = PyDict_GetItemWithError(f_.function->func_globals, name);
+    if (value == nullptr) return nullptr;
+    Event read;
+    read.op = Op::kLoadGlobal;
+    read.name = name;
+    r_.LoadGlobal(f_, note_, read, value, shadow);
+    return value;
+  }
+
+  // A method of the class, bound as the read would.
+  Ref<> Method(int line, PyObject* name) {
+    PyObject* function = InClassOnly(self_, name);
+    if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
+    At(line);
+    r_.LoadAttribute(note_, self_, Shadow(), name);
+    if (note_.expect.kind != Expect::Kind::kAny) return Ref<>();
+    Ref<> method = Must(PyMethod_New(function, self_));
+    r_.AdoptResult(method.get());
+    return method;
+  }
+
+  bool IsNothing(int line, PyObject* hooks, Shadow shadow) {
+    if (hooks == nullptr || !IsEmptyDict(hooks)) return false;
+    At(line);
+    r_.TruthOf(note_, hooks, shadow);
+    return true;
+  }
+
+  // torch._C._get_tracing_state()
+  bool IsTracing() {
+    Shadow shadow;
+    PyObject* torch = Global(kReadTorch, ways->torch, &shadow);
+    if (torch == nullptr || !PyModule_CheckExact(torch)) return true;
+    PyObject* c = Attribute(kReadC, torch, ways->c, &shadow);
+    if (c == nullptr || !PyModule_CheckExact(c)) return true;
+    PyObject* get = Attribute(kReadGetTracingState, c, ways->get_tracing_state, &shadow);
+    if (get == nullptr || !PyCFunction_CheckExact(get)) return true;
+    At(kGetTracingState);
+    r_.Invoke(Call{f_, note_, get, {}, {}, {}});
+    const Ref<> state = Must(PyObject_CallNoArgs(get));
+    return state.get() != Py_None;
+  }
+
+  // To the call `callable(*args, **kwargs)`, its operands on the stack. The dict of keywords is a copy.
+  void PassOn(int merge, int call, PyObject* callable, PyObject* args, PyObject* kwargs) {
+    At(merge);
+    Ref<> passed = Must(PyDict_Copy(kwargs));
+    r_.AddFresh(passed.get());
+    r_.ForceDeep(kwargs, Shadow(), true);
+    r_.ReadElements({passed.get(), kwargs});
+    r_.MarkMutated(passed.get());
+    PyObject* const operands[] = {nullptr, callable, args, passed.get()};
+    for (PyObject* operand : operands) {
+      f_.objects[f_.nlocalsplus + f_.depth] = Py_XNewRef(operand);
+      f_.shadows[f_.nlocalsplus + f_.depth] = Shadow();
+      ++f_.depth;
+    }
+    At(call);
+    arrived_ = true;
+  }
+
+  Recorder& r_;
+  FrameState& f_;
+  FrameNote& note_;
+  const Way& way_;
+  const int start_;
+  PyObject* self_ = nullptr;
+  bool arrived_ = false;
+};
+
+bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
+  if (f.code == ways->wrapped.code) return Crossing(*this, f, note, ways->wrapped).ThroughWrapped();
+  return Crossing(*this, f, note, ways->call).ThroughCall();
+}
+
+}  // namespace frametap
