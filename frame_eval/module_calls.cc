@@ -127,11 +127,17 @@ struct Way {
 struct Ways {
   Way wrapped, call;
   int forward_call = 0;  // slot of the variable
-  PyObject *compiled_call_impl, *call_impl, *forward, *torch, *c, *get_tracing_state;
-  PyObject *hooks[kHooks], *global_hooks[kHooks];
+  // Names, interned.
+  PyObject* compiled_call_impl = nullptr;
+  PyObject* call_impl = nullptr;
+  PyObject* forward = nullptr;
+  PyObject* torch = nullptr;
+  PyObject* c = nullptr;
+  PyObject* get_tracing_state = nullptr;
+  PyObject *hooks[kHooks] = {}, *global_hooks[kHooks] = {};
 };
 
-Ways* ways = nullptr;
+Ways ways;
 bool is_on = true;
 
 // False with a Python exception. Code that differs is no failure.
@@ -164,14 +170,9 @@ bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
   return true;
 }
 
-PyObject* InstanceDict(PyObject* object) {
-  PyObject** dict = _PyObject_GetDictPtr(object);
-  return dict ? *dict : nullptr;
-}
-
 // What the class has under the name, where the instance has nothing. Borrowed; null if that is not so.
 PyObject* InClassOnly(PyObject* object, PyObject* name) {
-  if (PyDict_GetItemWithError(InstanceDict(object), name) != nullptr) return nullptr;
+  if (PyDict_GetItemWithError(DictAt(DictOf::kInstance, object), name) != nullptr) return nullptr;
   return _PyType_Lookup(Py_TYPE(object), name);
 }
 
@@ -182,39 +183,37 @@ bool IsEmptyDict(PyObject* object) {
 }  // namespace
 
 bool LoadModuleCalls() {
-  auto* made = new Ways;
   const PyTypeObject* module = Objects().module;
   PyObject* wrapped = PyDict_GetItemString(module->tp_dict, "_wrapped_call_impl");
   if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) return true;
   PyObject* call = reinterpret_cast<PyObject*>(Objects().module_call_code);
-  if (!Compare(PyFunction_GET_CODE(wrapped), kWrapped, std::size(kWrapped), &made->wrapped) ||
-      !Compare(call, kCall, std::size(kCall), &made->call)) {
+  if (!Compare(PyFunction_GET_CODE(wrapped), kWrapped, std::size(kWrapped), &ways.wrapped) ||
+      !Compare(call, kCall, std::size(kCall), &ways.call)) {
     return false;
   }
-  for (int i = 0; made->call.code != nullptr && i < SlotCount(made->call.code); ++i) {
-    if (PyUnicode_CompareWithASCIIString(SlotName(made->call.code, i), "forward_call") == 0) made->forward_call = i;
+  for (int i = 0; ways.call.code != nullptr && i < SlotCount(ways.call.code); ++i) {
+    if (PyUnicode_CompareWithASCIIString(SlotName(ways.call.code, i), "forward_call") == 0) ways.forward_call = i;
   }
-  made->compiled_call_impl = InternedName("_compiled_call_impl");
-  made->call_impl = InternedName("_call_impl");
-  made->forward = InternedName("forward");
-  made->torch = InternedName("torch");
-  made->c = InternedName("_C");
-  made->get_tracing_state = InternedName("_get_tracing_state");
+  ways.compiled_call_impl = InternedName("_compiled_call_impl");
+  ways.call_impl = InternedName("_call_impl");
+  ways.forward = InternedName("forward");
+  ways.torch = InternedName("torch");
+  ways.c = InternedName("_C");
+  ways.get_tracing_state = InternedName("_get_tracing_state");
   for (int i = 0; i < kHooks; ++i) {
-    made->hooks[i] = InternedName(kHookNames[i]);
-    made->global_hooks[i] = InternedName(kGlobalHookNames[i]);
+    ways.hooks[i] = InternedName(kHookNames[i]);
+    ways.global_hooks[i] = InternedName(kGlobalHookNames[i]);
   }
-  ways = made;
   return true;
 }
 
 bool CrossModuleCalls(bool on) {
-  const bool both = ways != nullptr && ways->wrapped.code != nullptr && ways->call.code != nullptr;
+  const bool both = ways.wrapped.code != nullptr && ways.call.code != nullptr;
   return std::exchange(is_on, on) && both;
 }
 
 bool IsModuleCall(PyCodeObject* code) {
-  return is_on && ways != nullptr && code != nullptr && (code == ways->wrapped.code || code == ways->call.code);
+  return is_on && code != nullptr && (code == ways.wrapped.code || code == ways.call.code);
 }
 
 // One frame on its way. Where a step finds something unusual, the way ends: the frame is as it was.
@@ -233,11 +232,11 @@ class Recorder::Crossing {
     }
     self_ = f_.objects[0];
     if (!IsUsual(f_.objects[1], f_.objects[2])) return false;
-    if (InClassOnly(self_, ways->compiled_call_impl) != Py_None) return false;
+    if (InClassOnly(self_, ways.compiled_call_impl) != Py_None) return false;
     At(kReadCompiled);
-    r_.LoadAttribute(note_, self_, Shadow(), ways->compiled_call_impl);
+    r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
     if (note_.expect.kind != Expect::Kind::kAny) return false;
-    const Ref<> call_impl = Method(kReadCallImpl, ways->call_impl);
+    const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl);
     if (!call_impl) return false;
     PassOn(kMergeWrapped, kPassOnWrapped, call_impl.get(), f_.objects[1], f_.objects[2]);
     return true;
@@ -250,23 +249,23 @@ class Recorder::Crossing {
       if (r_.cells_[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
     }
     self_ = contents[0];
-    if (!IsOwnCell(ways->forward_call) || !IsUsual(contents[1], contents[2])) return false;
+    if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2])) return false;
     if (IsTracing()) return false;
-    const Ref<> forward = Method(kReadForward, ways->forward);
+    const Ref<> forward = Method(kReadForward, ways.forward);
     if (!forward) return false;
     for (int i = 0; i < kHooks; ++i) {
       Shadow shadow;
-      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, ways->hooks[i], &shadow);
+      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, ways.hooks[i], &shadow);
       if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
     }
     for (int i = 0; i < kHooks; ++i) {
       Shadow shadow;
-      PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways->global_hooks[i], &shadow);
+      PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways.global_hooks[i], &shadow);
       if (!IsNothing(kReadGlobalHooks + 2 * i + 1, hooks, shadow)) return false;
     }
     PassOn(kMergeCall, kPassOnCall, forward.get(), contents[1], contents[2]);
-    r_.cells_[f_.shadows[ways->forward_call].id] = Shadow();
-    PyCell_Set(f_.objects[ways->forward_call], forward.get());
+    r_.cells_[f_.shadows[ways.forward_call].id] = Shadow();
+    PyCell_Set(f_.objects[ways.forward_call], forward.get());
     return true;
   }
 
@@ -285,7 +284,7 @@ class Recorder::Crossing {
     const Known* known = r_.Find(self_);
     return f_.depth == 0 && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs) && known != nullptr &&
            known->state == Known::State::kSource && PyType_IsSubtype(Py_TYPE(self_), Objects().module) &&
-           HasGenericGet(Py_TYPE(self_)) && InstanceDict(self_) != nullptr;
+           HasGenericGet(Py_TYPE(self_)) && DictAt(DictOf::kInstance, self_) != nullptr;
   }
 
   // Borrowed; null if it is not simply read from where it is.
@@ -300,7 +299,7 @@ class Recorder::Crossing {
 
   // What the module itself has, as LoadAttribute tells of it once it has found all else to be usual.
   PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
-    PyObject* value = PyDict_GetItemWithError(InstanceDict(self_), name);
+    PyObject* value = PyDict_GetItemWithError(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
     PyObject* in_class = _PyType_Lookup(Py_TYPE(self_), name);
     if (in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr) return nullptr;
@@ -343,11 +342,11 @@ class Recorder::Crossing {
   // torch._C._get_tracing_state()
   bool IsTracing() {
     Shadow shadow;
-    PyObject* torch = Global(kReadTorch, ways->torch, &shadow);
+    PyObject* torch = Global(kReadTorch, ways.torch, &shadow);
     if (torch == nullptr || !PyModule_CheckExact(torch)) return true;
-    PyObject* c = Attribute(kReadC, torch, ways->c, &shadow);
+    PyObject* c = Attribute(kReadC, torch, ways.c, &shadow);
     if (c == nullptr || !PyModule_CheckExact(c)) return true;
-    PyObject* get = Attribute(kReadGetTracingState, c, ways->get_tracing_state, &shadow);
+    PyObject* get = Attribute(kReadGetTracingState, c, ways.get_tracing_state, &shadow);
     if (get == nullptr || !PyCFunction_CheckExact(get)) return true;
     At(kGetTracingState);
     r_.Invoke(Call{f_, note_, get, {}, {}, {}});
@@ -383,8 +382,8 @@ class Recorder::Crossing {
 };
 
 bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
-  if (f.code == ways->wrapped.code) return Crossing(*this, f, note, ways->wrapped).ThroughWrapped();
-  return Crossing(*this, f, note, ways->call).ThroughCall();
+  if (f.code == ways.wrapped.code) return Crossing(*this, f, note, ways.wrapped).ThroughWrapped();
+  return Crossing(*this, f, note, ways.call).ThroughCall();
 }
 
 }  // namespace frametap

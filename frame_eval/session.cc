@@ -185,20 +185,34 @@ class RootChain {
     for (size_t i = 1; i < roots_.size(); ++i) roots_[i - 1].caller = &roots_[i];
   }
   const Roots& roots() const { return roots_[0]; }
-  bool Fits(const Segment& segment) const {
-    if (segment.callers.size() >= frames_.size()) return false;
-    for (size_t i = 0; i < segment.callers.size(); ++i) {
-      const Segment::Caller& caller = segment.callers[i];
-      const FrameState& frame = *frames_[i + 1];
-      if (reinterpret_cast<PyObject*>(frame.code) != caller.code.get() || frame.offset != caller.offset ||
-          frame.function->func_globals != caller.globals.get()) {
-        return false;
-      }
+  bool Fits(const Segment& segment) const { return FirstMisfit(segment) == segment.callers.size(); }
+  // In words, where the segment does not fit.
+  MissReport Explain(const Segment& segment) const {
+    const size_t i = FirstMisfit(segment);
+    const Segment::Caller& caller = segment.callers[i];
+    const Position want = PositionAt(reinterpret_cast<PyCodeObject*>(caller.code.get()), caller.offset);
+    MissReport miss{"caller", "called by " + ToString(want), "called in another way", "", {}};
+    if (i + 1 < frames_.size()) {
+      miss.got = "called by " + ToString(PositionAt(frames_[i + 1]->code, frames_[i + 1]->offset));
     }
-    return true;
+    miss.why = "the graph goes on in the function that called this one, and another call did";
+    return miss;
   }
 
  private:
+  size_t FirstMisfit(const Segment& segment) const {
+    for (size_t i = 0; i < segment.callers.size(); ++i) {
+      const Segment::Caller& caller = segment.callers[i];
+      if (i + 1 >= frames_.size()) return i;
+      const FrameState& frame = *frames_[i + 1];
+      if (reinterpret_cast<PyObject*>(frame.code) != caller.code.get() || frame.offset != caller.offset ||
+          frame.function->func_globals != caller.globals.get()) {
+        return i;
+      }
+    }
+    return segment.callers.size();
+  }
+
   absl::InlinedVector<const FrameState*, 4> frames_;
   absl::InlinedVector<Roots, 4> roots_;
 };
@@ -710,9 +724,8 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       OwnCode own(thread_);
       ++store_->misses;
       const std::shared_ptr<Segment> latest = entry->latest();
-      MissReport miss = latest->guards->Explain(roots);
-      if (miss.source.empty() && chain.Fits(*latest) && latest->guards->Check(roots) == Verdict::kHit)
-        DecisionsHold(*latest, &miss);
+      MissReport miss = chain.Fits(*latest) ? latest->guards->Explain(roots) : chain.Explain(*latest);
+      if (miss.source.empty() && latest->guards->Check(roots) == Verdict::kHit) DecisionsHold(*latest, &miss);
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }

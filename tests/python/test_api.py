@@ -315,6 +315,27 @@ def test_explain() -> None:
 
 
 @needs_capture
+def test_a_graph_of_another_caller_is_a_miss_in_words() -> None:
+    def inner(x: Tensor) -> Tensor:
+        x = x + 1
+        print(end="")
+        return x * 2
+
+    def f(x: Tensor) -> Tensor:
+        x = inner(x)
+        return inner(x) + 3
+
+    line = inspect.getsourcelines(f)[1]
+    g = frametap.compile(f)
+    g(torch.ones(2))
+    [miss] = frametap.explain(g).miss_texts
+    assert miss.source == "caller"
+    assert f":{line + 1}:" in miss.want
+    assert f":{line + 2}:" in miss.got
+    assert miss.why
+
+
+@needs_capture
 def test_explain_counts_time() -> None:
     def f(x: Tensor) -> Tensor:
         x = x + 1
