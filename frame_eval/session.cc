@@ -217,6 +217,16 @@ class RootChain {
   absl::InlinedVector<Roots, 4> roots_;
 };
 
+MissReport WhyNot(Segment& segment, const RootChain& chain) {
+  if (!chain.Fits(segment)) return chain.Explain(segment);
+  if (reinterpret_cast<PyFunctionObject*>(chain.roots().function)->func_globals != segment.globals.get()) {
+    return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}};
+  }
+  MissReport miss = segment.guards->Explain(chain.roots());
+  if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);
+  return miss;
+}
+
 std::string WithFile(std::string message, const Position& at) {
   if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
   return message;
@@ -724,8 +734,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       OwnCode own(thread_);
       ++store_->misses;
       const std::shared_ptr<Segment> latest = entry->latest();
-      MissReport miss = chain.Fits(*latest) ? latest->guards->Explain(roots) : chain.Explain(*latest);
-      if (miss.source.empty() && latest->guards->Check(roots) == Verdict::kHit) DecisionsHold(*latest, &miss);
+      const MissReport miss = WhyNot(*latest, chain);
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }

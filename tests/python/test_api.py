@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 import pickle
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -333,6 +335,23 @@ def test_a_graph_of_another_caller_is_a_miss_in_words() -> None:
     assert f":{line + 1}:" in miss.want
     assert f":{line + 2}:" in miss.got
     assert miss.why
+
+
+@needs_capture
+def test_a_graph_of_other_globals_is_a_miss_in_words() -> None:
+    def inner(x: Tensor) -> Tensor:
+        return x + scale  # type: ignore[name-defined]  # noqa: F821
+
+    a, b = (types.FunctionType(inner.__code__, {"scale": scale}) for scale in (1, 5))
+
+    @frametap.compile
+    def f(x: Tensor, g: object) -> list[Tensor]:
+        return [*map(operator.methodcaller("__call__", x), [g])]  # C code calls it
+
+    f(torch.ones(2), a)
+    f(torch.ones(2), b)
+    assert any(miss.source == "G" for miss in frametap.explain(f).miss_texts)
+    assert all(miss.source and miss.why for miss in frametap.explain(f).miss_texts)
 
 
 @needs_capture
