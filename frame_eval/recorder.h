@@ -351,7 +351,8 @@ class Recorder {
     bool operator==(const Place&) const = default;
   };
   class Crossing;
-  static bool HasGenericGet(PyTypeObject* type);  // object.__getattribute__ is its own
+  // Its attributes are looked up by object.__getattribute__.
+  static bool HasGenericGet(PyTypeObject* type);
   struct EntryState {  // of one frame; kept for the self-check only
     std::vector<Ref<>> objects;
     int nlocalsplus = 0;
