@@ -142,8 +142,12 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   }
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
+  if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
   PyObject* value = _PyType_Lookup(type, name);
-  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptPinned(value, Qualified(type, name));
+  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) {
+    AdoptPinned(value, Qualified(type, name));
+    Touch(value);  // its class can get a __get__
+  }
   // A descriptor of Python code runs as a frame; what it returns is no constant.
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
@@ -274,6 +278,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (kind->tp_descr_get == nullptr) {
       AdoptPinned(descriptor, Qualified(type, name));
+      Touch(descriptor);  // its class can get a __get__
       return;
     }
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type ||
