@@ -144,21 +144,19 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   Touch(reinterpret_cast<PyObject*>(type));
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
   PyObject* value = _PyType_Lookup(type, name);
-  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) {
-    AdoptPinned(value, Qualified(type, name));
-    Touch(value);  // its class can get a __get__
-  }
+  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(value, type, name);
   // A descriptor of Python code runs as a frame; what it returns is no constant.
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
-  if (runs_code) EnterDescriptor(value, type, name);
+  if (runs_code) AdoptOfClass(value, type, name);
   note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
 }
 
-// A descriptor of Python code runs as a frame. The class says which object it is; what its methods read of it is asked.
-void Recorder::EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObject* name) {
-  AdoptPinned(descriptor, Qualified(type, name));
-  Touch(descriptor);
+// What a class holds under a name. The class says which object it is; what is read of it is asked. Its own class says
+// whether it is a descriptor, and that can change. (A descriptor of Python code runs as a frame.)
+void Recorder::AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name) {
+  AdoptPinned(object, Qualified(type, name));
+  Touch(object);
 }
 
 bool Recorder::HasGenericGet(PyTypeObject* type) {
@@ -257,7 +255,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (IsPlainType(type) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
-    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return EnterDescriptor(descriptor, type, name);
+    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   PyObject* dict = InstanceDict(owner);
@@ -276,11 +274,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   }
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
-    if (kind->tp_descr_get == nullptr) {
-      AdoptPinned(descriptor, Qualified(type, name));
-      Touch(descriptor);  // its class can get a __get__
-      return;
-    }
+    if (kind->tp_descr_get == nullptr) return AdoptOfClass(descriptor, type, name);
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type ||
         kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
         PyCFunction_Check(descriptor)) {
@@ -290,7 +284,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       ForceDeep(owner, Shadow(), true);
       return;
     }
-    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return EnterDescriptor(descriptor, type, name);
+    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   static PyObject* getattr_name = InternedName("__getattr__");
@@ -468,7 +462,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     Touch(owner);
     if (Py_TYPE(descriptor) == &PyProperty_Type) return false;
     if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-      EnterDescriptor(descriptor, type, name);
+      AdoptOfClass(descriptor, type, name);
       return false;
     }
     throw Break{Reason::unknown_mutation, Qualified(type, name)};

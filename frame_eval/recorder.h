@@ -441,7 +441,7 @@ class Recorder {
   bool IsFixedFunction(const FrameState& f);
   void MeetCell(FrameState& f, int slot);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
-  void EnterDescriptor(PyObject* descriptor, PyTypeObject* type, PyObject* name);
+  void AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
