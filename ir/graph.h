@@ -32,6 +32,24 @@ enum class ScalarOp : uint8_t {
   kFloatDiv,
   kFloatNeg,
   kListItem,  // list.item(%tensors, 2): an element of a kTensorList value, as a tensor value of its own
+  kIntFloorDiv,
+  kIntMod,
+  kIntTrueDiv,  // of two ints: a float
+  kIntMin,
+  kIntMax,
+  kIntAbs,
+  kFloatFloorDiv,
+  kFloatMod,
+  kFloatPow,
+  kFloatMin,
+  kFloatMax,
+  kFloatAbs,
+  kFloatSqrt,
+  kFloatOf,   // float(n)
+  kIntOf,     // int(x): towards zero
+  kIntFloor,  // math.floor(x)
+  kIntCeil,   // math.ceil(x)
+  kSize,      // size(%tensor, 0): how large a dimension is
 };
 
 // An argument of a node: a value, a constant, or a list that holds at least one value.

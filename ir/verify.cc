@@ -141,12 +141,13 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
                                                                   : Type::Kind::kTensor)
                                      : graph.value(arg.value).type.kind;
     bool fits = kind == Type::Kind::kNone || kind == Type::Kind::kOpaque;
-    if (node.scalar_op == ScalarOp::kListItem) {
-      fits = i == 0 ? !constant && (fits || kind == Type::Kind::kTensorList)
+    if (node.scalar_op == ScalarOp::kListItem || node.scalar_op == ScalarOp::kSize) {
+      const Type::Kind of = node.scalar_op == ScalarOp::kSize ? Type::Kind::kTensor : Type::Kind::kTensorList;
+      fits = i == 0 ? !constant && (fits || kind == of)
                     : constant && kind == Type::Kind::kInt && arg.constant.toInt() >= 0;
     } else {
       fits = fits || kind == Type::Kind::kInt || kind == Type::Kind::kBool ||
-             (kind == Type::Kind::kFloat && row.result == Type::Kind::kFloat);
+             (kind == Type::Kind::kFloat && row.operands == Type::Kind::kFloat);
     }
     if (!fits) return Bad(absl::StrCat("argument ", i, " is of the wrong kind"));
   }

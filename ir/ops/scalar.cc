@@ -1,24 +1,47 @@
 #include "ir/ops/scalar.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <iterator>
+#include <limits>
 
 namespace frametap {
 namespace {
 
+using Kind = Type::Kind;
+
 constexpr ScalarRow kRows[] = {
-    {ScalarOp::kNone, "?", 0, Type::Kind::kNone},
-    {ScalarOp::kIntAdd, "int.add", 2, Type::Kind::kInt},
-    {ScalarOp::kIntSub, "int.sub", 2, Type::Kind::kInt},
-    {ScalarOp::kIntMul, "int.mul", 2, Type::Kind::kInt},
-    {ScalarOp::kIntNeg, "int.neg", 1, Type::Kind::kInt},
-    {ScalarOp::kFloatAdd, "float.add", 2, Type::Kind::kFloat},
-    {ScalarOp::kFloatSub, "float.sub", 2, Type::Kind::kFloat},
-    {ScalarOp::kFloatMul, "float.mul", 2, Type::Kind::kFloat},
-    {ScalarOp::kFloatDiv, "float.div", 2, Type::Kind::kFloat},
-    {ScalarOp::kFloatNeg, "float.neg", 1, Type::Kind::kFloat},
-    {ScalarOp::kListItem, "list.item", 2, Type::Kind::kNone},
+    {ScalarOp::kNone, "?", 0, Kind::kNone, Kind::kNone},
+    {ScalarOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt},
+    {ScalarOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone},
+    {ScalarOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt},
+    {ScalarOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt},
+    {ScalarOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt},
+    {ScalarOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat},
+    {ScalarOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat},
+    {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat},
+    {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat},
+    {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone},
 };
 
 constexpr bool RowsAreInOrder() {
@@ -28,17 +51,59 @@ constexpr bool RowsAreInOrder() {
   return true;
 }
 static_assert(RowsAreInOrder());
-static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kListItem) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kSize) + 1);
 
-int64_t Int(const c10::IValue& v) { return v.isBool() ? int64_t{v.toBool()} : v.toInt(); }
+ScalarFault Exact(bool overflow, int64_t value, Number* result) {
+  *result = Number::Int(value);
+  return overflow ? ScalarFault::kOverflow : ScalarFault::kNone;
+}
 
-double Float(const c10::IValue& v) { return v.isDouble() ? v.toDouble() : static_cast<double>(Int(v)); }
+ScalarFault Give(double value, Number* result) {
+  *result = Number::Float(value);
+  return ScalarFault::kNone;
+}
 
-template <class Checked>
-int64_t Exact(Checked operation, int64_t a, int64_t b) {
-  int64_t result = 0;
-  if (operation(a, b, &result)) throw IntOverflow("the result of an integer operation does not fit 64 bits");
-  return result;
+// A result that is not finite although the operands are: Python raises OverflowError for powers.
+ScalarFault GiveFinite(double value, const Number& a, const Number& b, Number* result) {
+  const bool operands = std::isfinite(a.as_float()) && std::isfinite(b.as_float());
+  return operands && !std::isfinite(value) ? ScalarFault::kOverflow : Give(value, result);
+}
+
+bool IsExactAsFloat(int64_t value) {
+  constexpr int64_t kExact = int64_t{1} << std::numeric_limits<double>::digits;
+  return value >= -kExact && value <= kExact;
+}
+
+ScalarFault ToInt(double value, Number* result) {
+  if (!(value > -0x1p63 && value < 0x1p63)) return ScalarFault::kOverflow;  // nan as well
+  *result = Number::Int(static_cast<int64_t>(value));
+  return ScalarFault::kNone;
+}
+
+// As CPython's floatobject.c: the remainder has the sign of the divisor, the quotient is the floor of the exact one.
+void FloatDivMod(double a, double b, double* quotient, double* remainder) {
+  double mod = std::fmod(a, b);
+  double div = (a - mod) / b;
+  if (mod != 0) {
+    if ((b < 0) != (mod < 0)) {
+      mod += b;
+      div -= 1.0;
+    }
+  } else {
+    mod = std::copysign(0.0, b);
+  }
+  double floor = std::copysign(0.0, a / b);
+  if (div != 0) {
+    floor = std::floor(div);
+    if (div - floor > 0.5) floor += 1.0;
+  }
+  *quotient = floor;
+  *remainder = mod;
+}
+
+Number NumberOf(const c10::IValue& v) {
+  if (v.isDouble()) return Number::Float(v.toDouble());
+  return Number::Int(v.isBool() ? int64_t{v.toBool()} : v.isNone() ? 0 : v.toInt());
 }
 
 }  // namespace
@@ -52,44 +117,121 @@ std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
   return std::nullopt;
 }
 
-c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
+ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept {
+  int64_t out = 0;
   switch (op) {
     case ScalarOp::kIntAdd:
-      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_add_overflow(x, y, r); }, Int(a), Int(b));
+      return Exact(__builtin_add_overflow(a.i, b.i, &out), out, result);
     case ScalarOp::kIntSub:
-      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_sub_overflow(x, y, r); }, Int(a), Int(b));
+      return Exact(__builtin_sub_overflow(a.i, b.i, &out), out, result);
     case ScalarOp::kIntMul:
-      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_mul_overflow(x, y, r); }, Int(a), Int(b));
+      return Exact(__builtin_mul_overflow(a.i, b.i, &out), out, result);
     case ScalarOp::kIntNeg:
-      return Exact([](int64_t x, int64_t y, int64_t* r) { return __builtin_sub_overflow(x, y, r); }, 0, Int(a));
-    case ScalarOp::kFloatAdd:
-      return Float(a) + Float(b);
-    case ScalarOp::kFloatSub:
-      return Float(a) - Float(b);
-    case ScalarOp::kFloatMul:
-      return Float(a) * Float(b);
-    case ScalarOp::kFloatDiv:
-      if (Float(b) == 0)
-        throw DivisionByZero(a.isDouble() || b.isDouble() ? "float division by zero" : "division by zero");
-      // Python divides two ints with one rounding; beyond 2**53 two roundings could differ.
-      if (!a.isDouble() && !b.isDouble() &&
-          (static_cast<int64_t>(Float(a)) != Int(a) || static_cast<int64_t>(Float(b)) != Int(b))) {
-        throw IntOverflow("the quotient of two large integers needs more than a float");
+      return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
+    case ScalarOp::kIntAbs:
+      if (a.i >= 0) return Exact(false, a.i, result);
+      return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
+    case ScalarOp::kIntMin:  // the first of equal ones, as Python: they are the same
+      return Exact(false, b.i < a.i ? b.i : a.i, result);
+    case ScalarOp::kIntMax:
+      return Exact(false, b.i > a.i ? b.i : a.i, result);
+    case ScalarOp::kIntFloorDiv:
+    case ScalarOp::kIntMod: {
+      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      if (b.i == -1) {  // the one quotient that may not fit
+        if (op == ScalarOp::kIntMod) return Exact(false, 0, result);
+        return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
       }
-      return Float(a) / Float(b);
-    case ScalarOp::kFloatNeg:
-      return -Float(a);
-    case ScalarOp::kListItem: {
-      const c10::ArrayRef<c10::IValue> items = a.toListRef();
-      const int64_t index = Int(b);
-      TORCH_CHECK(index >= 0 && index < static_cast<int64_t>(items.size()), "list.item: a list of ", items.size(),
-                  " elements has no element ", index);
-      return items[static_cast<size_t>(index)];
+      const int64_t rest = a.i % b.i;
+      const bool down = rest != 0 && (rest < 0) != (b.i < 0);
+      if (op == ScalarOp::kIntMod) return Exact(false, down ? rest + b.i : rest, result);
+      return Exact(false, a.i / b.i - (down ? 1 : 0), result);
     }
+    case ScalarOp::kIntTrueDiv:
+      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      // Python divides with one rounding; beyond 2**53 two roundings could differ.
+      if (!IsExactAsFloat(a.i) || !IsExactAsFloat(b.i)) return ScalarFault::kOverflow;
+      return Give(static_cast<double>(a.i) / static_cast<double>(b.i), result);
+    case ScalarOp::kFloatAdd:
+      return Give(a.as_float() + b.as_float(), result);
+    case ScalarOp::kFloatSub:
+      return Give(a.as_float() - b.as_float(), result);
+    case ScalarOp::kFloatMul:
+      return Give(a.as_float() * b.as_float(), result);
+    case ScalarOp::kFloatDiv:
+      if (!a.is_float && !b.is_float) return Compute(ScalarOp::kIntTrueDiv, a, b, result);
+      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      return Give(a.as_float() / b.as_float(), result);
+    case ScalarOp::kFloatNeg:
+      return Give(-a.as_float(), result);
+    case ScalarOp::kFloatAbs:
+      return Give(std::fabs(a.as_float()), result);
+    case ScalarOp::kFloatMin:
+      return Give(b.as_float() < a.as_float() ? b.as_float() : a.as_float(), result);
+    case ScalarOp::kFloatMax:
+      return Give(b.as_float() > a.as_float() ? b.as_float() : a.as_float(), result);
+    case ScalarOp::kFloatFloorDiv:
+    case ScalarOp::kFloatMod: {
+      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      double quotient, rest;
+      FloatDivMod(a.as_float(), b.as_float(), &quotient, &rest);
+      return Give(op == ScalarOp::kFloatMod ? rest : quotient, result);
+    }
+    case ScalarOp::kFloatPow: {
+      const double base = a.as_float(), exponent = b.as_float();
+      if (base == 0 && exponent < 0) return ScalarFault::kDivisionByZero;
+      if (base < 0 && std::isfinite(exponent) && exponent != std::floor(exponent)) return ScalarFault::kDomain;
+      return GiveFinite(std::pow(base, exponent), a, b, result);
+    }
+    case ScalarOp::kFloatSqrt:
+      if (a.as_float() < 0) return ScalarFault::kDomain;
+      return Give(std::sqrt(a.as_float()), result);
+    case ScalarOp::kFloatOf:
+      return Give(a.as_float(), result);
+    case ScalarOp::kIntOf:
+      return a.is_float ? ToInt(std::trunc(a.f), result) : Exact(false, a.i, result);
+    case ScalarOp::kIntFloor:
+      return a.is_float ? ToInt(std::floor(a.f), result) : Exact(false, a.i, result);
+    case ScalarOp::kIntCeil:
+      return a.is_float ? ToInt(std::ceil(a.f), result) : Exact(false, a.i, result);
     case ScalarOp::kNone:
+    case ScalarOp::kListItem:
+    case ScalarOp::kSize:
       break;
   }
-  TORCH_INTERNAL_ASSERT(false, "not a scalar op");
+  return ScalarFault::kDomain;
+}
+
+c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
+  if (op == ScalarOp::kListItem) {
+    const c10::ArrayRef<c10::IValue> items = a.toListRef();
+    const int64_t index = b.toInt();
+    TORCH_CHECK(index >= 0 && index < static_cast<int64_t>(items.size()), "list.item: a list of ", items.size(),
+                " elements has no element ", index);
+    return items[static_cast<size_t>(index)];
+  }
+  if (op == ScalarOp::kSize) return a.toTensor().size(b.toInt());
+  TORCH_INTERNAL_ASSERT(op != ScalarOp::kNone, "not a scalar op");
+  Number result;
+  switch (Compute(op, NumberOf(a), NumberOf(b), &result)) {
+    case ScalarFault::kNone:
+      break;
+    case ScalarFault::kOverflow:
+      throw IntOverflow("the result of an operation on numbers does not fit 64 bits");
+    case ScalarFault::kDivisionByZero: {
+      const bool floats = a.isDouble() || b.isDouble();
+      const char* text = op == ScalarOp::kIntFloorDiv || op == ScalarOp::kIntMod ? "integer division or modulo by zero"
+                         : op == ScalarOp::kFloatFloorDiv                       ? "float floor division by zero"
+                         : op == ScalarOp::kFloatMod                            ? "float modulo"
+                         : op == ScalarOp::kFloatPow ? "0.0 cannot be raised to a negative power"
+                         : floats                    ? "float division by zero"
+                                                     : "division by zero";
+      throw DivisionByZero(text);
+    }
+    case ScalarFault::kDomain:
+      throw std::domain_error("math domain error");
+  }
+  return result.is_float ? c10::IValue(result.f) : c10::IValue(result.i);
 }
 
 }  // namespace frametap

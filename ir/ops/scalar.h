@@ -1,6 +1,6 @@
 // ScalarOp: ops that are no dispatcher ops. One row an op; names, arity and meaning come from the row.
-//   C1  The result is the one Python gives for exact ints and floats; where int64 or IEEE cannot give it, Evaluate
-//       throws.
+//   C1  The result is the one Python gives for exact ints and floats, to the bit; where int64 or IEEE cannot give it,
+//       there is none.
 //   C2  Int ops take ints and bools; float ops take those and floats.
 #pragma once
 
@@ -18,11 +18,33 @@ struct ScalarRow {
   ScalarOp op;
   const char* name;  // "int.add"
   size_t arity;
-  Type::Kind result;  // kNone: that of the list's elements
+  Type::Kind result;    // kNone: that of the list's elements
+  Type::Kind operands;  // kInt: no floats; kFloat: any number; kNone: not numbers alone
 };
 
 const ScalarRow& RowOf(ScalarOp op);  // not for kNone
 std::optional<ScalarOp> ParseScalarOp(const std::string& name);
+
+// A Python number: an exact int of 64 bits, or a float.
+struct Number {
+  bool is_float = false;
+  int64_t i = 0;
+  double f = 0;
+
+  static Number Int(int64_t value) { return {false, value, 0}; }
+  static Number Float(double value) { return {true, 0, value}; }
+  double as_float() const { return is_float ? f : static_cast<double>(i); }
+};
+
+enum class ScalarFault : uint8_t {
+  kNone,
+  kOverflow,        // Python's result needs more than 64 bits, or Python raises OverflowError
+  kDivisionByZero,  // Python raises ZeroDivisionError
+  kDomain,          // Python raises ValueError, or the result is complex
+};
+
+// The ops on numbers (not kListItem, kSize). `b` is ignored by ops of one argument.
+ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
 
 // The integer result does not fit 64 bits; Python's would.
 struct IntOverflow : std::overflow_error {
@@ -33,7 +55,7 @@ struct DivisionByZero : std::domain_error {
   using std::domain_error::domain_error;
 };
 
-// `b` is ignored by ops of one argument.
+// Any op; throws where Compute has no result.
 c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b);
 
 }  // namespace frametap

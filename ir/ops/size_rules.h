@@ -1,0 +1,43 @@
+// Size rules: how large a result is, told by how large the arguments are. One row an op kind (size_rules.cc).
+//   Z1  A rule is right for every call of the op that succeeds, or has no answer. A doubt (one of two operands may be
+//       broadcast; a size follows from elements) has no answer.
+//   Z2  The answer may use what the graph's types say of ranks, which every guard holds, of dtypes, and the node's
+//       constants. Sizes in types are those of one run: a rule may use them to choose between answers that are right
+//       only if it says nothing that depends on the choice.
+// Not here: sizes of inputs, and what a graph does with the answer (frame_eval).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace frametap {
+
+struct SizeExpr {
+  enum class Kind : uint8_t {
+    kConst,   // `number`
+    kSizeOf,  // size `number` of the tensor `value`, an argument of the node
+    kValue,   // `value`, a number that is an argument of the node
+    kOp,      // `op` of `operands`: int ops only
+  };
+  Kind kind = Kind::kConst;
+  int64_t number = 0;
+  ValueId value;
+  ScalarOp op = ScalarOp::kNone;
+  std::vector<SizeExpr> operands;
+
+  static SizeExpr Const(int64_t number);
+  static SizeExpr SizeOf(ValueId tensor, int64_t dim);
+  static SizeExpr Value(ValueId value);
+  static SizeExpr Of(ScalarOp op, SizeExpr a, SizeExpr b);
+};
+
+// Size `dim` (0 <= dim < rank) of `value`, which a node of the graph defines, in terms of that node's arguments.
+std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim);
+
+// Whether the op has a rule at all.
+bool HasSizeRule(const c10::OperatorHandle& op);
+
+}  // namespace frametap
