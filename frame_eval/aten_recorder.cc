@@ -209,7 +209,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   wheres_.resize(mark.wheres);
 }
 
-bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen) {
+const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen) {
   std::vector<ValueId> work{value};
   while (!work.empty()) {
     ValueId id = work.back();
@@ -221,10 +221,13 @@ bool AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::f
       continue;
     }
     const Node& node = graph_.node(def);
-    if (node.op && FactsOf(*node.op).data_dependent_size && !IsIndexByNumbers(node)) return false;
+    if (node.op && (FactsOf(*node.op).data_dependent_size || FactsOf(*node.op).scalar_from_data) &&
+        !IsIndexByNumbers(node)) {
+      return &node;
+    }
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
-  return true;
+  return nullptr;
 }
 
 ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
@@ -319,7 +322,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.op = op;
   node.args.reserve(arg_count);
   for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) node.args.push_back(ArgOf(value));
-  if (facts.scalar_from_data && !pending) pending = Break{Reason::value_of_tensor, op.operator_name().name};
+  const bool is_number = expect_number && op.operator_name().name == "aten::item";
+  if (facts.scalar_from_data && !is_number && !pending) {
+    pending = Break{Reason::value_of_tensor, op.operator_name().name};
+  }
   node.state = graph_.AddState(StateNow());
   uint32_t at = where();
 

@@ -58,9 +58,9 @@ class AtenRecorder {
   std::function<void(const at::Tensor&)>
       before_write;  // memory that existed before is about to be written; may be empty
 
-  // Inputs that the sizes of `value` may depend on; false if its size depends on data. What is in `seen` is left out,
-  // and what was gone through is added.
-  bool SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
+  // Inputs that the sizes of `value`, or the number, may depend on. Null, or the node by which they depend on data. What
+  // is in `seen` is left out, and what was gone through is added.
+  const Node* SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
   // Whether the rank of a value is more than a consequence of the ranks of the inputs, which every guard holds.
   bool RankFollowsFromSizes(ValueId value) const {
     return value.raw() < ranked_by_size_.size() && ranked_by_size_[value.raw()];
@@ -70,7 +70,10 @@ class AtenRecorder {
   void Rewind(const Mark& mark);
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
+  bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
+
+  void ExpectNothing() { expect_constant = expect_number = false; }
 
   Graph& graph() { return graph_; }
   const Graph& graph() const { return graph_; }

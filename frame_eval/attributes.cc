@@ -92,6 +92,7 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
     note.expect.pinned = true;
     return;
   }
+  if (PySlice_Check(owner)) ForceItems(owner);
   if (PyType_Check(owner)) return ClassAttribute(note, reinterpret_cast<PyTypeObject*>(owner), name);
   InstanceAttribute(note, owner, name);
 }
@@ -341,12 +342,9 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   const char* text = Text(name);
   note.expect.kind = Expect::Kind::kAny;
   if (std::strcmp(text, "shape") == 0) {
-    if (!known->source.valid()) return ReadTensor(owner, true, false);
+    if (!known->source.valid() && !numbers_open_) return ReadTensor(owner, true, false);
     note.expect.kind = Expect::Kind::kItems;
-    for (int64_t i = 0; i < tensor.dim(); ++i) {
-      SourceId size = guards_.Child(known->source, Accessor::kSize, i, nullptr, nullptr);
-      note.expect.items.push_back(Shadow{Shadow::Kind::kSource, size.raw()});
-    }
+    for (int64_t i = 0; i < tensor.dim(); ++i) note.expect.items.push_back(SizeOf(owner, i));
     return;
   }
   if (OneOf(text, {"dtype",     "device",  "layout",    "requires_grad", "is_cuda",      "is_cpu",    "is_xpu",

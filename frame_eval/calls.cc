@@ -147,22 +147,6 @@ void Recorder::ReadCallbacks(const Call& call) {
   }
 }
 
-// Arguments of a C function that dispatches: tensors are known, everything else is fixed.
-void Recorder::TorchCall(FrameNote& note, Call* call, const char*) {
-  for (size_t i = 0; i < call->args.size(); ++i) {
-    PyObject* arg = call->args[i];
-    if (arg == nullptr) continue;
-    ForceDeep(arg, call->shadows[i], true);
-    if (PySlice_Check(arg)) {
-      auto* slice = reinterpret_cast<PySliceObject*>(arg);
-      for (PyObject* bound : {slice->start, slice->stop, slice->step}) {
-        if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
-      }
-    }
-  }
-  note.expect.kind = Expect::Kind::kTorch;
-}
-
 // A callable that may be another one of the same kind at replay: nothing has been read of which one it is.
 bool Recorder::IsOpen(PyObject* callable) {
   const Known* known = Find(callable);

@@ -8,10 +8,6 @@
 namespace frametap {
 namespace {
 
-bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
-
-constexpr int kNbAdd = 0, kNbMultiply = 5, kNbRemainder = 6, kNbSubtract = 10, kNbTrueDivide = 11, kInplaceFrom = 13;
-
 // Whether `object[key]` is what it is for the builtin type: of a class in Python, too, that does not say otherwise
 // (whose slot is always the one that looks a method up).
 bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
@@ -28,118 +24,12 @@ bool IsSequence(PyObject* object) {
 
 }  // namespace
 
-ScalarOp Recorder::NumberOp(const Event& e) const {
-  if (e.op == Op::kUnary) {
-    if (e.arg != 1) return ScalarOp::kNone;
-    return PyFloat_CheckExact(e.in[0]) ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
-  }
-  bool floats = PyFloat_CheckExact(e.in[0]) && PyFloat_CheckExact(e.in[1]);
-  bool ints = PyLong_CheckExact(e.in[0]) && PyLong_CheckExact(e.in[1]);
-  if (!floats && !ints) return ScalarOp::kNone;
-  switch (e.arg % kInplaceFrom) {
-    case kNbAdd:
-      return floats ? ScalarOp::kFloatAdd : ScalarOp::kIntAdd;
-    case kNbSubtract:
-      return floats ? ScalarOp::kFloatSub : ScalarOp::kIntSub;
-    case kNbMultiply:
-      return floats ? ScalarOp::kFloatMul : ScalarOp::kIntMul;
-    case kNbTrueDivide: {
-      // A division that may raise is a decision.
-      bool safe = floats && e.shadows[1].kind == Shadow::Kind::kNone && PyFloat_AS_DOUBLE(e.in[1]) != 0.0;
-      return safe ? ScalarOp::kFloatDiv : ScalarOp::kNone;
-    }
-    default:
-      return ScalarOp::kNone;
-  }
-}
-
-// Arithmetic on numbers that are not fixed yet stays a computation of the graph: a counter does not fix its value.
-bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
-  bool open = false;
-  for (int i = 0; i < e.n; ++i) {
-    if (!IsNumber(e.in[i])) return false;
-    const Shadow& shadow = e.shadows[i];
-    if (shadow.kind == Shadow::Kind::kNone) continue;
-    // Sizes are fixed when they are computed with: a graph of sizes has no use before shapes are symbolic.
-    if (shadow.kind == Shadow::Kind::kSource) {
-      Accessor accessor = guards_.accessor(SourceId(shadow.id));
-      if (accessor == Accessor::kSize || accessor == Accessor::kStride || accessor == Accessor::kLength) return false;
-    }
-    open = true;
-  }
-  if (!open) return false;
-  ScalarOp op = NumberOp(e);
-  if (op == ScalarOp::kNone) return false;
-  std::vector<Arg> args;
-  for (int i = 0; i < e.n; ++i) {
-    PyObject* number = e.in[i];
-    if (e.shadows[i].kind != Shadow::Kind::kNone) {
-      args.push_back(Arg::Of(NumberValue(number, e.shadows[i])));
-    } else if (PyFloat_CheckExact(number)) {
-      args.push_back(Arg::Const(c10::IValue(PyFloat_AS_DOUBLE(number))));
-    } else {
-      int overflow = 0;
-      int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-      if (overflow != 0) return false;
-      args.push_back(Arg::Const(c10::IValue(value)));
-    }
-  }
-  Type::Kind kind = PyFloat_CheckExact(e.in[0]) ? Type::Kind::kFloat : Type::Kind::kInt;
-  ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(kind));
-  note.expect.kind = Expect::Kind::kShadow;
-  note.expect.shadow = Shadow{Shadow::Kind::kValue, value.raw()};
-  return true;
-}
-
-void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
-  PyObject* left = e.in[0];
-  PyObject* right = e.in[1];
-  if (IsTensor(left) || IsTensor(right)) {
-    Call call{*frames_.back(), note, nullptr, {left, right}, {e.shadows[0], e.shadows[1]}, {}};
-    return TorchCall(note, &call, "");
-  }
-  if (IsNumber(left) && IsNumber(right)) {
-    if (ScalarNode(note, e)) return;
-    return ForceAll(e);
-  }
-  ForceDeep(left, e.shadows[0], true);
-  ForceDeep(right, e.shadows[1], true);
-  if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
-  if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
-  if (e.arg >= kInplaceFrom && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
-    Known* known = Find(left);
-    if (known == nullptr || known->state == Known::State::kSource) {
-      throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};
-    }
-    MarkMutated(left);
-  }
-}
-
-void Recorder::CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op) {
-  if (IsTensor(a) || IsTensor(b)) {
-    Call call{*frames_.back(), note, nullptr, {a, b}, {sa, sb}, {}};
-    return TorchCall(note, &call, "");
-  }
-  // A number against a constant: only the outcome is fixed.
-  if (IsNumber(a) && IsNumber(b)) {
-    static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
-    for (int side = 0; side < 2; ++side) {
-      const Shadow& open = side == 0 ? sa : sb;
-      const Shadow& other = side == 0 ? sb : sa;
-      if (open.kind != Shadow::Kind::kSource || other.kind != Shadow::Kind::kNone) continue;
-      int outcome = PyObject_RichCompareBool(a, b, py_compare_op);
-      guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
-                       outcome == 1, Here());
-      return;
-    }
-  }
-  ForceDeep(a, sa, false);
-  ForceDeep(b, sb, false);
-  ReadEqual(a, b);
-}
-
 void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
+  // An int or float is no None, whatever its value.
+  for (auto [number, shadow, other] : {std::tuple(a, sa, b), std::tuple(b, sb, a)}) {
+    if (other == Py_None && shadow.kind != Shadow::Kind::kNone && IsNumber(number)) return FixType(shadow);
+  }
   Force(a, sa);
   Force(b, sb);
   for (PyObject* object : {a, b}) {
@@ -154,10 +44,9 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
     if (Decide(object)) return;
     throw Break{Reason::branch_on_tensor, ""};
   }
-  if (shadow.kind == Shadow::Kind::kSource && IsNumber(object)) {
-    static PyObject* zero = PyLong_FromLong(0);
-    guards_.Relation(SourceId(shadow.id), Py_NE, zero, PyObject_IsTrue(object) == 1, Here());
-    return;
+  if (shadow.kind != Shadow::Kind::kNone && IsNumber(object)) {
+    static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+    if (DecideNumbers(object, shadow, zero, Shadow(), Py_NE, false)) return;
   }
   Force(object, shadow);
   if (IsScalar(object)) return;
@@ -214,6 +103,32 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   ReadKey(container, item);
 }
 
+// An element of a tuple or list, or several: what is not fixed of them stays so.
+void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
+  const Known* known = Find(row);
+  if (known == nullptr || known->items.empty()) return;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
+  if (PyLong_CheckExact(key)) {
+    int overflow = 0;
+    long long index = PyLong_AsLongLongAndOverflow(key, &overflow);
+    if (index < 0) index += size;
+    const Shadow shadow = overflow == 0 ? ElementShadow(row, static_cast<Py_ssize_t>(index)) : Shadow();
+    if (shadow.kind != Shadow::Kind::kNone) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = shadow;
+    }
+    return;
+  }
+  Py_ssize_t start, stop, step;
+  if (!PySlice_Check(key) || PySlice_Unpack(key, &start, &stop, &step) < 0) {
+    PyErr_Clear();
+    return ForceDeep(row, Shadow(), true);
+  }
+  const Py_ssize_t count = PySlice_AdjustIndices(size, &start, &stop, step);
+  note.expect.kind = Expect::Kind::kItems;
+  for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
+}
+
 void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
                          Shadow container_shadow) {
   Force(container, container_shadow);
@@ -228,40 +143,22 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       !SubscriptedAs(container, &PyTuple_Type)) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
     Touch(container);
-    if (PyTuple_Check(container))
-      ForceDeep(container, Shadow(), true);
-    else if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
-             !PyRange_Check(container)) {
-      throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
+    if (PyTuple_Check(container)) {
+      // Of a Python class it runs code, which sees the items.
+      if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE)) return ForceDeep(container, Shadow(), true);
+      AdoptElements(container);
+      return ItemOfRow(note, container, key);
     }
-    if (PyTuple_Check(container) && PyLong_CheckExact(key)) {
-      Py_ssize_t index = PyLong_AsSsize_t(key);
-      if (index < 0) index += PyTuple_GET_SIZE(container);
-      Shadow shadow = ElementShadow(container, index);
-      if (shadow.kind != Shadow::Kind::kNone) {
-        note.expect.kind = Expect::Kind::kShadow;
-        note.expect.shadow = shadow;
-      }
+    if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
+        !PyRange_Check(container)) {
+      throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
     }
     return;
   }
   if (PyTuple_Check(container) || PyList_Check(container)) {
     Touch(container);
     AdoptElements(container);
-    if (PyTuple_Check(container) && PyLong_CheckExact(key)) {
-      Py_ssize_t index = PyLong_AsSsize_t(key);
-      if (index == -1 && PyErr_Occurred()) PyErr_Clear();
-      if (index < 0) index += PyTuple_GET_SIZE(container);
-      Shadow shadow = ElementShadow(container, index);
-      if (shadow.kind != Shadow::Kind::kNone) {
-        note.expect.kind = Expect::Kind::kShadow;
-        note.expect.shadow = shadow;
-      }
-    } else if (PyTuple_Check(container)) {
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i) {
-        Force(PyTuple_GET_ITEM(container, i), ElementShadow(container, i));
-      }
-    }
+    ItemOfRow(note, container, key);
     return;
   }
   if (PyDict_Check(container) && !PyDict_CheckExact(container)) {

@@ -239,7 +239,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PyList_CheckExact(object)) {
     operand.kind = Operand::Kind::kList;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) add(PyList_GET_ITEM(object, i), Shadow());
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) add(PyList_GET_ITEM(object, i), item_shadow(i));
     return operand;
   }
   if (PyDict_CheckExact(object)) {
@@ -263,7 +263,8 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   if (PySlice_Check(object)) {
     auto* slice = reinterpret_cast<PySliceObject*>(object);
     operand.kind = Operand::Kind::kSlice;
-    for (PyObject* part : {slice->start, slice->stop, slice->step}) add(part, Shadow());
+    Py_ssize_t i = 0;
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) add(part, item_shadow(i++));
     return operand;
   }
   if (PyMethod_Check(object)) {
@@ -708,7 +709,7 @@ void Recorder::GuardAgainstAliases() {
 
 void Recorder::FixInputSizes(const SegmentIr& ir) {
   Assumptions wanted = store_.backend().assumptions();
-  bool sizes = wanted.static_sizes || !store_.options().dynamic;
+  bool sizes = wanted.static_sizes || store_.options().dynamic == Dynamic::kNever;
   if (!sizes && !wanted.static_strides) return;
   TensorRead read;
   read.sizes = true;
@@ -732,6 +733,9 @@ void Recorder::NameInputs() {
     if (source.accessor == Accessor::kStack) name = "stack";
     if (source.accessor == Accessor::kNext) name = "item";
     if (source.accessor == Accessor::kCount) name = "count";
+    if (source.accessor == Accessor::kSize) {
+      name = guards_.Describe(source.parent).text + "_size" + std::to_string(source.index);
+    }
     if (source.accessor == Accessor::kItem) {
       name = guards_.Describe(source.parent).text + std::to_string(source.index);
     }

@@ -34,7 +34,11 @@ bool Recorder::IsExchangeable(PyObject* object) const {
 }
 
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
-    : store_(store), guards_(world), entry_state_(AtenRecorder::StateNow()), entry_backends_(world.backends) {
+    : store_(store),
+      guards_(world),
+      entry_state_(AtenRecorder::StateNow()),
+      entry_backends_(world.backends),
+      numbers_open_(store.options().dynamic != Dynamic::kNever && !store.backend().assumptions().static_sizes) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
@@ -338,35 +342,6 @@ void Recorder::Fix(Known& known) {
   pinned_[known.source.raw()] = true;
 }
 
-ValueId Recorder::NumberValue(PyObject* object, Shadow shadow) {
-  if (shadow.kind == Shadow::Kind::kValue) return ValueId(shadow.id);
-  auto it = number_values_.find(shadow.id);
-  if (it != number_values_.end() && it->second.raw() < aten_.graph().values.size()) return it->second;
-  SourceId source{shadow.id};
-  guards_.Type(source, Here());
-  ValueId value =
-      aten_.AddNumberInput(source, Type::Scalar(PyFloat_CheckExact(object) ? Type::Kind::kFloat : Type::Kind::kInt));
-  number_values_[shadow.id] = value;
-  number_inputs_[value.raw()] = source;
-  return value;
-}
-
-void Recorder::Force(PyObject* object, Shadow shadow) {
-  if (shadow.kind == Shadow::Kind::kNone) return;
-  if (shadow.kind == Shadow::Kind::kSource) {
-    guards_.Value(SourceId(shadow.id), Here());
-    return;
-  }
-  // A number computed by the graph is fixed by fixing the numbers it came from.
-  std::vector<ValueId> inputs;
-  absl::flat_hash_set<ValueId> seen;
-  aten_.SizeCone(ValueId(shadow.id), &inputs, &seen);
-  for (ValueId input : inputs) {
-    auto it = number_inputs_.find(input.raw());
-    if (it != number_inputs_.end()) guards_.Value(it->second, Here());
-  }
-}
-
 void Recorder::ForceAll(const Event& e) {
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr) continue;
@@ -431,6 +406,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
       AdoptElements(object);
       ReadOrder(object);
     }
+    if (PySlice_Check(object)) ForceItems(object);
     if (IsForeign(object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
@@ -498,6 +474,8 @@ void Recorder::AdoptElements(PyObject* container) {
 
 void Recorder::MarkMutated(PyObject* object) {
   if (Known* known = Find(object)) {
+    if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
+      ForceItems(object);  // they are known by their places
     known->mutated = true;
     known->mutated_epoch = epoch_;
   }
@@ -551,21 +529,8 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
     guards_.Tensor(known->source, read, Here());
     return;
   }
-  std::vector<ValueId> inputs;
-  absl::flat_hash_set<ValueId>& seen = strides ? strides_read_ : sizes_read_;
-  if (!known->value.valid() || !aten_.SizeCone(known->value, &inputs, &seen)) {
-    seen.clear();
-    throw Break{Reason::data_dependent_size, ""};
-  }
-  for (ValueId input : inputs) {
-    SourceId source = aten_.SourceOfInput(input);
-    if (!source.valid()) continue;  // a constant
-    if (number_inputs_.contains(input.raw())) {
-      guards_.Value(source, Here());
-    } else {
-      guards_.Tensor(source, read, Here());
-    }
-  }
+  if (!known->value.valid()) throw Break{Reason::data_dependent_size, ""};
+  FixValue(known->value, read, strides ? &strides_read_ : &sizes_read_);
 }
 
 void Recorder::ReadRank(PyObject* object) {
@@ -1060,6 +1025,7 @@ bool Recorder::IsForeign(PyObject* object) {
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
+  note.open.clear();
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
@@ -1184,7 +1150,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     case Op::kListToTuple:  // also whatever stands behind `*` in a call
       if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
-      if (PyList_CheckExact(e.in[0])) return AdoptElements(e.in[0]);
+      if (PyList_CheckExact(e.in[0])) {
+        AdoptElements(e.in[0]);
+        const Known* list = Find(e.in[0]);
+        if (list == nullptr || list->items.empty()) return;
+        note.expect.kind = Expect::Kind::kItems;
+        note.expect.items.assign(list->items.begin(), list->items.end());
+        return;
+      }
       ForceDeep(e.in[0], e.shadows[0], true);
       return;
     case Op::kMakeFunction:
@@ -1195,6 +1168,20 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBuildConstKeyMap:
     case Op::kBuildSlice:
     case Op::kBuildString: {
+      if (e.op == Op::kBuildList || e.op == Op::kBuildSlice) {
+        bool open = false;
+        for (int i = 0; i < e.n; ++i) open = open || LeavesOpen(e.in[i], e.shadows[i]);
+        if (open) {
+          note.expect.kind = Expect::Kind::kItems;
+          for (int i = 0; i < e.n; ++i) {
+            const bool stays = LeavesOpen(e.in[i], e.shadows[i]);
+            if (!stays) Force(e.in[i], e.shadows[i]);
+            note.expect.items.push_back(stays ? e.shadows[i] : Shadow());
+          }
+          if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
+          return;
+        }
+      }
       for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;
       std::vector<PyObject*> keys;
@@ -1206,8 +1193,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kListAppend:
     case Op::kSetAdd:
     case Op::kMapAdd:
-      for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       note.expect.kind = Expect::Kind::kNothing;
+      if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
         // A comprehension that was begun before the segment.
@@ -1225,6 +1213,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kDictUpdate:
     case Op::kDictMerge:
       if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
+      if (e.op == Op::kListExtend && AppendItems(e.in[0], e.in[1], nullptr, Shadow())) {
+        note.expect.kind = Expect::Kind::kNothing;
+        return;
+      }
       ForceDeep(e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
@@ -1290,6 +1282,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  if (!note.open.empty()) LinkNumbers(note, e);
   // Switches of the thread's state are C functions.
   if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
   if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
@@ -1364,7 +1357,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Expect::Kind::kSource:
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
-      if (PyTuple_GET_SIZE(result) == 0) return Shadow();
+      if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == 0) return Shadow();
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }
@@ -1380,7 +1373,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (e.op == Op::kUnpack || e.op == Op::kUnpackEx) {
-    if (e.op == Op::kUnpack && PyTuple_Check(e.in[0])) {
+    if (e.op == Op::kUnpack && (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]))) {
       Shadow shadow = ElementShadow(e.in[0], e.arg);
       if (shadow.kind != Shadow::Kind::kNone) return shadow;
     }
@@ -1432,6 +1425,10 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     return Shadow();
   }
   if (result == Py_None) return Shadow();
+  if (IsScalar(result) && made == 1 && aten_.graph().nodes.back().op &&
+      FactsOf(*aten_.graph().nodes.back().op).scalar_from_data) {
+    return Shadow{Shadow::Kind::kValue, aten_.graph().nodes.back().outputs[0].raw()};
+  }
   if (IsScalar(result)) {
     // A fact of the arguments that is not their data: data would have been seen as an op.
     read_arguments(true);

@@ -32,6 +32,7 @@
 #include "frame_eval/undo.h"
 #include "guards/guard_recorder.h"
 #include "ir/leaks.h"
+#include "ir/ops/size_rules.h"
 
 namespace frametap {
 
@@ -51,9 +52,10 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
-  size_t keys_by_address = 0;            // set or dict: so many of its keys have their address guarded (identity.cc)
-  Ref<> pin;                             // so that the address stays its own
-  absl::InlinedVector<Shadow, 2> items;  // fresh tuple (or torch.Size) and cell: shadows of the elements; may be empty
+  size_t keys_by_address = 0;  // set or dict: so many of its keys have their address guarded (identity.cc)
+  Ref<> pin;                   // so that the address stays its own
+  // Fresh tuple (or torch.Size), list, slice and cell: shadows of the elements; may be fewer.
+  absl::InlinedVector<Shadow, 2> items;
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
 };
 
@@ -143,6 +145,17 @@ struct Landing {
   std::vector<Landing> above;  // the frames that this one calls first, outermost last
 };
 
+// A number that is not fixed, on its way to an op (numbers.cc).
+struct OpenNumber {
+  PyObject* object = nullptr;  // borrowed
+  Shadow shadow;
+  int position = -1;         // of the argument, `self` included; -1: by name
+  PyObject* name = nullptr;  // borrowed
+  int item = -1;             // of a tuple or list; -1: the argument itself
+  int part = -1;             // of a slice: start, stop, step
+  bool linked = false;       // a node takes it
+};
+
 // The tracer's own part of a frame.
 struct FrameNote {
   bool inlined = false;                // part of the recording
@@ -155,6 +168,11 @@ struct FrameNote {
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
+  // Of the running C function that dispatches (TorchCall): its name, its arguments, and what of them waits for the node.
+  const char* torch_name = "";
+  size_t torch_positional = 0;
+  uint64_t torch_ints = 0;  // bit i: positional argument i is an int
+  absl::InlinedVector<OpenNumber, 2> open;
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
   bool own_effect = false;        // what the operation itself does was written down as an effect
@@ -303,13 +321,24 @@ class Recorder {
   void Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow);
   void StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
                       Shadow value_shadow);
+  void ItemOfRow(FrameNote& note, PyObject* row, PyObject* key);
   void Contains(FrameNote& note, PyObject* container, PyObject* item);
   PyObject* ItemAt(PyObject* dict, PyObject* key);  // of a dict that existed before
   void TruthOf(FrameNote& note, PyObject* object, Shadow shadow);
   void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
-  void Invoke(Call call);                                         // any call, by the tables
+  bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+  void ForceItems(PyObject* container);
+  // -- numbers (numbers.cc) --
+  bool numbers_open() const { return numbers_open_; }
+  bool LeavesOpen(PyObject* object, Shadow shadow);
+  Shadow SizeOf(PyObject* tensor, int64_t dim);
+  Shadow AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
+  bool DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
+  static bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
+  void FixType(Shadow shadow);
+  void Invoke(Call call);  // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
   bool IsForeign(PyObject* object);  // of an extension type, from outside: its content cannot be guarded
@@ -447,7 +476,22 @@ class Recorder {
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void BinaryNumbers(FrameNote& note, const Event& e);
+  void JoinTuples(FrameNote& note, PyObject* left, PyObject* right);
+  bool EqualTuples(PyObject* a, PyObject* b);
   bool ScalarNode(FrameNote& note, const Event& e);
+  bool IsDynamic(SourceId source);
+  bool IsDynamic(ValueId value);
+  void FixValue(ValueId value, const TensorRead& read, absl::flat_hash_set<ValueId>* seen);
+  bool Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::vector<SourceId>* sources);
+  bool ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources);
+  std::optional<Shadow> TraceSize(ValueId value, int64_t dim, int depth);
+  std::optional<Shadow> ShadowOf(const SizeExpr& expr, int depth, int64_t* number);
+  void LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
+  void LinkNumbers(FrameNote& note, const Event& e);
+  void LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made);
+  void LinkCall(FrameNote& note, Node* node);
+  void LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
+  void Link(OpenNumber* number, Node* node, size_t parameter);
   void ReadAddress(PyObject* object);
   void ReadOrderOf(PyObject* element);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
@@ -481,8 +525,8 @@ class Recorder {
   WherePtr WhereOf(const Place& place);
   std::string ModulePath(PyObject* module);
   const ModuleScope& ScopeOf(PyObject* module);  // at the end of the recording
-  ScalarOp NumberOp(const Event& e) const;
-  ValueId NumberValue(PyObject* object, Shadow shadow);
+  ScalarOp NumberOp(const Event& e);
+  ValueId NumberValue(Shadow shadow);
 
   Store& store_;
   // Inlined ones, outermost first. The first is the base: the entry frame, or the caller in which the recording goes
@@ -523,6 +567,8 @@ class Recorder {
   std::vector<PyObject*> mutated_sources_;
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
+  const bool numbers_open_;                                // the backend takes graphs whose numbers differ
+  absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
   struct {
     PyCodeObject* code = nullptr;

@@ -21,6 +21,7 @@ uint64_t SizesOf(const std::vector<c10::IValue>& inputs) {
   uint64_t hash = inputs.size();
   for (const c10::IValue& input : inputs) {
     if (input.isInt()) hash = absl::HashOf(hash, input.toInt());
+    if (input.isDouble()) hash = absl::HashOf(hash, input.toDouble());
     if (!input.isTensor()) continue;
     const at::Tensor& tensor = input.toTensor();
     hash = absl::HashOf(hash, tensor.dim());
@@ -163,7 +164,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
     const OpFacts& facts = FactsOf(*node.op);
     changed = changed || facts.changes_what_was();
     segment.uses_random = segment.uses_random || facts.random;
-    sizes_from_elements = sizes_from_elements || facts.data_dependent_size;
+    sizes_from_elements = sizes_from_elements || facts.data_dependent_size || facts.scalar_from_data;
     segment.raises_on_elements =
         segment.raises_on_elements || (changed && (facts.raises_on_elements || sizes_from_elements));
   }

@@ -82,9 +82,16 @@ struct LogEntry {
   MissReport miss;
 };
 
+// Which numbers may differ from call to call without a new recording.
+enum class Dynamic : uint8_t {
+  kNever,   // none; sizes and strides of every input are guarded
+  kAuto,    // sizes, arguments, and what has been seen to change
+  kAlways,  // all that ops take as they are
+};
+
 struct Options {
   bool fullgraph = false;
-  bool dynamic = true;     // false: sizes and strides of every input are guarded
+  Dynamic dynamic = Dynamic::kAuto;
   int segment_limit = 64;  // of one entry point
   // Modules and functions are guarded by which they are: a segment belongs to these parameters only.
   bool by_identity = false;
@@ -116,6 +123,10 @@ class Store {
   std::deque<LogEntry>& log() { return log_; }
   std::string NextName(const std::string& function);
   bool FirstTold(const std::string& what) { return told_.insert(what).second; }
+  // Numbers (by the names of their sources) for whose value a segment has missed: they are left open from then on.
+  void NoteChanging(const std::string& source) { changing_.insert(source); }
+  bool IsChanging(const std::string& source) const { return changing_.contains(source); }
+  bool has_changing_numbers() const { return !changing_.empty(); }
 
   uint64_t recordings = 0;
   uint64_t hits = 0;
@@ -132,7 +143,7 @@ class Store {
   std::vector<std::shared_ptr<Segment>> order_;
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
-  absl::flat_hash_set<std::string> told_;
+  absl::flat_hash_set<std::string> told_, changing_;
   Counted<"stores of segments"> counted_;
 };
 

@@ -171,6 +171,10 @@ c10::IValue Recorder::NumberAt(ValueId value) {
     }
   } else if (def.valid() && aten_.graph().node(def).is_scalar()) {
     const Node& node = aten_.graph().node(def);
+    if (node.scalar_op == ScalarOp::kSize) {
+      const Type& type = aten_.graph().value(node.args[0].value).type;
+      return number = type.sizes[static_cast<size_t>(node.args[1].constant.toInt())];
+    }
     c10::IValue operands[2];
     bool known = node.args.size() <= 2;
     for (size_t i = 0; known && i < node.args.size(); ++i) {

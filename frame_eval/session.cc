@@ -735,6 +735,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       ++store_->misses;
       const std::shared_ptr<Segment> latest = entry->latest();
       const MissReport miss = WhyNot(*latest, chain);
+      if (miss.of_number) store_->NoteChanging(miss.source);
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }
@@ -946,7 +947,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   OwnCode own(thread_);
   ErrScope keep;
   try {
-    recorder_->aten().expect_constant = false;
+    recorder_->aten().ExpectNothing();
     if (recorder_->aten().pending) {
       End(Break(*recorder_->aten().pending));
       return Shadow();
@@ -970,7 +971,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   if (recorder_ == nullptr || !note.inlined) return;
   OwnCode own(thread_);
   ErrScope keep;
-  recorder_->aten().expect_constant = false;
+  recorder_->aten().ExpectNothing();
   recorder_->Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business. (Under
   // fullgraph an exception that nobody catches is the program's result, and no reason to complain: what is pending is

@@ -9,6 +9,12 @@ namespace frametap {
 
 namespace {
 
+std::vector<std::string> NamesOf(const std::vector<SourceId>& sources, const SourceTable& table) {
+  std::vector<std::string> names;
+  for (const SourceId source : sources) names.push_back(table.Name(source));
+  return names;
+}
+
 class Explorer {
  public:
   Explorer(const FrozenGuards& guards, const Roots& roots)
@@ -52,10 +58,21 @@ class Explorer {
   bool Misses(const Predicate& p, MissReport* report) {
     Reached at, other;
     if (!Reach(p.source, &at, report)) return true;
-    if (p.guard == nullptr) {
+    if (p.relation != nullptr) {
+      std::vector<Reached> numbers(p.numbers.size());
+      std::vector<const Reached*> inputs;
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (!Reach(p.numbers[i], &numbers[i], report)) return true;
+        inputs.push_back(&numbers[i]);
+      }
+      if (p.relation->Holds(inputs.data())) return false;
+      report->want = WantOf(p, names_);
+      report->got = p.relation->Got(inputs.data(), NamesOf(p.numbers, names_));
+      report->why = absl::StrCat("not ", report->want);
+    } else if (p.guard == nullptr) {
       if (!Reach(p.other, &other, report)) return true;
       if ((at.object == other.object) == p.same) return false;
-      report->want = SameObjectWant(p, names_);
+      report->want = WantOf(p, names_);
       report->got = p.same ? "another object" : "the same object";
       report->why = absl::StrCat("it is ", p.same ? "not " : "", names_.Name(p.other));
     } else {
@@ -63,6 +80,8 @@ class Explorer {
       report->want = p.guard->Want();
       report->got = p.guard->Got(at);
       report->why = Why(*p.guard, p.source, at);
+      const bool is_number = at.object == nullptr || PyLong_CheckExact(at.object) || PyFloat_CheckExact(at.object);
+      report->of_number = p.guard->kind() == Guard::Kind::kValue && is_number;
     }
     report->source = names_.Name(p.source);
     return true;
@@ -106,7 +125,9 @@ class Explorer {
 
 }  // namespace
 
-std::string SameObjectWant(const Predicate& predicate, const SourceTable& table) {
+std::string WantOf(const Predicate& predicate, const SourceTable& table) {
+  if (predicate.guard != nullptr) return predicate.guard->Want();
+  if (predicate.relation != nullptr) return predicate.relation->Want(NamesOf(predicate.numbers, table));
   return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
 }
 
@@ -125,7 +146,7 @@ std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std
   for (const Predicate& p : guards.predicates) {
     GuardLine line;
     line.source = p.source;
-    line.predicate = p.guard != nullptr ? p.guard->Want() : SameObjectWant(p, names);
+    line.predicate = WantOf(p, names);
     line.why = PositionOf(p.why);
     if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
       line.binds = it->second;

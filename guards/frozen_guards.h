@@ -9,6 +9,7 @@
 #include "guards/guard.h"
 #include "guards/guard_recorder.h"
 #include "guards/guard_tree.h"
+#include "guards/kinds/relation.h"
 
 namespace frametap {
 
@@ -16,7 +17,9 @@ struct Predicate {
   SourceId source;
   SourceId other;                // SameObject
   bool same = false;             // SameObject
-  std::unique_ptr<Guard> guard;  // null: SameObject
+  std::unique_ptr<Guard> guard;  // null: SameObject, or `relation`
+  std::unique_ptr<NumbersRelation> relation;
+  std::vector<SourceId> numbers;  // of the relation; `source` is the first
   Spot why;
 };
 
@@ -34,6 +37,6 @@ std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
 std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs);
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
 Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
-std::string SameObjectWant(const Predicate& predicate, const SourceTable& table);
+std::string WantOf(const Predicate& predicate, const SourceTable& table);
 
 }  // namespace frametap

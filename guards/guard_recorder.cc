@@ -58,6 +58,7 @@ struct PredicateKey {
 };
 
 constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
+constexpr int64_t kNumbersDetail = -1;  // of a relation: of several numbers
 
 // Keys by number, each once. The table holds the numbers only: of a recording's thousands of keys it stays small.
 template <class Key>
@@ -132,6 +133,7 @@ struct GuardRecorder::Impl {
   absl::flat_hash_set<PyCodeObject*> codes_kept;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
+  absl::flat_hash_map<std::string, std::unique_ptr<char>> relation_keys;  // an address for each text
   absl::flat_hash_map<PyObject*, Py_ssize_t> counts;  // references held to the objects that CountOf was asked for
 
   void Count(const Step& step, PyObject* object) {
@@ -436,6 +438,30 @@ void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* const
   Ref<> key = impl_->Canonical(constant);
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
              [&] { return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome); });
+}
+
+void GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+                             const std::vector<SourceId>& numbers, const Spot& why) {
+  Impl& r = *impl_;
+  bool fixed = true;
+  std::vector<Reached> seen;
+  std::vector<std::string> names;
+  for (const SourceId id : numbers) {
+    fixed = fixed && r.Has(id, Guard::Kind::kValue);
+    seen.push_back(r.reached(id));
+    names.push_back(absl::StrCat(id.raw()));
+  }
+  if (fixed) return;
+  auto relation = std::make_unique<NumbersRelation>(std::move(left), py_compare_op, std::move(right), outcome, seen);
+  // R3: two that say the same have the same text.
+  std::unique_ptr<char>& key = r.relation_keys[relation->Want(names)];
+  if (!key) key = std::make_unique<char>();
+  const size_t count = r.predicates.size();
+  Predicate& predicate = r.Say(numbers[0], Guard::Kind::kRelation, kNumbersDetail, key.get(), why,
+                               [] { return std::unique_ptr<Guard>(); });
+  if (r.predicates.size() == count) return;
+  predicate.relation = std::move(relation);
+  predicate.numbers = numbers;
 }
 
 void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Spot& why) {

@@ -14,6 +14,7 @@
 
 #include "guards/ref.h"
 #include "guards/spot.h"
+#include "ir/number_expr.h"
 #include "ir/segment_ir.h"
 #include "ir/source.h"
 
@@ -87,6 +88,9 @@ class GuardRecorder {
   void Present(SourceId dict, PyObject* key, const Spot& why);
   void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
   void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
+  // … how expressions of several numbers compare, at most NumbersRelation::kMostInputs, all exact ints or floats.
+  void Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+                const std::vector<SourceId>& numbers, const Spot& why);
   void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
   // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
   // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may

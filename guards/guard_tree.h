@@ -36,11 +36,12 @@ enum class Verdict : uint8_t { kHit, kMiss, kError };
 
 // A miss in words: printed as in the dump.
 struct MissReport {
-  std::string source;  // "L.x"
-  std::string want;    // "tensor f32[*, 32] cpu"
-  std::string got;     // "tensor f64[4, 32] cpu"
-  std::string why;     // "dtype: f64 != f32"
-  Position line;       // what made the guard
+  std::string source;      // "L.x"
+  std::string want;        // "tensor f32[*, 32] cpu"
+  std::string got;         // "tensor f64[4, 32] cpu"
+  std::string why;         // "dtype: f64 != f32"
+  Position line;           // what made the guard
+  bool of_number = false;  // an int or float has another value
 };
 
 struct FrozenGuards;

@@ -17,6 +17,11 @@ bool Checks::Hold(const Reached* registers) const {
   for (const PairCheck& c : pairs) {
     if ((registers[c.a].object == registers[c.b].object) != c.same) return false;
   }
+  for (const NumbersCheck& c : numbers) {
+    const Reached* at[NumbersRelation::kMostInputs];
+    for (size_t i = 0; i < c.nodes.size(); ++i) at[i] = &registers[c.nodes[i]];
+    if (!c.relation->Holds(at)) return false;
+  }
   return true;
 }
 

@@ -83,12 +83,18 @@ struct PairCheck {
   bool same;
 };
 
+struct NumbersCheck {
+  const NumbersRelation* relation;
+  std::vector<int32_t> nodes;
+};
+
 // What is left to compare when the objects have been reached. Tensors' facts are compared beside (PlantedTree::tensors).
 struct Checks {
   std::vector<TypeCheck> types;
   std::vector<DictLengthCheck> lengths;
   std::vector<ContentCheck> contents;
   std::vector<PairCheck> pairs;
+  std::vector<NumbersCheck> numbers;
 
   bool Hold(const Reached* registers) const;
 };

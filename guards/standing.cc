@@ -148,6 +148,7 @@ void Standing::Take(const PlantedTree& tree) {
   for (const PairCheck& c : tree.checks.pairs) {
     if (!is_held[c.a] || !is_held[c.b]) checks_.pairs.push_back(c);
   }
+  checks_.numbers = tree.checks.numbers;
 }
 
 }  // namespace frametap

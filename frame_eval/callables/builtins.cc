@@ -13,7 +13,9 @@ namespace {
 void ReadsType(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* object = call.args[i];
-    if (Recorder::IsScalar(object)) {
+    if (Recorder::IsNumber(object) && i == 0) {
+      r.FixType(call.shadows[i]);
+    } else if (Recorder::IsScalar(object)) {
       r.Force(object, call.shadows[i]);
     } else if (PyTuple_CheckExact(object) && i == 1) {
       r.ForceDeep(object, call.shadows[i], true);
@@ -30,6 +32,12 @@ void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
 void Len(Recorder& r, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
+  if (IsTensor(object) && r.numbers_open() && TensorOf(object).dim() > 0) {
+    call.note.expect.kind = Expect::Kind::kShadow;
+    call.note.expect.shadow = r.SizeOf(object, 0);
+    call.note.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
+    return;
+  }
   if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
   Known* known = r.Find(object);
   bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);

@@ -40,7 +40,7 @@ void LoadIteration() {
   AddSpecial("builtins", "", "next", Next);
   AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
   AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
-  AddRows("builtins", "", Conduct::kTransparent, {"sorted", "min", "max"}, Reads::kKeys);
+  AddRows("builtins", "", Conduct::kTransparent, {"sorted"}, Reads::kKeys);
   AddRows("builtins", "slice", Conduct::kPure, {"indices"});
   AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
   AddRows("itertools", "", Conduct::kTransparent,

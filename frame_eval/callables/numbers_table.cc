@@ -1,14 +1,74 @@
 // Numbers: int, float, complex, math, and operators on them, which on tensors are ops.
+#include <cstring>
+
 #include "frame_eval/callables/table.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
 namespace {
 
-// float(x), int(x), bool(x), abs, min, max, sum …: values; a tensor's value ends the segment.
-void Number(Recorder& r, Call& call) {
+// A number that is not fixed, computed by `op` from the first argument, or from two.
+void Compute(Recorder& r, Call& call, ScalarOp op) {
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = call.args.size() == 1
+                                ? r.AddNumber(op, {{call.args[0], call.shadows[0]}})
+                                : r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
+}
+
+// Whether all arguments are plain numbers, and one of them is not fixed.
+bool HasOpenNumber(Recorder& r, const Call& call) {
+  bool open = false;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (!Recorder::IsNumber(call.args[i])) return false;
+    open = open || r.LeavesOpen(call.args[i], call.shadows[i]);
+  }
+  return open && call.names.empty();
+}
+
+// float(x), int(x): values; a tensor's value ends the segment.
+void Convert(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && HasOpenNumber(r, call)) {
+    const bool to_float = call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type);
+    if (to_float != static_cast<bool>(PyFloat_CheckExact(call.args[0]))) {
+      return Compute(r, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
+    }
+    call.note.expect.kind = Expect::Kind::kShadow;  // the very object
+    call.note.expect.shadow = call.shadows[0];
+    return;
+  }
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+    r.ForceDeep(call.args[i], call.shadows[i], false);
+  }
+}
+
+// min(a, b), max(a, b) of numbers of one type; otherwise as of any iterable.
+template <ScalarOp of_ints, ScalarOp of_floats>
+void Extreme(Recorder& r, Call& call) {
+  if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(r, call)) {
+    return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
+  }
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    // It iterates over the tensor and asks for truth.
+    if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+    r.ForceDeep(call.args[i], call.shadows[i], true);
+  }
+  r.ReadCallbacks(call);
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
+// Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
+template <ScalarOp op, int py_compare_op_with_zero>
+void Math(Recorder& r, Call& call) {
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  const bool is_open = call.args.size() == 1 && HasOpenNumber(r, call);
+  if (is_open && (py_compare_op_with_zero < 0 ||
+                  r.DecideNumbers(call.args[0], call.shadows[0], zero, Shadow(), py_compare_op_with_zero, true))) {
+    return Compute(r, call, op);
+  }
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, CallableName(call.callable) + " of a tensor"};
     r.ForceDeep(call.args[i], call.shadows[i], false);
   }
 }
@@ -25,16 +85,25 @@ void Arithmetic(Recorder& r, Call& call) {
     }
   }
   if (tensors) return r.TorchCall(call.note, &call, "");
+  if (call.args.size() == 1 && std::strcmp(FindCallable(call.callable)->name, "abs") == 0 && HasOpenNumber(r, call)) {
+    return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
+  }
   r.ForceArguments(call, 0, true);
 }
 
 }  // namespace
 
 void LoadNumbers() {
-  for (const char* name : {"int", "float"}) AddSpecial("builtins", "", name, Number, true);
+  for (const char* name : {"int", "float"}) AddSpecial("builtins", "", name, Convert, true);
   for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) {
     AddSpecial("builtins", "", name, Arithmetic, true);
   }
+  AddSpecial("builtins", "", "min", Extreme<ScalarOp::kIntMin, ScalarOp::kFloatMin>);
+  AddSpecial("builtins", "", "max", Extreme<ScalarOp::kIntMax, ScalarOp::kFloatMax>);
+  AddSpecial("math", "", "sqrt", Math<ScalarOp::kFloatSqrt, Py_GE>, true);
+  AddSpecial("math", "", "floor", Math<ScalarOp::kIntFloor, -1>, true);
+  AddSpecial("math", "", "ceil", Math<ScalarOp::kIntCeil, -1>, true);
+  AddSpecial("math", "", "trunc", Math<ScalarOp::kIntOf, -1>, true);
   AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});
   AddRows("builtins", "int", Conduct::kPure,
           {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio", "__round__",
@@ -44,14 +113,13 @@ void LoadNumbers() {
           {"is_integer", "hex", "fromhex", "as_integer_ratio", "conjugate", "__round__", "__trunc__", "__floor__",
            "__ceil__", "__format__", "__getnewargs__", "__getformat__"});
   AddRows("builtins", "complex", Conduct::kPure, {"conjugate", "__format__", "__getnewargs__", "__complex__"});
-  AddRows(
-      "math", "", Conduct::kPure,
-      {"acos",     "acosh",     "asin",      "asinh",   "atan",  "atan2", "atanh",   "cbrt",      "ceil",  "comb",
-       "copysign", "cos",       "cosh",      "degrees", "dist",  "erf",   "erfc",    "exp",       "exp2",  "expm1",
-       "fabs",     "factorial", "floor",     "fmod",    "frexp", "fsum",  "gamma",   "gcd",       "hypot", "isclose",
-       "isfinite", "isinf",     "isnan",     "isqrt",   "lcm",   "ldexp", "lgamma",  "log",       "log10", "log1p",
-       "log2",     "modf",      "nextafter", "perm",    "pow",   "prod",  "radians", "remainder", "sin",   "sinh",
-       "sqrt",     "tan",       "tanh",      "trunc",   "ulp"});
+  AddRows("math", "", Conduct::kPure,
+          {"acos",      "acosh",    "asin",      "asinh",   "atan",      "atan2", "atanh", "cbrt",   "comb",
+           "copysign",  "cos",      "cosh",      "degrees", "dist",      "erf",   "erfc",  "exp",    "exp2",
+           "expm1",     "fabs",     "factorial", "fmod",    "frexp",     "fsum",  "gamma", "gcd",    "hypot",
+           "isclose",   "isfinite", "isinf",     "isnan",   "isqrt",     "lcm",   "ldexp", "lgamma", "log",
+           "log10",     "log1p",    "log2",      "modf",    "nextafter", "perm",  "pow",   "prod",   "radians",
+           "remainder", "sin",      "sinh",      "tan",     "tanh",      "ulp"});
   for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
                            "xor", "invert", "inv", "pow", "abs", "lshift", "rshift"}) {
     AddSpecial("_operator", "", name, Arithmetic, true);

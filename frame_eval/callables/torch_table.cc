@@ -41,27 +41,32 @@ void Size(Recorder& r, Call& call) {
   PyObject* self = call.args.empty() ? nullptr : call.args[0];
   if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  SourceId source = r.SourceOf(self);
-  if (!source.valid()) return r.ReadTensor(self, true, false);
-  const at::Tensor& tensor = TensorOf(self);
-  auto child = [&](int64_t dim) {
-    return Shadow{Shadow::Kind::kSource, r.guards().Child(source, Accessor::kSize, dim, nullptr, nullptr).raw()};
-  };
+  if (!r.SourceOf(self).valid() && !r.numbers_open()) return r.ReadTensor(self, true, false);
+  const int64_t rank = TensorOf(self).dim();
   if (call.args.size() == 1) {
     call.note.expect.kind = Expect::Kind::kItems;
-    for (int64_t i = 0; i < tensor.dim(); ++i) call.note.expect.items.push_back(child(i));
+    for (int64_t i = 0; i < rank; ++i) call.note.expect.items.push_back(r.SizeOf(self, i));
     return;
   }
   if (call.args.size() == 2 && PyLong_CheckExact(call.args[1])) {
     int64_t dim = PyLong_AsLongLong(call.args[1]);
-    if (dim < 0) dim += tensor.dim();
-    if (dim >= 0 && dim < tensor.dim()) {
+    if (dim < 0) dim += rank;
+    if (dim >= 0 && dim < rank) {
       call.note.expect.kind = Expect::Kind::kShadow;
-      call.note.expect.shadow = child(dim);
+      call.note.expect.shadow = r.SizeOf(self, dim);
       return;
     }
   }
   r.ReadTensor(self, true, false);
+}
+
+// x.item(): a number of the graph, until something decides on it.
+void Item(Recorder& r, Call& call) {
+  if (!r.numbers_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+    throw Break{Reason::value_of_tensor, "item"};
+  }
+  r.TorchCall(call.note, &call, "item");
+  r.aten().expect_number = true;
 }
 
 // Facts that the basic guard of every tensor holds.
@@ -104,8 +109,7 @@ void MakeTensor(Recorder& r, Call& call) {
 
 void LoadTorch() {
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
-          {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
-           "nonzero_static"});
+          {"tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
           {"requires_grad_",
            "backward",
@@ -150,6 +154,7 @@ void LoadTorch() {
            "__sizeof__", "__getstate__"});
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "size", Size);
+  AddSpecial("torch._C", "TensorBase", "item", Item);
   for (const char* name : {"dim", "ndimension"}) AddSpecial("torch._C", "TensorBase", name, Rank);
   for (const char* name :
        {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {

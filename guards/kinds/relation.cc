@@ -1,4 +1,5 @@
-// Relation: how a number compares with a constant. Exact for 64-bit ints and for floats; whatever needs more is a miss.
+#include "guards/kinds/relation.h"
+
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -11,27 +12,21 @@ namespace frametap {
 
 namespace {
 
-struct Number {
-  enum class Kind : uint8_t { kNone, kInt, kFloat } kind = Kind::kNone;
-  int64_t i = 0;
-  double f = 0;
-};
-
-Number NumberOf(const Reached& at) {
-  Number n;
+// False: no exact int of 64 bits and no float.
+bool NumberOf(const Reached& at, Number* out) {
   PyObject* o = at.object;
   if (o == nullptr) {
-    n.kind = Number::Kind::kInt;
-    n.i = at.number;
+    *out = Number::Int(at.number);
   } else if (PyLong_CheckExact(o) || PyBool_Check(o)) {
     int overflow = 0;
-    n.i = PyLong_AsLongLongAndOverflow(o, &overflow);
-    if (overflow == 0) n.kind = Number::Kind::kInt;
+    *out = Number::Int(PyLong_AsLongLongAndOverflow(o, &overflow));
+    return overflow == 0;
   } else if (PyFloat_CheckExact(o)) {
-    n.kind = Number::Kind::kFloat;
-    n.f = PyFloat_AS_DOUBLE(o);
+    *out = Number::Float(PyFloat_AS_DOUBLE(o));
+  } else {
+    return false;
   }
-  return n;
+  return true;
 }
 
 template <class T>
@@ -54,18 +49,13 @@ bool Compare(T a, int op, T b) {
 
 bool ToDouble(const Number& n, double* out) {
   constexpr int64_t kExact = int64_t{1} << std::numeric_limits<double>::digits;
-  if (n.kind == Number::Kind::kFloat) {
-    *out = n.f;
-    return true;
-  }
-  *out = static_cast<double>(n.i);
-  return n.i >= -kExact && n.i <= kExact;
+  *out = n.as_float();
+  return n.is_float || (n.i >= -kExact && n.i <= kExact);
 }
 
 // False if it cannot be told exactly.
-bool Evaluate(const Number& a, int op, const Number& b, bool* outcome) {
-  if (a.kind == Number::Kind::kNone || b.kind == Number::Kind::kNone) return false;
-  if (a.kind == Number::Kind::kInt && b.kind == Number::Kind::kInt) {
+bool Compares(const Number& a, int op, const Number& b, bool* outcome) {
+  if (!a.is_float && !b.is_float) {
     *outcome = Compare(a.i, op, b.i);
     return true;
   }
@@ -92,21 +82,22 @@ class RelationGuard : public Guard {
         type_(at.object != nullptr ? Py_TYPE(at.object) : nullptr),
         op_(op),
         outcome_(outcome),
-        number_(NumberOf(Reached::Object(constant))),
+        is_number_(NumberOf(Reached::Object(constant), &number_)),
         text_(ShortRepr(constant)) {}
 
   Scope scope() const override { return type_ != nullptr ? Scope::kBinding : Scope::kContent; }
 
   bool Holds(const Reached& at) const override {
     if ((at.object != nullptr ? Py_TYPE(at.object) : nullptr) != type_) return false;
+    Number number;
     bool outcome;
-    return Evaluate(NumberOf(at), op_, number_, &outcome) && outcome == outcome_;
+    return is_number_ && NumberOf(at, &number) && Compares(number, op_, number_, &outcome) && outcome == outcome_;
   }
 
   std::string Want() const override {
     if (outcome_) return absl::StrCat(OpName(op_), " ", text_);
     // `not (x < 2.0)` is not `x >= 2.0` for a nan.
-    const bool ints = number_.kind == Number::Kind::kInt && type_ != &PyFloat_Type;
+    const bool ints = is_number_ && !number_.is_float && type_ != &PyFloat_Type;
     return ints ? absl::StrCat(OpName(Negated(op_)), " ", text_) : absl::StrCat("not ", OpName(op_), " ", text_);
   }
 
@@ -117,10 +108,47 @@ class RelationGuard : public Guard {
   int op_;
   bool outcome_;
   Number number_;
+  bool is_number_;
   std::string text_;
 };
 
 }  // namespace
+
+NumbersRelation::NumbersRelation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+                                 const std::vector<Reached>& seen)
+    : left_(std::move(left)), right_(std::move(right)), op_(py_compare_op), outcome_(outcome) {
+  for (const Reached& at : seen) types_.push_back(at.object != nullptr ? Py_TYPE(at.object) : nullptr);
+}
+
+bool NumbersRelation::Holds(const Reached* const* at) const {
+  Number inputs[kMostInputs];
+  for (size_t i = 0; i < types_.size(); ++i) {
+    if ((at[i]->object != nullptr ? Py_TYPE(at[i]->object) : nullptr) != types_[i]) return false;
+    if (!NumberOf(*at[i], &inputs[i])) return false;
+  }
+  Number a, b;
+  bool outcome;
+  return left_.Evaluate(inputs, &a) && right_.Evaluate(inputs, &b) && Compares(a, op_, b, &outcome) &&
+         outcome == outcome_;
+}
+
+std::string NumbersRelation::Want(const std::vector<std::string>& names) const {
+  bool floats = false;
+  for (const PyTypeObject* type : types_) floats = floats || type == &PyFloat_Type;
+  const bool negated = !outcome_ && !floats && !left_.has_floats() && !right_.has_floats();
+  return absl::StrCat(outcome_ || negated ? "" : "not ", left_.Text(names), " ", OpName(negated ? Negated(op_) : op_),
+                      " ", right_.Text(names));
+}
+
+std::string NumbersRelation::Got(const Reached* const* at, const std::vector<std::string>& names) const {
+  std::string text;
+  for (size_t i = 0; i < types_.size(); ++i) {
+    Number number;
+    absl::StrAppend(&text, i == 0 ? "" : ", ", names[i], " = ",
+                    NumberOf(*at[i], &number) ? ToString(number) : ShortRepr(at[i]->object));
+  }
+  return text;
+}
 
 std::unique_ptr<Guard> MakeRelationGuard(const Reached& at, int py_compare_op, PyObject* constant, bool outcome) {
   return std::make_unique<RelationGuard>(at, py_compare_op, constant, outcome);

@@ -53,9 +53,9 @@ constexpr bool RowsAreInOrder() {
 static_assert(RowsAreInOrder());
 static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kSize) + 1);
 
-ScalarFault Exact(bool overflow, int64_t value, Number* result) {
+ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
-  return overflow ? ScalarFault::kOverflow : ScalarFault::kNone;
+  return ScalarFault::kNone;
 }
 
 ScalarFault Give(double value, Number* result) {
@@ -121,31 +121,31 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
   int64_t out = 0;
   switch (op) {
     case ScalarOp::kIntAdd:
-      return Exact(__builtin_add_overflow(a.i, b.i, &out), out, result);
+      return __builtin_add_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case ScalarOp::kIntSub:
-      return Exact(__builtin_sub_overflow(a.i, b.i, &out), out, result);
+      return __builtin_sub_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case ScalarOp::kIntMul:
-      return Exact(__builtin_mul_overflow(a.i, b.i, &out), out, result);
+      return __builtin_mul_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case ScalarOp::kIntNeg:
-      return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
+      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case ScalarOp::kIntAbs:
-      if (a.i >= 0) return Exact(false, a.i, result);
-      return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
+      if (a.i >= 0) return GiveInt(a.i, result);
+      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case ScalarOp::kIntMin:  // the first of equal ones, as Python: they are the same
-      return Exact(false, b.i < a.i ? b.i : a.i, result);
+      return GiveInt(b.i < a.i ? b.i : a.i, result);
     case ScalarOp::kIntMax:
-      return Exact(false, b.i > a.i ? b.i : a.i, result);
+      return GiveInt(b.i > a.i ? b.i : a.i, result);
     case ScalarOp::kIntFloorDiv:
     case ScalarOp::kIntMod: {
       if (b.i == 0) return ScalarFault::kDivisionByZero;
       if (b.i == -1) {  // the one quotient that may not fit
-        if (op == ScalarOp::kIntMod) return Exact(false, 0, result);
-        return Exact(__builtin_sub_overflow(int64_t{0}, a.i, &out), out, result);
+        if (op == ScalarOp::kIntMod) return GiveInt(0, result);
+        return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
       }
       const int64_t rest = a.i % b.i;
       const bool down = rest != 0 && (rest < 0) != (b.i < 0);
-      if (op == ScalarOp::kIntMod) return Exact(false, down ? rest + b.i : rest, result);
-      return Exact(false, a.i / b.i - (down ? 1 : 0), result);
+      if (op == ScalarOp::kIntMod) return GiveInt(down ? rest + b.i : rest, result);
+      return GiveInt(a.i / b.i - (down ? 1 : 0), result);
     }
     case ScalarOp::kIntTrueDiv:
       if (b.i == 0) return ScalarFault::kDivisionByZero;
@@ -189,11 +189,11 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
     case ScalarOp::kFloatOf:
       return Give(a.as_float(), result);
     case ScalarOp::kIntOf:
-      return a.is_float ? ToInt(std::trunc(a.f), result) : Exact(false, a.i, result);
+      return a.is_float ? ToInt(std::trunc(a.f), result) : GiveInt(a.i, result);
     case ScalarOp::kIntFloor:
-      return a.is_float ? ToInt(std::floor(a.f), result) : Exact(false, a.i, result);
+      return a.is_float ? ToInt(std::floor(a.f), result) : GiveInt(a.i, result);
     case ScalarOp::kIntCeil:
-      return a.is_float ? ToInt(std::ceil(a.f), result) : Exact(false, a.i, result);
+      return a.is_float ? ToInt(std::ceil(a.f), result) : GiveInt(a.i, result);
     case ScalarOp::kNone:
     case ScalarOp::kListItem:
     case ScalarOp::kSize:
@@ -221,8 +221,8 @@ c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
     case ScalarFault::kDivisionByZero: {
       const bool floats = a.isDouble() || b.isDouble();
       const char* text = op == ScalarOp::kIntFloorDiv || op == ScalarOp::kIntMod ? "integer division or modulo by zero"
-                         : op == ScalarOp::kFloatFloorDiv                       ? "float floor division by zero"
-                         : op == ScalarOp::kFloatMod                            ? "float modulo"
+                         : op == ScalarOp::kFloatFloorDiv                        ? "float floor division by zero"
+                         : op == ScalarOp::kFloatMod                             ? "float modulo"
                          : op == ScalarOp::kFloatPow ? "0.0 cannot be raised to a negative power"
                          : floats                    ? "float division by zero"
                                                      : "division by zero";

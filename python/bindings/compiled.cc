@@ -199,10 +199,10 @@ void BindCompiled(py::module_& m) {
   m.def(
       "compile_function",
       [](py::object function, py::object self, const std::string& callee, BackendHandle backend, bool fullgraph,
-         bool dynamic, int segment_limit, bool by_identity) {
+         std::optional<bool> dynamic, int segment_limit, bool by_identity) {
         Options options;
         options.fullgraph = fullgraph;
-        options.dynamic = dynamic;
+        if (dynamic) options.dynamic = *dynamic ? Dynamic::kAlways : Dynamic::kNever;
         options.segment_limit = segment_limit;
         options.by_identity = by_identity;
         Callee kind = callee == "module"   ? Callee::kModule
@@ -224,7 +224,8 @@ void BindCompiled(py::module_& m) {
     py::dict d;
     d["backend"] = store->shared_backend();
     d["fullgraph"] = store->options().fullgraph;
-    d["dynamic"] = store->options().dynamic;
+    const Dynamic dynamic = store->options().dynamic;
+    d["dynamic"] = dynamic == Dynamic::kAuto ? py::object(py::none()) : py::bool_(dynamic == Dynamic::kAlways);
     d["segment_limit"] = store->options().segment_limit;
     d["by_identity"] = store->options().by_identity;
     return d;

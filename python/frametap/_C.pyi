@@ -226,7 +226,7 @@ def compile_function(
     callee: str,
     backend: Backend,
     fullgraph: bool,
-    dynamic: bool,
+    dynamic: bool | None,
     segment_limit: int,
     by_identity: bool,
 ) -> CompiledFunction: ...

@@ -53,7 +53,10 @@ def compile(  # the name users know from torch.compile
     ``(GraphModule, example_inputs) -> callable``.
 
     `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of going on in Python.
-    `dynamic`: ``False`` guards every size; ``None`` and ``True`` guard those that Python has read.
+    `dynamic`: which numbers may differ from call to call without a new recording. ``None``: sizes and
+    arguments, and numbers that modules and globals hold once they have been seen to change; ``True``: all
+    that ops take as they are; ``False``: none, and every size is guarded. What decides on a number is guarded
+    as a relation (``L.x.size(0) > 2``), and a number that Python code uses up (``range(n)``) is fixed.
     `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
     `options`: ``segment_limit`` (64), the segments that one entry point may have; ``by_identity`` (False), to
     guard modules and functions by which they are, instead of by what was read of them.
@@ -98,7 +101,7 @@ def compile(  # the name users know from torch.compile
         _C.compile_function,
         backend=resolve_backend(backend),
         fullgraph=bool(fullgraph),
-        dynamic=dynamic is not False,
+        dynamic=dynamic,
         segment_limit=limit,
         by_identity=by_identity,
     )

@@ -265,6 +265,22 @@ const char* VersionProblem() {
   return "";
 }
 
+bool StoresAttribute(PyCodeObject* code, const std::string& name) {
+  int wanted = -1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_names, i), name.c_str()) == 0) {
+      wanted = static_cast<int>(i);
+    }
+  }
+  if (wanted < 0) return false;
+  for (int index = 0; index < UnitCount(code);) {
+    const auto& [row, acting, arg, next] = Whole(code, index);
+    if (arg == wanted && Is(row, "STORE_ATTR")) return true;
+    index = next;
+  }
+  return false;
+}
+
 FlowNode FlowAt(PyCodeObject* code, int index) {
   FlowNode node;
   const auto& [row, acting, arg, next] = Whole(code, index);

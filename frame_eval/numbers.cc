@@ -1,0 +1,756 @@
+// Numbers that are not fixed: sizes, arguments, what is computed from them. They are graph values; what decides on them
+// is guarded as a relation; an op that takes them takes the graph value.
+//   N1  The program always sees exact Python numbers, and ops run on these. Which number an op was given is concluded
+//       afterwards, from the node that it left (LinkNumbers), and only where the binding hands it on as it is.
+//   N2  A number that is used in any other way is fixed (Force).
+//   N3  Nothing is left open that would not change: numbers that modules and globals hold are fixed, until they have
+//       been seen to change (IsDynamic).
+#include <algorithm>
+#include <cstring>
+
+#include "frame_eval/recorder.h"
+#include "guards/kinds/relation.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/op_facts.h"
+#include "ir/ops/scalar.h"
+#include "ir/ops/size_rules.h"
+
+namespace frametap {
+namespace {
+
+// Numbers of BINARY_OP (opcode.h would bring its macros): the in-place ones follow 13 later.
+constexpr int kNbAdd = 0, kNbFloorDivide = 2, kNbMultiply = 5, kNbRemainder = 6, kNbPower = 8, kNbSubtract = 10,
+              kNbTrueDivide = 11, kInplaceFrom = 13;
+
+// An exact int of 64 bits or a float; no bool.
+bool NumberOf(PyObject* object, Number* number) {
+  if (PyFloat_CheckExact(object)) {
+    *number = Number::Float(PyFloat_AS_DOUBLE(object));
+    return true;
+  }
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  *number = Number::Int(PyLong_AsLongLongAndOverflow(object, &overflow));
+  return overflow == 0;
+}
+
+c10::IValue ValueOf(const Number& number) { return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i); }
+
+bool IsSame(const c10::IValue& constant, PyObject* object) {
+  Number number;
+  if (!NumberOf(object, &number)) return false;
+  if (number.is_float) return constant.isDouble() && std::memcmp(&number.f, &constant.payload, sizeof number.f) == 0;
+  return constant.isInt() && constant.toInt() == number.i;
+}
+
+// "add" of aten::add_ and aten::add.
+std::string_view BaseName(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  name.remove_prefix(name.find("::") + 2);
+  if (!name.empty() && name.back() == '_') name.remove_suffix(1);
+  return name;
+}
+
+// Whether a parameter takes numbers that may differ from call to call: sizes, factors. (Dimensions may not: the rank of a
+// result, and what backends do, follow from them.)
+bool TakesNumber(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return TakesNumber(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::TensorType:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsSizes(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) return IsSizes(*type.castRaw<c10::OptionalType>()->getElementType());
+  return type.kind() == c10::TypeKind::ListType &&
+         type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::SymIntType;
+}
+
+size_t LengthOf(const Arg& list) {
+  if (list.kind == Arg::Kind::kList) return list.items.size();
+  return list.kind == Arg::Kind::kConst && list.constant.isIntList() ? list.constant.toIntVector().size() : 0;
+}
+
+// Makes element `item` of a list of ints a value, if it is `object` now.
+bool LinkItem(Arg* list, size_t item, PyObject* object, ValueId value) {
+  if (item >= LengthOf(*list)) return false;
+  if (list->kind == Arg::Kind::kConst) {
+    std::vector<Arg> items;
+    for (const int64_t size : list->constant.toIntVector()) items.push_back(Arg::Const(c10::IValue(size)));
+    *list = Arg::List(std::move(items));
+  }
+  Arg& arg = list->items[item];
+  if (arg.kind != Arg::Kind::kConst || !IsSame(arg.constant, object)) return false;
+  arg = Arg::Of(value);
+  return true;
+}
+
+bool IsConst(const Arg& arg, int64_t value) {
+  return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
+}
+
+}  // namespace
+
+// ---- which numbers are left open ------------------------------------------------------------------------------------
+
+// N3. Of where a number comes from.
+bool Recorder::IsDynamic(SourceId source) {
+  switch (guards_.accessor(source)) {
+    case Accessor::kStride:
+      return false;
+    case Accessor::kSize:  // of parameters they are what the module is
+      return guards_.accessor(guards_.parent(source)) != Accessor::kModuleAttr;
+    case Accessor::kLength:
+    case Accessor::kCount:
+    case Accessor::kLeft:
+      return true;
+    default:
+      break;
+  }
+  if (store_.options().dynamic == Dynamic::kAlways) return true;
+  SourceId id = source;
+  while (id.valid()) {
+    const Accessor accessor = guards_.accessor(id);
+    if (accessor == Accessor::kLocal || accessor == Accessor::kStack) return true;
+    if (accessor != Accessor::kItem && accessor != Accessor::kKey && accessor != Accessor::kNext) break;
+    id = guards_.parent(id);
+  }
+  if (store_.has_changing_numbers() && store_.IsChanging(guards_.Name(source))) return true;
+  // What the running function assigns to is a counter, a moving average ….
+  return guards_.accessor(source) == Accessor::kAttr &&
+         StoresAttribute(frames_.back()->code, guards_.Describe(source).text);
+}
+
+bool Recorder::IsDynamic(ValueId value) {
+  std::vector<ValueId> work{value};
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (auto it = number_inputs_.find(id.raw()); it != number_inputs_.end()) {
+      if (IsDynamic(it->second)) return true;
+      continue;
+    }
+    const NodeId def = aten_.graph().value(id).def;
+    if (!def.valid()) continue;
+    const Node& node = aten_.graph().node(def);
+    if (!node.is_scalar() || node.scalar_op == ScalarOp::kSize) return true;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return false;
+}
+
+bool Recorder::LeavesOpen(PyObject* object, Shadow shadow) {
+  Number number;
+  if (!numbers_open_ || shadow.kind == Shadow::Kind::kNone || !NumberOf(object, &number)) return false;
+  if (shadow.kind == Shadow::Kind::kSource) return IsDynamic(SourceId(shadow.id));
+  return shadow.kind == Shadow::Kind::kValue && IsDynamic(ValueId(shadow.id));
+}
+
+// ---- their values in the graph --------------------------------------------------------------------------------------
+
+ValueId Recorder::NumberValue(Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kValue) return ValueId(shadow.id);
+  auto it = number_values_.find(shadow.id);
+  if (it != number_values_.end() && it->second.raw() < aten_.graph().values.size()) return it->second;
+  const SourceId source{shadow.id};
+  guards_.Type(source, Here());
+  PyObject* seen = guards_.seen(source);
+  const bool is_float = seen != nullptr && PyFloat_CheckExact(seen);
+  ValueId value = aten_.AddNumberInput(source, Type::Scalar(is_float ? Type::Kind::kFloat : Type::Kind::kInt));
+  number_values_[shadow.id] = value;
+  number_inputs_[value.raw()] = source;
+  return value;
+}
+
+// A number computed by the graph is fixed by fixing what it came from.
+void Recorder::FixValue(ValueId value, const TensorRead& read, absl::flat_hash_set<ValueId>* seen) {
+  std::vector<ValueId> inputs;
+  if (const Node* data = aten_.SizeCone(value, &inputs, seen); data != nullptr) {
+    seen->clear();
+    const bool is_number = data->op && FactsOf(*data->op).scalar_from_data;
+    throw Break{is_number ? Reason::value_of_tensor : Reason::data_dependent_size,
+                is_number ? data->op->operator_name().name : ""};
+  }
+  for (const ValueId input : inputs) {
+    const SourceId source = aten_.SourceOfInput(input);
+    if (!source.valid()) continue;  // a constant
+    if (number_inputs_.contains(input.raw())) {
+      guards_.Value(source, Here());
+    } else {
+      guards_.Tensor(source, read, Here());
+    }
+  }
+}
+
+void Recorder::Force(PyObject* object, Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kSource) guards_.Value(SourceId(shadow.id), Here());
+  if (shadow.kind != Shadow::Kind::kValue) return;
+  TensorRead read;
+  read.sizes = true;
+  FixValue(ValueId(shadow.id), read, &sizes_read_);
+}
+
+Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands) {
+  std::vector<Arg> args;
+  for (const auto& [object, shadow] : operands) {
+    Number number;
+    NumberOf(object, &number);
+    args.push_back(shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(number)) : Arg::Of(NumberValue(shadow)));
+  }
+  const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(RowOf(op).result));
+  return Shadow{Shadow::Kind::kValue, value.raw()};
+}
+
+// A number whose value nobody has read, but of which type it is.
+void Recorder::FixType(Shadow shadow) {
+  if (shadow.kind == Shadow::Kind::kSource) guards_.Type(SourceId(shadow.id), Here());
+}
+
+// ---- in lists and slices ----
+
+// A list that is being displayed grows by `item`, or by all of `items`, and what is open stays so. False: nothing is.
+bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
+  Known* known = Find(list);
+  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
+  absl::InlinedVector<Shadow, 4> shadows;
+  bool open = !known->items.empty();
+  const auto add = [&](PyObject* object, Shadow of) {
+    const bool stays = LeavesOpen(object, of);
+    open = open || stays;
+    if (!stays) Force(object, of);
+    shadows.push_back(stays ? of : Shadow());
+  };
+  if (items == nullptr) {
+    add(item, shadow);
+  } else if (PyTuple_Check(items) || PyList_CheckExact(items)) {
+    if (Find(items) == nullptr) return false;
+    Touch(items);
+    AdoptElements(items);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
+      add(PySequence_Fast_GET_ITEM(items, i), ElementShadow(items, i));
+    }
+  } else {
+    return false;
+  }
+  if (!open) return false;
+  known = Find(list);
+  known->items.resize(static_cast<size_t>(PyList_GET_SIZE(list)));
+  known->items.insert(known->items.end(), shadows.begin(), shadows.end());
+  known->mutated = true;
+  known->mutated_epoch = epoch_;
+  return true;
+}
+
+void Recorder::ForceItems(PyObject* container) {
+  Known* known = Find(container);
+  if (known == nullptr || known->items.empty()) return;
+  const std::vector<Shadow> items(known->items.begin(), known->items.end());
+  known->items.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (PySlice_Check(container)) {
+      auto* slice = reinterpret_cast<PySliceObject*>(container);
+      PyObject* parts[] = {slice->start, slice->stop, slice->step};
+      Force(parts[i], items[i]);
+    } else if (i < static_cast<size_t>(PySequence_Fast_GET_SIZE(container))) {
+      Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), items[i]);
+    }
+  }
+}
+
+// ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+// The op that gives what Python gives for these operands; kNone: the operands are to be fixed. Where Python raises for
+// some operands, that these are others is guarded.
+ScalarOp Recorder::NumberOp(const Event& e) {
+  Number a, b;
+  if (!NumberOf(e.in[0], &a)) return ScalarOp::kNone;
+  if (e.op == Op::kUnary) return e.arg != 1 ? ScalarOp::kNone : a.is_float ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
+  if (!NumberOf(e.in[1], &b)) return ScalarOp::kNone;
+  const bool ints = !a.is_float && !b.is_float;
+  const auto guarded = [&](int side, int py_compare_op, ScalarOp op) {
+    static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+    return DecideNumbers(e.in[side], e.shadows[side], zero, Shadow(), py_compare_op, true) ? op : ScalarOp::kNone;
+  };
+  switch (e.arg % kInplaceFrom) {
+    case kNbAdd:
+      return ints ? ScalarOp::kIntAdd : ScalarOp::kFloatAdd;
+    case kNbSubtract:
+      return ints ? ScalarOp::kIntSub : ScalarOp::kFloatSub;
+    case kNbMultiply:
+      return ints ? ScalarOp::kIntMul : ScalarOp::kFloatMul;
+    case kNbTrueDivide:
+      return guarded(1, Py_NE, ints ? ScalarOp::kIntTrueDiv : ScalarOp::kFloatDiv);
+    case kNbFloorDivide:
+      return guarded(1, Py_NE, ints ? ScalarOp::kIntFloorDiv : ScalarOp::kFloatFloorDiv);
+    case kNbRemainder:
+      return guarded(1, Py_NE, ints ? ScalarOp::kIntMod : ScalarOp::kFloatMod);
+    case kNbPower:  // of ints the result may be any int, or a float
+      return ints ? ScalarOp::kNone : guarded(0, Py_GT, ScalarOp::kFloatPow);
+    default:
+      return ScalarOp::kNone;
+  }
+}
+
+// Arithmetic on numbers that are not fixed yet stays a computation of the graph: a counter does not fix its value.
+bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
+  bool open = false;
+  for (int i = 0; i < e.n; ++i) {
+    if (!IsNumber(e.in[i])) return false;
+    if (e.shadows[i].kind == Shadow::Kind::kNone) continue;
+    // Sizes are of no use to a backend whose graphs have fixed ones.
+    if (!numbers_open_ && e.shadows[i].kind == Shadow::Kind::kSource &&
+        guards_.seen(SourceId(e.shadows[i].id)) == nullptr) {
+      return false;
+    }
+    open = true;
+  }
+  const ScalarOp op = open ? NumberOp(e) : ScalarOp::kNone;
+  if (op == ScalarOp::kNone) return false;
+  note.expect.kind = Expect::Kind::kShadow;
+  note.expect.shadow = e.n == 1 ? AddNumber(op, {{e.in[0], e.shadows[0]}})
+                                : AddNumber(op, {{e.in[0], e.shadows[0]}, {e.in[1], e.shadows[1]}});
+  return true;
+}
+
+void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
+  PyObject* left = e.in[0];
+  PyObject* right = e.in[1];
+  if (IsTensor(left) || IsTensor(right)) {
+    Call call{*frames_.back(), note, nullptr, {left, right}, {e.shadows[0], e.shadows[1]}, {}};
+    return TorchCall(note, &call, "");
+  }
+  if (IsNumber(left) && IsNumber(right)) {
+    if (ScalarNode(note, e)) return;
+    return ForceAll(e);
+  }
+  if (e.arg % kInplaceFrom == kNbAdd && PyTuple_Check(left) && PyTuple_Check(right))
+    return JoinTuples(note, left, right);
+  ForceDeep(left, e.shadows[0], true);
+  ForceDeep(right, e.shadows[1], true);
+  if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
+  if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
+  if (e.arg >= kInplaceFrom && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
+    Known* known = Find(left);
+    if (known == nullptr || known->state == Known::State::kSource) {
+      throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};
+    }
+    MarkMutated(left);
+  }
+}
+
+// x.shape[:-1] + (heads, size)
+void Recorder::JoinTuples(FrameNote& note, PyObject* left, PyObject* right) {
+  note.expect.kind = Expect::Kind::kItems;
+  for (PyObject* tuple : {left, right}) {
+    Touch(tuple);
+    AdoptElements(tuple);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) note.expect.items.push_back(ElementShadow(tuple, i));
+  }
+}
+
+// ---- decisions ------------------------------------------------------------------------------------------------------
+
+// Of a number in terms of what is read at the entry. False: not all of it is.
+bool Recorder::Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::vector<SourceId>* sources) {
+  switch (shadow.kind) {
+    case Shadow::Kind::kNone: {
+      Number number;
+      return NumberOf(object, &number) && expr->PushConstant(number);
+    }
+    case Shadow::Kind::kSource: {
+      const SourceId source{shadow.id};
+      PyObject* seen = guards_.seen(source);
+      if (seen != nullptr && !PyLong_CheckExact(seen) && !PyFloat_CheckExact(seen)) return false;
+      const auto it = std::find(sources->begin(), sources->end(), source);
+      const auto input = static_cast<uint32_t>(it - sources->begin());
+      if (it == sources->end()) sources->push_back(source);
+      return sources->size() <= NumbersRelation::kMostInputs && expr->PushInput(input);
+    }
+    case Shadow::Kind::kValue:
+      return ExpressValue(ValueId(shadow.id), expr, sources);
+    default:
+      return false;
+  }
+}
+
+bool Recorder::ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources) {
+  if (auto it = number_inputs_.find(value.raw()); it != number_inputs_.end()) {
+    return Express(nullptr, Shadow{Shadow::Kind::kSource, it->second.raw()}, expr, sources);
+  }
+  const NodeId def = aten_.graph().value(value).def;
+  if (!def.valid() || !aten_.graph().node(def).is_scalar()) return false;
+  const Node& node = aten_.graph().node(def);
+  if (RowOf(node.scalar_op).operands == Type::Kind::kNone) return false;
+  for (const Arg& arg : node.args) {
+    if (arg.kind == Arg::Kind::kValue) {
+      if (!ExpressValue(arg.value, expr, sources)) return false;
+      continue;
+    }
+    const bool is_float = arg.constant.isDouble();
+    if (!is_float && !arg.constant.isInt()) return false;
+    if (!expr->PushConstant(is_float ? Number::Float(arg.constant.toDouble()) : Number::Int(arg.constant.toInt()))) {
+      return false;
+    }
+  }
+  return expr->Push(node.scalar_op);
+}
+
+// The program goes on by how `a` compares with `b`: only the outcome is fixed. False, with nothing guarded: that cannot
+// be told in numbers of the entry, or, with `only_if_true`, the outcome is another.
+bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true) {
+  const int outcome = PyObject_RichCompareBool(a, b, py_compare_op);
+  if (outcome < 0 || (only_if_true && outcome == 0)) {
+    PyErr_Clear();
+    return false;
+  }
+  if (sa.kind == Shadow::Kind::kNone && sb.kind == Shadow::Kind::kNone) return true;
+  // A number against a constant.
+  static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+  for (int side = 0; side < 2; ++side) {
+    const Shadow& open = side == 0 ? sa : sb;
+    const Shadow& other = side == 0 ? sb : sa;
+    if (open.kind != Shadow::Kind::kSource || other.kind != Shadow::Kind::kNone) continue;
+    guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
+                     outcome == 1, Here());
+    return true;
+  }
+  NumberExpr left, right;
+  std::vector<SourceId> sources;
+  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
+  if (!sources.empty())
+    guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
+  return true;
+}
+
+void Recorder::CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op) {
+  if (IsTensor(a) || IsTensor(b)) {
+    Call call{*frames_.back(), note, nullptr, {a, b}, {sa, sb}, {}};
+    return TorchCall(note, &call, "");
+  }
+  if (IsNumber(a) && IsNumber(b) && DecideNumbers(a, sa, b, sb, py_compare_op, false)) return;
+  const bool equality = py_compare_op == Py_EQ || py_compare_op == Py_NE;
+  if (equality && PyTuple_Check(a) && PyTuple_Check(b) && EqualTuples(a, b)) return;
+  ForceDeep(a, sa, false);
+  ForceDeep(b, sb, false);
+  ReadEqual(a, b);
+}
+
+// x.shape == y.shape: numbers in pairs, up to the first that differ.
+bool Recorder::EqualTuples(PyObject* a, PyObject* b) {
+  for (PyObject* tuple : {a, b}) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+      Number unused;
+      if (!NumberOf(PyTuple_GET_ITEM(tuple, i), &unused)) return false;
+    }
+    Touch(tuple);
+    AdoptElements(tuple);
+  }
+  if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
+    PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
+    const Shadow sx = ElementShadow(a, i), sy = ElementShadow(b, i);
+    if (!DecideNumbers(x, sx, y, sy, Py_EQ, false)) {
+      Force(x, sx);
+      Force(y, sy);
+    }
+    if (PyObject_RichCompareBool(x, y, Py_EQ) != 1) break;
+  }
+  return true;
+}
+
+// ---- sizes of tensors -----------------------------------------------------------------------------------------------
+
+Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
+  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+  if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+  if (known->source.valid()) {
+    const SourceId size = guards_.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
+    return Shadow{Shadow::Kind::kSource, size.raw()};
+  }
+  const ValueId value = known->value;
+  if (std::optional<Shadow> traced = TraceSize(value, dim, 0)) return *traced;
+  const ValueId size = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
+                                           Type::Scalar(Type::Kind::kInt));
+  return traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, size.raw()};
+}
+
+// From where a size comes, by the rules of the ops between. None: the graph has to ask the tensor.
+std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
+  constexpr int kDeepest = 300;
+  if (auto it = traced_sizes_.find({value.raw(), dim}); it != traced_sizes_.end()) return it->second;
+  const Graph& graph = aten_.graph();
+  std::optional<Shadow> traced;
+  if (!graph.value(value).def.valid()) {
+    if (const SourceId source = aten_.SourceOfInput(value); source.valid()) {
+      const SourceId size = guards_.Child(source, Accessor::kSize, dim, nullptr, nullptr);
+      traced = Shadow{Shadow::Kind::kSource, size.raw()};
+    } else {
+      traced = Shadow();  // a constant of the graph
+    }
+  } else if (depth < kDeepest) {
+    if (const std::optional<SizeExpr> expr = frametap::SizeOf(graph, value, dim)) {
+      traced = ShadowOf(*expr, depth, nullptr);
+    }
+  }
+  if (traced) traced_sizes_[{value.raw(), dim}] = *traced;
+  return traced;
+}
+
+// `*number`, if asked for and the result has no shadow: the constant.
+std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_t* number) {
+  const auto constant = [&](int64_t value) {
+    if (number != nullptr) *number = value;
+    return Shadow();
+  };
+  switch (expr.kind) {
+    case SizeExpr::Kind::kConst:
+      return constant(expr.number);
+    case SizeExpr::Kind::kSizeOf: {
+      const std::optional<Shadow> size = TraceSize(expr.value, expr.number, depth + 1);
+      const std::vector<int64_t>& sizes = aten_.graph().value(expr.value).type.sizes;
+      if (size && size->kind == Shadow::Kind::kNone) constant(sizes[static_cast<size_t>(expr.number)]);
+      return size;
+    }
+    case SizeExpr::Kind::kValue:
+      if (auto it = number_inputs_.find(expr.value.raw()); it != number_inputs_.end()) {
+        return Shadow{Shadow::Kind::kSource, it->second.raw()};
+      }
+      return Shadow{Shadow::Kind::kValue, expr.value.raw()};
+    case SizeExpr::Kind::kOp:
+      break;
+  }
+  std::vector<Arg> args;
+  Number constants[2];
+  bool is_constant = true;
+  for (size_t i = 0; i < expr.operands.size(); ++i) {
+    const std::optional<Shadow> operand = ShadowOf(expr.operands[i], depth, &constants[i].i);
+    if (!operand) return std::nullopt;
+    is_constant = is_constant && operand->kind == Shadow::Kind::kNone;
+    args.push_back(operand->kind == Shadow::Kind::kNone ? Arg::Const(c10::IValue(constants[i].i))
+                                                        : Arg::Of(NumberValue(*operand)));
+  }
+  if (is_constant) {
+    Number result;
+    if (Compute(expr.op, constants[0], constants[1], &result) != ScalarFault::kNone) return std::nullopt;
+    return constant(result.i);
+  }
+  const ValueId value = aten_.AddScalarNode(expr.op, std::move(args), Type::Scalar(Type::Kind::kInt));
+  return Shadow{Shadow::Kind::kValue, value.raw()};
+}
+
+// ---- on their way to an op ------------------------------------------------------------------------------------------
+
+// Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (N1), everything else is
+// fixed.
+void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
+  note.open.clear();
+  note.torch_name = name;
+  note.torch_positional = call->positional();
+  note.torch_ints = 0;
+  for (size_t i = 0; i < call->args.size(); ++i) {
+    PyObject* arg = call->args[i];
+    if (arg == nullptr) continue;
+    if (i < 64 && i < call->positional() && PyLong_Check(arg)) note.torch_ints |= uint64_t{1} << i;
+    OpenNumber at;
+    at.position = i < call->positional() ? static_cast<int>(i) : -1;
+    if (at.position < 0) at.name = call->names[i - call->positional()];
+    LeaveOpen(note, arg, call->shadows[i], at);
+    if (PySlice_Check(arg)) {
+      auto* slice = reinterpret_cast<PySliceObject*>(arg);
+      for (PyObject* bound : {slice->start, slice->stop, slice->step}) {
+        if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
+      }
+    }
+  }
+  note.expect.kind = Expect::Kind::kTorch;
+}
+
+void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
+  if (LeavesOpen(object, shadow)) {
+    at.object = object;
+    at.shadow = shadow;
+    note.open.push_back(at);
+    return;
+  }
+  const bool is_row = (PyTuple_Check(object) || PyList_CheckExact(object)) && at.item < 0 && at.part < 0;
+  Known* known = is_row || PySlice_Check(object) ? Find(object) : nullptr;
+  if (is_row && known != nullptr) {
+    AdoptElements(object);
+    bool open = false;
+    for (const Shadow& item : known->items) open = open || item.kind != Shadow::Kind::kNone;
+    for (Py_ssize_t i = 0; !open && i < PySequence_Fast_GET_SIZE(object); ++i) {
+      open = PySlice_Check(PySequence_Fast_GET_ITEM(object, i));
+    }
+    if (open) {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+        at.item = static_cast<int>(i);
+        LeaveOpen(note, PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), at);
+      }
+      return;
+    }
+  }
+  if (known != nullptr && PySlice_Check(object) && !known->items.empty()) {
+    auto* slice = reinterpret_cast<PySliceObject*>(object);
+    PyObject* parts[] = {slice->start, slice->stop, slice->step};
+    for (size_t i = 0; i < 3; ++i) {
+      at.part = static_cast<int>(i);
+      LeaveOpen(note, parts[i], known->items[i], at);
+    }
+    return;
+  }
+  ForceDeep(object, shadow, true);
+}
+
+// N1, after the call.
+void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
+  if (aten_.pending) return note.open.clear();
+  std::vector<Node*> made;
+  for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
+    if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
+  }
+  if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
+    LinkIndices(note, e.op == Op::kSubscr ? e.in[0] : e.in[1], e.op == Op::kSubscr ? e.in[1] : e.in[2], made);
+  } else if (e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kUnary) {
+    LinkOperator(note, e, made);
+  } else if (made.size() == 1) {
+    LinkCall(note, made[0]);
+  }
+  for (const OpenNumber& number : note.open) {
+    if (!number.linked) Force(number.object, number.shadow);
+  }
+  note.open.clear();
+}
+
+// x * n, n - x, x > n. Reflected operators of Tensor are Python code that hands the number on: rsub, pow, and the product
+// with a reciprocal.
+void Recorder::LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made) {
+  if (note.open.size() != 1 || made.empty() || made.size() > 2) return;
+  OpenNumber& number = note.open[0];
+  const std::string_view name = BaseName(*made.back()->op);
+  if (made.size() == 2 && (number.position != 0 || BaseName(*made[0]->op) != "reciprocal" || name != "mul")) return;
+  static constexpr std::string_view kOperators[] = {"add",  "sub", "mul", "div", "pow", "remainder", "floor_divide",
+                                                    "rsub", "lt",  "le",  "eq",  "ne",  "gt",        "ge"};
+  if (std::find(std::begin(kOperators), std::end(kOperators), name) == std::end(kOperators)) return;
+  const size_t parameter = name == "pow" && number.position == 0 ? 0 : 1;
+  Link(&number, made.back(), parameter);
+}
+
+void Recorder::Link(OpenNumber* number, Node* node, size_t parameter) {
+  Arg& arg = node->args[parameter];
+  const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
+  if (arg.kind != Arg::Kind::kConst || !TakesNumber(type) || !IsSame(arg.constant, number->object)) return;
+  arg = Arg::Of(NumberValue(number->shadow));
+  number->linked = true;
+}
+
+// A binding that is generated from the schema of the op: arguments by place and by name.
+void Recorder::LinkCall(FrameNote& note, Node* node) {
+  std::string_view called = note.torch_name;
+  if (!called.empty() && called.back() == '_') called.remove_suffix(1);
+  if (called != BaseName(*node->op)) return;
+  const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
+  for (OpenNumber& number : note.open) {
+    size_t parameter = 0;
+    if (number.position < 0) {
+      while (parameter < parameters.size() &&
+             PyUnicode_CompareWithASCIIString(number.name, parameters[parameter].name().c_str()) != 0) {
+        ++parameter;
+      }
+    } else {
+      // x.view(2, n): sizes one by one; the list takes all positions from its own on.
+      const auto is_spread = [&](size_t at) {
+        return IsSizes(*parameters[at].real_type()) && at < 64 && (note.torch_ints >> at & 1) != 0;
+      };
+      const auto position = static_cast<size_t>(number.position);
+      while (parameter < position && parameter < parameters.size() && !is_spread(parameter)) ++parameter;
+    }
+    if (parameter >= parameters.size() || (number.position >= 0 && parameters[parameter].kwarg_only())) continue;
+    if (!IsSizes(*parameters[parameter].real_type())) {
+      if (number.item < 0 && number.part < 0) Link(&number, node, parameter);
+      continue;
+    }
+    Arg& sizes = node->args[parameter];
+    size_t item = static_cast<size_t>(number.item);
+    if (number.item < 0) {
+      if (number.position < 0 || note.torch_positional - parameter != LengthOf(sizes)) continue;
+      item = static_cast<size_t>(number.position) - parameter;
+    } else if (number.position >= 0 && static_cast<size_t>(number.position) != parameter) {
+      continue;
+    }
+    number.linked = LinkItem(&sizes, item, number.object, NumberValue(number.shadow));
+  }
+}
+
+// x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension:
+// its bounds are fixed, and TorchResult guards the size.
+void Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
+  std::vector<PyObject*> items;
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) items.push_back(PyTuple_GET_ITEM(key, i));
+  } else {
+    items.push_back(key);
+  }
+  int64_t given = 0;
+  for (PyObject* item : items) {
+    if (PyLong_CheckExact(item) || PySlice_Check(item)) {
+      ++given;
+    } else if (item != Py_None && item != Py_Ellipsis) {
+      return;
+    }
+  }
+  int64_t dim = 0;
+  size_t next = 0;
+  const auto link = [&](size_t item, int part, Arg* arg) {
+    for (OpenNumber& number : note.open) {
+      const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
+      if (number.position != 1 || of != item || number.part != part || !IsSame(arg->constant, number.object)) continue;
+      *arg = Arg::Of(NumberValue(number.shadow));
+      number.linked = true;
+      return;
+    }
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i] == Py_Ellipsis) {
+      dim += TensorOf(tensor).dim() - given;
+      continue;
+    }
+    const std::string_view name = next < made.size() ? BaseName(*made[next]->op) : "";
+    if (items[i] == Py_None) {
+      if (name != "unsqueeze") return;
+      ++next;
+      ++dim;
+      continue;
+    }
+    if (PyLong_CheckExact(items[i])) {
+      if (name != "select" || !IsConst(made[next]->args[1], dim) || !IsSame(made[next]->args[2].constant, items[i]))
+        return;
+      link(i, -1, &made[next++]->args[2]);
+      continue;
+    }
+    auto* slice = reinterpret_cast<PySliceObject*>(items[i]);
+    Py_ssize_t start, stop, step;
+    if (PySlice_Unpack(items[i], &start, &stop, &step) < 0) {
+      PyErr_Clear();
+      return;
+    }
+    const bool is_made = name == "slice" && IsConst(made[next]->args[1], dim) && IsConst(made[next]->args[2], start) &&
+                         IsConst(made[next]->args[3], stop) && IsConst(made[next]->args[4], step);
+    ++dim;
+    if (!is_made) continue;
+    Node* node = made[next++];
+    PyObject* parts[] = {slice->start, slice->stop, slice->step};
+    for (int part = 0; part < 3; ++part) {
+      if (parts[part] != Py_None) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
+    }
+  }
+}
+
+}  // namespace frametap

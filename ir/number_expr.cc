@@ -1,0 +1,137 @@
+#include "ir/number_expr.h"
+
+#include "absl/strings/str_cat.h"
+#include "ir/literal.h"
+
+namespace frametap {
+namespace {
+
+// How an op is written between or before its operands; null: as a call of `name`.
+struct Notation {
+  const char* infix = nullptr;
+  const char* call = nullptr;
+};
+
+Notation NotationOf(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kIntAdd:
+    case ScalarOp::kFloatAdd:
+      return {" + ", nullptr};
+    case ScalarOp::kIntSub:
+    case ScalarOp::kFloatSub:
+      return {" - ", nullptr};
+    case ScalarOp::kIntMul:
+    case ScalarOp::kFloatMul:
+      return {" * ", nullptr};
+    case ScalarOp::kIntFloorDiv:
+    case ScalarOp::kFloatFloorDiv:
+      return {" // ", nullptr};
+    case ScalarOp::kIntMod:
+    case ScalarOp::kFloatMod:
+      return {" % ", nullptr};
+    case ScalarOp::kIntTrueDiv:
+    case ScalarOp::kFloatDiv:
+      return {" / ", nullptr};
+    case ScalarOp::kFloatPow:
+      return {" ** ", nullptr};
+    case ScalarOp::kIntMin:
+    case ScalarOp::kFloatMin:
+      return {nullptr, "min"};
+    case ScalarOp::kIntMax:
+    case ScalarOp::kFloatMax:
+      return {nullptr, "max"};
+    case ScalarOp::kIntAbs:
+    case ScalarOp::kFloatAbs:
+      return {nullptr, "abs"};
+    case ScalarOp::kIntNeg:
+    case ScalarOp::kFloatNeg:
+      return {nullptr, "-"};
+    case ScalarOp::kFloatSqrt:
+      return {nullptr, "sqrt"};
+    case ScalarOp::kFloatOf:
+      return {nullptr, "float"};
+    case ScalarOp::kIntOf:
+      return {nullptr, "int"};
+    case ScalarOp::kIntFloor:
+      return {nullptr, "floor"};
+    case ScalarOp::kIntCeil:
+      return {nullptr, "ceil"};
+    default:
+      return {nullptr, RowOf(op).name};
+  }
+}
+
+}  // namespace
+
+std::string ToString(const Number& number) { return number.is_float ? FloatText(number.f) : absl::StrCat(number.i); }
+
+bool NumberExpr::PushOperand(Term term) {
+  if (depth_ == kDeepest) return false;
+  ++depth_;
+  terms_.push_back(term);
+  return true;
+}
+
+bool NumberExpr::PushConstant(const Number& number) { return PushOperand({ScalarOp::kNone, false, 0, number}); }
+
+bool NumberExpr::PushInput(uint32_t input) { return PushOperand({ScalarOp::kNone, true, input, Number()}); }
+
+bool NumberExpr::Push(ScalarOp op) {
+  const size_t arity = RowOf(op).arity;
+  if (depth_ < arity || RowOf(op).operands == Type::Kind::kNone) return false;
+  depth_ -= arity - 1;
+  terms_.push_back({op, false, 0, Number()});
+  return true;
+}
+
+bool NumberExpr::has_floats() const {
+  for (const Term& term : terms_) {
+    if (term.op == ScalarOp::kNone ? term.constant.is_float : RowOf(term.op).result == Type::Kind::kFloat) return true;
+  }
+  return false;
+}
+
+bool NumberExpr::Evaluate(const Number* inputs, Number* result) const noexcept {
+  Number stack[kDeepest];
+  size_t depth = 0;
+  for (const Term& term : terms_) {
+    if (term.op == ScalarOp::kNone) {
+      stack[depth++] = term.is_input ? inputs[term.input] : term.constant;
+      continue;
+    }
+    const Number b = RowOf(term.op).arity == 2 ? stack[--depth] : Number();
+    if (Compute(term.op, stack[depth - 1], b, &stack[depth - 1]) != ScalarFault::kNone) return false;
+  }
+  *result = stack[0];
+  return depth == 1;
+}
+
+std::string NumberExpr::Text(const std::vector<std::string>& names) const {
+  struct Part {
+    std::string text;
+    bool is_compound = false;
+    std::string Inside() const { return is_compound ? absl::StrCat("(", text, ")") : text; }
+  };
+  std::vector<Part> stack;
+  for (const Term& term : terms_) {
+    if (term.op == ScalarOp::kNone) {
+      stack.push_back({term.is_input ? names[term.input] : ToString(term.constant), false});
+      continue;
+    }
+    Part b;
+    if (RowOf(term.op).arity == 2) {
+      b = std::move(stack.back());
+      stack.pop_back();
+    }
+    Part& a = stack.back();
+    const Notation notation = NotationOf(term.op);
+    if (notation.infix != nullptr) {
+      a = {absl::StrCat(a.Inside(), notation.infix, b.Inside()), true};
+    } else {
+      a = {absl::StrCat(notation.call, "(", a.text, b.text.empty() ? "" : ", ", b.text, ")"), false};
+    }
+  }
+  return stack.empty() ? "" : stack.back().text;
+}
+
+}  // namespace frametap
