@@ -91,7 +91,14 @@ Shape Bmm(const Call& call) { return call.Tensor("self").Range(0, 2).Then({call.
 Shape BaddBmm(const Call& call) { return call.Tensor("batch1").Range(0, 2).Then({call.Tensor("batch2")[2]}); }
 Shape AddBmm(const Call& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
 Shape Mv(const Call& call) { return {call.Tensor("self")[0]}; }
-Shape AddMv(const Call& call) { return {call.Tensor("mat")[0]}; }
+
+// A vector that is added is not broadcast to a matrix without rows.
+Shape AddMv(const Call& call) {
+  const Shape added = call.First();
+  const Size rows = call.Tensor("mat")[0];
+  return {added.rank() == 1 ? Max(added[0], rows) : rows};
+}
+
 Shape Outer(const Call& call) { return {call.Tensor("self")[0], call.Tensor("vec2")[0]}; }
 Shape AddR(const Call& call) { return {call.Tensor("vec1")[0], call.Tensor("vec2")[0]}; }
 Shape Dot(const Call&) { return Shape::OfRank0(); }

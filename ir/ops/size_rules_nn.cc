@@ -34,7 +34,9 @@ Shape Conv(const Call& call) {
   const std::vector<Size> padding = mode ? std::vector<Size>(n, 0) : Spatial(call, "padding", n, 0);
   const std::vector<Size> dilation = Spatial(call, "dilation", n, 1);
   const std::vector<Size> output_padding = Spatial(call, "output_padding", n, 0);
-  Shape result = x.Range(0, -n - 1).Then({transposed ? w[1] * call.Int("groups") : w[0]});
+  // From no channels come none, however many the weight would make.
+  const Size channels = transposed ? w[1] * call.Int("groups") * Min(w[0], 1) : w[0] * Min(w[1], 1);
+  Shape result = x.Range(0, -n - 1).Then({channels});
   for (int64_t i = 0; i < n; ++i) {
     const Size in = x[i - n];
     const Size reach = Reach(w[i + 2], dilation[i]);
@@ -122,12 +124,6 @@ Shape PixelShuffle(const Call& call) {
   return x.Range(0, -3).Then({x[-3] / (r * r), x[-2] * r, x[-1] * r});
 }
 
-Shape PixelUnshuffle(const Call& call) {
-  const Shape x = call.First();
-  const Size r = call.Int("downscale_factor");
-  return x.Range(0, -3).Then({x[-3] * (r * r), x[-2] / r, x[-1] / r});
-}
-
 // From the last dimension on, two entries each; a negative one takes away.
 Shape Pad(const Call& call) {
   Shape x = call.First();
@@ -169,16 +165,27 @@ Shape Embedding(const Call& call) {
   return w.rank() == 2 ? call.Tensor("indices").Then({w[1]}) : Shape();
 }
 
-// Batches are broadcast as those of a matmul. Grouped heads are repeated until there are as many as the query has.
+// Batches are broadcast as those of a matmul, unless something is empty: then they are the query's. Grouped heads are
+// repeated until there are as many as the query has.
 Shape Attention(const Call& call) {
   const Shape q = call.Tensor("query");
-  const Shape k = call.Tensor("key");
-  const Shape v = call.Tensor("value");
+  const std::vector<Shape> others = {call.Tensor("key"), call.Tensor("value")};
   const auto grouped = call.Flag("enable_gqa");
-  if (!grouped || q.rank() < 2 || k.rank() < 2 || v.rank() < 2) return Shape();
-  Shape batch = BroadcastShape({q.Range(0, -2), k.Range(0, -2), v.Range(0, -2)});
-  if (*grouped) batch = BroadcastShape({q.Range(0, -3), k.Range(0, -3), v.Range(0, -3)}).Then({q[-3]});
-  return batch.Then({q[-2], v[-1]});
+  if (!grouped || q.rank() < 2 || others[0].rank() < 2 || others[1].rank() < 2) return Shape();
+  Size full = 1;  // or 0, if something is empty
+  for (const Shape& s : {q, others[0], others[1]}) {
+    for (const Size& size : s.sizes()) full = Min(full, size);
+  }
+  std::vector<Size> batch;
+  for (int64_t from_end = call.rank(); from_end > 2; --from_end) {
+    const bool heads = *grouped && from_end == 3;
+    Size largest = from_end <= q.rank() ? q[-from_end] : 1;
+    for (const Shape& s : others) {
+      if (from_end <= s.rank() && !heads) largest = Max(largest, s[-from_end] * full);
+    }
+    batch.push_back(largest);
+  }
+  return Shape(batch).Then({q[-2], others[1][-1]});
 }
 
 // ---- Recurrence ----
@@ -246,7 +253,6 @@ constexpr SizeRow kRows[] = {
       upsample_nearest3d upsample_nearest3d.vec upsample_trilinear3d upsample_trilinear3d.vec
       _upsample_nearest_exact2d _upsample_nearest_exact2d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec)"},
     {PixelShuffle, "pixel_shuffle"},
-    {PixelUnshuffle, "pixel_unshuffle"},
     {Like, "channel_shuffle"},
     {Pad, R"(
       constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
@@ -255,7 +261,7 @@ constexpr SizeRow kRows[] = {
     {NativeLayerNorm, "native_layer_norm"},
     {NativeGroupNorm, "native_group_norm"},
     {NativeBatchNorm, "native_batch_norm"},
-    {Like, "celu prelu"},
+    {Like, "prelu"},
     {Glu, "glu"},
     {Embedding, "embedding"},
     {Attention, "scaled_dot_product_attention"},

@@ -272,11 +272,15 @@ Shape Diff(const Call& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   if (!dim) return Shape();
+  const Size n = call.Int("n");
+  if (n.is(0)) return x;  // without what would go before and behind
   Size size = x[*dim];
   for (const char* more : {"prepend", "append"}) {
-    if (!call.IsNone(more)) size = size + call.Tensor(more)[*dim];
+    if (call.IsNone(more)) continue;
+    if (!n.constant()) return Shape();
+    size = size + call.Tensor(more)[*dim];
   }
-  return x.With(*dim, Max(size - call.Int("n"), 0));
+  return x.With(*dim, Max(size - n, 0));
 }
 
 Shape TopK(const Call& call) {
@@ -549,8 +553,8 @@ constexpr SizeRow kRows[] = {
     {LikeIndex, "gather take"},
     {TakeAlongDim, "take_along_dim"},
     {MaskedScatter, "masked_scatter"},
-    {LikeSelf, "bucketize.Tensor isin.Tensor_Scalar searchsorted.Tensor"},
-    {Like, "isin.Tensor_Tensor"},
+    {LikeSelf, "bucketize.Tensor searchsorted.Tensor"},
+    {Like, "isin.Tensor_Scalar isin.Tensor_Tensor"},
     {OneHot, "one_hot"},
     {ViewDtype, "view.dtype"},
     {ViewAsReal, "view_as_real"},
