@@ -92,11 +92,11 @@ Shape BaddBmm(const Call& call) { return call.Tensor("batch1").Range(0, 2).Then(
 Shape AddBmm(const Call& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
 Shape Mv(const Call& call) { return {call.Tensor("self")[0]}; }
 
-// A vector that is added is not broadcast to a matrix without rows.
+// A vector is added to nothing if the matrix is empty: it is the result then, whatever its size.
 Shape AddMv(const Call& call) {
   const Shape added = call.First();
-  const Size rows = call.Tensor("mat")[0];
-  return {added.rank() == 1 ? Max(added[0], rows) : rows};
+  const Shape mat = call.Tensor("mat");
+  return {added.rank() == 1 ? Max(added[0], mat[0] * Min(mat[1], 1)) : mat[0]};
 }
 
 Shape Outer(const Call& call) { return {call.Tensor("self")[0], call.Tensor("vec2")[0]}; }

@@ -165,32 +165,35 @@ Shape Embedding(const Call& call) {
   return w.rank() == 2 ? call.Tensor("indices").Then({w[1]}) : Shape();
 }
 
-// Batches are broadcast as those of a matmul, unless something is empty: then they are the query's. Grouped heads are
-// repeated until there are as many as the query has.
+// Batches are broadcast as those of a matmul, unless there are no queries or the values are empty: then they are the
+// query's. Grouped heads are repeated until there are as many as the query has.
 Shape Attention(const Call& call) {
   const Shape q = call.Tensor("query");
-  const std::vector<Shape> others = {call.Tensor("key"), call.Tensor("value")};
+  const Shape k = call.Tensor("key");
+  const Shape v = call.Tensor("value");
   const auto grouped = call.Flag("enable_gqa");
-  if (!grouped || q.rank() < 2 || others[0].rank() < 2 || others[1].rank() < 2) return Shape();
-  Size full = 1;  // or 0, if something is empty
-  for (const Shape& s : {q, others[0], others[1]}) {
-    for (const Size& size : s.sizes()) full = Min(full, size);
-  }
+  if (!grouped || q.rank() < 2 || k.rank() < 2 || v.rank() < 2) return Shape();
+  Size full = Min(q[-2], 1);
+  for (const Size& size : v.sizes()) full = Min(full, size);
   std::vector<Size> batch;
   for (int64_t from_end = call.rank(); from_end > 2; --from_end) {
     const bool heads = *grouped && from_end == 3;
-    Size largest = from_end <= q.rank() ? q[-from_end] : 1;
-    for (const Shape& s : others) {
-      if (from_end <= s.rank() && !heads) largest = Max(largest, s[-from_end] * full);
+    std::vector<Size> sizes;
+    for (const Shape& s : {q, k, v}) {
+      if (from_end <= s.rank() && !(heads && !sizes.empty())) sizes.push_back(s[-from_end]);
     }
-    batch.push_back(largest);
+    const Size all = BroadcastSize(sizes);
+    // A result of more dimensions than the query has is none of the exceptions.
+    const Size own = from_end <= q.rank() && q.rank() == call.rank() ? q[-from_end] : all;
+    batch.push_back(own + (all - own) * full);
   }
-  return Shape(batch).Then({q[-2], others[1][-1]});
+  return Shape(batch).Then({q[-2], v[-1]});
 }
 
 // ---- Recurrence ----
 
-// Results: the sequence of outputs; then the states, each as it came in. A state may be broadcast along the batch.
+// Results: the sequence of outputs; then the states, each as it came in. Batches are broadcast. (Where oneDNN runs an
+// lstm they are not: it writes where it must not if they differ, and nobody is right about such a call.)
 Shape Recurrent(const Call& call) {
   const Shape x = call.First();
   const auto list = call.List("hx");
