@@ -210,8 +210,8 @@ constexpr SizeRow kRows[] = {
 
     // Copies and conversions.
     {Like, R"(
-      _conj _conj_physical _neg_view _to_copy alias alias_copy clone conj contiguous copy copy_ detach detach_
-      detach_copy imag lift lift_fresh lift_fresh_copy real resolve_conj resolve_neg to.device to.dtype to.dtype_layout
+      _conj _conj_physical _neg_view _to_copy alias alias_copy clone conj contiguous copy copy_ data detach detach_
+      detach_copy imag lift lift_fresh lift_fresh_copy real requires_grad_ resolve_conj resolve_neg to.device to.dtype to.dtype_layout
       to.other type_as fill.Scalar fill.Tensor)"},
     {Like, R"(
       empty_like full_like ones_like rand_like randint_like randint_like.low_dtype randn_like zeros_like)"},
@@ -244,16 +244,16 @@ constexpr SizeRow kRows[] = {
     {MatMul, "linalg_matmul matmul"},
     {Linear, "linear"},
     {Mm, "mm"},
-    {AddMm, "addmm"},
+    // What is added to in place is made as large as the product.
+    {AddMm, "addmm addmm_"},
     {Bmm, "bmm"},
-    {BaddBmm, "baddbmm"},
-    {AddBmm, "addbmm"},
+    {BaddBmm, "baddbmm baddbmm_"},
+    {AddBmm, "addbmm addbmm_"},
     {Mv, "mv"},
-    {AddMv, "addmv"},
+    {AddMv, "addmv addmv_"},
     {Outer, "ger outer"},
-    {AddR, "addr"},
+    {AddR, "addr addr_"},
     {Dot, "dot vdot"},
-    {Like, "addbmm_ addmm_ addmv_ addr_ baddbmm_"},
     {Inner, "inner"},
     {TensorDot, "tensordot"},
     {Einsum, "einsum"},

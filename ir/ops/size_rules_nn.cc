@@ -124,6 +124,15 @@ Shape PixelShuffle(const Call& call) {
   return x.Range(0, -3).Then({x[-3] / (r * r), x[-2] * r, x[-1] * r});
 }
 
+Shape GridSample(const Call& call) { return call.First().Range(0, 2).Then(call.Tensor("grid").Range(1, -1)); }
+
+Shape AffineGrid(const Call& call) {
+  const auto size = call.Ints("size");
+  if (!size || size->size() < 3) return Shape();
+  const Shape image = *size;
+  return image.Without(1).Then({image.rank() - 2});
+}
+
 // From the last dimension on, two entries each; a negative one takes away.
 Shape Pad(const Call& call) {
   Shape x = call.First();
@@ -257,6 +266,8 @@ constexpr SizeRow kRows[] = {
       _upsample_nearest_exact2d _upsample_nearest_exact2d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec)"},
     {PixelShuffle, "pixel_shuffle"},
     {Like, "channel_shuffle"},
+    {GridSample, "grid_sampler"},
+    {AffineGrid, "affine_grid_generator"},
     {Pad, R"(
       constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
       replication_pad3d)"},

@@ -511,7 +511,8 @@ constexpr SizeRow kRows[] = {
     {LikeOther, "expand_as reshape_as view_as"},
     {Sized, R"(
       as_strided as_strided_copy empty.memory_format empty_strided full new_empty new_empty_strided new_full new_ones
-      new_zeros ones rand randint randint.low randn sum_to_size zeros)"},
+      new_zeros ones rand rand.generator randint randint.generator randint.low randint.low_generator randn
+      randn.generator sum_to_size zeros)"},
     {Permute, "permute permute_copy"},
     {Transpose, "swapaxes swapdims transpose.int transpose_copy.int"},
     {TransposeLast, "adjoint mH mT t t_copy"},
@@ -561,7 +562,7 @@ constexpr SizeRow kRows[] = {
     {ViewAsComplex, "view_as_complex"},
     {Arange, "arange arange.start arange.start_step"},
     {Eye, "eye eye.m"},
-    {RandPerm, "randperm"},
+    {RandPerm, "randperm randperm.generator"},
     {LinSpace, "linspace logspace"},
     {Window, "hamming_window hann_window hann_window.periodic"},
 };

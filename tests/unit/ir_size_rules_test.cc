@@ -37,19 +37,14 @@ constexpr Pattern kPatterns[] = {
     {"linear", "input=:k|:nk|:bnk|:abnk weight=:ok|:k bias=~|:o"},
     {"matmul linalg_matmul", "self=:k|:nk|:bnk|:1nk|:abnk other=:k|:km|:bkm|:1km|:abkm|:a1km"},
     {"mm", "self=:nk mat2=:km"},
-    {"addmm", "self=:nm|:m|:|:n1 mat1=:nk mat2=:km"},
-    {"addmm_", "self=:nm mat1=:nk mat2=:km"},
+    {"addmm addmm_", "self=:nm|:m|:|:n1 mat1=:nk mat2=:km"},
     {"bmm", "self=:bnk mat2=:bkm"},
-    {"baddbmm", "self=:bnm|:m|:|:1nm batch1=:bnk batch2=:bkm"},
-    {"baddbmm_", "self=:bnm batch1=:bnk batch2=:bkm"},
-    {"addbmm", "self=:nm|:m|: batch1=:bnk batch2=:bkm"},
-    {"addbmm_", "self=:nm batch1=:bnk batch2=:bkm"},
+    {"baddbmm baddbmm_", "self=:bnm|:m|:|:1nm batch1=:bnk batch2=:bkm"},
+    {"addbmm addbmm_", "self=:nm|:m|: batch1=:bnk batch2=:bkm"},
     {"mv", "self=:nk vec=:k"},
-    {"addmv", "self=:n|:1|: mat=:nk vec=:k"},
-    {"addmv_", "self=:n mat=:nk vec=:k"},
+    {"addmv addmv_", "self=:n|:1|: mat=:nk vec=:k"},
     {"ger outer", "self=:n vec2=:k"},
-    {"addr", "self=:nk|:k|: vec1=:n vec2=:k"},
-    {"addr_", "self=:nk vec1=:n vec2=:k"},
+    {"addr addr_", "self=:nk|:k|: vec1=:n vec2=:k"},
     {"dot", "self=:n tensor=:n"},
     {"vdot", "self=:n other=:n"},
     {"inner", "self=:k|:nk|:bnk|: other=:k|:mk|:bmk|:"},
@@ -77,9 +72,10 @@ constexpr Pattern kPatterns[] = {
     {"reshape_as view_as", "self=:nk other=:kn|:nk|:1nk"},
     {"as_strided as_strided_copy", "self=:88 size=(n,k)|(n)|() stride=(1,2)|(3)|() storage_offset=~|1"},
     {"empty_strided new_empty_strided", "self=:n size=(n,k)|(n)|() stride=(k,1)|(1)|()"},
-    {"empty.memory_format full new_empty new_full new_ones new_zeros ones rand randn zeros",
+    {"empty.memory_format full new_empty new_full new_ones new_zeros ones rand rand.generator randn randn.generator "
+     "zeros",
      "size=(n,k)|(n)|()|(1,0,k)"},
-    {"randint randint.low", "low=0 high=5 size=(n,k)|(n)|()"},
+    {"randint randint.generator randint.low randint.low_generator", "low=0 high=5 size=(n,k)|(n)|()"},
     {"sum_to_size", "self=:nkm size=(1,k,m)|(k,m)|(m)|(1)|()|(n,1,1)"},
     {"permute permute_copy", "self=:nkm dims=(0,1,2)|(2,0,1)|(-1,0,1)|(1,0,2)|(2,1,0)"},
     {"permute", "self=:|:nk dims=()|(1,0)|(-1,-2)"},
@@ -168,7 +164,7 @@ constexpr Pattern kPatterns[] = {
     {"arange.start_step", "start=0|1|-3|9 end=0|1|7|-8|m step=1|2|-1|-3|4 dtype=~|6|4"},
     {"eye", "n=n"},
     {"eye.m", "n=n m=k"},
-    {"randperm", "n=n"},
+    {"randperm randperm.generator", "n=n"},
     {"linspace logspace", "start=0|1 end=1|5 steps=0|1|7|n"},
     {"hamming_window hann_window hann_window.periodic", "window_length=0|1|7|n periodic=T|F"},
     {"trapezoid.dx", "y=:nk|:n dim=-1|0"},
@@ -261,19 +257,19 @@ constexpr Pattern kPatterns[] = {
     {"scaled_dot_product_attention",
      "query=:b6ke|:6ke|:16ke key=:b3me|:3me|:b1me value=:b3mv|:3mv|:13mv|:b1mv attn_mask=~ dropout_p=0.0 is_causal=F "
      "enable_gqa=T"},
-    // Batches that differ would corrupt memory: see the rule.
+    // Batches that differ would corrupt memory (see the rule), and without hidden units oneDNN divides by zero.
     {"lstm.input",
-     "input=:tbi hx=[:1bh,:1bh] params=[:(4h,i),:(4h,h)] has_biases=F num_layers=1 dropout=0.0 "
+     "input=:tbi hx=[:1b3,:1b3] params=[:(12,i),:(12,3)] has_biases=F num_layers=1 dropout=0.0 bidirectional=F "
+     "batch_first=F train=F"},
+    {"lstm.input",
+     "input=:bti hx=[:2b3,:2b3] params=[:(12,i),:(12,3),:(12,i),:(12,3)] has_biases=F num_layers=1 dropout=0.0 "
+     "bidirectional=T batch_first=T train=F"},
+    {"lstm.input",
+     "input=:tbi hx=[:2b3,:2b3] params=[:(12,i),:(12,3),:(12,3),:(12,3)] has_biases=F num_layers=2 dropout=0.0 "
      "bidirectional=F batch_first=F train=F"},
     {"lstm.input",
-     "input=:bti hx=[:2bh,:2bh] params=[:(4h,i),:(4h,h),:(4h,i),:(4h,h)] has_biases=F num_layers=1 "
-     "dropout=0.0 bidirectional=T batch_first=T train=F"},
-    {"lstm.input",
-     "input=:tbi hx=[:2bh,:2bh] params=[:(4h,i),:(4h,h),:(4h,h),:(4h,h)] has_biases=F num_layers=2 "
-     "dropout=0.0 bidirectional=F batch_first=F train=F"},
-    {"lstm.input",
-     "input=:tbi hx=[:1bp,:1bh] params=[:(4h,i),:(4h,p),:ph] has_biases=F num_layers=1 "
-     "dropout=0.0 bidirectional=F batch_first=F train=F"},
+     "input=:tbi hx=[:1b2,:1b3] params=[:(12,i),:(12,2),:23] has_biases=F num_layers=1 dropout=0.0 bidirectional=F "
+     "batch_first=F train=F"},
     {"gru.input",
      "input=:tbi|:tci hx=:1bh params=[:(3h,i),:(3h,h)] has_biases=F num_layers=1 dropout=0.0 "
      "bidirectional=F batch_first=F train=F"},
@@ -289,6 +285,8 @@ constexpr Pattern kPatterns[] = {
     {"lstm_cell", "input=:bi|:1i hx=[:bh,:bh]|[:bh,:ch] w_ih=:(4h,i) w_hh=:(4h,h) b_ih=~|:(4h) b_hh=~|:(4h)"},
     {"gru_cell", "input=:bi|:1i hx=:bh w_ih=:(3h,i) w_hh=:(3h,h) b_ih=~ b_hh=~"},
     {"rnn_tanh_cell rnn_relu_cell", "input=:bi|:1i hx=:bh w_ih=:hi w_hh=:hh b_ih=~ b_hh=~"},
+    {"grid_sampler", "input=:nchw|:nchwd grid=:nab2|:nabe3 interpolation_mode=0 padding_mode=0 align_corners=F"},
+    {"affine_grid_generator", "theta=:n23|:n34 size=(n,c,h,w)|(n,c,h,w,d) align_corners=F"},
     {"fft_fft fft_ifft fft_rfft fft_ihfft fft_irfft fft_hfft", "self=:nk|:n|:n!c|:nk!c n=~|1|4|7|n dim=0|-1 norm=~"},
 };
 
@@ -434,7 +432,7 @@ class Maker {
     switch (type.kind()) {
       case TypeKind::TensorType:
         index_ = false;
-        return Make(first && (in_place_ || Below(2) == 0) ? base_ : Partner(), dtype_);
+        return Make(first && Below(in_place_ ? 4 : 2) > 0 ? base_ : Partner(), dtype_);
       case TypeKind::IntType:
       case TypeKind::SymIntType:
         if (is_dim) return draw_dim();
