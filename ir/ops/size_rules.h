@@ -1,4 +1,5 @@
-// Size rules: how large a result is, told by how large the arguments are. One row an op kind (size_rules.cc).
+// Size rules: how large a result is, told by how large the arguments are. One row a rule, which
+// names its ops (size_rules*.cc).
 //   Z1  A rule is right for every call of the op that succeeds, or has no answer. A doubt (one of two operands may be
 //       broadcast; a size follows from elements) has no answer.
 //   Z2  The answer may use what the graph's types say of ranks, which every guard holds, of dtypes, and the node's
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -31,7 +33,9 @@ struct SizeExpr {
   static SizeExpr Const(int64_t number);
   static SizeExpr SizeOf(ValueId tensor, int64_t dim);
   static SizeExpr Value(ValueId value);
-  static SizeExpr Of(ScalarOp op, SizeExpr a, SizeExpr b);
+  static SizeExpr Of(ScalarOp op, SizeExpr a, SizeExpr b);  // may be simpler than it says, and equal
+
+  friend bool operator==(const SizeExpr& a, const SizeExpr& b);
 };
 
 // Size `dim` (0 <= dim < rank) of `value`, which a node of the graph defines, in terms of that node's arguments.
@@ -39,5 +43,8 @@ std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim);
 
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);
+
+// The ops that have one, as "aten::add.Tensor", in the order of the rows.
+std::vector<std::string> OpsWithSizeRules();
 
 }  // namespace frametap

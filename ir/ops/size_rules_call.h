@@ -1,0 +1,138 @@
+// What a size rule is written in: Call, a node as its rule sees it; Size and Shape, answers that may be missing.
+//   Q1  What is missing makes all that is computed from it missing, so that a rule need not ask whether it is there.
+//   Q2  An argument is found by its name in the schema: one rule serves overloads that order their arguments otherwise.
+// Not here: the rules (size_rules*.cc) and what they promise (size_rules.h).
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "ir/ops/size_rules.h"
+
+namespace frametap {
+
+class Size {
+ public:
+  Size() = default;                                                 // missing
+  Size(int64_t n) : expr_(SizeExpr::Const(n)), natural_(n >= 0) {}  // implicit: rules are arithmetic
+  Size(SizeExpr expr, bool natural) : expr_(std::move(expr)), natural_(natural) {}
+
+  const std::optional<SizeExpr>& expr() const { return expr_; }
+  // Never negative in a call that succeeds. A size is; a number if it is computed from nothing else.
+  bool natural() const { return natural_; }
+  std::optional<int64_t> constant() const;
+  bool is(int64_t n) const { return constant() == n; }
+  Size AsNatural() const { return expr_ ? Size(*expr_, true) : Size(); }
+
+  friend bool operator==(const Size& a, const Size& b) { return a.expr_ && a.expr_ == b.expr_; }
+
+ private:
+  std::optional<SizeExpr> expr_;
+  bool natural_ = false;
+};
+
+Size operator+(const Size& a, const Size& b);
+Size operator-(const Size& a, const Size& b);
+Size operator*(const Size& a, const Size& b);
+Size operator/(const Size& a, const Size& b);  // towards minus infinity
+Size Min(const Size& a, const Size& b);
+Size Max(const Size& a, const Size& b);
+Size CeilDiv(const Size& a, const Size& b);  // b > 0
+Size IsNegative(const Size& a);              // 1 or 0
+Size Product(absl::Span<const Size> sizes);
+Size BroadcastSize(std::vector<Size> sizes);  // of dimensions that are broadcast with each other
+
+class Shape {
+ public:
+  Shape() = default;  // missing
+  Shape(std::vector<Size> sizes) : sizes_(std::move(sizes)) {}
+  Shape(std::initializer_list<Size> sizes) : sizes_(std::vector<Size>(sizes)) {}
+
+  static Shape OfRank0() { return Shape(std::vector<Size>()); }
+
+  bool known() const { return sizes_.has_value(); }
+  int64_t rank() const { return sizes_ ? static_cast<int64_t>(sizes_->size()) : -1; }
+  absl::Span<const Size> sizes() const { return sizes_ ? absl::MakeConstSpan(*sizes_) : absl::Span<const Size>(); }
+  // A negative dimension counts from the end. Missing where there is none; the functions below give a missing shape.
+  Size operator[](int64_t dim) const;
+
+  Shape With(int64_t dim, Size size) const;
+  Shape Without(int64_t dim) const;
+  Shape Inserted(int64_t dim, Size size) const;   // before `dim`; at the end if `dim` is the rank
+  Shape Range(int64_t begin, int64_t end) const;  // both may be negative
+  Shape From(int64_t begin) const { return Range(begin, rank()); }
+  Shape Then(const Shape& more) const;
+
+ private:
+  std::optional<std::vector<Size>> sizes_;
+};
+
+Shape BroadcastShape(absl::Span<const Shape> shapes);
+
+// The dimension `dim` of a tensor of this rank, or none. A tensor without dimensions has 0 and -1, as everywhere in ATen.
+std::optional<int64_t> WrapDim(int64_t dim, int64_t rank);
+
+class Call {
+ public:
+  // `output`: which result of the node; `item`: which element, if that is a list; `rank` of what is asked for.
+  Call(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank)
+      : graph_(graph), node_(node), output_(output), item_(item), rank_(rank) {}
+
+  size_t output() const { return output_; }
+  int64_t item() const { return item_; }
+  int64_t rank() const { return rank_; }
+
+  bool Has(absl::string_view name) const { return Find(name) != nullptr; }
+  bool IsNone(absl::string_view name) const;  // or there is no such argument
+
+  Shape First() const;  // of the first argument, a tensor
+  Shape Tensor(absl::string_view name) const;
+  std::optional<c10::ScalarType> Dtype(absl::string_view name) const;  // of a tensor
+  std::vector<Shape> TensorArgs() const;                               // those that are no lists and not None
+  // The tensors of a list; an entry that is None is a missing shape.
+  std::optional<std::vector<Shape>> List(absl::string_view name) const;
+  absl::Span<const Arg> Items(absl::string_view name) const;  // of a list that holds values
+  Shape TensorOf(const Arg& arg) const;
+  std::optional<c10::ScalarType> DtypeOf(const Arg& arg) const;
+
+  Size Int(absl::string_view name) const;
+  std::optional<std::vector<Size>> Ints(absl::string_view name) const;
+  std::optional<int64_t> ConstInt(absl::string_view name) const { return Int(name).constant(); }
+  // A flag that there is not is false.
+  std::optional<bool> Flag(absl::string_view name) const;
+  std::optional<std::string> Text(absl::string_view name) const;
+  std::optional<std::vector<double>> Floats(absl::string_view name) const;
+
+  std::optional<int64_t> Dim(absl::string_view name, int64_t rank) const;
+  std::optional<std::vector<int64_t>> Dims(absl::string_view name, int64_t rank) const;
+
+ private:
+  const Arg* Find(absl::string_view name) const;
+  Size IntOf(const Arg& arg) const;
+
+  const Graph& graph_;
+  const Node& node_;
+  size_t output_;
+  int64_t item_;
+  int64_t rank_;
+};
+
+// A rule and the ops that follow it, without "aten::", separated by white space.
+struct SizeRow {
+  Shape (*rule)(const Call& call);
+  const char* ops;
+};
+
+absl::Span<const SizeRow> ViewSizeRows();  // size_rules_view.cc
+absl::Span<const SizeRow> NnSizeRows();    // size_rules_nn.cc
+
+// Rules that rows of more than one file name.
+Shape Like(const Call& call);  // as the first argument
+Shape Broadcast(const Call& call);
+
+}  // namespace frametap
