@@ -134,6 +134,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   Force(container, container_shadow);
   if (IsTensor(container)) {
     Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    note.is_index = numbers_open_;
     return TorchCall(note, &call, "");
   }
   ForceDeep(key, key_shadow, false);
@@ -201,6 +202,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     call.args.push_back(value);
     call.shadows.push_back(value_shadow);
     TorchCall(note, &call, "");
+    note.is_index = numbers_open_;
     note.expect.kind = Expect::Kind::kNothing;
     if (IsScalar(value)) aten_.expect_constant = true;  // the binding makes a tensor of the number
     return;

@@ -594,7 +594,7 @@ void Recorder::Compact(SegmentIr* ir) {
   std::vector<bool> keep(old.nodes.size());
   for (size_t i = old.nodes.size(); i-- > 0;) {
     const Node& node = old.nodes[i];
-    bool needed = !node.is_scalar();
+    bool needed = !node.is_scalar() || node.scalar_op == ScalarOp::kContiguous;
     for (ValueId out : node.outputs) needed = needed || used[out.raw()];
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });
@@ -733,15 +733,14 @@ void Recorder::NameInputs() {
     if (source.accessor == Accessor::kStack) name = "stack";
     if (source.accessor == Accessor::kNext) name = "item";
     if (source.accessor == Accessor::kCount) name = "count";
-    if (source.accessor == Accessor::kSize) {
-      name = guards_.Describe(source.parent).text + "_size" + std::to_string(source.index);
-    }
     if (source.accessor == Accessor::kItem) {
       name = guards_.Describe(source.parent).text + std::to_string(source.index);
     }
-    for (char c : source.text) {
+    const bool is_size = source.accessor == Accessor::kSize;
+    for (char c : is_size ? guards_.Describe(source.parent).text : source.text) {
       if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
     }
+    if (is_size) name += "_size" + std::to_string(source.index);
     if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
     int count = counts[name]++;
     aten_.graph().value(value).name = count == 0 ? name : name + "." + std::to_string(count);

@@ -93,6 +93,24 @@ bool LinkItem(Arg* list, size_t item, PyObject* object, ValueId value) {
   return true;
 }
 
+// Whether the key has more slices than were made.
+bool LeavesOutSlices(PyObject* key, const std::vector<Node*>& made) {
+  Py_ssize_t left_out = 0;
+  const auto count = [&](PyObject* item) {
+    Py_ssize_t start = 0, stop = 0, step = 0;
+    if (!PySlice_Check(item)) return;
+    if (PySlice_Unpack(item, &start, &stop, &step) < 0) PyErr_Clear();
+    left_out += start != 0 || stop != PY_SSIZE_T_MAX || step != 1;  // x[:] is none for any size
+  };
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) count(PyTuple_GET_ITEM(key, i));
+  } else {
+    count(key);
+  }
+  for (const Node* node : made) left_out -= BaseName(*node->op) == "slice";
+  return left_out > 0;
+}
+
 bool IsConst(const Arg& arg, int64_t value) {
   return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
 }
@@ -202,7 +220,7 @@ Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject
   std::vector<Arg> args;
   for (const auto& [object, shadow] : operands) {
     Number number;
-    NumberOf(object, &number);
+    if (object != nullptr) NumberOf(object, &number);
     args.push_back(shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(number)) : Arg::Of(NumberValue(shadow)));
   }
   const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(RowOf(op).result));
@@ -369,6 +387,11 @@ bool Recorder::Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::v
       const SourceId source{shadow.id};
       PyObject* seen = guards_.seen(source);
       if (seen != nullptr && !PyLong_CheckExact(seen) && !PyFloat_CheckExact(seen)) return false;
+      if (seen != nullptr && !IsDynamic(source)) {
+        Number number;
+        guards_.Value(source, Here());
+        return NumberOf(seen, &number) && expr->PushConstant(number);
+      }
       const auto it = std::find(sources->begin(), sources->end(), source);
       const auto input = static_cast<uint32_t>(it - sources->begin());
       if (it == sources->end()) sources->push_back(source);
@@ -482,6 +505,32 @@ Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
   return traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, size.raw()};
 }
 
+// Fixes one size.
+void Recorder::FixSize(PyObject* tensor, int64_t dim) {
+  const Shadow size = SizeOf(tensor, dim);
+  Force(nullptr, size);
+}
+
+// x.numel()
+Shadow Recorder::CountOfElements(PyObject* tensor) {
+  const int64_t rank = TensorOf(tensor).dim();
+  Shadow product;
+  int64_t known = 1;  // of the dimensions whose sizes are constants
+  for (int64_t dim = 0; dim < rank; ++dim) {
+    const Shadow size = SizeOf(tensor, dim);
+    if (size.kind == Shadow::Kind::kNone) {
+      known *= TensorOf(tensor).size(dim);
+    } else if (product.kind == Shadow::Kind::kNone) {
+      product = size;
+    } else {
+      product = AddNumber(ScalarOp::kIntMul, {{nullptr, product}, {nullptr, size}});
+    }
+  }
+  if (product.kind == Shadow::Kind::kNone || known == 1) return product;
+  const Ref<> factor = Must(PyLong_FromLongLong(known));
+  return AddNumber(ScalarOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
+}
+
 // From where a size comes, by the rules of the ops between. None: the graph has to ask the tensor.
 std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
@@ -490,6 +539,13 @@ std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth)
   std::optional<Shadow> traced;
   if (!graph.value(value).def.valid()) {
     if (const SourceId source = aten_.SourceOfInput(value); source.valid()) {
+      if (guards_.accessor(source) == Accessor::kModuleAttr) {  // a parameter's are what the module is
+        TensorRead read;
+        if (dim < 64) read.dims = uint64_t{1} << dim;
+        read.sizes = dim >= 64;
+        guards_.Tensor(source, read, Here());
+        return traced_sizes_[{value.raw(), dim}] = Shadow();
+      }
       const SourceId size = guards_.Child(source, Accessor::kSize, dim, nullptr, nullptr);
       traced = Shadow{Shadow::Kind::kSource, size.raw()};
     } else {
@@ -544,6 +600,72 @@ std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_
   }
   const ValueId value = aten_.AddScalarNode(expr.op, std::move(args), Type::Scalar(Type::Kind::kInt));
   return Shadow{Shadow::Kind::kValue, value.raw()};
+}
+
+// Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,
+// or the graph finds out.
+bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result) {
+  if (!numbers_open_) return false;
+  const size_t made = node_count() - note.nodes_before;
+  const Graph& graph = aten_.graph();
+  const bool is_method = e.op == Op::kCall && std::strcmp(note.torch_name, "contiguous") == 0;
+  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && speculates_ &&
+      TensorOf(result).layout() == c10::kStrided) {
+    const std::optional<ValueId> value = aten_.ValueOf(TensorOf(result));
+    if (!value) return false;
+    aten_.AddScalarNode(ScalarOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
+    return true;
+  }
+  if (made != 1 || !graph.nodes.back().op) return false;
+  const Node& node = graph.nodes.back();
+  const std::string_view name = BaseName(*node.op);
+  const auto is_const = [&](const char* parameter, const c10::IValue& wanted) {
+    const std::optional<int> at = node.op->schema().argumentIndexWithName(parameter);
+    if (!at) return true;
+    const Arg& arg = node.args[static_cast<size_t>(*at)];
+    return arg.kind == Arg::Kind::kConst && (wanted.isNone() ? arg.constant.isNone() : arg.constant == wanted);
+  };
+  if (name == "to" || name == "type_as") return is_const("memory_format", c10::IValue());
+  if (name == "dropout" || name == "feature_dropout" || name == "alpha_dropout" || name == "feature_alpha_dropout") {
+    return is_const("train", false);
+  }
+  static constexpr std::string_view kByType[] = {"conj", "resolve_conj", "resolve_neg",
+                                                 "real", "positive",     "lift_fresh"};
+  return std::find(std::begin(kByType), std::end(kByType), name) != std::end(kByType);
+}
+
+// How many tensors came follows from one size; the list is the program's from now on.
+void Recorder::ReadListLength(const Node& node, const Event& e) {
+  const std::string_view name = BaseName(*node.op);
+  static constexpr std::string_view kAlong[] = {"split",        "chunk",        "unbind",      "split_with_sizes",
+                                                "unsafe_split", "unsafe_chunk", "tensor_split"};
+  const std::optional<int> dim = node.op->schema().argumentIndexWithName("dim");
+  const Arg* along = dim ? &node.args[static_cast<size_t>(*dim)] : nullptr;
+  if (std::find(std::begin(kAlong), std::end(kAlong), name) == std::end(kAlong) || along == nullptr ||
+      along->kind != Arg::Kind::kConst || !along->constant.isInt() || node.args[0].kind != Arg::Kind::kValue) {
+    for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], false);
+    return;
+  }
+  if (name == "split_with_sizes") return;  // as many as sizes were given
+  const ValueId tensor = node.args[0].value;
+  const auto rank = static_cast<int64_t>(aten_.graph().value(tensor).type.sizes.size());
+  const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();
+  // A number of sections is the number of tensors, but for `chunk`.
+  for (const Arg& arg : node.args) {
+    if (arg.kind == Arg::Kind::kValue && arg.value != tensor) {
+      Force(nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+    }
+  }
+  const SourceId source = aten_.SourceOfInput(tensor);
+  if (source.valid()) {
+    guards_.Value(guards_.Child(source, Accessor::kSize, at, nullptr, nullptr), Here());
+  } else if (const std::optional<Shadow> size = TraceSize(tensor, at, 0)) {
+    Force(nullptr, *size);
+  } else {
+    TensorRead read;
+    read.sizes = true;
+    FixValue(tensor, read, &sizes_read_);
+  }
 }
 
 // ---- on their way to an op ------------------------------------------------------------------------------------------
@@ -617,7 +739,9 @@ void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
     if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
   }
   if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
-    LinkIndices(note, e.op == Op::kSubscr ? e.in[0] : e.in[1], e.op == Op::kSubscr ? e.in[1] : e.in[2], made);
+    PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
+    PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
+    if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
   } else if (e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kUnary) {
     LinkOperator(note, e, made);
   } else if (made.size() == 1) {
@@ -689,9 +813,9 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
   }
 }
 
-// x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension:
-// its bounds are fixed, and TorchResult guards the size.
-void Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
+// x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension.
+// False: what became of the key is not known.
+bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
   std::vector<PyObject*> items;
   if (PyTuple_Check(key)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) items.push_back(PyTuple_GET_ITEM(key, i));
@@ -703,10 +827,10 @@ void Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
     if (PyLong_CheckExact(item) || PySlice_Check(item)) {
       ++given;
     } else if (item != Py_None && item != Py_Ellipsis) {
-      return;
+      return false;
     }
   }
-  int64_t dim = 0;
+  int64_t dim = 0, own_dim = 0;  // of what the steps so far have made; of the tensor
   size_t next = 0;
   const auto link = [&](size_t item, int part, Arg* arg) {
     for (OpenNumber& number : note.open) {
@@ -720,37 +844,62 @@ void Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i] == Py_Ellipsis) {
       dim += TensorOf(tensor).dim() - given;
+      own_dim += TensorOf(tensor).dim() - given;
       continue;
     }
     const std::string_view name = next < made.size() ? BaseName(*made[next]->op) : "";
     if (items[i] == Py_None) {
-      if (name != "unsqueeze") return;
+      if (name != "unsqueeze") return false;
       ++next;
       ++dim;
       continue;
     }
     if (PyLong_CheckExact(items[i])) {
       if (name != "select" || !IsConst(made[next]->args[1], dim) || !IsSame(made[next]->args[2].constant, items[i]))
-        return;
+        return false;
       link(i, -1, &made[next++]->args[2]);
+      ++own_dim;
       continue;
     }
     auto* slice = reinterpret_cast<PySliceObject*>(items[i]);
     Py_ssize_t start, stop, step;
     if (PySlice_Unpack(items[i], &start, &stop, &step) < 0) {
       PyErr_Clear();
-      return;
+      return false;
     }
     const bool is_made = name == "slice" && IsConst(made[next]->args[1], dim) && IsConst(made[next]->args[2], start) &&
                          IsConst(made[next]->args[3], stop) && IsConst(made[next]->args[4], step);
     ++dim;
-    if (!is_made) continue;
+    ++own_dim;
+    if (!is_made) {
+      // Left out as it covers the whole dimension, for any size if it has no end.
+      if (start != 0 || step != 1) return false;
+      if (stop != PY_SSIZE_T_MAX && !Covers(note, tensor, own_dim - 1, slice, i)) return false;
+      continue;
+    }
     Node* node = made[next++];
     PyObject* parts[] = {slice->start, slice->stop, slice->step};
     for (int part = 0; part < 3; ++part) {
       if (parts[part] != Py_None) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
     }
   }
+  return true;
+}
+
+// That a slice reaches the end of the dimension is guarded as such.
+bool Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item) {
+  Shadow stop;
+  for (OpenNumber& number : note.open) {
+    const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
+    if (number.position != 1 || of != item || number.part != 1) continue;
+    stop = number.shadow;
+    number.linked = true;
+  }
+  const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
+  if (DecideNumbers(size.get(), SizeOf(tensor, dim), slice->stop, stop, Py_LE, true)) return true;
+  Force(slice->stop, stop);
+  FixSize(tensor, dim);
+  return true;
 }
 
 }  // namespace frametap

@@ -38,6 +38,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       guards_(world),
       entry_state_(AtenRecorder::StateNow()),
       entry_backends_(world.backends),
+      speculates_(store.speculates() && !store.options().by_identity),
       numbers_open_(store.options().dynamic != Dynamic::kNever && !store.backend().assumptions().static_sizes) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
@@ -1026,6 +1027,7 @@ bool Recorder::IsForeign(PyObject* object) {
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
   note.open.clear();
+  note.is_index = false;
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
@@ -1282,7 +1284,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
-  if (!note.open.empty()) LinkNumbers(note, e);
+  if (!note.open.empty() || note.is_index) LinkNumbers(note, e);
   // Switches of the thread's state are C functions.
   if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
   if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
@@ -1401,27 +1403,7 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
     bool wrote = made > 0 && aten_.graph().nodes.back().op && FactsOf(*aten_.graph().nodes.back().op).writes_inputs;
     // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
-    if (made == 0 || (is_argument && !wrote)) read_arguments(true);
-    if (e.op == Op::kSubscr) {
-      // The binding leaves out a slice that covers the whole dimension: that is a read of the size.
-      size_t wanted = 0, seen = 0;
-      PyObject* key = e.in[1];
-      auto count = [&](PyObject* item) {
-        wanted += PySlice_Check(item) && !(reinterpret_cast<PySliceObject*>(item)->start == Py_None &&
-                                           reinterpret_cast<PySliceObject*>(item)->stop == Py_None &&
-                                           reinterpret_cast<PySliceObject*>(item)->step == Py_None);
-      };
-      if (PyTuple_Check(key)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) count(PyTuple_GET_ITEM(key, i));
-      } else {
-        count(key);
-      }
-      for (size_t i = note.nodes_before; i < node_count(); ++i) {
-        const Node& node = aten_.graph().nodes[i];
-        seen += node.op && node.op->operator_name().name == "aten::slice";
-      }
-      if (seen < wanted) read_arguments(false);
-    }
+    if ((made == 0 || (is_argument && !wrote)) && !GivesBack(note, e, result)) read_arguments(true);
     return Shadow();
   }
   if (result == Py_None) return Shadow();
@@ -1440,7 +1422,14 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
       const Node& node = aten_.graph().nodes[i];
       list_op = list_op || (node.op && FactsOf(*node.op).list_result);
     }
-    if (list_op) read_arguments(made == 0);
+    if (list_op && made > 0 && numbers_open_) {
+      for (size_t i = note.nodes_before; i < node_count(); ++i) {
+        const Node& node = aten_.graph().nodes[i];
+        if (node.op && FactsOf(*node.op).list_result) ReadListLength(node, e);
+      }
+    } else if (list_op) {
+      read_arguments(made == 0);
+    }
   }
   return AdoptResult(result);
 }

@@ -173,6 +173,7 @@ struct FrameNote {
   size_t torch_positional = 0;
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
   absl::InlinedVector<OpenNumber, 2> open;
+  bool is_index = false;  // x[…] of a tensor
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
   bool own_effect = false;        // what the operation itself does was written down as an effect
@@ -338,6 +339,8 @@ class Recorder {
   bool DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
   static bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
   void FixType(Shadow shadow);
+  void FixSize(PyObject* tensor, int64_t dim);
+  Shadow CountOfElements(PyObject* tensor);
   void Invoke(Call call);  // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
@@ -490,11 +493,14 @@ class Recorder {
   void LinkNumbers(FrameNote& note, const Event& e);
   void LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
-  void LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
+  bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
+  bool Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item);
   void Link(OpenNumber* number, Node* node, size_t parameter);
   void ReadAddress(PyObject* object);
   void ReadOrderOf(PyObject* element);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
+  bool GivesBack(const FrameNote& note, const Event& e, PyObject* result);
+  void ReadListLength(const Node& node, const Event& e);
   Operand DescribeFresh(PyObject* object, const Known& known);
   Operand DescribeInstance(PyObject* object);
   Operand ConstantOperand(PyObject* object);
@@ -567,6 +573,7 @@ class Recorder {
   std::vector<PyObject*> mutated_sources_;
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
+  const bool speculates_;                                  // a graph may say what it takes for granted
   const bool numbers_open_;                                // the backend takes graphs whose numbers differ
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;

@@ -16,6 +16,7 @@
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
 #include "ir/ops/below_autograd.h"
+#include "ir/ops/scalar.h"
 
 namespace frametap {
 namespace {
@@ -459,6 +460,12 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     rollback.Succeeded();
     return true;
   } catch (...) {
+    try {
+      throw;
+    } catch (const AssumptionFails&) {
+      segment.refuted = true;
+    } catch (...) {
+    }
     *restart = segment.restartable || !changed || rollback.TakeBack();
     if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
     SetPythonErrorFromException();

@@ -160,6 +160,8 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
   segment.undoable = true;
   bool changed = false, sizes_from_elements = false;
   for (const Node& node : segment.ir.graph.nodes) {
+    // What is taken for granted behind a change must be found out before it.
+    segment.raises_on_elements |= changed && node.scalar_op == ScalarOp::kContiguous;
     if (!node.op) continue;
     const OpFacts& facts = FactsOf(*node.op);
     changed = changed || facts.changes_what_was();

@@ -45,6 +45,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   std::vector<uint32_t> written_inputs;   // inputs to whose memory ops write
   bool undoable = false;                  // not restartable, but rollback.h can make it so
   bool uses_random = false;
+  bool refuted = false;             // a run found that what the graph takes for granted is not so: it fits no more
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
@@ -127,6 +128,9 @@ class Store {
   void NoteChanging(const std::string& source) { changing_.insert(source); }
   bool IsChanging(const std::string& source) const { return changing_.contains(source); }
   bool has_changing_numbers() const { return !changing_.empty(); }
+  // Whether graphs may take for granted what a run has to find out; not any more once that was not so.
+  bool speculates() const { return speculates_; }
+  void StopSpeculating() { speculates_ = false; }
 
   uint64_t recordings = 0;
   uint64_t hits = 0;
@@ -144,6 +148,7 @@ class Store {
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
   absl::flat_hash_set<std::string> told_, changing_;
+  bool speculates_ = true;
   Counted<"stores of segments"> counted_;
 };
 

@@ -222,6 +222,10 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
   if (reinterpret_cast<PyFunctionObject*>(chain.roots().function)->func_globals != segment.globals.get()) {
     return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}};
   }
+  if (segment.refuted) {
+    return {"the graph", "contiguous() gives the tensor itself", "a copy",
+            "a tensor made on the way is not contiguous any more", segment.ir.exit.at};
+  }
   MissReport miss = segment.guards->Explain(chain.roots());
   if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);
   return miss;
@@ -703,6 +707,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     const Roots& roots = chain.roots();
     const EntryPoint::Candidates candidates = entry->LookUp(roots);
     for (const std::shared_ptr<Segment>& segment : candidates) {
+      if (segment->refuted) store_->StopSpeculating();
       if (!chain.Fits(*segment)) continue;
       const Verdict verdict = Fits(*segment, roots);
       if (verdict == Verdict::kError) return Go::kRaise;

@@ -45,11 +45,12 @@ enum class ScalarOp : uint8_t {
   kFloatMax,
   kFloatAbs,
   kFloatSqrt,
-  kFloatOf,   // float(n)
-  kIntOf,     // int(x): towards zero
-  kIntFloor,  // math.floor(x)
-  kIntCeil,   // math.ceil(x)
-  kSize,      // size(%tensor, 0): how large a dimension is
+  kFloatOf,     // float(n)
+  kIntOf,       // int(x): towards zero
+  kIntFloor,    // math.floor(x)
+  kIntCeil,     // math.ceil(x)
+  kSize,        // size(%tensor, 0): how large a dimension is
+  kContiguous,  // contiguous(%tensor): true; raises AssumptionFails if it is not
 };
 
 // An argument of a node: a value, a constant, or a list that holds at least one value.

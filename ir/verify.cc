@@ -141,8 +141,8 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
                                                                   : Type::Kind::kTensor)
                                      : graph.value(arg.value).type.kind;
     bool fits = kind == Type::Kind::kNone || kind == Type::Kind::kOpaque;
-    if (node.scalar_op == ScalarOp::kListItem || node.scalar_op == ScalarOp::kSize) {
-      const Type::Kind of = node.scalar_op == ScalarOp::kSize ? Type::Kind::kTensor : Type::Kind::kTensorList;
+    if (row.operands == Type::Kind::kNone) {
+      const Type::Kind of = node.scalar_op == ScalarOp::kListItem ? Type::Kind::kTensorList : Type::Kind::kTensor;
       fits = i == 0 ? !constant && (fits || kind == of)
                     : constant && kind == Type::Kind::kInt && arg.constant.toInt() >= 0;
     } else {

@@ -60,6 +60,15 @@ void Size(Recorder& r, Call& call) {
   r.ReadTensor(self, true, false);
 }
 
+// x.numel(), x.nelement(), torch.numel(x)
+void Numel(Recorder& r, Call& call) {
+  if (!r.numbers_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+    return r.TorchCall(call.note, &call, "numel");
+  }
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = r.CountOfElements(call.args[0]);
+}
+
 // x.item(): a number of the graph, until something decides on it.
 void Item(Recorder& r, Call& call) {
   if (!r.numbers_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
@@ -155,6 +164,8 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
+  for (const char* name : {"numel", "nelement"}) AddSpecial("torch._C", "TensorBase", name, Numel);
+  AddSpecial("torch", "", "numel", Numel);
   for (const char* name : {"dim", "ndimension"}) AddSpecial("torch._C", "TensorBase", name, Rank);
   for (const char* name :
        {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {

@@ -42,6 +42,7 @@ constexpr ScalarRow kRows[] = {
     {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat},
     {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat},
     {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone},
+    {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone},
 };
 
 constexpr bool RowsAreInOrder() {
@@ -51,7 +52,7 @@ constexpr bool RowsAreInOrder() {
   return true;
 }
 static_assert(RowsAreInOrder());
-static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kSize) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kContiguous) + 1);
 
 ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
@@ -197,6 +198,7 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
     case ScalarOp::kNone:
     case ScalarOp::kListItem:
     case ScalarOp::kSize:
+    case ScalarOp::kContiguous:
       break;
   }
   return ScalarFault::kDomain;
@@ -211,6 +213,10 @@ c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
     return items[static_cast<size_t>(index)];
   }
   if (op == ScalarOp::kSize) return a.toTensor().size(b.toInt());
+  if (op == ScalarOp::kContiguous) {
+    if (!a.toTensor().is_contiguous()) throw AssumptionFails("a tensor was contiguous when this was recorded");
+    return true;
+  }
   TORCH_INTERNAL_ASSERT(op != ScalarOp::kNone, "not a scalar op");
   Number result;
   switch (Compute(op, NumberOf(a), NumberOf(b), &result)) {

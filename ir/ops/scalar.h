@@ -43,7 +43,7 @@ enum class ScalarFault : uint8_t {
   kDomain,          // Python raises ValueError, or the result is complex
 };
 
-// The ops on numbers (not kListItem, kSize). `b` is ignored by ops of one argument.
+// The ops on numbers (not kListItem, kSize, kContiguous). `b` is ignored by ops of one argument.
 ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
 
 // The integer result does not fit 64 bits; Python's would.
@@ -53,6 +53,11 @@ struct IntOverflow : std::overflow_error {
 // Python raises ZeroDivisionError with this text.
 struct DivisionByZero : std::domain_error {
   using std::domain_error::domain_error;
+};
+
+// What a graph takes for granted of a value that is made on the way is not so.
+struct AssumptionFails : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 // Any op; throws where Compute has no result.
