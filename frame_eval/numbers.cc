@@ -216,7 +216,25 @@ void Recorder::Force(PyObject* object, Shadow shadow) {
   FixValue(ValueId(shadow.id), read, &sizes_read_);
 }
 
+// One shadow for one number of the entry.
+Shadow Recorder::Canonical(Shadow shadow) const {
+  const auto it = shadow.kind == Shadow::Kind::kValue ? number_inputs_.find(shadow.id) : number_inputs_.end();
+  return it == number_inputs_.end() ? shadow : Shadow{Shadow::Kind::kSource, it->second.raw()};
+}
+
 Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands) {
+  IntTerm terms[2];
+  size_t count = 0;
+  for (const auto& [object, shadow] : operands) {
+    Number number;
+    if (object != nullptr) NumberOf(object, &number);
+    terms[count].constant = number.i;
+    terms[count++].shadow = Canonical(shadow);
+  }
+  if (RowOf(op).result == Type::Kind::kInt && RowOf(op).operands == Type::Kind::kInt) {
+    const std::optional<IntTerm> term = IntOp(op, terms[0], terms[1]);
+    return term ? term->shadow : Shadow();  // a constant now is one for all values
+  }
   std::vector<Arg> args;
   for (const auto& [object, shadow] : operands) {
     Number number;
@@ -279,6 +297,79 @@ void Recorder::ForceItems(PyObject* container) {
       Force(parts[i], items[i]);
     } else if (i < static_cast<size_t>(PySequence_Fast_GET_SIZE(container))) {
       Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), items[i]);
+    }
+  }
+}
+
+// Of a tuple or list: whether some of its numbers are not fixed.
+bool Recorder::HasOpenItems(PyObject* row) {
+  const bool is_row =
+      PyTuple_Check(row) ? !PyType_HasFeature(Py_TYPE(row), Py_TPFLAGS_HEAPTYPE) : PyList_CheckExact(row);
+  if (!is_row || !numbers_open_ || Find(row) == nullptr) return false;
+  Touch(row);
+  AdoptElements(row);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+    if (LeavesOpen(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i))) return true;
+  }
+  return false;
+}
+
+// ---- iterators over them ----
+
+// zip(a, b), enumerate(a), iter(a): what is iterated over is fixed, but for rows of numbers that are not.
+void Recorder::MakesIterator(const Call& call) {
+  bool open = false;
+  for (PyObject* arg : call.args) open = open || HasOpenItems(arg);
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const bool is_row = i < call.positional() && (PyTuple_Check(call.args[i]) || PyList_CheckExact(call.args[i]));
+    open = open && (i >= call.positional() || is_row);
+  }
+  if (!open) return ForceArguments(call, 0, true);
+  call.note.makes_iterator = true;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (!HasOpenItems(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
+  }
+}
+
+void Recorder::OpenIteratorOver(PyObject* iterator, const Event& e) {
+  OpenIterator made;
+  if (e.op == Op::kGetIter) {
+    made.rows.push_back(e.in[0]);
+  } else {
+    const Py_ssize_t named = e.kwnames != nullptr ? PyTuple_GET_SIZE(e.kwnames) : 0;
+    const bool is_zip = Py_TYPE(iterator) == &PyZip_Type;
+    made.gives = is_zip                              ? OpenIterator::Gives::kTuple
+                 : Py_TYPE(iterator) == &PyEnum_Type ? OpenIterator::Gives::kNumbered
+                                                     : OpenIterator::Gives::kItem;
+    for (int i = 1; i < e.n - named && (is_zip || i == 1); ++i) made.rows.push_back(e.in[i]);
+  }
+  open_iterators_[iterator] = std::move(made);
+}
+
+Shadow Recorder::TakeOpen(PyObject* iterator, PyObject* item) {
+  OpenIterator& from = open_iterators_.at(iterator);
+  const Py_ssize_t index = from.next++;
+  if (from.gives == OpenIterator::Gives::kItem) {
+    const Shadow shadow = ElementShadow(from.rows[0], index);
+    return shadow.kind == Shadow::Kind::kNone ? AdoptResult(item) : shadow;
+  }
+  AdoptResult(item);
+  Known& tuple = *Find(item);
+  tuple.items.clear();
+  if (from.gives == OpenIterator::Gives::kNumbered) tuple.items.emplace_back();
+  for (PyObject* row : from.rows) tuple.items.push_back(ElementShadow(row, index));
+  return Shadow();
+}
+
+// It is used in another way: what it has still to give is fixed.
+void Recorder::CloseIterator(PyObject* iterator) {
+  const auto it = open_iterators_.find(iterator);
+  if (it == open_iterators_.end()) return;
+  const OpenIterator closed = std::move(it->second);
+  open_iterators_.erase(it);
+  for (PyObject* row : closed.rows) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+      Force(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i));
     }
   }
 }
@@ -447,7 +538,9 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
   }
   NumberExpr left, right;
   std::vector<SourceId> sources;
-  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
+  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) {
+    return false;
+  }
   if (!sources.empty())
     guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
   return true;
@@ -576,30 +669,147 @@ std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_
       return size;
     }
     case SizeExpr::Kind::kValue:
-      if (auto it = number_inputs_.find(expr.value.raw()); it != number_inputs_.end()) {
-        return Shadow{Shadow::Kind::kSource, it->second.raw()};
-      }
-      return Shadow{Shadow::Kind::kValue, expr.value.raw()};
+      return Canonical(Shadow{Shadow::Kind::kValue, expr.value.raw()});
     case SizeExpr::Kind::kOp:
       break;
   }
-  std::vector<Arg> args;
-  Number constants[2];
-  bool is_constant = true;
+  IntTerm operands[2];
   for (size_t i = 0; i < expr.operands.size(); ++i) {
-    const std::optional<Shadow> operand = ShadowOf(expr.operands[i], depth, &constants[i].i);
+    const std::optional<Shadow> operand = ShadowOf(expr.operands[i], depth, &operands[i].constant);
     if (!operand) return std::nullopt;
-    is_constant = is_constant && operand->kind == Shadow::Kind::kNone;
-    args.push_back(operand->kind == Shadow::Kind::kNone ? Arg::Const(c10::IValue(constants[i].i))
-                                                        : Arg::Of(NumberValue(*operand)));
+    operands[i].shadow = *operand;
   }
-  if (is_constant) {
+  const std::optional<IntTerm> result = IntOp(expr.op, operands[0], operands[1]);
+  if (!result) return std::nullopt;
+  return result->is_constant() ? constant(result->constant) : result->shadow;
+}
+
+bool Recorder::IsNotNegative(const IntTerm& term) const {
+  if (term.is_constant()) return term.constant >= 0;
+  if (term.shadow.kind == Shadow::Kind::kValue) return not_negative_.contains(term.shadow.id);
+  const Accessor accessor = guards_.accessor(SourceId(term.shadow.id));
+  return accessor == Accessor::kSize || accessor == Accessor::kLength;
+}
+
+// The operands of a number that `op` has made, if it has; constants have no shadow.
+std::optional<std::pair<Recorder::IntTerm, Recorder::IntTerm>> Recorder::MadeBy(ScalarOp op,
+                                                                                const IntTerm& term) const {
+  if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
+  const NodeId def = aten_.graph().value(ValueId(term.shadow.id)).def;
+  if (!def.valid() || aten_.graph().node(def).scalar_op != op) return std::nullopt;
+  IntTerm terms[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const Arg& arg = aten_.graph().node(def).args[i];
+    if (arg.kind == Arg::Kind::kConst) {
+      terms[i].constant = arg.constant.toInt();
+    } else {
+      terms[i].shadow = Canonical(Shadow{Shadow::Kind::kValue, arg.value.raw()});
+    }
+  }
+  return std::pair(terms[0], terms[1]);
+}
+
+// A simpler expression of the same value, whatever the values in it: sizes pass through many ops, and most of what their
+// rules say comes down to one of them. None: there is none.
+std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const {
+  const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
+  const auto constant = [](int64_t value) {
+    IntTerm term;
+    term.constant = value;
+    return term;
+  };
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      if (is(a, 0)) return b;
+      if (is(b, 0)) return a;
+      if (const auto difference = MadeBy(ScalarOp::kIntSub, a); difference && difference->second == b) {
+        return difference->first;  // a - b + b
+      }
+      break;
+    case ScalarOp::kIntSub:
+      if (is(b, 0)) return a;
+      if (a == b) return constant(0);
+      if (const auto sum = MadeBy(ScalarOp::kIntAdd, a)) {
+        if (sum->second == b) return sum->first;  // a + b - b
+        if (sum->first == b) return sum->second;
+      }
+      break;
+    case ScalarOp::kIntMul:
+      if (is(a, 1)) return b;
+      if (is(b, 1)) return a;
+      if (is(a, 0) || is(b, 0)) return constant(0);
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        const auto least = MadeBy(ScalarOp::kIntMin, y);
+        const bool is_flag =
+            least && ((least->first == x && is(least->second, 1)) || (least->second == x && is(least->first, 1)));
+        if (is_flag && IsNotNegative(x)) return x;  // x * min(x, 1)
+      }
+      break;
+    case ScalarOp::kIntFloorDiv:
+      if (is(b, 1)) return a;
+      if (b.is_constant() && b.constant != 0) {
+        if (const auto product = MadeBy(ScalarOp::kIntMul, a); product && product->second == b) return product->first;
+      }
+      break;
+    case ScalarOp::kIntMod:
+      if (is(b, 1)) return constant(0);
+      break;
+    case ScalarOp::kIntMax:
+    case ScalarOp::kIntMin:
+      if (a == b) return a;
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        if (x.is_constant() && x.constant <= 0 && IsNotNegative(y)) {
+          if (op == ScalarOp::kIntMax) return y;
+          if (x.constant == 0) return x;
+        }
+        const auto nested = MadeBy(op, y);
+        if (nested && (nested->first == x || nested->second == x)) return y;  // max(x, max(x, z))
+      }
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+// None: it cannot be computed from these constants.
+std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm b) {
+  const bool is_unary = RowOf(op).arity == 1;
+  if (a.is_constant() && (is_unary || b.is_constant())) {
     Number result;
-    if (Compute(expr.op, constants[0], constants[1], &result) != ScalarFault::kNone) return std::nullopt;
-    return constant(result.i);
+    const ScalarFault fault = Compute(op, Number::Int(a.constant), Number::Int(b.constant), &result);
+    if (fault != ScalarFault::kNone) return std::nullopt;
+    IntTerm term;
+    term.constant = result.i;
+    return term;
   }
-  const ValueId value = aten_.AddScalarNode(expr.op, std::move(args), Type::Scalar(Type::Kind::kInt));
-  return Shadow{Shadow::Kind::kValue, value.raw()};
+  const bool commutes =
+      op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntMax || op == ScalarOp::kIntMin;
+  if (commutes && a.is_constant()) std::swap(a, b);
+  if (is_unary) {
+    b = IntTerm();
+  } else if (const std::optional<IntTerm> simpler = Simpler(op, a, b)) {
+    return simpler;
+  }
+  IntTerm term;
+  term.shadow = int_ops_[{op, a.Key(), b.Key()}];
+  if (term.shadow.kind != Shadow::Kind::kNone) return term;
+  std::vector<Arg> args;
+  for (const IntTerm& operand : {a, b}) {
+    if (args.size() == RowOf(op).arity) break;
+    args.push_back(operand.is_constant() ? Arg::Const(c10::IValue(operand.constant))
+                                         : Arg::Of(NumberValue(operand.shadow)));
+  }
+  const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
+  term.shadow = Shadow{Shadow::Kind::kValue, value.raw()};
+  int_ops_[{op, a.Key(), b.Key()}] = term.shadow;
+  const bool keeps_sign = op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntFloorDiv ||
+                          op == ScalarOp::kIntMin || op == ScalarOp::kIntMod;
+  const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(a) || IsNotNegative(b));
+  if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(a) && IsNotNegative(b))) {
+    not_negative_.insert(value.raw());
+  }
+  return term;
 }
 
 // Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,

@@ -408,6 +408,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
       ReadOrder(object);
     }
     if (PySlice_Check(object)) ForceItems(object);
+    if (!open_iterators_.empty()) CloseIterator(object);
     if (IsForeign(object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
@@ -477,6 +478,8 @@ void Recorder::MarkMutated(PyObject* object) {
   if (Known* known = Find(object)) {
     if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
       ForceItems(object);  // they are known by their places
+    if (!open_iterators_.empty()) [[unlikely]]
+      CloseIterator(object);
     known->mutated = true;
     known->mutated_epoch = epoch_;
   }
@@ -1027,7 +1030,7 @@ bool Recorder::IsForeign(PyObject* object) {
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
   note.open.clear();
-  note.is_index = false;
+  note.is_index = note.makes_iterator = false;
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
@@ -1127,11 +1130,19 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return torch_operands();
       }
       if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
-      ForceDeep(object, Shadow(), true);
+      if (open_iterators_.contains(object)) return;
+      note.makes_iterator = HasOpenItems(object);
+      if (!note.makes_iterator) ForceDeep(object, Shadow(), true);
       return;
     }
     case Op::kForIter: {
-      const Known* known = Find(e.in[0]);
+      Known* known = Find(e.in[0]);
+      if (open_iterators_.contains(e.in[0])) {
+        known->mutated = true;
+        known->mutated_epoch = epoch_;
+        note.expect.kind = Expect::Kind::kOpen;
+        return;
+      }
       if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
       if (PyGen_CheckExact(e.in[0])) return MeetGenerator(e.in[0]);
       TakeNext(note, e.in[0]);
@@ -1346,6 +1357,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (result == nullptr) return Shadow();
+  if (note.makes_iterator) OpenIteratorOver(result, e);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
   }
@@ -1363,6 +1375,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }
+    case Expect::Kind::kOpen:
+      return TakeOpen(e.in[0], result);
     case Expect::Kind::kTaken:
       return AdoptTaken(result, taken_);
     case Expect::Kind::kPinned:

@@ -98,6 +98,7 @@ struct Expect {
     kShadow,   // `shadow`
     kTorch,    // results of recorded ops
     kItems,    // a fresh tuple whose elements have the shadows `items`
+    kOpen,     // what an iterator over numbers that are not fixed has given
     kTaken,    // what an iterator that existed before has given (iterators.cc)
     kPinned,   // an object that a class or module holds: known by identity
     kNothing,  // no result, or of no interest
@@ -173,7 +174,8 @@ struct FrameNote {
   size_t torch_positional = 0;
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
   absl::InlinedVector<OpenNumber, 2> open;
-  bool is_index = false;  // x[…] of a tensor
+  bool is_index = false;        // x[…] of a tensor
+  bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
   bool own_effect = false;        // what the operation itself does was written down as an effect
@@ -331,6 +333,8 @@ class Recorder {
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
   bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void ForceItems(PyObject* container);
+  bool HasOpenItems(PyObject* row);
+  void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
   bool LeavesOpen(PyObject* object, Shadow shadow);
@@ -437,6 +441,11 @@ class Recorder {
     Shadow shadow;
     std::vector<Taken> parts;
   };
+  struct OpenIterator {  // of the trace's own, over tuples and lists with numbers that are not fixed
+    enum class Gives : uint8_t { kItem, kTuple, kNumbered } gives = Gives::kItem;
+    std::vector<PyObject*> rows;  // borrowed: the iterator holds them
+    Py_ssize_t next = 0;
+  };
   using Takes = absl::flat_hash_map<PyObject*, int64_t>;
 
   void MeetIterator(PyObject* iterator, SourceId source, int depth = 0);
@@ -447,6 +456,9 @@ class Recorder {
   Shadow UpcomingCount(PyObject* iterator, SourceId source, int64_t skip, int64_t ahead);
   void ForceTaken(const Taken& taken);
   Shadow AdoptTaken(PyObject* object, const Taken& taken);
+  void OpenIteratorOver(PyObject* iterator, const Event& e);
+  Shadow TakeOpen(PyObject* iterator, PyObject* item);
+  void CloseIterator(PyObject* iterator);
 
   void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
@@ -489,6 +501,20 @@ class Recorder {
   bool ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources);
   std::optional<Shadow> TraceSize(ValueId value, int64_t dim, int depth);
   std::optional<Shadow> ShadowOf(const SizeExpr& expr, int depth, int64_t* number);
+  struct IntTerm {
+    Shadow shadow;         // kNone: `constant`
+    int64_t constant = 0;  // counts without a shadow only
+    bool is_constant() const { return shadow.kind == Shadow::Kind::kNone; }
+    std::pair<int, int64_t> Key() const {
+      return {static_cast<int>(shadow.kind), is_constant() ? constant : int64_t{shadow.id}};
+    }
+    bool operator==(const IntTerm& other) const { return Key() == other.Key(); }
+  };
+  Shadow Canonical(Shadow shadow) const;
+  bool IsNotNegative(const IntTerm& term) const;
+  std::optional<std::pair<IntTerm, IntTerm>> MadeBy(ScalarOp op, const IntTerm& term) const;
+  std::optional<IntTerm> Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const;
+  std::optional<IntTerm> IntOp(ScalarOp op, IntTerm a, IntTerm b);
   void LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
   void LinkNumbers(FrameNote& note, const Event& e);
   void LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made);
@@ -560,6 +586,7 @@ class Recorder {
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
   absl::flat_hash_map<PyObject*, MetIterator> iterators_;
+  absl::flat_hash_map<PyObject*, OpenIterator> open_iterators_;
   Taken taken_;                  // by the operation at work
   std::vector<bool> pinned_;     // by SourceId
   bool has_open_cells_ = false;  // of functions that are not fixed
@@ -575,6 +602,8 @@ class Recorder {
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted
   const bool numbers_open_;                                // the backend takes graphs whose numbers differ
+  absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops_;
+  absl::flat_hash_set<uint32_t> not_negative_;                              // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
   struct {

@@ -24,6 +24,14 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// zip, enumerate
+void MakeIterator(Recorder& r, Call& call) {
+  for (PyObject* arg : call.args) {
+    if (IsTensor(arg)) return Iterate(r, call);
+  }
+  r.MakesIterator(call);
+}
+
 // set(…), frozenset(…), dict(…)
 void MakeTable(Recorder& r, Call& call) {
   Iterate(r, call);
@@ -33,9 +41,8 @@ void MakeTable(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadIteration() {
-  for (const char* name : {"iter", "list", "tuple", "zip", "enumerate", "reversed"}) {
-    AddSpecial("builtins", "", name, Iterate, true);
-  }
+  for (const char* name : {"iter", "list", "tuple", "reversed"}) AddSpecial("builtins", "", name, Iterate, true);
+  for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);
   AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
