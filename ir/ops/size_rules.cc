@@ -391,7 +391,7 @@ std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim) {
   const auto output = OutputIndex(*node, result);
   if (rule == nullptr || !output) return std::nullopt;
   const Shape shape = rule(Call(graph, *node, *output, item, rank));
-  // A rule that finds another rank has misread its arguments: F1 of op_facts.h, in short.
+  // A rule that comes to another rank has misread its arguments.
   return shape.rank() == rank ? shape[dim].expr() : std::nullopt;
 }
 

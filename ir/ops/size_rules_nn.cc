@@ -15,7 +15,7 @@ std::vector<Size> Spatial(const Call& call, const char* name, int64_t n, const S
   return ints->size() == 1 ? std::vector<Size>(n, ints->front()) : *ints;
 }
 
-// How far a window of this kernel can move, and how large it is.
+// From the first to the last element that a window takes.
 Size Reach(const Size& kernel, const Size& dilation) { return dilation * (kernel - 1); }
 
 // ---- Convolutions ----
@@ -110,10 +110,15 @@ Shape Upsample(const Call& call) {
   if (!factors || static_cast<int64_t>(factors->size()) != n) return Shape();
   Shape result = x.Range(0, 2);
   for (int64_t i = 0; i < n; ++i) {
-    const double factor = (*factors)[i];
-    // Other factors are multiplied in floating point and cut.
+    // ATen multiplies in floating point and cuts. That is exact for a fraction whose denominator is a small power of two.
+    double factor = (*factors)[i];
+    int64_t denominator = 1;
+    while (factor != std::floor(factor) && denominator < 1024) {
+      factor *= 2;
+      denominator *= 2;
+    }
     if (!(factor >= 1 && factor <= 0x1p20) || factor != std::floor(factor)) return Shape();
-    result = result.Then({x[i + 2] * static_cast<int64_t>(factor)});
+    result = result.Then({x[i + 2] * static_cast<int64_t>(factor) / denominator});
   }
   return result;
 }
