@@ -13,9 +13,9 @@ namespace frametap {
 
 Shape Like(const OpCall& call) { return call.First(); }
 
-Shape Broadcast(const OpCall& call) { return BroadcastShape(call.TensorArgs()); }
-
 namespace {
+
+Shape Broadcast(const OpCall& call) { return BroadcastShape(call.TensorArgs()); }
 
 // ---- Reductions ----
 

@@ -131,8 +131,7 @@ struct SizeRow {
 absl::Span<const SizeRow> ViewSizeRows();  // size_rules_view.cc
 absl::Span<const SizeRow> NnSizeRows();    // size_rules_nn.cc
 
-// Rules that rows of more than one file name.
-Shape Like(const OpCall& call);  // as the first argument
-Shape Broadcast(const OpCall& call);
+// A rule that rows of more than one file name: as the first argument.
+Shape Like(const OpCall& call);
 
 }  // namespace frametap
