@@ -802,6 +802,14 @@ TEST(SizeRulesTest, Z2_ATypeOfAnotherRankHasNoAnswer) {
   EXPECT_EQ(g.Sizes("aten::relu", {x}, 3), "?; ?; ?");
 }
 
+TEST(SizeRulesTest, PatternsNameOpsWithARule) {
+  for (const Pattern& p : kPatterns) {
+    for (const auto name : absl::StrSplit(p.ops, ' ', absl::SkipEmpty())) {
+      EXPECT_TRUE(HasSizeRule(OpOf(absl::StrCat("aten::", name)))) << name;
+    }
+  }
+}
+
 TEST(SizeRulesTest, AnOpHasOneRule) {
   std::vector<std::string> ops = OpsWithSizeRules();
   std::sort(ops.begin(), ops.end());
