@@ -11,16 +11,16 @@
 
 namespace frametap {
 
-Shape Like(const Call& call) { return call.First(); }
-
-Shape Broadcast(const Call& call) { return BroadcastShape(call.TensorArgs()); }
+Shape Like(const OpCall& call) { return call.First(); }
 
 namespace {
+
+Shape Broadcast(const OpCall& call) { return BroadcastShape(call.TensorArgs()); }
 
 // ---- Reductions ----
 
 // Over `dim`, or over all dimensions if there is no such argument or it is None.
-Shape Reduce(const Call& call) {
+Shape Reduce(const OpCall& call) {
   const Shape x = call.First();
   const auto keep = call.Flag("keepdim");
   if (!x.known() || !keep) return Shape();
@@ -47,18 +47,18 @@ Shape Reduce(const Call& call) {
 }
 
 // A loss that is not reduced; of one that is, nobody asks a size.
-Shape Loss(const Call& call) {
+Shape Loss(const OpCall& call) {
   if (call.rank() == 0) return Shape::OfRank0();
   return call.ConstInt("reduction") == 0 ? Broadcast(call) : Shape();
 }
 
 // A loss against classes: one number an example.
-Shape ClassLoss(const Call& call) {
+Shape ClassLoss(const OpCall& call) {
   if (call.rank() == 0) return Shape::OfRank0();
   return call.ConstInt("reduction") == 0 ? call.Tensor("target") : Shape();
 }
 
-Shape CosineSimilarity(const Call& call) {
+Shape CosineSimilarity(const OpCall& call) {
   const Shape x = BroadcastShape({call.Tensor("x1"), call.Tensor("x2")});
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.Without(*dim) : Shape();
@@ -66,7 +66,7 @@ Shape CosineSimilarity(const Call& call) {
 
 // ---- Products of matrices ----
 
-Shape MatMul(const Call& call) {
+Shape MatMul(const OpCall& call) {
   const std::vector<Shape> args = call.TensorArgs();
   if (args.size() != 2) return Shape();
   const Shape& a = args[0];
@@ -80,37 +80,37 @@ Shape MatMul(const Call& call) {
 }
 
 // The weight may be a vector.
-Shape Linear(const Call& call) {
+Shape Linear(const OpCall& call) {
   const Shape w = call.Tensor("weight");
   return call.First().Range(0, -1).Then(w.Range(0, -1));
 }
 
-Shape Mm(const Call& call) { return {call.Tensor("self")[0], call.Tensor("mat2")[1]}; }
-Shape AddMm(const Call& call) { return {call.Tensor("mat1")[0], call.Tensor("mat2")[1]}; }
-Shape Bmm(const Call& call) { return call.Tensor("self").Range(0, 2).Then({call.Tensor("mat2")[2]}); }
-Shape BaddBmm(const Call& call) { return call.Tensor("batch1").Range(0, 2).Then({call.Tensor("batch2")[2]}); }
-Shape AddBmm(const Call& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
-Shape Mv(const Call& call) { return {call.Tensor("self")[0]}; }
+Shape Mm(const OpCall& call) { return {call.Tensor("self")[0], call.Tensor("mat2")[1]}; }
+Shape AddMm(const OpCall& call) { return {call.Tensor("mat1")[0], call.Tensor("mat2")[1]}; }
+Shape Bmm(const OpCall& call) { return call.Tensor("self").Range(0, 2).Then({call.Tensor("mat2")[2]}); }
+Shape BaddBmm(const OpCall& call) { return call.Tensor("batch1").Range(0, 2).Then({call.Tensor("batch2")[2]}); }
+Shape AddBmm(const OpCall& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
+Shape Mv(const OpCall& call) { return {call.Tensor("self")[0]}; }
 
 // A vector is added to nothing if the matrix is empty: it is the result then, whatever its size.
-Shape AddMv(const Call& call) {
+Shape AddMv(const OpCall& call) {
   const Shape added = call.First();
   const Shape mat = call.Tensor("mat");
   return {added.rank() == 1 ? Max(added[0], mat[0] * Min(mat[1], 1)) : mat[0]};
 }
 
-Shape Outer(const Call& call) { return {call.Tensor("self")[0], call.Tensor("vec2")[0]}; }
-Shape AddR(const Call& call) { return {call.Tensor("vec1")[0], call.Tensor("vec2")[0]}; }
-Shape Dot(const Call&) { return Shape::OfRank0(); }
+Shape Outer(const OpCall& call) { return {call.Tensor("self")[0], call.Tensor("vec2")[0]}; }
+Shape AddR(const OpCall& call) { return {call.Tensor("vec1")[0], call.Tensor("vec2")[0]}; }
+Shape Dot(const OpCall&) { return Shape::OfRank0(); }
 
-Shape Inner(const Call& call) {
+Shape Inner(const OpCall& call) {
   const Shape a = call.Tensor("self");
   const Shape b = call.Tensor("other");
   if (a.rank() == 0 || b.rank() == 0) return Broadcast(call);
   return a.Range(0, -1).Then(b.Range(0, -1));
 }
 
-Shape TensorDot(const Call& call) {
+Shape TensorDot(const OpCall& call) {
   const auto rest = [&](const char* tensor, const char* dims_name) {
     const Shape x = call.Tensor(tensor);
     const auto dims = call.Dims(dims_name, x.rank());
@@ -125,7 +125,7 @@ Shape TensorDot(const Call& call) {
 }
 
 // "bij,bjk->bik". Without an arrow or with an ellipsis there is no answer.
-Shape Einsum(const Call& call) {
+Shape Einsum(const OpCall& call) {
   auto equation = call.Text("equation");
   const auto operands = call.List("tensors");
   if (!equation || !operands) return Shape();
@@ -148,14 +148,14 @@ Shape Einsum(const Call& call) {
 }
 
 // The rows of CDist are points.
-Shape CDist(const Call& call) {
+Shape CDist(const OpCall& call) {
   const Shape a = call.Tensor("x1");
   const Shape b = call.Tensor("x2");
   if (a.rank() < 2 || b.rank() < 2) return Shape();
   return BroadcastShape({a.Range(0, -2), b.Range(0, -2)}).Then({a[-2], b[-2]});
 }
 
-Shape Bilinear(const Call& call) { return call.First().Range(0, -1).Then({call.Tensor("weight")[0]}); }
+Shape Bilinear(const OpCall& call) { return call.First().Range(0, -1).Then({call.Tensor("weight")[0]}); }
 
 constexpr SizeRow kRows[] = {
     // Pointwise.
@@ -261,7 +261,7 @@ constexpr SizeRow kRows[] = {
     {Bilinear, "bilinear"},
 };
 
-using Rule = Shape (*)(const Call& call);
+using Rule = Shape (*)(const OpCall& call);
 
 struct Rules {
   absl::flat_hash_map<std::string, Rule> of;
@@ -390,8 +390,8 @@ std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim) {
   const Rule rule = RuleOf(*node->op);
   const auto output = OutputIndex(*node, result);
   if (rule == nullptr || !output) return std::nullopt;
-  const Shape shape = rule(Call(graph, *node, *output, item, rank));
-  // A rule that finds another rank has misread its arguments: F1 of op_facts.h, in short.
+  const Shape shape = rule(OpCall(graph, *node, *output, item, rank));
+  // A rule that comes to another rank has misread its arguments.
   return shape.rank() == rank ? shape[dim].expr() : std::nullopt;
 }
 

@@ -163,7 +163,7 @@ std::optional<int64_t> WrapDim(int64_t dim, int64_t rank) {
   return dim < 0 ? dim + range : dim;
 }
 
-const Arg* Call::Find(absl::string_view name) const {
+const Arg* OpCall::Find(absl::string_view name) const {
   const auto& arguments = node_.op->schema().arguments();
   for (size_t i = 0; i < arguments.size() && i < node_.args.size(); ++i) {
     if (arguments[i].name() == name) return &node_.args[i];
@@ -171,12 +171,12 @@ const Arg* Call::Find(absl::string_view name) const {
   return nullptr;
 }
 
-bool Call::IsNone(absl::string_view name) const {
+bool OpCall::IsNone(absl::string_view name) const {
   const Arg* arg = Find(name);
   return arg == nullptr || (arg->kind == Arg::Kind::kConst && arg->constant.isNone());
 }
 
-Shape Call::TensorOf(const Arg& arg) const {
+Shape OpCall::TensorOf(const Arg& arg) const {
   std::vector<Size> sizes;
   if (arg.kind == Arg::Kind::kValue) {
     const Type& type = graph_.value(arg.value).type;
@@ -193,7 +193,7 @@ Shape Call::TensorOf(const Arg& arg) const {
   return Shape();
 }
 
-std::optional<c10::ScalarType> Call::DtypeOf(const Arg& arg) const {
+std::optional<c10::ScalarType> OpCall::DtypeOf(const Arg& arg) const {
   if (arg.kind == Arg::Kind::kValue) {
     const Type& type = graph_.value(arg.value).type;
     if (type.kind == Type::Kind::kTensor) return type.dtype;
@@ -203,19 +203,19 @@ std::optional<c10::ScalarType> Call::DtypeOf(const Arg& arg) const {
   return std::nullopt;
 }
 
-Shape Call::First() const { return node_.args.empty() ? Shape() : TensorOf(node_.args[0]); }
+Shape OpCall::First() const { return node_.args.empty() ? Shape() : TensorOf(node_.args[0]); }
 
-Shape Call::Tensor(absl::string_view name) const {
+Shape OpCall::Tensor(absl::string_view name) const {
   const Arg* arg = Find(name);
   return arg == nullptr ? Shape() : TensorOf(*arg);
 }
 
-std::optional<c10::ScalarType> Call::Dtype(absl::string_view name) const {
+std::optional<c10::ScalarType> OpCall::Dtype(absl::string_view name) const {
   const Arg* arg = Find(name);
   return arg == nullptr ? std::nullopt : DtypeOf(*arg);
 }
 
-std::vector<Shape> Call::TensorArgs() const {
+std::vector<Shape> OpCall::TensorArgs() const {
   std::vector<Shape> shapes;
   const auto& arguments = node_.op->schema().arguments();
   for (size_t i = 0; i < arguments.size() && i < node_.args.size(); ++i) {
@@ -226,13 +226,13 @@ std::vector<Shape> Call::TensorArgs() const {
   return shapes;
 }
 
-absl::Span<const Arg> Call::Items(absl::string_view name) const {
+absl::Span<const Arg> OpCall::Items(absl::string_view name) const {
   const Arg* arg = Find(name);
   if (arg == nullptr || arg->kind != Arg::Kind::kList) return {};
   return arg->items;
 }
 
-std::optional<std::vector<Shape>> Call::List(absl::string_view name) const {
+std::optional<std::vector<Shape>> OpCall::List(absl::string_view name) const {
   const absl::Span<const Arg> items = Items(name);
   if (items.empty()) return std::nullopt;
   std::vector<Shape> shapes;
@@ -240,7 +240,7 @@ std::optional<std::vector<Shape>> Call::List(absl::string_view name) const {
   return shapes;
 }
 
-Size Call::IntOf(const Arg& arg) const {
+Size OpCall::IntOf(const Arg& arg) const {
   if (arg.kind == Arg::Kind::kConst && arg.constant.isInt()) return arg.constant.toInt();
   if (arg.kind == Arg::Kind::kValue && graph_.value(arg.value).type.kind == Type::Kind::kInt) {
     return Size(SizeExpr::Value(arg.value), IsNatural(graph_, arg));
@@ -248,12 +248,12 @@ Size Call::IntOf(const Arg& arg) const {
   return Size();
 }
 
-Size Call::Int(absl::string_view name) const {
+Size OpCall::Int(absl::string_view name) const {
   const Arg* arg = Find(name);
   return arg == nullptr ? Size() : IntOf(*arg);
 }
 
-std::optional<std::vector<Size>> Call::Ints(absl::string_view name) const {
+std::optional<std::vector<Size>> OpCall::Ints(absl::string_view name) const {
   const Arg* arg = Find(name);
   if (arg == nullptr) return std::nullopt;
   std::vector<Size> ints;
@@ -270,31 +270,31 @@ std::optional<std::vector<Size>> Call::Ints(absl::string_view name) const {
   return ints;
 }
 
-std::optional<bool> Call::Flag(absl::string_view name) const {
+std::optional<bool> OpCall::Flag(absl::string_view name) const {
   const Arg* arg = Find(name);
   if (arg == nullptr) return false;
   if (arg->kind != Arg::Kind::kConst || !arg->constant.isBool()) return std::nullopt;
   return arg->constant.toBool();
 }
 
-std::optional<std::string> Call::Text(absl::string_view name) const {
+std::optional<std::string> OpCall::Text(absl::string_view name) const {
   const Arg* arg = Find(name);
   if (arg == nullptr || arg->kind != Arg::Kind::kConst || !arg->constant.isString()) return std::nullopt;
   return arg->constant.toStringRef();
 }
 
-std::optional<std::vector<double>> Call::Floats(absl::string_view name) const {
+std::optional<std::vector<double>> OpCall::Floats(absl::string_view name) const {
   const Arg* arg = Find(name);
   if (arg == nullptr || arg->kind != Arg::Kind::kConst || !arg->constant.isDoubleList()) return std::nullopt;
   return arg->constant.toDoubleVector();
 }
 
-std::optional<int64_t> Call::Dim(absl::string_view name, int64_t rank) const {
+std::optional<int64_t> OpCall::Dim(absl::string_view name, int64_t rank) const {
   const auto dim = ConstInt(name);
   return dim ? WrapDim(*dim, rank) : std::nullopt;
 }
 
-std::optional<std::vector<int64_t>> Call::Dims(absl::string_view name, int64_t rank) const {
+std::optional<std::vector<int64_t>> OpCall::Dims(absl::string_view name, int64_t rank) const {
   const auto ints = Ints(name);
   if (!ints) return std::nullopt;
   std::vector<int64_t> dims;

@@ -1,4 +1,4 @@
-// What a size rule is written in: Call, a node as its rule sees it; Size and Shape, answers that may be missing.
+// What a size rule is written in: OpCall, a node as its rule sees it; Size and Shape, answers that may be missing.
 //   Q1  What is missing makes all that is computed from it missing, so that a rule need not ask whether it is there.
 //   Q2  An argument is found by its name in the schema: one rule serves overloads that order their arguments otherwise.
 // Not here: the rules (size_rules*.cc) and what they promise (size_rules.h).
@@ -77,10 +77,10 @@ Shape BroadcastShape(absl::Span<const Shape> shapes);
 // The dimension `dim` of a tensor of this rank, or none. A tensor without dimensions has 0 and -1, as everywhere in ATen.
 std::optional<int64_t> WrapDim(int64_t dim, int64_t rank);
 
-class Call {
+class OpCall {
  public:
   // `output`: which result of the node; `item`: which element, if that is a list; `rank` of what is asked for.
-  Call(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank)
+  OpCall(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank)
       : graph_(graph), node_(node), output_(output), item_(item), rank_(rank) {}
 
   size_t output() const { return output_; }
@@ -124,15 +124,14 @@ class Call {
 
 // A rule and the ops that follow it, without "aten::", separated by white space.
 struct SizeRow {
-  Shape (*rule)(const Call& call);
+  Shape (*rule)(const OpCall& call);
   const char* ops;
 };
 
 absl::Span<const SizeRow> ViewSizeRows();  // size_rules_view.cc
 absl::Span<const SizeRow> NnSizeRows();    // size_rules_nn.cc
 
-// Rules that rows of more than one file name.
-Shape Like(const Call& call);  // as the first argument
-Shape Broadcast(const Call& call);
+// A rule that rows of more than one file name: as the first argument.
+Shape Like(const OpCall& call);
 
 }  // namespace frametap

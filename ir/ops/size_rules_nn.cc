@@ -8,19 +8,19 @@ namespace frametap {
 namespace {
 
 // One entry for each of `n` dimensions; a list of one is meant for all.
-std::vector<Size> Spatial(const Call& call, const char* name, int64_t n, const Size& otherwise) {
+std::vector<Size> Spatial(const OpCall& call, const char* name, int64_t n, const Size& otherwise) {
   if (!call.Has(name)) return std::vector<Size>(n, otherwise);
   const auto ints = call.Ints(name);
   if (!ints || (ints->size() != 1 && static_cast<int64_t>(ints->size()) != n)) return std::vector<Size>(n);
   return ints->size() == 1 ? std::vector<Size>(n, ints->front()) : *ints;
 }
 
-// How far a window of this kernel can move, and how large it is.
+// From the first to the last element that a window takes.
 Size Reach(const Size& kernel, const Size& dilation) { return dilation * (kernel - 1); }
 
 // ---- Convolutions ----
 
-Shape Conv(const Call& call) {
+Shape Conv(const OpCall& call) {
   const Shape x = call.First();
   const Shape w = call.Tensor("weight");
   const int64_t n = w.rank() - 2;
@@ -54,7 +54,7 @@ Shape Conv(const Call& call) {
 // ---- Pools ----
 
 template <int64_t n>
-Shape Pool(const Call& call) {
+Shape Pool(const OpCall& call) {
   const Shape x = call.First();
   const auto ceil = call.Flag("ceil_mode");
   const auto strides = call.Ints("stride");
@@ -76,11 +76,11 @@ Shape Pool(const Call& call) {
 }
 
 template <int64_t n>
-Shape AdaptivePool(const Call& call) {
+Shape AdaptivePool(const OpCall& call) {
   return call.First().Range(0, -n).Then(Spatial(call, "output_size", n, Size()));
 }
 
-Shape Im2Col(const Call& call) {
+Shape Im2Col(const OpCall& call) {
   const Shape x = call.First();
   const std::vector<Size> kernel = Spatial(call, "kernel_size", 2, Size());
   const std::vector<Size> dilation = Spatial(call, "dilation", 2, Size());
@@ -93,7 +93,7 @@ Shape Im2Col(const Call& call) {
   return x.Range(0, -3).Then({x[-3] * kernel[0] * kernel[1], places});
 }
 
-Shape Col2Im(const Call& call) {
+Shape Col2Im(const OpCall& call) {
   const Shape x = call.First();
   const std::vector<Size> kernel = Spatial(call, "kernel_size", 2, Size());
   return x.Range(0, -2).Then({x[-2] / (kernel[0] * kernel[1])}).Then(Spatial(call, "output_size", 2, Size()));
@@ -101,7 +101,7 @@ Shape Col2Im(const Call& call) {
 
 // ---- Resizing ----
 
-Shape Upsample(const Call& call) {
+Shape Upsample(const OpCall& call) {
   const Shape x = call.First();
   const int64_t n = x.rank() - 2;
   if (n < 1) return Shape();
@@ -110,23 +110,28 @@ Shape Upsample(const Call& call) {
   if (!factors || static_cast<int64_t>(factors->size()) != n) return Shape();
   Shape result = x.Range(0, 2);
   for (int64_t i = 0; i < n; ++i) {
-    const double factor = (*factors)[i];
-    // Other factors are multiplied in floating point and cut.
+    // ATen multiplies in floating point and cuts. That is exact for a fraction whose denominator is a small power of two.
+    double factor = (*factors)[i];
+    int64_t denominator = 1;
+    while (factor != std::floor(factor) && denominator < 1024) {
+      factor *= 2;
+      denominator *= 2;
+    }
     if (!(factor >= 1 && factor <= 0x1p20) || factor != std::floor(factor)) return Shape();
-    result = result.Then({x[i + 2] * static_cast<int64_t>(factor)});
+    result = result.Then({x[i + 2] * static_cast<int64_t>(factor) / denominator});
   }
   return result;
 }
 
-Shape PixelShuffle(const Call& call) {
+Shape PixelShuffle(const OpCall& call) {
   const Shape x = call.First();
   const Size r = call.Int("upscale_factor");
   return x.Range(0, -3).Then({x[-3] / (r * r), x[-2] * r, x[-1] * r});
 }
 
-Shape GridSample(const Call& call) { return call.First().Range(0, 2).Then(call.Tensor("grid").Range(1, -1)); }
+Shape GridSample(const OpCall& call) { return call.First().Range(0, 2).Then(call.Tensor("grid").Range(1, -1)); }
 
-Shape AffineGrid(const Call& call) {
+Shape AffineGrid(const OpCall& call) {
   const auto size = call.Ints("size");
   if (!size || size->size() < 3) return Shape();
   const Shape image = *size;
@@ -134,7 +139,7 @@ Shape AffineGrid(const Call& call) {
 }
 
 // From the last dimension on, two entries each; a negative one takes away.
-Shape Pad(const Call& call) {
+Shape Pad(const OpCall& call) {
   Shape x = call.First();
   const auto pad = call.Ints(call.Has("pad") ? "pad" : "padding");
   if (!pad || pad->size() % 2 != 0) return Shape();
@@ -147,7 +152,7 @@ Shape Pad(const Call& call) {
 
 // ---- Normalization ----
 
-Shape NativeLayerNorm(const Call& call) {
+Shape NativeLayerNorm(const OpCall& call) {
   Shape x = call.First();
   const auto normalized = call.Ints("normalized_shape");
   if (call.output() == 0) return x;
@@ -156,27 +161,27 @@ Shape NativeLayerNorm(const Call& call) {
   return x;
 }
 
-Shape NativeGroupNorm(const Call& call) {
+Shape NativeGroupNorm(const OpCall& call) {
   return call.output() == 0 ? call.First() : Shape{call.Int("N"), call.Int("group")};
 }
 
 // The statistics are empty outside training.
-Shape NativeBatchNorm(const Call& call) { return call.output() == 0 ? call.First() : Shape(); }
+Shape NativeBatchNorm(const OpCall& call) { return call.output() == 0 ? call.First() : Shape(); }
 
-Shape Glu(const Call& call) {
+Shape Glu(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, x[*dim] / 2) : Shape();
 }
 
-Shape Embedding(const Call& call) {
+Shape Embedding(const OpCall& call) {
   const Shape w = call.Tensor("weight");
   return w.rank() == 2 ? call.Tensor("indices").Then({w[1]}) : Shape();
 }
 
 // Batches are broadcast as those of a matmul, unless there are no queries or the values are empty: then they are the
 // query's. Grouped heads are repeated until there are as many as the query has.
-Shape Attention(const Call& call) {
+Shape Attention(const OpCall& call) {
   const Shape q = call.Tensor("query");
   const Shape k = call.Tensor("key");
   const Shape v = call.Tensor("value");
@@ -203,7 +208,7 @@ Shape Attention(const Call& call) {
 
 // Results: the sequence of outputs; then the states, each as it came in. Batches are broadcast. (Where oneDNN runs an
 // lstm they are not: it writes where it must not if they differ, and nobody is right about such a call.)
-Shape Recurrent(const Call& call) {
+Shape Recurrent(const OpCall& call) {
   const Shape x = call.First();
   const auto list = call.List("hx");
   const std::vector<Shape> states = list ? *list : std::vector<Shape>{call.Tensor("hx")};
@@ -220,7 +225,7 @@ Shape Recurrent(const Call& call) {
   return x.With(batch_dim, batch).With(2, states[0][2] * (*both_ways ? 2 : 1));
 }
 
-Shape RecurrentCell(const Call& call) {
+Shape RecurrentCell(const OpCall& call) {
   const auto list = call.List("hx");
   if (!list) return call.Tensor("hx");
   return call.output() < list->size() ? (*list)[call.output()] : Shape();
@@ -228,20 +233,20 @@ Shape RecurrentCell(const Call& call) {
 
 // ---- Spectra ----
 
-Shape Fft(const Call& call) {
+Shape Fft(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   if (!dim) return Shape();
   return call.IsNone("n") ? x : x.With(*dim, call.Int("n"));
 }
 
-Shape RealFft(const Call& call) {
+Shape RealFft(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, (call.IsNone("n") ? x[*dim] : call.Int("n")) / 2 + 1) : Shape();
 }
 
-Shape InverseRealFft(const Call& call) {
+Shape InverseRealFft(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, call.IsNone("n") ? 2 * (x[*dim] - 1) : call.Int("n")) : Shape();

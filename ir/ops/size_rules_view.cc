@@ -39,14 +39,14 @@ Shape Infer(const std::vector<Size>& entries, const Size& total) {
   return result;
 }
 
-Shape View(const Call& call) {
+Shape View(const OpCall& call) {
   const auto entries = call.Ints(call.Has("shape") ? "shape" : "size");
   const Shape x = call.First();
   return entries && x.known() ? Infer(*entries, Product(x.sizes())) : Shape();
 }
 
 // -1 keeps a size.
-Shape Expand(const Call& call) {
+Shape Expand(const OpCall& call) {
   const auto entries = call.Ints("size");
   const Shape x = call.First();
   if (!entries || !x.known()) return Shape();
@@ -63,10 +63,10 @@ Shape Expand(const Call& call) {
   return result;
 }
 
-Shape LikeOther(const Call& call) { return call.Tensor("other"); }
+Shape LikeOther(const OpCall& call) { return call.Tensor("other"); }
 
 // No size is negative in a call that succeeds.
-Shape Sized(const Call& call) {
+Shape Sized(const OpCall& call) {
   const auto sizes = call.Ints("size");
   return sizes ? Shape(*sizes) : Shape();
 }
@@ -85,7 +85,7 @@ std::vector<int64_t> DimsInOrder(int64_t rank) {
   return dims;
 }
 
-Shape Permute(const Call& call) {
+Shape Permute(const OpCall& call) {
   const Shape x = call.First();
   const auto order = call.Dims("dims", x.rank());
   return order ? Permuted(x, *order) : Shape();
@@ -96,7 +96,7 @@ Shape Swapped(const Shape& x, int64_t a, int64_t b) {
   return x.With(a, x[b]).With(b, x[a]);
 }
 
-Shape Transpose(const Call& call) {
+Shape Transpose(const OpCall& call) {
   const Shape x = call.First();
   const bool axes = call.Has("axis0");
   const auto a = call.Dim(axes ? "axis0" : "dim0", x.rank());
@@ -104,19 +104,19 @@ Shape Transpose(const Call& call) {
   return a && b ? Swapped(x, *a, *b) : Shape();
 }
 
-Shape TransposeLast(const Call& call) {
+Shape TransposeLast(const OpCall& call) {
   const Shape x = call.First();
   return x.rank() < 2 ? x : Swapped(x, -2, -1);
 }
 
-Shape Reverse(const Call& call) {
+Shape Reverse(const OpCall& call) {
   const Shape x = call.First();
   std::vector<int64_t> order = DimsInOrder(x.rank());
   std::reverse(order.begin(), order.end());
   return x.known() ? Permuted(x, order) : Shape();
 }
 
-Shape MoveDim(const Call& call) {
+Shape MoveDim(const OpCall& call) {
   const Shape x = call.First();
   const auto from = call.Dims("source", x.rank());
   const auto to = call.Dims("destination", x.rank());
@@ -136,7 +136,7 @@ Shape MoveDim(const Call& call) {
   return Permuted(x, order);
 }
 
-Shape Rot90(const Call& call) {
+Shape Rot90(const OpCall& call) {
   const Shape x = call.First();
   const auto turns = call.ConstInt("k");
   const auto dims = call.Dims("dims", x.rank());
@@ -146,14 +146,14 @@ Shape Rot90(const Call& call) {
 
 // ---- Number of dimensions ----
 
-Shape Unsqueeze(const Call& call) {
+Shape Unsqueeze(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank() + 1);
   return dim ? x.Inserted(*dim, 1) : Shape();
 }
 
 // The rank of the result tells whether the dimensions went: all did, or none.
-Shape Squeeze(const Call& call) {
+Shape Squeeze(const OpCall& call) {
   Shape x = call.First();
   if (call.rank() == x.rank()) return x;
   auto dims = call.Dims("dim", x.rank());
@@ -163,7 +163,7 @@ Shape Squeeze(const Call& call) {
   return x;
 }
 
-Shape Flatten(const Call& call) {
+Shape Flatten(const OpCall& call) {
   const Shape x = call.First();
   const auto start = call.Dim("start_dim", x.rank());
   const auto end = call.Dim("end_dim", x.rank());
@@ -172,7 +172,7 @@ Shape Flatten(const Call& call) {
   return x.Range(0, *start).Then({Product(x.Range(*start, *end + 1).sizes())}).Then(x.From(*end + 1));
 }
 
-Shape Unflatten(const Call& call) {
+Shape Unflatten(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   const auto entries = call.Ints("sizes");
@@ -180,19 +180,19 @@ Shape Unflatten(const Call& call) {
   return x.Range(0, *dim).Then(Infer(*entries, x[*dim])).Then(x.From(*dim + 1));
 }
 
-Shape Ravel(const Call& call) {
+Shape Ravel(const OpCall& call) {
   const Shape x = call.First();
   return x.known() ? Shape{Product(x.sizes())} : Shape();
 }
 
-Shape AtLeast1d(const Call& call) {
+Shape AtLeast1d(const OpCall& call) {
   const Shape x = call.First();
   return x.rank() == 0 ? Shape{1} : x;
 }
 
 // ---- Parts ----
 
-Shape Select(const Call& call) {
+Shape Select(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.Without(*dim) : Shape();
@@ -213,7 +213,7 @@ Size SliceLength(const Size& size, const Size& start, const Size& end, const Siz
   return CeilDiv(from.is(0) || to == size ? length.AsNatural() : Max(length, 0), step);
 }
 
-Shape Slice(const Call& call) {
+Shape Slice(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   if (!dim) return Shape();
@@ -222,7 +222,7 @@ Shape Slice(const Call& call) {
   return x.With(*dim, SliceLength(x[*dim], start, end, call.Int("step")));
 }
 
-Shape Narrow(const Call& call) {
+Shape Narrow(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, call.Int("length")) : Shape();
@@ -232,7 +232,7 @@ Size DiagonalLength(const Size& rows, const Size& columns, int64_t offset) {
   return Max(offset >= 0 ? Min(rows, columns - offset) : Min(rows + offset, columns), 0);
 }
 
-Shape Diagonal(const Call& call) {
+Shape Diagonal(const OpCall& call) {
   const Shape x = call.First();
   const auto offset = call.ConstInt("offset");
   const auto a = call.Dim("dim1", x.rank());
@@ -241,7 +241,7 @@ Shape Diagonal(const Call& call) {
   return x.Without(std::max(*a, *b)).Without(std::min(*a, *b)).Then({DiagonalLength(x[*a], x[*b], *offset)});
 }
 
-Shape DiagEmbed(const Call& call) {
+Shape DiagEmbed(const OpCall& call) {
   const Shape x = call.First();
   const auto offset = call.ConstInt("offset");
   const auto a = call.Dim("dim1", x.rank() + 1);
@@ -251,7 +251,7 @@ Shape DiagEmbed(const Call& call) {
   return x.Range(0, -1).Inserted(std::min(*a, *b), length).Inserted(std::max(*a, *b), length);
 }
 
-Shape Diag(const Call& call) {
+Shape Diag(const OpCall& call) {
   const Shape x = call.First();
   const auto offset = call.ConstInt("diagonal");
   if (!offset) return Shape();
@@ -260,7 +260,7 @@ Shape Diag(const Call& call) {
   return {length, length};
 }
 
-Shape Unfold(const Call& call) {
+Shape Unfold(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dimension", x.rank());
   if (!dim) return Shape();
@@ -268,7 +268,7 @@ Shape Unfold(const Call& call) {
   return x.With(*dim, (x[*dim] - size) / call.Int("step") + 1).Then({size});
 }
 
-Shape Diff(const Call& call) {
+Shape Diff(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   if (!dim) return Shape();
@@ -283,14 +283,14 @@ Shape Diff(const Call& call) {
   return x.With(*dim, Max(size - n, 0));
 }
 
-Shape TopK(const Call& call) {
+Shape TopK(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   if (!dim) return Shape();
   return x.rank() == 0 ? x : x.With(*dim, call.Int("k"));
 }
 
-Shape Multinomial(const Call& call) { return call.First().With(-1, call.Int("num_samples")); }
+Shape Multinomial(const OpCall& call) { return call.First().With(-1, call.Int("num_samples")); }
 
 // ---- More of the same ----
 
@@ -302,12 +302,12 @@ Shape Tiled(Shape x, std::vector<Size> times) {
   return x.known() ? Shape(sizes) : Shape();
 }
 
-Shape Repeat(const Call& call) {
+Shape Repeat(const OpCall& call) {
   const auto times = call.Ints(call.Has("repeats") ? "repeats" : "dims");
   return times ? Tiled(call.First(), *times) : Shape();
 }
 
-Shape RepeatInterleave(const Call& call) {
+Shape RepeatInterleave(const OpCall& call) {
   const Shape x = call.First();
   const Size times = call.Int("repeats");
   if (call.IsNone("dim")) return x.known() ? Shape{Product(x.sizes()) * times} : Shape();
@@ -330,19 +330,19 @@ Shape Joined(const std::vector<Shape>& shapes, int64_t dim, int64_t rank) {
   return result.With(dim, sum);
 }
 
-Shape Cat(const Call& call) {
+Shape Cat(const OpCall& call) {
   const auto shapes = call.List("tensors");
   const auto dim = call.Dim("dim", call.rank());
   return shapes && dim ? Joined(*shapes, *dim, call.rank()) : Shape();
 }
 
-Shape HStack(const Call& call) {
+Shape HStack(const OpCall& call) {
   const auto shapes = call.List("tensors");
   if (!shapes || shapes->front().rank() == 0) return Shape();
   return Joined(*shapes, shapes->front().rank() == 1 ? 0 : 1, call.rank());
 }
 
-Shape VStack(const Call& call) {
+Shape VStack(const OpCall& call) {
   auto shapes = call.List("tensors");
   if (!shapes) return Shape();
   for (Shape& s : *shapes) {
@@ -351,7 +351,7 @@ Shape VStack(const Call& call) {
   return Joined(*shapes, 0, call.rank());
 }
 
-Shape Stack(const Call& call) {
+Shape Stack(const OpCall& call) {
   const auto shapes = call.List("tensors");
   if (!shapes) return Shape();
   const auto dim = call.Dim("dim", shapes->front().rank() + 1);
@@ -360,19 +360,19 @@ Shape Stack(const Call& call) {
 
 Size PieceLength(const Size& size, const Size& piece, int64_t item) { return Min(piece, size - piece * item); }
 
-Shape Split(const Call& call) {
+Shape Split(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, PieceLength(x[*dim], call.Int("split_size"), call.item())) : Shape();
 }
 
-Shape Chunk(const Call& call) {
+Shape Chunk(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   return dim ? x.With(*dim, PieceLength(x[*dim], CeilDiv(x[*dim], call.Int("chunks")), call.item())) : Shape();
 }
 
-Shape SplitWithSizes(const Call& call) {
+Shape SplitWithSizes(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   const auto sizes = call.Ints(call.Has("split_sizes") ? "split_sizes" : "split_size");
@@ -381,14 +381,14 @@ Shape SplitWithSizes(const Call& call) {
 }
 
 // The first pieces are larger by one, as many as are left over.
-Shape TensorSplit(const Call& call) {
+Shape TensorSplit(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   const Size pieces = call.Int("sections");
   return dim ? x.With(*dim, (x[*dim] + pieces - call.item() - 1) / pieces) : Shape();
 }
 
-Shape TensorSplitAt(const Call& call) {
+Shape TensorSplitAt(const OpCall& call) {
   const Shape x = call.First();
   const auto dim = call.Dim("dim", x.rank());
   const auto at = call.Ints("indices");
@@ -399,12 +399,12 @@ Shape TensorSplitAt(const Call& call) {
   return x.With(*dim, SliceLength(x[*dim], start, end, 1));
 }
 
-Shape BroadcastList(const Call& call) {
+Shape BroadcastList(const OpCall& call) {
   const auto shapes = call.List("tensors");
   return shapes ? BroadcastShape(*shapes) : Shape();
 }
 
-Shape MeshGrid(const Call& call) {
+Shape MeshGrid(const OpCall& call) {
   const auto shapes = call.List("tensors");
   if (!shapes) return Shape();
   std::vector<Size> sizes;
@@ -423,7 +423,7 @@ bool IsMask(c10::ScalarType dtype) { return dtype == c10::ScalarType::Bool || dt
 
 // Integer indices are broadcast with each other. They take the place of the dimensions they index if these are
 // neighbours, and come first otherwise.
-Shape Index(const Call& call) {
+Shape Index(const OpCall& call) {
   const Shape x = call.First();
   const absl::Span<const Arg> items = call.Items("indices");
   std::vector<Shape> indices;
@@ -443,7 +443,7 @@ Shape Index(const Call& call) {
   return rest.Range(0, place).Then(BroadcastShape(indices)).Then(rest.From(place));
 }
 
-Shape IndexSelect(const Call& call) {
+Shape IndexSelect(const OpCall& call) {
   const Shape x = call.First();
   const Shape index = call.Tensor("index");
   const auto dim = call.Dim("dim", x.rank());
@@ -451,9 +451,9 @@ Shape IndexSelect(const Call& call) {
   return x.rank() == 0 ? x : x.With(*dim, Product(index.sizes()));
 }
 
-Shape LikeIndex(const Call& call) { return call.Tensor("index"); }
+Shape LikeIndex(const OpCall& call) { return call.Tensor("index"); }
 
-Shape TakeAlongDim(const Call& call) {
+Shape TakeAlongDim(const OpCall& call) {
   const Shape x = call.First();
   const Shape index = call.Tensor("indices");
   if (call.IsNone("dim")) return index.known() ? Shape{Product(index.sizes())} : Shape();
@@ -462,18 +462,18 @@ Shape TakeAlongDim(const Call& call) {
   return BroadcastShape({x, index}).With(*dim, index[*dim]);
 }
 
-Shape MaskedScatter(const Call& call) { return BroadcastShape({call.First(), call.Tensor("mask")}); }
+Shape MaskedScatter(const OpCall& call) { return BroadcastShape({call.First(), call.Tensor("mask")}); }
 
-Shape LikeSelf(const Call& call) { return call.Tensor("self"); }
+Shape LikeSelf(const OpCall& call) { return call.Tensor("self"); }
 
-Shape OneHot(const Call& call) {
+Shape OneHot(const OpCall& call) {
   const Size classes = call.Int("num_classes");
   return classes.natural() ? call.First().Then({classes}) : Shape();  // -1: as many as the elements ask for
 }
 
 // ---- Elements seen otherwise ----
 
-Shape ViewDtype(const Call& call) {
+Shape ViewDtype(const OpCall& call) {
   const Shape x = call.First();
   const auto dtype = call.ConstInt("dtype");
   const auto before = call.Dtype("self");
@@ -483,12 +483,12 @@ Shape ViewDtype(const Call& call) {
   return from == to ? x : x.With(-1, x[-1] * from / to);
 }
 
-Shape ViewAsReal(const Call& call) { return call.First().Then({2}); }
-Shape ViewAsComplex(const Call& call) { return call.First().Range(0, -1); }
+Shape ViewAsReal(const OpCall& call) { return call.First().Then({2}); }
+Shape ViewAsComplex(const OpCall& call) { return call.First().Range(0, -1); }
 
 // ---- Factories ----
 
-Shape Arange(const Call& call) {
+Shape Arange(const OpCall& call) {
   const Size start = call.Has("start") ? call.Int("start") : 0;
   const Size end = call.Int("end");
   const Size step = call.Has("step") ? call.Int("step") : 1;
@@ -500,10 +500,10 @@ Shape Arange(const Call& call) {
   return {(0 - (start - end) / step).AsNatural()};  // rounds up, whatever the sign of the step
 }
 
-Shape Eye(const Call& call) { return {call.Int("n"), call.Int(call.Has("m") ? "m" : "n")}; }
-Shape RandPerm(const Call& call) { return {call.Int("n")}; }
-Shape LinSpace(const Call& call) { return {call.Int("steps")}; }
-Shape Window(const Call& call) { return {call.Int("window_length")}; }
+Shape Eye(const OpCall& call) { return {call.Int("n"), call.Int(call.Has("m") ? "m" : "n")}; }
+Shape RandPerm(const OpCall& call) { return {call.Int("n")}; }
+Shape LinSpace(const OpCall& call) { return {call.Int("steps")}; }
+Shape Window(const OpCall& call) { return {call.Int("window_length")}; }
 
 constexpr SizeRow kRows[] = {
     {View, "_reshape_alias _unsafe_view reshape view view_copy"},

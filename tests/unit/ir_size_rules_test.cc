@@ -223,13 +223,14 @@ constexpr Pattern kPatterns[] = {
      "self=:ncHW output_size=(n,k)|(5,7)"},
     {"upsample_nearest3d upsample_trilinear3d", "self=:ncHWL output_size=(n,k,2)|(5,7,3)"},
     {"upsample_linear1d.vec upsample_nearest1d.vec", "input=:ncL output_size=(n)|(5) scale_factors=~"},
-    {"upsample_linear1d.vec upsample_nearest1d.vec", "input=:ncL output_size=~ scale_factors={2.0}|{1.0}|{0.5}|{1.7}"},
+    {"upsample_linear1d.vec upsample_nearest1d.vec",
+     "input=:ncL output_size=~ scale_factors={2.0}|{1.0}|{0.5}|{0.375}|{1.7}"},
     {"upsample_bicubic2d.vec upsample_bilinear2d.vec upsample_nearest2d.vec _upsample_nearest_exact2d.vec "
      "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec",
      "input=:ncHW output_size=(n,k)|(5,7) scale_factors=~"},
     {"upsample_bicubic2d.vec upsample_bilinear2d.vec upsample_nearest2d.vec _upsample_nearest_exact2d.vec "
      "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec",
-     "input=:ncHW output_size=~ scale_factors={2.0,2.0}|{3.0,1.0}|{0.5,2.0}"},
+     "input=:ncHW output_size=~ scale_factors={2.0,2.0}|{3.0,1.0}|{0.5,1.25}"},
     {"upsample_nearest3d.vec upsample_trilinear3d.vec", "input=:ncHWL output_size=(n,k,2)|(5,7,3) scale_factors=~"},
     {"upsample_nearest3d.vec upsample_trilinear3d.vec", "input=:ncHWL output_size=~ scale_factors={2.0,2.0,1.0}"},
     {"pixel_shuffle", "self=:(n,4c,h,w)|:(4c,h,w)|:(9c,h,w) upscale_factor=2|3|1"},
@@ -721,6 +722,90 @@ TEST(SizeRulesTest, Z1_EveryAnswerIsTheSizeOfTheResult) {
     EXPECT_TRUE(tally.asked == 0 || tally.answered > 0) << "never answers";
     if (std::getenv("FRAMETAP_SIZE_TALLY") != nullptr) {
       std::printf("%-50s %4d calls %5d of %5d\n", name.c_str(), tally.calls, tally.answered, tally.asked);
+    }
+  }
+}
+
+// A graph of one node with one result.
+class OneNode {
+ public:
+  ValueId Input(int64_t rank) {
+    Type type;
+    type.kind = Type::Kind::kTensor;
+    type.dtype = c10::kFloat;
+    type.sizes.assign(rank, -1);
+    return graph_.AddInput(absl::StrCat("x", graph_.values.size()), type);
+  }
+
+  ValueId SizeOfInput(ValueId tensor) {
+    Node node;
+    node.scalar_op = ScalarOp::kSize;
+    node.state = StateId(0);
+    node.args = {Arg::Of(tensor), Arg::Const(0)};
+    node.outputs = {graph_.NewValue("n", Type::Scalar(Type::Kind::kInt))};
+    const ValueId number = node.outputs[0];
+    graph_.AddNode(std::move(node));
+    return number;
+  }
+
+  // What is said of each dimension of the result.
+  std::string Sizes(const char* op, std::vector<Arg> args, int64_t rank) {
+    Node node;
+    node.op = OpOf(op);
+    node.state = StateId(0);
+    node.args = std::move(args);
+    Type type;
+    type.kind = Type::Kind::kTensor;
+    type.sizes.assign(rank, -1);
+    const ValueId result = graph_.NewValue("y", type);
+    node.outputs = {result};
+    graph_.AddNode(std::move(node));
+    std::vector<std::string> texts;
+    for (int64_t d = 0; d < rank; ++d) {
+      const auto expr = SizeOf(graph_, result, d);
+      texts.push_back(expr ? Text(*expr) : "?");
+    }
+    return absl::StrJoin(texts, "; ");
+  }
+
+ private:
+  Graph graph_;
+};
+
+TEST(SizeRulesTest, Z1_OfOneOperandOrOfEqualOnesASizeIsThatOperands) {
+  OneNode g;
+  const Arg x = Arg::Of(g.Input(2));
+  const Arg row = Arg::Of(g.Input(1));
+  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, x}, 2), "size(0,0); size(0,1)");
+  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, Arg::Const(2)}, 2), "size(0,0); size(0,1)");
+  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, Arg::Const(at::ones({1, 3}))}, 2), "size(0,0); 3");
+  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, row}, 2),
+            "size(0,0); int.mul(int.max(size(0,1), size(1,0)), int.min(int.min(size(0,1), size(1,0)), 1))");
+}
+
+TEST(SizeRulesTest, Z2_ANumberThatIsASizeIsNotNegative) {
+  OneNode g;
+  const ValueId x = g.Input(3);
+  const ValueId n = g.SizeOfInput(x);
+  const Arg view = Arg::List({Arg::Of(n), Arg::Const(-1)});
+  EXPECT_EQ(g.Sizes("aten::view", {Arg::Of(x), view}, 2),
+            "value(1); int.floordiv(int.mul(int.mul(size(0,0), size(0,1)), size(0,2)), value(1))");
+  const Arg none = Arg::Const(IValue());
+  EXPECT_EQ(g.Sizes("aten::slice.Tensor", {Arg::Of(x), Arg::Const(0), none, Arg::Of(n), Arg::Const(1)}, 3),
+            "int.min(value(1), size(0,0)); size(0,1); size(0,2)");
+}
+
+TEST(SizeRulesTest, Z2_ATypeOfAnotherRankHasNoAnswer) {
+  OneNode g;
+  const Arg x = Arg::Of(g.Input(2));
+  EXPECT_EQ(g.Sizes("aten::relu", {x}, 2), "size(0,0); size(0,1)");
+  EXPECT_EQ(g.Sizes("aten::relu", {x}, 3), "?; ?; ?");
+}
+
+TEST(SizeRulesTest, PatternsNameOpsWithARule) {
+  for (const Pattern& p : kPatterns) {
+    for (const auto name : absl::StrSplit(p.ops, ' ', absl::SkipEmpty())) {
+      EXPECT_TRUE(HasSizeRule(OpOf(absl::StrCat("aten::", name)))) << name;
     }
   }
 }
