@@ -185,6 +185,9 @@ ValueId Recorder::NumberValue(Shadow shadow) {
   ValueId value = aten_.AddNumberInput(source, Type::Scalar(is_float ? Type::Kind::kFloat : Type::Kind::kInt));
   number_values_[shadow.id] = value;
   number_inputs_[value.raw()] = source;
+  if (guards_.accessor(source) == Accessor::kSize || guards_.accessor(source) == Accessor::kLength) {
+    not_negative_.insert(value);
+  }
   return value;
 }
 
@@ -645,7 +648,7 @@ std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth)
       traced = Shadow();  // a constant of the graph
     }
   } else if (depth < kDeepest) {
-    if (const std::optional<SizeExpr> expr = frametap::SizeOf(graph, value, dim)) {
+    if (const std::optional<SizeExpr> expr = frametap::SizeOf(graph, value, dim, not_negative_)) {
       traced = ShadowOf(*expr, depth, nullptr);
     }
   }
@@ -686,7 +689,7 @@ std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_
 
 bool Recorder::IsNotNegative(const IntTerm& term) const {
   if (term.is_constant()) return term.constant >= 0;
-  if (term.shadow.kind == Shadow::Kind::kValue) return not_negative_.contains(term.shadow.id);
+  if (term.shadow.kind == Shadow::Kind::kValue) return not_negative_.contains(ValueId(term.shadow.id));
   const Accessor accessor = guards_.accessor(SourceId(term.shadow.id));
   return accessor == Accessor::kSize || accessor == Accessor::kLength;
 }
@@ -807,7 +810,7 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
                           op == ScalarOp::kIntMin || op == ScalarOp::kIntMod;
   const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(a) || IsNotNegative(b));
   if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(a) && IsNotNegative(b))) {
-    not_negative_.insert(value.raw());
+    not_negative_.insert(value);
   }
   return term;
 }

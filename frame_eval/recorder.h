@@ -603,7 +603,7 @@ class Recorder {
   const bool speculates_;                                  // a graph may say what it takes for granted
   const bool numbers_open_;                                // the backend takes graphs whose numbers differ
   absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops_;
-  absl::flat_hash_set<uint32_t> not_negative_;                              // of values of ints
+  absl::flat_hash_set<ValueId> not_negative_;                               // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
   struct {

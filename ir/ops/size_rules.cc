@@ -368,7 +368,8 @@ bool operator==(const SizeExpr& a, const SizeExpr& b) {
   return a.kind == b.kind && a.number == b.number && a.value == b.value && a.op == b.op && a.operands == b.operands;
 }
 
-std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim) {
+std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
+                               const absl::flat_hash_set<ValueId>& naturals) {
   const Value& asked = graph.value(value);
   const int64_t rank = static_cast<int64_t>(asked.type.sizes.size());
   if (asked.type.kind != Type::Kind::kTensor || !asked.def.valid() || dim < 0 || dim >= rank) return std::nullopt;
@@ -390,7 +391,7 @@ std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim) {
   const Rule rule = RuleOf(*node->op);
   const auto output = OutputIndex(*node, result);
   if (rule == nullptr || !output) return std::nullopt;
-  const Shape shape = rule(OpCall(graph, *node, *output, item, rank));
+  const Shape shape = rule(OpCall(graph, *node, *output, item, rank, naturals));
   // A rule that comes to another rank has misread its arguments.
   return shape.rank() == rank ? shape[dim].expr() : std::nullopt;
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "ir/graph.h"
 
 namespace frametap {
@@ -39,7 +40,9 @@ struct SizeExpr {
 };
 
 // Size `dim` (0 <= dim < rank) of `value`, which a node of the graph defines, in terms of that node's arguments.
-std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim);
+// `naturals`: numbers of the graph that are known to be never negative, beside those of which its nodes say it.
+std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
+                               const absl::flat_hash_set<ValueId>& naturals = {});
 
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);

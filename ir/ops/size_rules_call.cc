@@ -13,13 +13,14 @@ Size Apply(ScalarOp op, const Size& a, const Size& b, bool natural) {
 }
 
 // Whether a number is never negative, by the nodes that compute it. Deeper nests of them are rare.
-bool IsNatural(const Graph& graph, const Arg& arg, int depth = 4) {
+bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, const Arg& arg, int depth = 4) {
   if (arg.kind == Arg::Kind::kConst) return arg.constant.isInt() && arg.constant.toInt() >= 0;
   if (arg.kind != Arg::Kind::kValue || depth == 0) return false;
+  if (known.contains(arg.value)) return true;
   const NodeId def = graph.value(arg.value).def;
   if (!def.valid()) return false;
   const Node& node = graph.node(def);
-  const auto operand = [&](size_t i) { return IsNatural(graph, node.args[i], depth - 1); };
+  const auto operand = [&](size_t i) { return IsNatural(graph, known, node.args[i], depth - 1); };
   switch (node.scalar_op) {
     case ScalarOp::kSize:
     case ScalarOp::kIntAbs:
@@ -243,7 +244,7 @@ std::optional<std::vector<Shape>> OpCall::List(absl::string_view name) const {
 Size OpCall::IntOf(const Arg& arg) const {
   if (arg.kind == Arg::Kind::kConst && arg.constant.isInt()) return arg.constant.toInt();
   if (arg.kind == Arg::Kind::kValue && graph_.value(arg.value).type.kind == Type::Kind::kInt) {
-    return Size(SizeExpr::Value(arg.value), IsNatural(graph_, arg));
+    return Size(SizeExpr::Value(arg.value), IsNatural(graph_, naturals_, arg));
   }
   return Size();
 }

@@ -80,8 +80,9 @@ std::optional<int64_t> WrapDim(int64_t dim, int64_t rank);
 class OpCall {
  public:
   // `output`: which result of the node; `item`: which element, if that is a list; `rank` of what is asked for.
-  OpCall(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank)
-      : graph_(graph), node_(node), output_(output), item_(item), rank_(rank) {}
+  OpCall(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank,
+         const absl::flat_hash_set<ValueId>& naturals)
+      : graph_(graph), node_(node), output_(output), item_(item), rank_(rank), naturals_(naturals) {}
 
   size_t output() const { return output_; }
   int64_t item() const { return item_; }
@@ -120,6 +121,7 @@ class OpCall {
   size_t output_;
   int64_t item_;
   int64_t rank_;
+  const absl::flat_hash_set<ValueId>& naturals_;
 };
 
 // A rule and the ops that follow it, without "aten::", separated by white space.
