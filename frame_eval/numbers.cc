@@ -775,6 +775,56 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
   return std::nullopt;
 }
 
+// Constants are brought together, so that what layers do to a size one after the other is one step: (n - 2) // 2 + 1 is
+// n // 2, and that again by two is n // 4. None: there is nothing to bring together.
+std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b) {
+  constexpr int64_t kLarge = int64_t{1} << 31;
+  const auto constant = [](int64_t value) {
+    IntTerm term;
+    term.constant = value;
+    return term;
+  };
+  const auto is_small = [](const IntTerm& term) {
+    return term.is_constant() && term.constant > -kLarge && term.constant < kLarge;
+  };
+  if (!is_small(b)) return std::nullopt;
+  const int64_t c = b.constant;
+  if (op == ScalarOp::kIntSub) return IntOp(ScalarOp::kIntAdd, a, constant(-c));
+  const auto sum = MadeBy(ScalarOp::kIntAdd, a), product = MadeBy(ScalarOp::kIntMul, a),
+             quotient = MadeBy(ScalarOp::kIntFloorDiv, a);
+  const auto then = [&](std::optional<IntTerm> first, ScalarOp next, int64_t by) {
+    return first ? IntOp(next, *first, constant(by)) : std::nullopt;
+  };
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      if (sum && is_small(sum->second)) return IntOp(op, sum->first, constant(sum->second.constant + c));
+      if (quotient && is_small(quotient->second)) {
+        const int64_t by = quotient->second.constant;
+        return then(IntOp(op, quotient->first, constant(c * by)), ScalarOp::kIntFloorDiv, by);
+      }
+      break;
+    case ScalarOp::kIntMul:
+      if (product && is_small(product->second))
+        return IntOp(op, product->first, constant(product->second.constant * c));
+      if (sum && is_small(sum->second)) {
+        return then(IntOp(op, sum->first, b), ScalarOp::kIntAdd, sum->second.constant * c);
+      }
+      break;
+    case ScalarOp::kIntFloorDiv:
+      if (c <= 0) break;
+      if (quotient && is_small(quotient->second) && quotient->second.constant > 0) {
+        return IntOp(op, quotient->first, constant(quotient->second.constant * c));
+      }
+      if (product && is_small(product->second) && product->second.constant % c == 0) {
+        return IntOp(ScalarOp::kIntMul, product->first, constant(product->second.constant / c));
+      }
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
 // None: it cannot be computed from these constants.
 std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm b) {
   const bool is_unary = RowOf(op).arity == 1;
@@ -793,6 +843,8 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
     b = IntTerm();
   } else if (const std::optional<IntTerm> simpler = Simpler(op, a, b)) {
     return simpler;
+  } else if (const std::optional<IntTerm> gathered = Gathered(op, a, b)) {
+    return gathered;
   }
   IntTerm term;
   term.shadow = int_ops_[{op, a.Key(), b.Key()}];

@@ -514,6 +514,7 @@ class Recorder {
   bool IsNotNegative(const IntTerm& term) const;
   std::optional<std::pair<IntTerm, IntTerm>> MadeBy(ScalarOp op, const IntTerm& term) const;
   std::optional<IntTerm> Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const;
+  std::optional<IntTerm> Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b);
   std::optional<IntTerm> IntOp(ScalarOp op, IntTerm a, IntTerm b);
   void LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
   void LinkNumbers(FrameNote& note, const Event& e);

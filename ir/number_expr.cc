@@ -125,7 +125,10 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
     }
     Part& a = stack.back();
     const Notation notation = NotationOf(term.op);
-    if (notation.infix != nullptr) {
+    const bool is_sum = term.op == ScalarOp::kIntAdd;
+    if (is_sum && b.text.size() > 1 && b.text[0] == '-' && !b.is_compound) {
+      a = {absl::StrCat(a.Inside(), " - ", b.text.substr(1)), true};
+    } else if (notation.infix != nullptr) {
       a = {absl::StrCat(a.Inside(), notation.infix, b.Inside()), true};
     } else {
       a = {absl::StrCat(notation.call, "(", a.text, b.text.empty() ? "" : ", ", b.text, ")"), false};

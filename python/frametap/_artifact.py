@@ -39,6 +39,7 @@ import torch
 
 from frametap import _C
 from frametap._errors import ArtifactError, GraphError, QuantizationError
+from frametap._formula import Formula
 from frametap._version import __version__
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Parameter",
     "Program",
     "Ref",
+    "Relates",
     "Relation",
     "Return",
     "Same",
@@ -280,11 +282,31 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Relates:
+    """Numbers of which ``formula`` holds, which has the names n0 (the number that is checked), n1 … for them."""
+
+    formula: str
+    others: tuple[Ref, ...] = ()
+
+    def __post_init__(self) -> None:
+        Formula(self.formula, 1 + len(self.others))
+
+    def __str__(self) -> str:
+        names = "".join(f", n{i} = {other}" for i, other in enumerate(self.others, 1))
+        return f"a number n0 with {self.formula}{names}"
+
+    def holds(self, numbers: Sequence[Any]) -> bool:
+        if not all(isinstance(number, int | float) for number in numbers):
+            return False
+        return Formula(self.formula, len(numbers)).holds(numbers)
+
+
+@dataclass(frozen=True)
 class Check:
     """The value at ``of`` must be as ``want`` says."""
 
     of: Ref
-    want: TensorLike | Number | EqualTo | Length | Keys | Has | Type | Same | Relation
+    want: TensorLike | Number | EqualTo | Length | Keys | Has | Type | Same | Relation | Relates
 
 
 # -- blocks --
@@ -392,7 +414,7 @@ def _bits(value: Any) -> Any:
 
 _NODES: tuple[type, ...] = (
     *get_args(Operand),
-    *(TensorLike, Number, EqualTo, Length, Keys, Has, Type, Same, Relation, Check),
+    *(TensorLike, Number, EqualTo, Length, Keys, Has, Type, Same, Relation, Relates, Check),
     *(Jump, Branch, Return, Block, Parameter),
 )
 _NODE_OF = {node.__name__: node for node in _NODES}
@@ -681,6 +703,11 @@ class LoadedProgram:
                 if isinstance(want, Same):
                     if (value is self._value(want.other, slots)) != want.same:
                         return f"argument {check.of}: {want} expected"
+                    continue
+                if isinstance(want, Relates):
+                    numbers = [value, *(self._value(other, slots) for other in want.others)]
+                    if not want.holds(numbers):
+                        return f"argument {check.of}: {want} expected, got {numbers}"
                     continue
             except (AttributeError, IndexError, KeyError, TypeError):
                 return f"argument {check.of}: {want} expected, and there is none"

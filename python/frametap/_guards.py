@@ -26,7 +26,7 @@ class Guard:
     ``source``: what is looked at, such as ``L.x`` or ``L.self.scale``; ``"state"`` for the thread's state.
     ``predicate``: what must hold of it, in words.
     ``kind``: which sort of predicate: ``tensor``, ``type``, ``is``, ``is not``, ``==``, ``<`` …, ``len``,
-    ``keys``, ``has``, ``code``, ``absent``, ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a
+    ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a
     tensor's elements), ``state`` and some that are rare.
     ``expected``: what is expected of that kind: the value, the length, the list of keys, the key; the
     name of the type or object; for ``state`` a dict. What cannot be read back is given as text.
@@ -121,6 +121,7 @@ _FORMS = (
     _form(r"(?P<kind>is not|is) (?P<what>.+)"),
     _form(r"(?P<kind>(?:not )?(?:<=|>=|==|!=|<|>)) (?P<what>.+)", _value),
     _form(r"(?P<kind>code) (?P<what>.+)"),
+    _form(r"(?P<what>(?:not )?[^=<>!]+ (?:<=|>=|==|!=|<|>) [^=<>!]+)", kind="relation"),
     _form(r"(?P<kind>suspended) at (?P<what>.+)"),
     _form(r"(?P<kind>branch) on its elements is (?P<what>True|False)", _value),
     _form(r"at the same address", _nothing, kind="address"),

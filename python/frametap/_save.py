@@ -311,6 +311,9 @@ class _Converter:
                 path, same = other
                 checks += self._same(segment, where, self._resolve(path, environment), same, row)
                 continue
+            if (related := self._relates(row, where, paths, environment)) is not None:
+                checks.append(related)
+                continue
             wants = _wants(predicate)
             if wants is None:
                 _refuse(
@@ -323,6 +326,31 @@ class _Converter:
                 of = art.Ref(where.name, (*where.path, *step), where.weight)
                 checks.append(art.Check(of, want))
         return checks
+
+    def _relates(
+        self,
+        row: Mapping[str, Any],
+        where: art.Ref,
+        paths: Mapping[str, Path],
+        environment: Mapping[str, Any],
+    ) -> art.Check | None:
+        """A formula over several numbers, or over one: the names of the sources in it become n0, n1 …."""
+        formula, others = row["predicate"], []
+        if row["source"] not in formula:
+            return None
+        formula = formula.replace(row["source"], "n0")
+        for source in sorted(paths, key=len, reverse=True):
+            if source not in formula:
+                continue
+            other = self._resolve(paths[source], environment)
+            if not isinstance(other, art.Ref):
+                return None
+            others.append(other)
+            formula = formula.replace(source, f"n{len(others)}")
+        try:
+            return art.Check(where, art.Relates(formula, tuple(others)))
+        except ValueError:
+            return None
 
     def _same(
         self, segment: _C.Segment, one: art.Ref, other: Where, same: bool, row: Mapping[str, Any]

@@ -1,0 +1,84 @@
+"""Formulas on numbers, as guards print them: ``n0 // 2 > n1``. Read with Python's own parser, and worked out here: a file
+that is loaded runs no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "sqrt": math.sqrt,
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+
+
+class Formula:
+    """``text`` with the names n0, n1 … for numbers. Raises :class:`ValueError` for what is no such formula."""
+
+    def __init__(self, text: str, count: int) -> None:
+        self._names = [f"n{i}" for i in range(count)]
+        try:
+            self._tree = ast.parse(text, mode="eval").body
+        except SyntaxError as e:
+            raise ValueError(f"{text!r} is no formula: {e.msg}") from e
+        self._read(self._tree, None)
+
+    def holds(self, numbers: Sequence[int | float]) -> bool:
+        """False as well where the formula has no value (a division by zero)."""
+        try:
+            return bool(self._read(self._tree, dict(zip(self._names, numbers, strict=True))))
+        except (ArithmeticError, ValueError):
+            return False
+
+    def _read(self, node: ast.AST, numbers: dict[str, Any] | None) -> Any:
+        """The value of `node`; without `numbers`, only whether it is one of those that have one."""
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return value
+            case ast.Name(id=name) if name in self._names:
+                return None if numbers is None else numbers[name]
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+                return self._apply(_OPERATORS[type(op)], [operand], numbers)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return self._apply(_OPERATORS[type(op)], [left, right], numbers)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
+                return self._apply(_OPERATORS[type(op)], [left, right], numbers)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+                return self._apply(_FUNCTIONS[name], args, numbers)
+        raise ValueError(f"a formula has no {ast.unparse(node)!r}")
+
+    def _apply(
+        self,
+        function: Callable[..., Any],
+        operands: Sequence[ast.AST],
+        numbers: dict[str, Any] | None,
+    ) -> Any:
+        values = [self._read(operand, numbers) for operand in operands]
+        return None if numbers is None else function(*values)
