@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import frametap
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fixtures.models import MODELS, ResNet18, available
-from fixtures.subject import EAGER
+from fixtures.subject import EAGER, frametap
 
 pytestmark = pytest.mark.skipif(EAGER, reason="counts recordings")
 
@@ -214,6 +213,12 @@ def test_contiguous_that_is_a_copy_for_others() -> None:
         return y.view(-1)
 
     captured = frametap.compile(f)
-    for x in (torch.ones(1, 4), torch.ones(1, 5), torch.ones(3, 4), torch.ones(3, 4), torch.ones(2, 4)):
+    for x in (
+        torch.ones(1, 4),
+        torch.ones(1, 5),
+        torch.ones(3, 4),
+        torch.ones(3, 4),
+        torch.ones(2, 4),
+    ):
         for _ in range(2):
             assert torch.equal(captured(x, 3), f(x, 3))
