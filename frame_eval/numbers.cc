@@ -40,7 +40,10 @@ c10::IValue ValueOf(const Number& number) { return number.is_float ? c10::IValue
 bool IsSame(const c10::IValue& constant, PyObject* object) {
   Number number;
   if (!NumberOf(object, &number)) return false;
-  if (number.is_float) return constant.isDouble() && std::memcmp(&number.f, &constant.payload, sizeof number.f) == 0;
+  if (number.is_float) {
+    const double value = constant.isDouble() ? constant.toDouble() : 0;
+    return constant.isDouble() && std::memcmp(&number.f, &value, sizeof value) == 0;
+  }
   return constant.isInt() && constant.toInt() == number.i;
 }
 
@@ -535,18 +538,16 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
     const Shadow& open = side == 0 ? sa : sb;
     const Shadow& other = side == 0 ? sb : sa;
     if (open.kind != Shadow::Kind::kSource || other.kind != Shadow::Kind::kNone) continue;
-    guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
-                     outcome == 1, Here());
-    return true;
+    return guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
+                            outcome == 1, Here());
   }
   NumberExpr left, right;
   std::vector<SourceId> sources;
   if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) {
     return false;
   }
-  if (!sources.empty())
-    guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
-  return true;
+  return sources.empty() ||
+         guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
 }
 
 void Recorder::CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op) {
@@ -1045,6 +1046,8 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
   std::string_view called = note.torch_name;
   if (!called.empty() && called.back() == '_') called.remove_suffix(1);
   if (called != BaseName(*node->op)) return;
+  // Whether the argument itself comes back depends on the number.
+  if (called.find("dropout") != std::string_view::npos) return;
   const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
   for (OpenNumber& number : note.open) {
     size_t parameter = 0;

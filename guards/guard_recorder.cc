@@ -433,14 +433,17 @@ void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Spot& why)
   static_cast<TensorGuard*>(predicate.guard.get())->Read(read);
 }
 
-void GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why) {
-  if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return;
+bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why) {
+  if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return true;
   Ref<> key = impl_->Canonical(constant);
+  std::unique_ptr<Guard> guard = MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
+  if (!guard->Holds(impl_->reached(number))) return false;
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
-             [&] { return MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome); });
+             [&] { return std::move(guard); });
+  return true;
 }
 
-void GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
                              const std::vector<SourceId>& numbers, const Spot& why) {
   Impl& r = *impl_;
   bool fixed = true;
@@ -451,17 +454,21 @@ void GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
     seen.push_back(r.reached(id));
     names.push_back(absl::StrCat(id.raw()));
   }
-  if (fixed) return;
+  if (fixed) return true;
   auto relation = std::make_unique<NumbersRelation>(std::move(left), py_compare_op, std::move(right), outcome, seen);
+  std::vector<const Reached*> at;
+  for (const Reached& one : seen) at.push_back(&one);
+  if (!relation->Holds(at.data())) return false;
   // R3: two that say the same have the same text.
   std::unique_ptr<char>& key = r.relation_keys[relation->Want(names)];
   if (!key) key = std::make_unique<char>();
   const size_t count = r.predicates.size();
   Predicate& predicate = r.Say(numbers[0], Guard::Kind::kRelation, kNumbersDetail, key.get(), why,
                                [] { return std::unique_ptr<Guard>(); });
-  if (r.predicates.size() == count) return;
+  if (r.predicates.size() == count) return true;
   predicate.relation = std::move(relation);
   predicate.numbers = numbers;
+  return true;
 }
 
 void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Spot& why) {

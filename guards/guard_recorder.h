@@ -87,9 +87,10 @@ class GuardRecorder {
   void Absent(SourceId dict, PyObject* key, const Spot& why);
   void Present(SourceId dict, PyObject* key, const Spot& why);
   void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
-  void Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
+  // False, and nothing is said: that cannot be told exactly (an int of more bits than a float has, beside a float).
+  bool Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
   // … how expressions of several numbers compare, at most NumbersRelation::kMostInputs, all exact ints or floats.
-  void Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+  bool Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
                 const std::vector<SourceId>& numbers, const Spot& why);
   void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
   // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
