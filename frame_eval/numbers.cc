@@ -332,24 +332,19 @@ void Recorder::MakesIterator(const Call& call) {
   }
   if (!open) return ForceArguments(call, 0, true);
   call.note.makes_iterator = true;
+  const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
+  iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (!HasOpenItems(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
   }
 }
 
-void Recorder::OpenIteratorOver(PyObject* iterator, const Event& e) {
-  OpenIterator made;
-  if (e.op == Op::kGetIter) {
-    made.rows.push_back(e.in[0]);
-  } else {
-    const Py_ssize_t named = e.kwnames != nullptr ? PyTuple_GET_SIZE(e.kwnames) : 0;
-    const bool is_zip = Py_TYPE(iterator) == &PyZip_Type;
-    made.gives = is_zip                              ? OpenIterator::Gives::kTuple
-                 : Py_TYPE(iterator) == &PyEnum_Type ? OpenIterator::Gives::kNumbered
-                                                     : OpenIterator::Gives::kItem;
-    for (int i = 1; i < e.n - named && (is_zip || i == 1); ++i) made.rows.push_back(e.in[i]);
-  }
-  open_iterators_[iterator] = std::move(made);
+void Recorder::OpenIteratorOver(PyObject* iterator) {
+  using Gives = OpenIterator::Gives;
+  const Gives gives = Py_TYPE(iterator) == &PyZip_Type    ? Gives::kTuple
+                      : Py_TYPE(iterator) == &PyEnum_Type ? Gives::kNumbered
+                                                          : Gives::kItem;
+  open_iterators_[iterator] = {gives, std::exchange(iterated_, {}), 0};
 }
 
 Shadow Recorder::TakeOpen(PyObject* iterator, PyObject* item) {
@@ -874,8 +869,10 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
   if (!numbers_open_) return false;
   const size_t made = node_count() - note.nodes_before;
   const Graph& graph = aten_.graph();
+  // A run that finds it wrong must be able to take back what it has changed (rollback.h).
+  const bool can_start_over = !aten_.writes_inputs() || aten_.written_storages() != nullptr;
   const bool is_method = e.op == Op::kCall && std::strcmp(note.torch_name, "contiguous") == 0;
-  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && speculates_ &&
+  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && speculates_ && can_start_over &&
       TensorOf(result).layout() == c10::kStrided) {
     const std::optional<ValueId> value = aten_.ValueOf(TensorOf(result));
     if (!value) return false;

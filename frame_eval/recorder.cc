@@ -1132,6 +1132,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
       if (open_iterators_.contains(object)) return;
       note.makes_iterator = HasOpenItems(object);
+      if (note.makes_iterator) iterated_.assign(1, object);
       if (!note.makes_iterator) ForceDeep(object, Shadow(), true);
       return;
     }
@@ -1357,7 +1358,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (result == nullptr) return Shadow();
-  if (note.makes_iterator) OpenIteratorOver(result, e);
+  if (note.makes_iterator) OpenIteratorOver(result);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
   }

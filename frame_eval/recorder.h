@@ -456,7 +456,7 @@ class Recorder {
   Shadow UpcomingCount(PyObject* iterator, SourceId source, int64_t skip, int64_t ahead);
   void ForceTaken(const Taken& taken);
   Shadow AdoptTaken(PyObject* object, const Taken& taken);
-  void OpenIteratorOver(PyObject* iterator, const Event& e);
+  void OpenIteratorOver(PyObject* iterator);
   Shadow TakeOpen(PyObject* iterator, PyObject* item);
   void CloseIterator(PyObject* iterator);
 
@@ -588,9 +588,10 @@ class Recorder {
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
   absl::flat_hash_map<PyObject*, MetIterator> iterators_;
   absl::flat_hash_map<PyObject*, OpenIterator> open_iterators_;
-  Taken taken_;                  // by the operation at work
-  std::vector<bool> pinned_;     // by SourceId
-  bool has_open_cells_ = false;  // of functions that are not fixed
+  std::vector<PyObject*> iterated_;  // by the operation at work, which makes such an iterator
+  Taken taken_;                      // by the operation at work
+  std::vector<bool> pinned_;         // by SourceId
+  bool has_open_cells_ = false;      // of functions that are not fixed
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
