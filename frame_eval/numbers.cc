@@ -1096,6 +1096,12 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
     }
   }
   int64_t dim = 0, own_dim = 0;  // of what the steps so far have made; of the tensor
+  struct LeftOut {
+    int64_t dim;
+    PySliceObject* slice;
+    size_t item;
+  };
+  std::vector<LeftOut> left_out;
   size_t next = 0;
   const auto link = [&](size_t item, int part, Arg* arg) {
     for (OpenNumber& number : note.open) {
@@ -1139,7 +1145,7 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
     if (!is_made) {
       // Left out as it covers the whole dimension, for any size if it has no end.
       if (start != 0 || step != 1) return false;
-      if (stop != PY_SSIZE_T_MAX && !Covers(note, tensor, own_dim - 1, slice, i)) return false;
+      if (stop != PY_SSIZE_T_MAX) left_out.push_back({own_dim - 1, slice, i});
       continue;
     }
     Node* node = made[next++];
@@ -1148,11 +1154,13 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
       if (parts[part] != Py_None) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
     }
   }
+  // Now that no node is looked at any more: sizes may add some.
+  for (const LeftOut& one : left_out) Covers(note, tensor, one.dim, one.slice, one.item);
   return true;
 }
 
 // That a slice reaches the end of the dimension is guarded as such.
-bool Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item) {
+void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item) {
   Shadow stop;
   for (OpenNumber& number : note.open) {
     const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
@@ -1161,10 +1169,9 @@ bool Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObj
     number.linked = true;
   }
   const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
-  if (DecideNumbers(size.get(), SizeOf(tensor, dim), slice->stop, stop, Py_LE, true)) return true;
+  if (DecideNumbers(size.get(), SizeOf(tensor, dim), slice->stop, stop, Py_LE, true)) return;
   Force(slice->stop, stop);
   FixSize(tensor, dim);
-  return true;
 }
 
 }  // namespace frametap

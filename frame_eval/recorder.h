@@ -521,7 +521,7 @@ class Recorder {
   void LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
-  bool Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item);
+  void Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item);
   void Link(OpenNumber* number, Node* node, size_t parameter);
   void ReadAddress(PyObject* object);
   void ReadOrderOf(PyObject* element);

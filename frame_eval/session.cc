@@ -957,7 +957,11 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
       End(Break(*recorder_->aten().pending));
       return Shadow();
     }
-    if (!begun) recorder_->MarkInstruction(f, note);
+    if (!begun) {
+      recorder_->MarkInstruction(f, note);
+      note.open.clear();  // of an operation that raised, or that another recording saw begin
+      note.is_index = note.makes_iterator = false;
+    }
     Shadow shadow = recorder_->After(f, note, event, result);
     MustBeClean();
     MayEndRecording(store_->options().fullgraph);
