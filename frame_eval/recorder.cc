@@ -19,6 +19,12 @@
 
 namespace frametap {
 
+// Of an operation that raised, or that a recording saw begin which was given up since.
+static void ForgetOperands(FrameNote& note) {
+  note.open.clear();
+  note.is_index = note.makes_iterator = false;
+}
+
 // Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
 // among them (enumerations): their value is not compared by parts.
 bool Recorder::IsIdentityKind(PyObject* object) {
@@ -51,6 +57,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
   note.inlined = true;
+  ForgetOperands(note);
   base.traced = true;
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
@@ -645,6 +652,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
   module_scope_.clear();
   has_pending_ = false;
   note.inlined = true;
+  ForgetOperands(note);
   note.in_event = false;
   caller.traced = true;
   if (!left.is_generator) {
@@ -698,6 +706,7 @@ bool Recorder::observes_inner_frames() const {
 
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
+  ForgetOperands(note);
   f.traced = true;
   const FrameState& caller = *frames_.back();
   note.to_cross = IsModuleCall(f.code);
@@ -1029,8 +1038,7 @@ bool Recorder::IsForeign(PyObject* object) {
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
-  note.open.clear();
-  note.is_index = note.makes_iterator = false;
+  ForgetOperands(note);
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
