@@ -6,6 +6,7 @@
 //   N3  Nothing is left open that would not change: numbers that modules and globals hold are fixed, until they have
 //       been seen to change (IsDynamic).
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "frame_eval/recorder.h"
@@ -118,6 +119,25 @@ bool IsConst(const Arg& arg, int64_t value) {
   return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
 }
 
+// A tuple that is no more than its items: no class of Python gives it operators of its own.
+bool IsPlainTuple(PyObject* object) {
+  return PyTuple_Check(object) && !PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE);
+}
+
+std::array<PyObject*, 3> PartsOf(PyObject* slice) {
+  auto* parts = reinterpret_cast<PySliceObject*>(slice);
+  return {parts->start, parts->stop, parts->step};
+}
+
+// What waits of an index: of the key itself or an item of it, and of which part of a slice (-1: it is none).
+OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
+  for (OpenNumber& number : note.open) {
+    const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
+    if (number.position == 1 && of == item && number.part == part) return &number;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 // ---- which numbers are left open ------------------------------------------------------------------------------------
@@ -175,6 +195,16 @@ bool Recorder::LeavesOpen(PyObject* object, Shadow shadow) {
   return shadow.kind == Shadow::Kind::kValue && IsDynamic(ValueId(shadow.id));
 }
 
+// What is known of a number that is put into a row: nothing is fixed of one that is left open. `*open` is set then.
+Shadow Recorder::KeepOpen(PyObject* object, Shadow shadow, bool* open) {
+  if (LeavesOpen(object, shadow)) {
+    *open = true;
+    return shadow;
+  }
+  Force(object, shadow);
+  return Shadow();
+}
+
 // ---- their values in the graph --------------------------------------------------------------------------------------
 
 ValueId Recorder::NumberValue(Shadow shadow) {
@@ -188,9 +218,7 @@ ValueId Recorder::NumberValue(Shadow shadow) {
   ValueId value = aten_.AddNumberInput(source, Type::Scalar(is_float ? Type::Kind::kFloat : Type::Kind::kInt));
   number_values_[shadow.id] = value;
   number_inputs_[value.raw()] = source;
-  if (guards_.accessor(source) == Accessor::kSize || guards_.accessor(source) == Accessor::kLength) {
-    not_negative_.insert(value);
-  }
+  if (IsNotNegative(IntTerm::Of(shadow))) not_negative_.insert(value);
   return value;
 }
 
@@ -229,23 +257,22 @@ Shadow Recorder::Canonical(Shadow shadow) const {
 }
 
 Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands) {
+  const bool of_ints = RowOf(op).result == Type::Kind::kInt && RowOf(op).operands == Type::Kind::kInt;
   IntTerm terms[2];
-  size_t count = 0;
-  for (const auto& [object, shadow] : operands) {
-    Number number;
-    if (object != nullptr) NumberOf(object, &number);
-    terms[count].constant = number.i;
-    terms[count++].shadow = Canonical(shadow);
-  }
-  if (RowOf(op).result == Type::Kind::kInt && RowOf(op).operands == Type::Kind::kInt) {
-    const std::optional<IntTerm> term = IntOp(op, terms[0], terms[1]);
-    return term ? term->shadow : Shadow();  // a constant now is one for all values
-  }
   std::vector<Arg> args;
   for (const auto& [object, shadow] : operands) {
     Number number;
     if (object != nullptr) NumberOf(object, &number);
-    args.push_back(shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(number)) : Arg::Of(NumberValue(shadow)));
+    if (of_ints) {
+      terms[args.size()] = {Canonical(shadow), number.i};
+      args.emplace_back();
+    } else {
+      args.push_back(shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(number)) : Arg::Of(NumberValue(shadow)));
+    }
+  }
+  if (of_ints) {
+    const std::optional<IntTerm> term = IntOp(op, terms[0], terms[1]);
+    return term ? term->shadow : Shadow();  // a constant now is one for all values
   }
   const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(RowOf(op).result));
   return Shadow{Shadow::Kind::kValue, value.raw()};
@@ -264,12 +291,7 @@ bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shad
   if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
   absl::InlinedVector<Shadow, 4> shadows;
   bool open = !known->items.empty();
-  const auto add = [&](PyObject* object, Shadow of) {
-    const bool stays = LeavesOpen(object, of);
-    open = open || stays;
-    if (!stays) Force(object, of);
-    shadows.push_back(stays ? of : Shadow());
-  };
+  const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(object, of, &open)); };
   if (items == nullptr) {
     add(item, shadow);
   } else if (PyTuple_Check(items) || PyList_CheckExact(items)) {
@@ -286,8 +308,7 @@ bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shad
   known = Find(list);
   known->items.resize(static_cast<size_t>(PyList_GET_SIZE(list)));
   known->items.insert(known->items.end(), shadows.begin(), shadows.end());
-  known->mutated = true;
-  known->mutated_epoch = epoch_;
+  known->MutatedIn(epoch_);
   return true;
 }
 
@@ -298,9 +319,7 @@ void Recorder::ForceItems(PyObject* container) {
   known->items.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     if (PySlice_Check(container)) {
-      auto* slice = reinterpret_cast<PySliceObject*>(container);
-      PyObject* parts[] = {slice->start, slice->stop, slice->step};
-      Force(parts[i], items[i]);
+      Force(PartsOf(container)[i], items[i]);
     } else if (i < static_cast<size_t>(PySequence_Fast_GET_SIZE(container))) {
       Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), items[i]);
     }
@@ -309,8 +328,7 @@ void Recorder::ForceItems(PyObject* container) {
 
 // Of a tuple or list: whether some of its numbers are not fixed.
 bool Recorder::HasOpenItems(PyObject* row) {
-  const bool is_row =
-      PyTuple_Check(row) ? !PyType_HasFeature(Py_TYPE(row), Py_TPFLAGS_HEAPTYPE) : PyList_CheckExact(row);
+  const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
   if (!is_row || !numbers_open_ || Find(row) == nullptr) return false;
   Touch(row);
   AdoptElements(row);
@@ -441,8 +459,7 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
     if (ScalarNode(note, e)) return;
     return ForceAll(e);
   }
-  if (e.arg % kInplaceFrom == kNbAdd && PyTuple_Check(left) && PyTuple_Check(right))
-    return JoinTuples(note, left, right);
+  if (e.arg % kInplaceFrom == kNbAdd && IsPlainTuple(left) && IsPlainTuple(right)) return JoinTuples(note, left, right);
   ForceDeep(left, e.shadows[0], true);
   ForceDeep(right, e.shadows[1], true);
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
@@ -497,9 +514,8 @@ bool Recorder::Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::v
 }
 
 bool Recorder::ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources) {
-  if (auto it = number_inputs_.find(value.raw()); it != number_inputs_.end()) {
-    return Express(nullptr, Shadow{Shadow::Kind::kSource, it->second.raw()}, expr, sources);
-  }
+  const Shadow shadow = Canonical(Shadow{Shadow::Kind::kValue, value.raw()});
+  if (shadow.kind == Shadow::Kind::kSource) return Express(nullptr, shadow, expr, sources);
   const NodeId def = aten_.graph().value(value).def;
   if (!def.valid() || !aten_.graph().node(def).is_scalar()) return false;
   const Node& node = aten_.graph().node(def);
@@ -538,9 +554,7 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
   }
   NumberExpr left, right;
   std::vector<SourceId> sources;
-  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) {
-    return false;
-  }
+  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
   return sources.empty() ||
          guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
 }
@@ -552,7 +566,7 @@ void Recorder::CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* 
   }
   if (IsNumber(a) && IsNumber(b) && DecideNumbers(a, sa, b, sb, py_compare_op, false)) return;
   const bool equality = py_compare_op == Py_EQ || py_compare_op == Py_NE;
-  if (equality && PyTuple_Check(a) && PyTuple_Check(b) && EqualTuples(a, b)) return;
+  if (equality && IsPlainTuple(a) && IsPlainTuple(b) && EqualTuples(a, b)) return;
   ForceDeep(a, sa, false);
   ForceDeep(b, sb, false);
   ReadEqual(a, b);
@@ -590,17 +604,14 @@ Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
     const SourceId size = guards_.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
     return Shadow{Shadow::Kind::kSource, size.raw()};
   }
-  const ValueId value = known->value;
+  return SizeOf(known->value, dim);
+}
+
+Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
   if (std::optional<Shadow> traced = TraceSize(value, dim, 0)) return *traced;
   const ValueId size = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
                                            Type::Scalar(Type::Kind::kInt));
   return traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, size.raw()};
-}
-
-// Fixes one size.
-void Recorder::FixSize(PyObject* tensor, int64_t dim) {
-  const Shadow size = SizeOf(tensor, dim);
-  Force(nullptr, size);
 }
 
 // x.numel()
@@ -712,11 +723,6 @@ std::optional<std::pair<Recorder::IntTerm, Recorder::IntTerm>> Recorder::MadeBy(
 // rules say comes down to one of them. None: there is none.
 std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const {
   const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
-  const auto constant = [](int64_t value) {
-    IntTerm term;
-    term.constant = value;
-    return term;
-  };
   switch (op) {
     case ScalarOp::kIntAdd:
       if (is(a, 0)) return b;
@@ -727,7 +733,7 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
       break;
     case ScalarOp::kIntSub:
       if (is(b, 0)) return a;
-      if (a == b) return constant(0);
+      if (a == b) return IntTerm::Of(0);
       if (const auto sum = MadeBy(ScalarOp::kIntAdd, a)) {
         if (sum->second == b) return sum->first;  // a + b - b
         if (sum->first == b) return sum->second;
@@ -736,7 +742,7 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
     case ScalarOp::kIntMul:
       if (is(a, 1)) return b;
       if (is(b, 1)) return a;
-      if (is(a, 0) || is(b, 0)) return constant(0);
+      if (is(a, 0) || is(b, 0)) return IntTerm::Of(0);
       for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
         const auto least = MadeBy(ScalarOp::kIntMin, y);
         const bool is_flag =
@@ -751,7 +757,7 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
       }
       break;
     case ScalarOp::kIntMod:
-      if (is(b, 1)) return constant(0);
+      if (is(b, 1)) return IntTerm::Of(0);
       break;
     case ScalarOp::kIntMax:
     case ScalarOp::kIntMin:
@@ -775,33 +781,28 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
 // n // 2, and that again by two is n // 4. None: there is nothing to bring together.
 std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b) {
   constexpr int64_t kLarge = int64_t{1} << 31;
-  const auto constant = [](int64_t value) {
-    IntTerm term;
-    term.constant = value;
-    return term;
-  };
   const auto is_small = [](const IntTerm& term) {
     return term.is_constant() && term.constant > -kLarge && term.constant < kLarge;
   };
   if (!is_small(b)) return std::nullopt;
   const int64_t c = b.constant;
-  if (op == ScalarOp::kIntSub) return IntOp(ScalarOp::kIntAdd, a, constant(-c));
+  if (op == ScalarOp::kIntSub) return IntOp(ScalarOp::kIntAdd, a, IntTerm::Of(-c));
   const auto sum = MadeBy(ScalarOp::kIntAdd, a), product = MadeBy(ScalarOp::kIntMul, a),
              quotient = MadeBy(ScalarOp::kIntFloorDiv, a);
   const auto then = [&](std::optional<IntTerm> first, ScalarOp next, int64_t by) {
-    return first ? IntOp(next, *first, constant(by)) : std::nullopt;
+    return first ? IntOp(next, *first, IntTerm::Of(by)) : std::nullopt;
   };
   switch (op) {
     case ScalarOp::kIntAdd:
-      if (sum && is_small(sum->second)) return IntOp(op, sum->first, constant(sum->second.constant + c));
+      if (sum && is_small(sum->second)) return IntOp(op, sum->first, IntTerm::Of(sum->second.constant + c));
       if (quotient && is_small(quotient->second)) {
         const int64_t by = quotient->second.constant;
-        return then(IntOp(op, quotient->first, constant(c * by)), ScalarOp::kIntFloorDiv, by);
+        return then(IntOp(op, quotient->first, IntTerm::Of(c * by)), ScalarOp::kIntFloorDiv, by);
       }
       break;
     case ScalarOp::kIntMul:
       if (product && is_small(product->second))
-        return IntOp(op, product->first, constant(product->second.constant * c));
+        return IntOp(op, product->first, IntTerm::Of(product->second.constant * c));
       if (sum && is_small(sum->second)) {
         return then(IntOp(op, sum->first, b), ScalarOp::kIntAdd, sum->second.constant * c);
       }
@@ -809,10 +810,10 @@ std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& 
     case ScalarOp::kIntFloorDiv:
       if (c <= 0) break;
       if (quotient && is_small(quotient->second) && quotient->second.constant > 0) {
-        return IntOp(op, quotient->first, constant(quotient->second.constant * c));
+        return IntOp(op, quotient->first, IntTerm::Of(quotient->second.constant * c));
       }
       if (product && is_small(product->second) && product->second.constant % c == 0) {
-        return IntOp(ScalarOp::kIntMul, product->first, constant(product->second.constant / c));
+        return IntOp(ScalarOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
       }
       break;
     default:
@@ -828,9 +829,7 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
     Number result;
     const ScalarFault fault = Compute(op, Number::Int(a.constant), Number::Int(b.constant), &result);
     if (fault != ScalarFault::kNone) return std::nullopt;
-    IntTerm term;
-    term.constant = result.i;
-    return term;
+    return IntTerm::Of(result.i);
   }
   const bool commutes =
       op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntMax || op == ScalarOp::kIntMin;
@@ -842,9 +841,8 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
   } else if (const std::optional<IntTerm> gathered = Gathered(op, a, b)) {
     return gathered;
   }
-  IntTerm term;
-  term.shadow = int_ops_[{op, a.Key(), b.Key()}];
-  if (term.shadow.kind != Shadow::Kind::kNone) return term;
+  const auto key = std::tuple(op, a.Key(), b.Key());
+  if (const auto it = int_ops_.find(key); it != int_ops_.end()) return IntTerm::Of(it->second);
   std::vector<Arg> args;
   for (const IntTerm& operand : {a, b}) {
     if (args.size() == RowOf(op).arity) break;
@@ -852,15 +850,15 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
                                          : Arg::Of(NumberValue(operand.shadow)));
   }
   const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
-  term.shadow = Shadow{Shadow::Kind::kValue, value.raw()};
-  int_ops_[{op, a.Key(), b.Key()}] = term.shadow;
+  const Shadow shadow{Shadow::Kind::kValue, value.raw()};
+  int_ops_[key] = shadow;
   const bool keeps_sign = op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntFloorDiv ||
                           op == ScalarOp::kIntMin || op == ScalarOp::kIntMod;
   const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(a) || IsNotNegative(b));
   if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(a) && IsNotNegative(b))) {
     not_negative_.insert(value);
   }
-  return term;
+  return IntTerm::Of(shadow);
 }
 
 // Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,
@@ -919,16 +917,7 @@ void Recorder::ReadListLength(const Node& node, const Event& e) {
       Force(nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
     }
   }
-  const SourceId source = aten_.SourceOfInput(tensor);
-  if (source.valid()) {
-    guards_.Value(guards_.Child(source, Accessor::kSize, at, nullptr, nullptr), Here());
-  } else if (const std::optional<Shadow> size = TraceSize(tensor, at, 0)) {
-    Force(nullptr, *size);
-  } else {
-    TensorRead read;
-    read.sizes = true;
-    FixValue(tensor, read, &sizes_read_);
-  }
+  Force(nullptr, SizeOf(tensor, at));
 }
 
 // ---- on their way to an op ------------------------------------------------------------------------------------------
@@ -949,8 +938,7 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
     if (at.position < 0) at.name = call->names[i - call->positional()];
     LeaveOpen(note, arg, call->shadows[i], at);
     if (PySlice_Check(arg)) {
-      auto* slice = reinterpret_cast<PySliceObject*>(arg);
-      for (PyObject* bound : {slice->start, slice->stop, slice->step}) {
+      for (PyObject* bound : PartsOf(arg)) {
         if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
       }
     }
@@ -983,8 +971,7 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
     }
   }
   if (known != nullptr && PySlice_Check(object) && !known->items.empty()) {
-    auto* slice = reinterpret_cast<PySliceObject*>(object);
-    PyObject* parts[] = {slice->start, slice->stop, slice->step};
+    const std::array<PyObject*, 3> parts = PartsOf(object);
     for (size_t i = 0; i < 3; ++i) {
       at.part = static_cast<int>(i);
       LeaveOpen(note, parts[i], known->items[i], at);
@@ -1005,8 +992,8 @@ void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
     PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
     if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
-  } else if (e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kUnary) {
-    LinkOperator(note, e, made);
+  } else if (e.op == Op::kBinary || e.op == Op::kCompare) {
+    LinkOperator(note, made);
   } else if (made.size() == 1) {
     LinkCall(note, made[0]);
   }
@@ -1018,7 +1005,7 @@ void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
 
 // x * n, n - x, x > n. Reflected operators of Tensor are Python code that hands the number on: rsub, pow, and the product
 // with a reciprocal.
-void Recorder::LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made) {
+void Recorder::LinkOperator(FrameNote& note, const std::vector<Node*>& made) {
   if (note.open.size() != 1 || made.empty() || made.size() > 2) return;
   OpenNumber& number = note.open[0];
   const std::string_view name = BaseName(*made.back()->op);
@@ -1098,19 +1085,16 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
   int64_t dim = 0, own_dim = 0;  // of what the steps so far have made; of the tensor
   struct LeftOut {
     int64_t dim;
-    PySliceObject* slice;
+    PyObject* stop;
     size_t item;
   };
   std::vector<LeftOut> left_out;
   size_t next = 0;
   const auto link = [&](size_t item, int part, Arg* arg) {
-    for (OpenNumber& number : note.open) {
-      const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
-      if (number.position != 1 || of != item || number.part != part || !IsSame(arg->constant, number.object)) continue;
-      *arg = Arg::Of(NumberValue(number.shadow));
-      number.linked = true;
-      return;
-    }
+    OpenNumber* number = OpenIndex(note, item, part);
+    if (number == nullptr || !IsSame(arg->constant, number->object)) return;
+    *arg = Arg::Of(NumberValue(number->shadow));
+    number->linked = true;
   };
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i] == Py_Ellipsis) {
@@ -1132,7 +1116,6 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
       ++own_dim;
       continue;
     }
-    auto* slice = reinterpret_cast<PySliceObject*>(items[i]);
     Py_ssize_t start, stop, step;
     if (PySlice_Unpack(items[i], &start, &stop, &step) < 0) {
       PyErr_Clear();
@@ -1145,33 +1128,29 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
     if (!is_made) {
       // Left out as it covers the whole dimension, for any size if it has no end.
       if (start != 0 || step != 1) return false;
-      if (stop != PY_SSIZE_T_MAX) left_out.push_back({own_dim - 1, slice, i});
+      if (stop != PY_SSIZE_T_MAX) left_out.push_back({own_dim - 1, PartsOf(items[i])[1], i});
       continue;
     }
     Node* node = made[next++];
-    PyObject* parts[] = {slice->start, slice->stop, slice->step};
-    for (int part = 0; part < 3; ++part) {
-      if (parts[part] != Py_None) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
-    }
+    for (int part = 0; part < 3; ++part) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
   }
   // Now that no node is looked at any more: sizes may add some.
-  for (const LeftOut& one : left_out) Covers(note, tensor, one.dim, one.slice, one.item);
+  for (const LeftOut& one : left_out) Covers(note, tensor, one.dim, one.stop, one.item);
   return true;
 }
 
 // That a slice reaches the end of the dimension is guarded as such.
-void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item) {
-  Shadow stop;
-  for (OpenNumber& number : note.open) {
-    const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
-    if (number.position != 1 || of != item || number.part != 1) continue;
-    stop = number.shadow;
-    number.linked = true;
+void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item) {
+  Shadow shadow;
+  if (OpenNumber* number = OpenIndex(note, item, 1); number != nullptr) {
+    shadow = number->shadow;
+    number->linked = true;
   }
   const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
-  if (DecideNumbers(size.get(), SizeOf(tensor, dim), slice->stop, stop, Py_LE, true)) return;
-  Force(slice->stop, stop);
-  FixSize(tensor, dim);
+  const Shadow length = SizeOf(tensor, dim);
+  if (DecideNumbers(size.get(), length, stop, shadow, Py_LE, true)) return;
+  Force(stop, shadow);
+  Force(size.get(), length);
 }
 
 }  // namespace frametap

@@ -19,12 +19,6 @@
 
 namespace frametap {
 
-// Of an operation that raised, or that a recording saw begin which was given up since.
-static void ForgetOperands(FrameNote& note) {
-  note.open.clear();
-  note.is_index = note.makes_iterator = false;
-}
-
 // Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
 // among them (enumerations): their value is not compared by parts.
 bool Recorder::IsIdentityKind(PyObject* object) {
@@ -57,7 +51,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
   note.inlined = true;
-  ForgetOperands(note);
+  note.ForgetOperands();
   base.traced = true;
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
@@ -487,8 +481,7 @@ void Recorder::MarkMutated(PyObject* object) {
       ForceItems(object);  // they are known by their places
     if (!open_iterators_.empty()) [[unlikely]]
       CloseIterator(object);
-    known->mutated = true;
-    known->mutated_epoch = epoch_;
+    known->MutatedIn(epoch_);
   }
 }
 
@@ -652,7 +645,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
   module_scope_.clear();
   has_pending_ = false;
   note.inlined = true;
-  ForgetOperands(note);
+  note.ForgetOperands();
   note.in_event = false;
   caller.traced = true;
   if (!left.is_generator) {
@@ -706,7 +699,7 @@ bool Recorder::observes_inner_frames() const {
 
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.inlined = true;
-  ForgetOperands(note);
+  note.ForgetOperands();
   f.traced = true;
   const FrameState& caller = *frames_.back();
   note.to_cross = IsModuleCall(f.code);
@@ -1038,7 +1031,7 @@ bool Recorder::IsForeign(PyObject* object) {
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
-  ForgetOperands(note);
+  note.ForgetOperands();
   note.returned = nullptr;
   note.returned_shadow = Shadow();
   note.nodes_before = node_count();
@@ -1147,8 +1140,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kForIter: {
       Known* known = Find(e.in[0]);
       if (open_iterators_.contains(e.in[0])) {
-        known->mutated = true;
-        known->mutated_epoch = epoch_;
+        known->MutatedIn(epoch_);
         note.expect.kind = Expect::Kind::kOpen;
         return;
       }
@@ -1192,17 +1184,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBuildString: {
       if (e.op == Op::kBuildList || e.op == Op::kBuildSlice) {
         bool open = false;
-        for (int i = 0; i < e.n; ++i) open = open || LeavesOpen(e.in[i], e.shadows[i]);
-        if (open) {
-          note.expect.kind = Expect::Kind::kItems;
-          for (int i = 0; i < e.n; ++i) {
-            const bool stays = LeavesOpen(e.in[i], e.shadows[i]);
-            if (!stays) Force(e.in[i], e.shadows[i]);
-            note.expect.items.push_back(stays ? e.shadows[i] : Shadow());
-          }
-          if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
-          return;
-        }
+        for (int i = 0; i < e.n; ++i) note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
+        if (open) note.expect.kind = Expect::Kind::kItems;
+        if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
+        return;
       }
       for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;

@@ -52,6 +52,10 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
+  void MutatedIn(uint32_t now) {
+    mutated = true;
+    mutated_epoch = now;
+  }
   size_t keys_by_address = 0;  // set or dict: so many of its keys have their address guarded (identity.cc)
   Ref<> pin;                   // so that the address stays its own
   // Fresh tuple (or torch.Size), list, slice and cell: shadows of the elements; may be fewer.
@@ -176,6 +180,11 @@ struct FrameNote {
   absl::InlinedVector<OpenNumber, 2> open;
   bool is_index = false;        // x[…] of a tensor
   bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
+  // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
+  void ForgetOperands() {
+    open.clear();
+    is_index = makes_iterator = false;
+  }
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
   bool own_effect = false;        // what the operation itself does was written down as an effect
@@ -338,12 +347,13 @@ class Recorder {
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
   bool LeavesOpen(PyObject* object, Shadow shadow);
+  Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
   Shadow SizeOf(PyObject* tensor, int64_t dim);
+  Shadow SizeOf(ValueId tensor, int64_t dim);
   Shadow AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
   bool DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
   static bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
   void FixType(Shadow shadow);
-  void FixSize(PyObject* tensor, int64_t dim);
   Shadow CountOfElements(PyObject* tensor);
   void Invoke(Call call);  // any call, by the tables
   void ForceAll(const Event& e);
@@ -504,6 +514,8 @@ class Recorder {
   struct IntTerm {
     Shadow shadow;         // kNone: `constant`
     int64_t constant = 0;  // counts without a shadow only
+    static IntTerm Of(int64_t constant) { return {Shadow(), constant}; }
+    static IntTerm Of(Shadow shadow) { return {shadow, 0}; }
     bool is_constant() const { return shadow.kind == Shadow::Kind::kNone; }
     std::pair<int, int64_t> Key() const {
       return {static_cast<int>(shadow.kind), is_constant() ? constant : int64_t{shadow.id}};
@@ -518,10 +530,10 @@ class Recorder {
   std::optional<IntTerm> IntOp(ScalarOp op, IntTerm a, IntTerm b);
   void LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
   void LinkNumbers(FrameNote& note, const Event& e);
-  void LinkOperator(FrameNote& note, const Event& e, const std::vector<Node*>& made);
+  void LinkOperator(FrameNote& note, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
-  void Covers(FrameNote& note, PyObject* tensor, int64_t dim, PySliceObject* slice, size_t item);
+  void Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
   void Link(OpenNumber* number, Node* node, size_t parameter);
   void ReadAddress(PyObject* object);
   void ReadOrderOf(PyObject* element);

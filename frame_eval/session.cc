@@ -959,8 +959,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
     }
     if (!begun) {
       recorder_->MarkInstruction(f, note);
-      note.open.clear();  // of an operation that raised, or that another recording saw begin
-      note.is_index = note.makes_iterator = false;
+      note.ForgetOperands();
     }
     Shadow shadow = recorder_->After(f, note, event, result);
     MustBeClean();

@@ -4,64 +4,6 @@
 #include "ir/literal.h"
 
 namespace frametap {
-namespace {
-
-// How an op is written between or before its operands; null: as a call of `name`.
-struct Notation {
-  const char* infix = nullptr;
-  const char* call = nullptr;
-};
-
-Notation NotationOf(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::kIntAdd:
-    case ScalarOp::kFloatAdd:
-      return {" + ", nullptr};
-    case ScalarOp::kIntSub:
-    case ScalarOp::kFloatSub:
-      return {" - ", nullptr};
-    case ScalarOp::kIntMul:
-    case ScalarOp::kFloatMul:
-      return {" * ", nullptr};
-    case ScalarOp::kIntFloorDiv:
-    case ScalarOp::kFloatFloorDiv:
-      return {" // ", nullptr};
-    case ScalarOp::kIntMod:
-    case ScalarOp::kFloatMod:
-      return {" % ", nullptr};
-    case ScalarOp::kIntTrueDiv:
-    case ScalarOp::kFloatDiv:
-      return {" / ", nullptr};
-    case ScalarOp::kFloatPow:
-      return {" ** ", nullptr};
-    case ScalarOp::kIntMin:
-    case ScalarOp::kFloatMin:
-      return {nullptr, "min"};
-    case ScalarOp::kIntMax:
-    case ScalarOp::kFloatMax:
-      return {nullptr, "max"};
-    case ScalarOp::kIntAbs:
-    case ScalarOp::kFloatAbs:
-      return {nullptr, "abs"};
-    case ScalarOp::kIntNeg:
-    case ScalarOp::kFloatNeg:
-      return {nullptr, "-"};
-    case ScalarOp::kFloatSqrt:
-      return {nullptr, "sqrt"};
-    case ScalarOp::kFloatOf:
-      return {nullptr, "float"};
-    case ScalarOp::kIntOf:
-      return {nullptr, "int"};
-    case ScalarOp::kIntFloor:
-      return {nullptr, "floor"};
-    case ScalarOp::kIntCeil:
-      return {nullptr, "ceil"};
-    default:
-      return {nullptr, RowOf(op).name};
-  }
-}
-
-}  // namespace
 
 std::string ToString(const Number& number) { return number.is_float ? FloatText(number.f) : absl::StrCat(number.i); }
 
@@ -124,14 +66,14 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
       stack.pop_back();
     }
     Part& a = stack.back();
-    const Notation notation = NotationOf(term.op);
+    const char* const notation = RowOf(term.op).notation;  // ops on numbers have one
     const bool is_sum = term.op == ScalarOp::kIntAdd;
     if (is_sum && b.text.size() > 1 && b.text[0] == '-' && !b.is_compound) {
       a = {absl::StrCat(a.Inside(), " - ", b.text.substr(1)), true};
-    } else if (notation.infix != nullptr) {
-      a = {absl::StrCat(a.Inside(), notation.infix, b.Inside()), true};
+    } else if (notation[0] == ' ') {
+      a = {absl::StrCat(a.Inside(), notation, b.Inside()), true};
     } else {
-      a = {absl::StrCat(notation.call, "(", a.text, b.text.empty() ? "" : ", ", b.text, ")"), false};
+      a = {absl::StrCat(notation, "(", a.text, b.text.empty() ? "" : ", ", b.text, ")"), false};
     }
   }
   return stack.empty() ? "" : stack.back().text;

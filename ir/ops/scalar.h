@@ -18,8 +18,9 @@ struct ScalarRow {
   ScalarOp op;
   const char* name;  // "int.add"
   size_t arity;
-  Type::Kind result;    // kNone: that of the list's elements
-  Type::Kind operands;  // kInt: no floats; kFloat: any number; kNone: not numbers alone
+  Type::Kind result;     // kNone: that of the list's elements
+  Type::Kind operands;   // kInt: no floats; kFloat: any number; kNone: not numbers alone
+  const char* notation;  // in Python: " + " between the operands, or the function's name; null where it is none
 };
 
 const ScalarRow& RowOf(ScalarOp op);  // not for kNone

@@ -23,6 +23,7 @@ Not here: making a program from captured segments (``_save.py``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import io
@@ -288,8 +289,12 @@ class Relates:
     formula: str
     others: tuple[Ref, ...] = ()
 
+    @functools.cached_property
+    def _parsed(self) -> Formula:
+        return Formula(self.formula, 1 + len(self.others))
+
     def __post_init__(self) -> None:
-        Formula(self.formula, 1 + len(self.others))
+        _ = self._parsed  # raises where it is none
 
     def __str__(self) -> str:
         names = "".join(f", n{i} = {other}" for i, other in enumerate(self.others, 1))
@@ -298,7 +303,7 @@ class Relates:
     def holds(self, numbers: Sequence[Any]) -> bool:
         if not all(isinstance(number, int | float) for number in numbers):
             return False
-        return Formula(self.formula, len(numbers)).holds(numbers)
+        return self._parsed.holds(numbers)
 
 
 @dataclass(frozen=True)
