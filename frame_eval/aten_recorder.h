@@ -65,6 +65,7 @@ class AtenRecorder {
   bool RankFollowsFromSizes(ValueId value) const {
     return value.raw() < ranked_by_size_.size() && ranked_by_size_[value.raw()];
   }
+  void SettleRank(ValueId value) { ranked_by_size_[value.raw()] = false; }  // the guards say it now
 
   Mark mark() const;
   void Rewind(const Mark& mark);

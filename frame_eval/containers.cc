@@ -129,11 +129,21 @@ void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
   for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
 }
 
+// x[..., 0]: which dimension that is follows from how many there are.
+void Recorder::ReadRankOfIndexed(PyObject* tensor, PyObject* key) {
+  bool counts = key == Py_Ellipsis;
+  for (Py_ssize_t i = 0; PyTuple_Check(key) && i < PyTuple_GET_SIZE(key); ++i) {
+    counts = counts || PyTuple_GET_ITEM(key, i) == Py_Ellipsis;
+  }
+  if (counts) ReadRank(tensor);
+}
+
 void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
                          Shadow container_shadow) {
   Force(container, container_shadow);
   if (IsTensor(container)) {
     Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    ReadRankOfIndexed(container, key);
     note.is_index = numbers_open_;
     return TorchCall(note, &call, "");
   }
@@ -202,6 +212,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     call.args.push_back(value);
     call.shadows.push_back(value_shadow);
     TorchCall(note, &call, "");
+    ReadRankOfIndexed(container, key);
     note.is_index = numbers_open_;
     note.expect.kind = Expect::Kind::kNothing;
     if (IsScalar(value)) aten_.expect_constant = true;  // the binding makes a tensor of the number

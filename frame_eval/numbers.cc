@@ -21,8 +21,8 @@ namespace frametap {
 namespace {
 
 // Numbers of BINARY_OP (opcode.h would bring its macros): the in-place ones follow 13 later.
-constexpr int kNbAdd = 0, kNbFloorDivide = 2, kNbMultiply = 5, kNbRemainder = 6, kNbPower = 8, kNbSubtract = 10,
-              kNbTrueDivide = 11, kInplaceFrom = 13;
+constexpr int kNbAdd = 0, kNbAnd = 1, kNbFloorDivide = 2, kNbLshift = 3, kNbMultiply = 5, kNbRemainder = 6, kNbOr = 7,
+              kNbPower = 8, kNbRshift = 9, kNbSubtract = 10, kNbTrueDivide = 11, kNbXor = 12, kInplaceFrom = 13;
 
 // An exact int of 64 bits or a float; no bool.
 bool NumberOf(PyObject* object, Number* number) {
@@ -144,6 +144,7 @@ OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
 
 // N3. Of where a number comes from.
 bool Recorder::IsDynamic(SourceId source) {
+  if (guards_.IsFixed(source)) return false;
   switch (guards_.accessor(source)) {
     case Accessor::kStride:
       return false;
@@ -400,7 +401,10 @@ void Recorder::CloseIterator(PyObject* iterator) {
 ScalarOp Recorder::NumberOp(const Event& e) {
   Number a, b;
   if (!NumberOf(e.in[0], &a)) return ScalarOp::kNone;
-  if (e.op == Op::kUnary) return e.arg != 1 ? ScalarOp::kNone : a.is_float ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
+  if (e.op == Op::kUnary) {
+    if (e.arg == 1) return a.is_float ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
+    return e.arg == 3 && !a.is_float ? ScalarOp::kIntInvert : ScalarOp::kNone;
+  }
   if (!NumberOf(e.in[1], &b)) return ScalarOp::kNone;
   const bool ints = !a.is_float && !b.is_float;
   const auto guarded = [&](int side, int py_compare_op, ScalarOp op) {
@@ -420,8 +424,23 @@ ScalarOp Recorder::NumberOp(const Event& e) {
       return guarded(1, Py_NE, ints ? ScalarOp::kIntFloorDiv : ScalarOp::kFloatFloorDiv);
     case kNbRemainder:
       return guarded(1, Py_NE, ints ? ScalarOp::kIntMod : ScalarOp::kFloatMod);
-    case kNbPower:  // of ints the result may be any int, or a float
-      return ints ? ScalarOp::kNone : guarded(0, Py_GT, ScalarOp::kFloatPow);
+    case kNbPower:
+      return ints ? guarded(1, Py_GE, ScalarOp::kIntPow) : guarded(0, Py_GT, ScalarOp::kFloatPow);
+    default:
+      break;
+  }
+  if (!ints) return ScalarOp::kNone;
+  switch (e.arg % kInplaceFrom) {
+    case kNbAnd:
+      return ScalarOp::kIntAnd;
+    case kNbOr:
+      return ScalarOp::kIntOr;
+    case kNbXor:
+      return ScalarOp::kIntXor;
+    case kNbLshift:
+      return guarded(1, Py_GE, ScalarOp::kIntLshift);
+    case kNbRshift:
+      return guarded(1, Py_GE, ScalarOp::kIntRshift);
     default:
       return ScalarOp::kNone;
   }
@@ -546,16 +565,24 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
   // A number against a constant.
   static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
   for (int side = 0; side < 2; ++side) {
-    const Shadow& open = side == 0 ? sa : sb;
-    const Shadow& other = side == 0 ? sb : sa;
-    if (open.kind != Shadow::Kind::kSource || other.kind != Shadow::Kind::kNone) continue;
+    const Shadow open = side == 0 ? sa : sb, other = side == 0 ? sb : sa;
+    if (open.kind != Shadow::Kind::kSource || LeavesOpen(side == 0 ? b : a, other)) continue;
+    if (other.kind != Shadow::Kind::kNone) {
+      if (!LeavesOpen(side == 0 ? a : b, open)) continue;
+      Force(side == 0 ? b : a, other);
+    }
+    if (PyLong_CheckExact(a) && PyLong_CheckExact(b) && outcome == (py_compare_op == Py_EQ) &&
+        (py_compare_op == Py_EQ || py_compare_op == Py_NE)) {
+      Force(side == 0 ? a : b, open);  // there is one such number
+      return true;
+    }
     return guards_.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op], side == 0 ? b : a,
                             outcome == 1, Here());
   }
   NumberExpr left, right;
   std::vector<SourceId> sources;
   if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
-  return sources.empty() ||
+  return sources.empty() || (left == right && !left.has_floats() && PyLong_CheckExact(a)) ||
          guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
 }
 
@@ -608,15 +635,63 @@ Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
 }
 
 Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
+  FixRank(value);
   if (std::optional<Shadow> traced = TraceSize(value, dim, 0)) return *traced;
   const ValueId size = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
                                            Type::Scalar(Type::Kind::kInt));
   return traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, size.raw()};
 }
 
+// How many dimensions it has is what the guards say, from now on.
+void Recorder::FixRank(ValueId value) {
+  std::vector<ValueId> work{value};
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (!aten_.RankFollowsFromSizes(id)) continue;
+    aten_.SettleRank(id);
+    const Node node = aten_.graph().node(aten_.graph().value(id).def);  // a copy: asking for sizes adds nodes
+    if (node.op && FactsOf(*node.op).size_dependent_rank && !DecideSqueeze(node)) {
+      TensorRead read;
+      read.sizes = true;
+      FixValue(id, read, &sizes_read_);
+    }
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+}
+
+// Of each dimension that would be left out if its size was one: whether it is. False: it is no such op.
+bool Recorder::DecideSqueeze(const Node& node) {
+  const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of what it was given
+  if ((name != "aten::squeeze" && name != "aten::squeeze_copy") || node.args[0].kind != Arg::Kind::kValue) return false;
+  const ValueId tensor = node.args[0].value;
+  const std::vector<int64_t> sizes = aten_.graph().value(tensor).type.sizes;
+  const auto rank = static_cast<int64_t>(sizes.size());
+  std::vector<int64_t> dims;
+  if (node.args.size() == 1) {
+    for (int64_t dim = 0; dim < rank; ++dim) dims.push_back(dim);
+  } else if (node.args[1].kind == Arg::Kind::kConst && node.args[1].constant.isInt()) {
+    dims.push_back(node.args[1].constant.toInt());
+  } else if (node.args[1].kind == Arg::Kind::kConst && node.args[1].constant.isIntList()) {
+    dims = node.args[1].constant.toIntVector();
+  } else {
+    return false;
+  }
+  static PyObject* const one = Must(PyLong_FromLong(1)).Release();
+  for (int64_t dim : dims) {
+    if (rank == 0) break;
+    if (dim < 0) dim += rank;
+    const Shadow shadow = SizeOf(tensor, dim);
+    const Ref<> size = Must(PyLong_FromLongLong(sizes[static_cast<size_t>(dim)]));
+    if (!DecideNumbers(size.get(), shadow, one, Shadow(), Py_EQ, false)) Force(size.get(), shadow);
+  }
+  return true;
+}
+
 // x.numel()
 Shadow Recorder::CountOfElements(PyObject* tensor) {
   const int64_t rank = TensorOf(tensor).dim();
+  ReadRank(tensor);
   Shadow product;
   int64_t known = 1;  // of the dimensions whose sizes are constants
   for (int64_t dim = 0; dim < rank; ++dim) {
@@ -637,7 +712,7 @@ Shadow Recorder::CountOfElements(PyObject* tensor) {
 // From where a size comes, by the rules of the ops between. None: the graph has to ask the tensor.
 std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
-  if (auto it = traced_sizes_.find({value.raw(), dim}); it != traced_sizes_.end()) return it->second;
+  if (auto it = traced_sizes_.find({value.raw(), dim}); it != traced_sizes_.end()) return UnlessFixed(it->second);
   const Graph& graph = aten_.graph();
   std::optional<Shadow> traced;
   if (!graph.value(value).def.valid()) {
@@ -660,7 +735,12 @@ std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth)
     }
   }
   if (traced) traced_sizes_[{value.raw(), dim}] = *traced;
-  return traced;
+  return traced ? std::optional(UnlessFixed(*traced)) : std::nullopt;
+}
+
+// A size that the guards fix is a constant.
+Shadow Recorder::UnlessFixed(Shadow shadow) const {
+  return shadow.kind == Shadow::Kind::kSource && guards_.IsFixed(SourceId(shadow.id)) ? Shadow() : shadow;
 }
 
 // `*number`, if asked for and the result has no shadow: the constant.
@@ -743,12 +823,6 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
       if (is(a, 1)) return b;
       if (is(b, 1)) return a;
       if (is(a, 0) || is(b, 0)) return IntTerm::Of(0);
-      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
-        const auto least = MadeBy(ScalarOp::kIntMin, y);
-        const bool is_flag =
-            least && ((least->first == x && is(least->second, 1)) || (least->second == x && is(least->first, 1)));
-        if (is_flag && IsNotNegative(x)) return x;  // x * min(x, 1)
-      }
       break;
     case ScalarOp::kIntFloorDiv:
       if (is(b, 1)) return a;
@@ -769,6 +843,14 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
         }
         const auto nested = MadeBy(op, y);
         if (nested && (nested->first == x || nested->second == x)) return y;  // max(x, max(x, z))
+      }
+      break;
+    case ScalarOp::kIntBroadcast:
+      if (a == b || is(b, 1)) return a;
+      if (b.is_constant()) return b;  // the other is as large, or 1
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        const auto nested = MadeBy(op, y);
+        if (nested && (nested->first == x || nested->second == x)) return y;
       }
       break;
     default:
@@ -831,9 +913,7 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
     if (fault != ScalarFault::kNone) return std::nullopt;
     return IntTerm::Of(result.i);
   }
-  const bool commutes =
-      op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntMax || op == ScalarOp::kIntMin;
-  if (commutes && a.is_constant()) std::swap(a, b);
+  if (!is_unary && Commutes(op) && a.is_constant()) std::swap(a, b);
   if (is_unary) {
     b = IntTerm();
   } else if (const std::optional<IntTerm> simpler = Simpler(op, a, b)) {
@@ -853,7 +933,7 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
   const Shadow shadow{Shadow::Kind::kValue, value.raw()};
   int_ops_[key] = shadow;
   const bool keeps_sign = op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntFloorDiv ||
-                          op == ScalarOp::kIntMin || op == ScalarOp::kIntMod;
+                          op == ScalarOp::kIntMin || op == ScalarOp::kIntMod || op == ScalarOp::kIntBroadcast;
   const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(a) || IsNotNegative(b));
   if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(a) && IsNotNegative(b))) {
     not_negative_.insert(value);

@@ -540,7 +540,7 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
 void Recorder::ReadRank(PyObject* object) {
   AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-  if (known->value.valid() && aten_.RankFollowsFromSizes(known->value)) ReadTensor(object, true, false);
+  if (known->value.valid()) FixRank(known->value);
 }
 
 void Recorder::ReadAllTensors(PyObject* object, bool strides) {

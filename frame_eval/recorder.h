@@ -350,6 +350,7 @@ class Recorder {
   Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
   Shadow SizeOf(PyObject* tensor, int64_t dim);
   Shadow SizeOf(ValueId tensor, int64_t dim);
+  void FixRank(ValueId tensor);
   Shadow AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
   bool DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
   static bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
@@ -510,6 +511,9 @@ class Recorder {
   bool Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::vector<SourceId>* sources);
   bool ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources);
   std::optional<Shadow> TraceSize(ValueId value, int64_t dim, int depth);
+  Shadow UnlessFixed(Shadow shadow) const;
+  bool DecideSqueeze(const Node& node);
+  void ReadRankOfIndexed(PyObject* tensor, PyObject* key);
   std::optional<Shadow> ShadowOf(const SizeExpr& expr, int depth, int64_t* number);
   struct IntTerm {
     Shadow shadow;         // kNone: `constant`

@@ -384,6 +384,8 @@ void GuardRecorder::Value(SourceId id, const Spot& why) {
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
 }
 
+bool GuardRecorder::IsFixed(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue); }
+
 void GuardRecorder::Elements(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });

@@ -45,12 +45,24 @@ enum class ScalarOp : uint8_t {
   kFloatMax,
   kFloatAbs,
   kFloatSqrt,
-  kFloatOf,     // float(n)
-  kIntOf,       // int(x): towards zero
-  kIntFloor,    // math.floor(x)
-  kIntCeil,     // math.ceil(x)
-  kSize,        // size(%tensor, 0): how large a dimension is
-  kContiguous,  // contiguous(%tensor): true; raises AssumptionFails if it is not
+  kFloatOf,   // float(n)
+  kIntOf,     // int(x): towards zero
+  kIntFloor,  // math.floor(x)
+  kIntCeil,   // math.ceil(x)
+  kIntRound,  // round(x): to even where it is halfway
+  kIntPow,    // of an exponent that is not negative
+  kIntAnd,
+  kIntOr,
+  kIntXor,
+  kIntLshift,
+  kIntRshift,
+  kIntInvert,
+  kFloatExp,
+  kFloatLog,
+  kFloatLog2,
+  kIntBroadcast,  // of two sizes that are broadcast with each other: the one that is not 1
+  kSize,          // size(%tensor, 0): how large a dimension is
+  kContiguous,    // contiguous(%tensor): true; raises AssumptionFails if it is not
 };
 
 // An argument of a node: a value, a constant, or a list that holds at least one value.

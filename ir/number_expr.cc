@@ -8,7 +8,7 @@ namespace frametap {
 std::string ToString(const Number& number) { return number.is_float ? FloatText(number.f) : absl::StrCat(number.i); }
 
 bool NumberExpr::PushOperand(Term term) {
-  if (depth_ == kDeepest) return false;
+  if (depth_ == kDeepest || terms_.size() == kMostTerms) return false;
   ++depth_;
   terms_.push_back(term);
   return true;
@@ -20,7 +20,7 @@ bool NumberExpr::PushInput(uint32_t input) { return PushOperand({ScalarOp::kNone
 
 bool NumberExpr::Push(ScalarOp op) {
   const size_t arity = RowOf(op).arity;
-  if (depth_ < arity || RowOf(op).operands == Type::Kind::kNone) return false;
+  if (depth_ < arity || terms_.size() == kMostTerms || RowOf(op).operands == Type::Kind::kNone) return false;
   depth_ -= arity - 1;
   terms_.push_back({op, false, 0, Number()});
   return true;

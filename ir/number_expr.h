@@ -13,9 +13,10 @@ namespace frametap {
 
 class NumberExpr {
  public:
-  static constexpr size_t kDeepest = 16;  // operands that wait at a time
+  static constexpr size_t kDeepest = 16;     // operands that wait at a time
+  static constexpr size_t kMostTerms = 100;  // what is computed once in a graph may stand here many times
 
-  // In postfix order. False: too deep; the expression is of no use then.
+  // In postfix order. False: too deep or too long; the expression is of no use then.
   bool PushConstant(const Number& number);
   bool PushInput(uint32_t input);
   bool Push(ScalarOp op);  // on numbers
@@ -27,8 +28,12 @@ class NumberExpr {
   // As Python would write it, with these names for the inputs: "L.x.size(0) // 2".
   std::string Text(const std::vector<std::string>& names) const;
 
+  friend bool operator==(const NumberExpr&, const NumberExpr&) = default;
+
  private:
   struct Term {
+    friend bool operator==(const Term&, const Term&) = default;
+
     ScalarOp op = ScalarOp::kNone;  // kNone: an operand
     bool is_input = false;
     uint32_t input = 0;

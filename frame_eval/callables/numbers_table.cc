@@ -1,5 +1,5 @@
 // Numbers: int, float, complex, math, and operators on them, which on tensors are ops.
-#include <cstring>
+#include <string_view>
 
 #include "frame_eval/callables/table.h"
 #include "guards/must.h"
@@ -73,6 +73,45 @@ void Math(Recorder& r, Call& call) {
   }
 }
 
+// The sum or product of a row of ints. False: they are not all ints, or all are fixed.
+bool Fold(Recorder& r, Call& call, ScalarOp op) {
+  if (call.args.size() != 1 || !r.HasOpenItems(call.args[0])) return false;
+  PyObject* const row = call.args[0];
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+    if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return false;
+  }
+  Ref<> so_far = Must(PyLong_FromLong(op == ScalarOp::kIntMul ? 1 : 0));
+  Shadow shadow;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(row, i);
+    shadow = r.AddNumber(op, {{so_far.get(), shadow}, {item, r.ElementShadow(row, i)}});
+    so_far = Must(op == ScalarOp::kIntMul ? PyNumber_Multiply(so_far.get(), item) : PyNumber_Add(so_far.get(), item));
+  }
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = shadow;
+  return true;
+}
+
+// divmod(a, b) of ints, of which one is not fixed.
+bool DivMod(Recorder& r, Call& call) {
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  if (call.args.size() != 2 || !HasOpenNumber(r, call)) return false;
+  if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
+  if (!r.DecideNumbers(call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
+  call.note.expect.kind = Expect::Kind::kItems;
+  for (const ScalarOp op : {ScalarOp::kIntFloorDiv, ScalarOp::kIntMod}) {
+    call.note.expect.items.push_back(
+        r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
+  }
+  return true;
+}
+
+// math.prod(x.shape)
+void Product(Recorder& r, Call& call) {
+  if (Fold(r, call, ScalarOp::kIntMul)) return;
+  r.ForceArguments(call, 0, true);
+}
+
 // sum, abs, round, pow, divmod: plain numbers, or tensors through their operators.
 void Arithmetic(Recorder& r, Call& call) {
   bool tensors = false;
@@ -85,9 +124,14 @@ void Arithmetic(Recorder& r, Call& call) {
     }
   }
   if (tensors) return r.TorchCall(call.note, &call, "");
-  if (call.args.size() == 1 && std::strcmp(FindCallable(call.callable)->name, "abs") == 0 && HasOpenNumber(r, call)) {
-    return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
+  const std::string_view name = FindCallable(call.callable)->name;
+  if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(r, call)) {
+    const bool is_float = PyFloat_CheckExact(call.args[0]);
+    if (name == "abs") return Compute(r, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
+    if (is_float) return Compute(r, call, ScalarOp::kIntRound);
   }
+  if (name == "divmod" && DivMod(r, call)) return;
+  if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd)) return;
   r.ForceArguments(call, 0, true);
 }
 
@@ -104,6 +148,10 @@ void LoadNumbers() {
   AddSpecial("math", "", "floor", Math<ScalarOp::kIntFloor, -1>, true);
   AddSpecial("math", "", "ceil", Math<ScalarOp::kIntCeil, -1>, true);
   AddSpecial("math", "", "trunc", Math<ScalarOp::kIntOf, -1>, true);
+  AddSpecial("math", "", "exp", Math<ScalarOp::kFloatExp, -1>, true);
+  AddSpecial("math", "", "log", Math<ScalarOp::kFloatLog, Py_GT>, true);
+  AddSpecial("math", "", "log2", Math<ScalarOp::kFloatLog2, Py_GT>, true);
+  AddSpecial("math", "", "prod", Product, true);
   AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});
   AddRows("builtins", "int", Conduct::kPure,
           {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio", "__round__",
@@ -114,12 +162,11 @@ void LoadNumbers() {
            "__ceil__", "__format__", "__getnewargs__", "__getformat__"});
   AddRows("builtins", "complex", Conduct::kPure, {"conjugate", "__format__", "__getnewargs__", "__complex__"});
   AddRows("math", "", Conduct::kPure,
-          {"acos",      "acosh",    "asin",      "asinh",   "atan",      "atan2", "atanh", "cbrt",   "comb",
-           "copysign",  "cos",      "cosh",      "degrees", "dist",      "erf",   "erfc",  "exp",    "exp2",
-           "expm1",     "fabs",     "factorial", "fmod",    "frexp",     "fsum",  "gamma", "gcd",    "hypot",
-           "isclose",   "isfinite", "isinf",     "isnan",   "isqrt",     "lcm",   "ldexp", "lgamma", "log",
-           "log10",     "log1p",    "log2",      "modf",    "nextafter", "perm",  "pow",   "prod",   "radians",
-           "remainder", "sin",      "sinh",      "tan",     "tanh",      "ulp"});
+          {"acos",    "acosh",     "asin",    "asinh",  "atan",  "atan2", "atanh",   "cbrt",      "comb",  "copysign",
+           "cos",     "cosh",      "degrees", "dist",   "erf",   "erfc",  "exp2",    "expm1",     "fabs",  "factorial",
+           "fmod",    "frexp",     "fsum",    "gamma",  "gcd",   "hypot", "isclose", "isfinite",  "isinf", "isnan",
+           "isqrt",   "lcm",       "ldexp",   "lgamma", "log10", "log1p", "modf",    "nextafter", "perm",  "pow",
+           "radians", "remainder", "sin",     "sinh",   "tan",   "tanh",  "ulp"});
   for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
                            "xor", "invert", "inv", "pow", "abs", "lshift", "rshift"}) {
     AddSpecial("_operator", "", name, Arithmetic, true);

@@ -41,6 +41,18 @@ constexpr ScalarRow kRows[] = {
     {ScalarOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"},
     {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
     {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
+    {ScalarOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
+    {ScalarOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
+    {ScalarOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
+    {ScalarOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
+    {ScalarOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "},
+    {ScalarOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "},
+    {ScalarOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "},
+    {ScalarOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"},
+    {ScalarOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
+    {ScalarOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
+    {ScalarOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
+    {ScalarOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
     {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
     {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
 };
@@ -110,6 +122,22 @@ Number NumberOf(const c10::IValue& v) {
 }  // namespace
 
 const ScalarRow& RowOf(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
+
+bool Commutes(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kIntAdd:
+    case ScalarOp::kIntMul:
+    case ScalarOp::kIntMin:
+    case ScalarOp::kIntMax:
+    case ScalarOp::kIntBroadcast:
+    case ScalarOp::kIntAnd:
+    case ScalarOp::kIntOr:
+    case ScalarOp::kIntXor:
+      return true;
+    default:
+      return false;
+  }
+}
 
 std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
   for (const ScalarRow& row : kRows) {
@@ -195,6 +223,45 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
       return a.is_float ? ToInt(std::floor(a.f), result) : GiveInt(a.i, result);
     case ScalarOp::kIntCeil:
       return a.is_float ? ToInt(std::ceil(a.f), result) : GiveInt(a.i, result);
+    case ScalarOp::kIntRound: {
+      if (!a.is_float) return GiveInt(a.i, result);
+      double rounded = std::round(a.f);
+      if (std::fabs(a.f - rounded) == 0.5) rounded = 2.0 * std::round(a.f / 2.0);
+      return ToInt(rounded, result);
+    }
+    case ScalarOp::kIntPow: {
+      if (b.i < 0) return ScalarFault::kDomain;  // Python gives a float
+      int64_t power = 1, square = a.i;
+      for (int64_t rest = b.i; rest > 0; rest >>= 1) {
+        if ((rest & 1) != 0 && __builtin_mul_overflow(power, square, &power)) return ScalarFault::kOverflow;
+        if (rest > 1 && __builtin_mul_overflow(square, square, &square)) return ScalarFault::kOverflow;
+      }
+      return GiveInt(power, result);
+    }
+    case ScalarOp::kIntAnd:
+      return GiveInt(a.i & b.i, result);
+    case ScalarOp::kIntOr:
+      return GiveInt(a.i | b.i, result);
+    case ScalarOp::kIntXor:
+      return GiveInt(a.i ^ b.i, result);
+    case ScalarOp::kIntInvert:
+      return GiveInt(~a.i, result);
+    case ScalarOp::kIntLshift:
+      if (b.i < 0) return ScalarFault::kDomain;
+      if (a.i == 0) return GiveInt(0, result);
+      if (b.i > 62 || __builtin_mul_overflow(a.i, int64_t{1} << b.i, &out)) return ScalarFault::kOverflow;
+      return GiveInt(out, result);
+    case ScalarOp::kIntRshift:  // towards minus infinity
+      if (b.i < 0) return ScalarFault::kDomain;
+      return GiveInt(a.i >> (b.i > 63 ? 63 : b.i), result);
+    case ScalarOp::kFloatExp:
+      return GiveFinite(std::exp(a.as_float()), a, a, result);
+    case ScalarOp::kFloatLog:
+    case ScalarOp::kFloatLog2:
+      if (!(a.as_float() > 0)) return ScalarFault::kDomain;  // nan as well
+      return Give(op == ScalarOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
+    case ScalarOp::kIntBroadcast:
+      return GiveInt(a.i == 1 ? b.i : a.i, result);
     case ScalarOp::kNone:
     case ScalarOp::kListItem:
     case ScalarOp::kSize:

@@ -24,6 +24,8 @@ struct ScalarRow {
 };
 
 const ScalarRow& RowOf(ScalarOp op);  // not for kNone
+// Of an int op of two arguments. That two sizes are broadcast with each other does, where it succeeds.
+bool Commutes(ScalarOp op);
 std::optional<ScalarOp> ParseScalarOp(const std::string& name);
 
 // A Python number: an exact int of 64 bits, or a float.
@@ -35,6 +37,7 @@ struct Number {
   static Number Int(int64_t value) { return {false, value, 0}; }
   static Number Float(double value) { return {true, 0, value}; }
   double as_float() const { return is_float ? f : static_cast<double>(i); }
+  friend bool operator==(const Number&, const Number&) = default;
 };
 
 enum class ScalarFault : uint8_t {

@@ -322,8 +322,7 @@ SizeExpr SizeExpr::Value(ValueId value) {
 
 SizeExpr SizeExpr::Of(ScalarOp op, SizeExpr a, SizeExpr b) {
   const auto is = [](const SizeExpr& e, int64_t n) { return e.kind == Kind::kConst && e.number == n; };
-  const bool commutes =
-      op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntMin || op == ScalarOp::kIntMax;
+  const bool commutes = Commutes(op);
   if (a.kind == Kind::kConst && b.kind == Kind::kConst) {
     Number result;
     if (Compute(op, Number::Int(a.number), Number::Int(b.number), &result) == ScalarFault::kNone && !result.is_float) {
@@ -352,6 +351,7 @@ SizeExpr SizeExpr::Of(ScalarOp op, SizeExpr a, SizeExpr b) {
       break;
     case ScalarOp::kIntMin:
     case ScalarOp::kIntMax:
+    case ScalarOp::kIntBroadcast:
       if (a == b) return a;
       break;
     default:

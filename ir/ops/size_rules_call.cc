@@ -29,6 +29,7 @@ bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, co
     case ScalarOp::kIntMul:
     case ScalarOp::kIntFloorDiv:
     case ScalarOp::kIntMin:
+    case ScalarOp::kIntBroadcast:
       return operand(0) && operand(1);
     case ScalarOp::kIntMod:  // has the sign of the divisor
       return operand(1);
@@ -94,14 +95,11 @@ Size BroadcastSize(std::vector<Size> sizes) {
     if (std::find(parts.begin(), parts.end(), s) == parts.end()) parts.push_back(std::move(s));
   }
   if (parts.empty()) return 1;
-  Size largest = parts[0];
-  Size smallest = parts[0];
+  Size all = parts[0];
   for (size_t i = 1; i < parts.size(); ++i) {
-    largest = Max(largest, parts[i]);
-    smallest = Min(smallest, parts[i]);
+    all = Apply(ScalarOp::kIntBroadcast, all, parts[i], all.natural() && parts[i].natural());
   }
-  // The largest, except that 1 and 0 give 0.
-  return parts.size() == 1 ? largest : largest * Min(smallest, 1);
+  return all;
 }
 
 Size Shape::operator[](int64_t dim) const {

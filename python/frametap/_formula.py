@@ -10,6 +10,22 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_BITS = 64  # of a number; where a result has more, a guard does not hold
+
+
+def _power(a: float, b: float) -> Any:
+    """``a**b``; OverflowError instead of the work of making a huge int."""
+    if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > _BITS:
+        raise OverflowError
+    return a**b
+
+
+def _shift(a: int, b: int) -> int:
+    if b > _BITS:
+        raise OverflowError
+    return a << b
+
+
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -17,8 +33,14 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: _shift,
+    ast.RShift: operator.rshift,
     ast.USub: operator.neg,
+    ast.Invert: operator.invert,
     ast.Not: operator.not_,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -36,6 +58,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "floor": math.floor,
     "ceil": math.ceil,
+    "round": round,
+    "exp": math.exp,
+    "log": math.log,
+    "log2": math.log2,
+    "broadcast": lambda a, b: b if a == 1 else a,
 }
 
 
