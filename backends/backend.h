@@ -25,6 +25,21 @@ namespace frametap {
 struct Assumptions {
   bool static_sizes = false;  // sizes of all inputs are exactly those of the recorded types
   bool static_strides = false;
+  // A graph may take things for granted that its run finds out (ScalarOp::kContiguous).
+  bool finds_out = true;
+};
+
+// The inputs of a graph while it was recorded.
+struct Examples {
+  std::vector<c10::IValue> values;
+  // Beside them, or empty: those that `static_sizes` was not applied to. Their sizes, strides, or the number may be others.
+  std::vector<bool> open;
+  struct Size {
+    size_t input;   // a number …
+    size_t tensor;  // … that is a size of this input
+    int64_t dim;
+  };
+  std::vector<Size> sizes;
 };
 
 class Executable {
@@ -51,8 +66,7 @@ class Backend {
   virtual Assumptions assumptions() const { return {}; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
   // B4. A valid graph with the values that its inputs had while recording, for a backend that wants examples.
-  virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph,
-                                                                 const std::vector<c10::IValue>& examples) {
+  virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) {
     return Compile(graph);
   }
 };

@@ -92,7 +92,6 @@ bool IsReducible(PyObject* object) {
 }
 
 c10::IValue ExampleOf(PyObject* seen) {
-  if (seen == nullptr) return c10::IValue();
   if (IsTensor(seen)) return TensorOf(seen);
   if (PyFloat_Check(seen)) return PyFloat_AS_DOUBLE(seen);
   int overflow = 0;
@@ -715,10 +714,32 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
   read.sizes = true;
   read.strides = wanted.static_strides;
   for (const auto& [source, value] : aten_.inputs()) {
+    if (LeavesInputOpen(source)) continue;
     if (aten_.graph().value(value).type.kind == Type::Kind::kTensor) {
       guards_.Tensor(source, read, Here());
     } else {
       guards_.Value(source, Here());
+    }
+  }
+}
+
+// Of a backend that takes sizes for constants unless it is told otherwise. Those of parameters are what the module is.
+bool Recorder::LeavesInputOpen(SourceId source) const {
+  return numbers_open_ && store_.backend().assumptions().static_sizes && !guards_.IsFixed(source) &&
+         guards_.accessor(source) != Accessor::kModuleAttr;
+}
+
+void Recorder::DescribeExamples(Segment* segment) const {
+  Examples& examples = segment->examples;
+  const std::vector<SourceId>& sources = segment->input_sources;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    PyObject* const seen = guards_.seen(sources[i]);
+    examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
+    if (!numbers_open_ || !store_.backend().assumptions().static_sizes) continue;
+    examples.open.push_back(LeavesInputOpen(sources[i]));
+    const auto tensor = std::find(sources.begin(), sources.end(), guards_.parent(sources[i]));
+    if (guards_.accessor(sources[i]) == Accessor::kSize && tensor != sources.end()) {
+      examples.sizes.push_back({i, static_cast<size_t>(tensor - sources.begin()), guards_.Describe(sources[i]).index});
     }
   }
 }
@@ -768,12 +789,12 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
     SourceId source = sources.at(ir.graph.value(input).name);
     segment->input_sources.push_back(source);
     PyObject* seen = guards_.seen(source);
-    segment->examples.push_back(ExampleOf(seen));
     bool is_weight = seen != nullptr && IsTensor(seen) &&
                      (guards_.accessor(source) == Accessor::kModuleAttr ||
                       (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
   }
+  DescribeExamples(segment.get());
   std::vector<SourceId> wanted = segment->input_sources;
   absl::flat_hash_set<SourceId> met;
   ForEachOperand(ir, [&](Operand& o) {

@@ -33,13 +33,20 @@ bool Recorder::IsExchangeable(PyObject* object) const {
   return !store_.options().by_identity && PyObject_TypeCheck(object, Objects().module);
 }
 
+// A backend that takes sizes for constants gets the first ones as such, as torch.compile does it.
+bool Recorder::LeavesNumbersOpen(Store& store) {
+  const Dynamic dynamic = store.options().dynamic;
+  if (dynamic != Dynamic::kAuto || !store.backend().assumptions().static_sizes) return dynamic != Dynamic::kNever;
+  return store.has_other_sizes();
+}
+
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store),
       guards_(world),
       entry_state_(AtenRecorder::StateNow()),
       entry_backends_(world.backends),
-      speculates_(store.speculates() && !store.options().by_identity),
-      numbers_open_(store.options().dynamic != Dynamic::kNever && !store.backend().assumptions().static_sizes) {
+      speculates_(store.speculates() && !store.options().by_identity && store.backend().assumptions().finds_out),
+      numbers_open_(LeavesNumbersOpen(store)) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);

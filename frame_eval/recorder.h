@@ -346,6 +346,7 @@ class Recorder {
   void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
+  static bool LeavesNumbersOpen(Store& store);
   bool LeavesOpen(PyObject* object, Shadow shadow);
   Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
   Shadow SizeOf(PyObject* tensor, int64_t dim);
@@ -566,6 +567,8 @@ class Recorder {
   void GuardAgainstAliases();
   void GuardAgainstSharedCells(size_t kept);
   void FixInputSizes(const SegmentIr& ir);
+  bool LeavesInputOpen(SourceId source) const;
+  void DescribeExamples(Segment* segment) const;
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
   void DescribeDecisions(SegmentIr* ir);

@@ -150,8 +150,8 @@ bool Rollback::TakeBack() {
 
 void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImpl*>* written) {
   if (written == nullptr) return;
-  for (size_t i = 0; i < segment.examples.size(); ++i) {
-    const c10::IValue& example = segment.examples[i];
+  for (size_t i = 0; i < segment.examples.values.size(); ++i) {
+    const c10::IValue& example = segment.examples.values[i];
     if (!example.isTensor() || !example.toTensor().has_storage()) continue;
     if (written->contains(example.toTensor().storage().unsafeGetStorageImpl())) {
       segment.written_inputs.push_back(static_cast<uint32_t>(i));
@@ -170,7 +170,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
     segment.raises_on_elements =
         segment.raises_on_elements || (changed && (facts.raises_on_elements || sizes_from_elements));
   }
-  segment.sizes_that_ran.insert(SizesOf(segment.examples));
+  segment.sizes_that_ran.insert(SizesOf(segment.examples.values));
 }
 
 }  // namespace frametap

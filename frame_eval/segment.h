@@ -39,7 +39,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   std::vector<Ref<>> effect_names;        // beside ir.effects, interned: so that committing makes nothing
   std::vector<SourceId> input_sources;    // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
-  std::vector<c10::IValue> examples;      // inputs of the recording, until the graph is compiled
+  Examples examples;                      // inputs of the recording, until the graph is compiled
   std::vector<at::Tensor> weights;        // beside ir.graph.inputs: defined where the input is a parameter or buffer
   bool restartable = true;                // no op writes to a tensor that existed before, none uses random numbers
   std::vector<uint32_t> written_inputs;   // inputs to whose memory ops write
@@ -128,6 +128,9 @@ class Store {
   void NoteChanging(const std::string& source) { changing_.insert(source); }
   bool IsChanging(const std::string& source) const { return changing_.contains(source); }
   bool has_changing_numbers() const { return !changing_.empty(); }
+  // A segment whose backend takes sizes for constants has missed for one: the next leave them open.
+  void NoteOtherSizes() { other_sizes_ = true; }
+  bool has_other_sizes() const { return other_sizes_; }
   // Whether graphs may take for granted what a run has to find out; not any more once that was not so.
   bool speculates() const { return speculates_; }
   void StopSpeculating() { speculates_ = false; }
@@ -149,6 +152,7 @@ class Store {
   std::deque<LogEntry> log_;
   absl::flat_hash_set<std::string> told_, changing_;
   bool speculates_ = true;
+  bool other_sizes_ = false;
   Counted<"stores of segments"> counted_;
 };
 

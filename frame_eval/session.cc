@@ -477,7 +477,7 @@ bool Session::Compile(Segment& segment) {
     SignalsServed signals;
     NotePythonKernels();
     absl::StatusOr<std::unique_ptr<Executable>> executable = CompileGraph(store_->backend(), segment);
-    segment.examples.clear();
+    segment.examples = {};
     if (executable.ok() && !segment.ir.decisions.outcomes.empty()) {
       static std::unique_ptr<Backend> native = MakeNativeBackend();
       absl::StatusOr<std::unique_ptr<Executable>> decisions = native->Compile(segment.ir.decisions.graph);
@@ -741,6 +741,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       const std::shared_ptr<Segment> latest = entry->latest();
       const MissReport miss = WhyNot(*latest, chain);
       if (miss.of_number) store_->NoteChanging(miss.source);
+      if (miss.of_size) store_->NoteOtherSizes();
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }

@@ -2,6 +2,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "guards/frozen_guards.h"
+#include "guards/kinds/tensor.h"
 #include "guards/kinds/value.h"
 #include "guards/kinds/world.h"
 
@@ -82,6 +83,10 @@ class Explorer {
       report->why = Why(*p.guard, p.source, at);
       const bool is_number = at.object == nullptr || PyLong_CheckExact(at.object) || PyFloat_CheckExact(at.object);
       report->of_number = p.guard->kind() == Guard::Kind::kValue && is_number;
+      report->of_size = report->of_number && at.object == nullptr;
+      if (p.guard->kind() == Guard::Kind::kTensor && at.object != nullptr) {
+        report->of_size = static_cast<const TensorGuard&>(*p.guard).basics().Hold(at.object);
+      }
     }
     report->source = names_.Name(p.source);
     return true;

@@ -384,6 +384,8 @@ void GuardRecorder::Value(SourceId id, const Spot& why) {
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
 }
 
+int64_t GuardRecorder::SeenNumber(SourceId id) const { return impl_->reached(id).number; }
+
 bool GuardRecorder::IsFixed(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue); }
 
 void GuardRecorder::Elements(SourceId id, const Spot& why) {

@@ -64,6 +64,7 @@ class GuardRecorder {
   // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
+  int64_t SeenNumber(SourceId id) const;  // of one that is no object: a size, a length
   SourceId parent(SourceId id) const;
   Py_ssize_t CountOf(PyObject* object);  // how many references to it are held here; slow for the first time
   // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.

@@ -105,25 +105,30 @@ class CallableBackend : public Backend {
   std::string name() const override { return name_; }
 
   Assumptions assumptions() const override {
-    return Assumptions{.static_sizes = static_shapes_, .static_strides = static_shapes_};
+    return Assumptions{.static_sizes = static_shapes_, .static_strides = static_shapes_, .finds_out = false};
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override { return Build(graph, nullptr); }
 
-  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph,
-                                                         const std::vector<c10::IValue>& examples) override {
+  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) override {
     return Build(graph, &examples);
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const std::vector<c10::IValue>* examples) {
+  absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const Examples* examples) {
     py::gil_scoped_acquire lock;
     try {
       py::object make = py::module_::import("frametap._callable").attr("Program");
-      py::object program = make(view_(graph), *function_, name_, static_shapes_);
+      py::list open, sizes;
+      if (examples != nullptr) {
+        for (const bool is_open : examples->open) open.append(is_open);
+        for (const Examples::Size& size : examples->sizes)
+          sizes.append(py::make_tuple(size.input, size.tensor, size.dim));
+      }
+      py::object program = make(view_(graph), *function_, name_, static_shapes_, open, sizes);
       if (examples != nullptr) {
         py::list values;
-        for (const c10::IValue& value : *examples) values.append(ToPython(value));
+        for (const c10::IValue& value : examples->values) values.append(ToPython(value));
         program.attr("prepare")(values);
       }
       return std::make_unique<CallableExecutable>(std::move(program), graph);

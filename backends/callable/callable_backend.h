@@ -1,5 +1,5 @@
 // The callable backend: a Python function `(GraphModule, example_inputs) -> callable`, as TorchDynamo's backends are.
-//   D1  The function is called with examples that are real inputs: at once if the caller of CompileFor has them, else
+//   D1  The function is called with examples that are real inputs, or stand for them: at once if the caller of CompileFor has them, else
 //       at the first Run.
 //   D2  An executable that cannot give what the graph says (number, kinds of results) raises; it never returns less.
 //   D3  Run is called in the state of the graph's entry (states[0]); guards see to it.
@@ -19,7 +19,8 @@ namespace frametap {
 // Gives the Python object that shows a graph; the object does not refer to `graph` afterwards.
 using GraphView = std::function<pybind11::object(const Graph& graph)>;
 
-// `static_shapes`: sizes and strides of the inputs are taken for constants by what `function` returns.
+// `static_shapes`: sizes and strides of the inputs are taken for constants by what `function` returns, but for those that
+// are open (Examples): for these it is given fake tensors with symbols for sizes.
 // Compile, Run and the destructors take Python's lock themselves.
 std::unique_ptr<Backend> MakeCallableBackend(pybind11::object function, std::string name, bool static_shapes,
                                              GraphView view);

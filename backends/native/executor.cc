@@ -170,7 +170,7 @@ class NativeBackend : public Backend {
     return CompileFor(graph, {});
   }
 
-  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const std::vector<c10::IValue>&) override {
+  absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples&) override {
     return std::make_unique<NativeExecutable>(MakePlan(graph));
   }
 };

@@ -4,9 +4,11 @@ P1  What the function returned is called only with inputs for which it was made:
     variant for each set of numbers that reach tensor ops and, where the graph writes to a tensor, for
     each way in which inputs share memory. Sizes, strides, dtypes are the guards' business.
 P2  Numbers that only give other numbers (a counter) are computed here and make no variants.
-P3  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
+P3  Inputs whose sizes are open: variants are made for symbols, each with the conditions under which it may be used; if
+    the backend cannot compile for symbols, for the very sizes.
+P4  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
 
-Not here: the graph module (``fx.py``), conversion of values (``backends/callable``).
+Not here: the graph module (``fx.py``), the symbols (``_symbolic.py``), conversion of values (``backends/callable``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 
 from frametap import _C, fx
 from frametap._errors import BackendError
+from frametap._symbolic import Condition, Symbols
 
 __all__ = ["MAX_VARIANTS", "Program", "resolve_backend"]
 
@@ -91,10 +94,26 @@ def _exact_results() -> Iterator[None]:
 
 
 class Program:
-    """A graph for one such backend; called with the graph's inputs, gives the graph's outputs."""
+    """A graph for one such backend; called with the graph's inputs, gives the graph's outputs.
 
-    def __init__(self, graph: _C.Graph, function: CompilerFn, name: str, static: bool) -> None:
+    ``is_open``: beside the inputs, those whose sizes, strides or number may differ from call to call (empty: none).
+    ``sizes``: (input, tensor, dim) where a number is that size of another input.
+    """
+
+    def __init__(
+        self,
+        graph: _C.Graph,
+        function: CompilerFn,
+        name: str,
+        static: bool,
+        is_open: Sequence[bool] = (),
+        sizes: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        inputs = list(graph.inputs)
         self._graph = graph
+        self._is_open = list(is_open)
+        self._sizes = {inputs[i]: (inputs[tensor], dim) for i, tensor, dim in sizes}
+        self._open_variants: list[_OpenVariant] = []
         self._function = function
         self._name = name
         self._outputs = list(graph.outputs)
@@ -111,18 +130,77 @@ class Program:
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Compiles for these inputs."""
+        if self._is_open:
+            self._find_open(examples)
+            return
         self._find(examples, self._evaluate(examples))
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        if self._is_open:
+            return self._run_open(inputs)
         numbers = self._evaluate(inputs)
         compiled = self._find(inputs, numbers)
         if compiled is None:
             return list(self._plain_module()(*inputs))
         results = self._checked(compiled(*(inputs[i] for i in self._passed)))
+        return self._with_numbers(results, numbers)
+
+    def _with_numbers(self, results: list[Any], numbers: dict[_C.Value, Any]) -> list[Any]:
         if len(results) == len(self._outputs):
             return results
         rest = iter(results)
         return [numbers[out] if out in numbers else next(rest) for out in self._outputs]
+
+    # -- open sizes --
+
+    def _run_open(self, inputs: Sequence[Any]) -> list[Any]:
+        variant = self._find_open(inputs)
+        if variant is None:
+            return list(self._plain_module()(*inputs))
+        results = self._checked(variant.run(*(inputs[i] for i in variant.passed)))
+        if len(results) == len(self._outputs):
+            return results
+        return self._with_numbers(results, self._evaluate(inputs))
+
+    def _find_open(self, inputs: Sequence[Any]) -> _OpenVariant | None:
+        shared = _alias_key(inputs) if self._watch_aliases else ()
+        for variant in self._open_variants:
+            if variant.shared == shared and variant.fits(inputs):
+                return variant
+        if len(self._open_variants) >= MAX_VARIANTS:
+            self._warn_once()
+            return None
+        variant = self._compile_open(inputs, shared)
+        self._open_variants.append(variant)
+        return variant
+
+    def _compile_open(self, inputs: Sequence[Any], shared: Hashable) -> _OpenVariant:
+        symbols = Symbols(inputs, self._is_open)
+        try:
+            with symbols.tracing():
+                variant = self._make_open(symbols.values, shared)
+            return variant.under(symbols.condition())
+        except BackendError as error:
+            log.warning("%s. It is compiled for these sizes alone.", error)
+        return self._make_open(inputs, shared).under(_same_as(inputs, self._is_open))
+
+    def _make_open(self, inputs: Sequence[Any], shared: Hashable) -> _OpenVariant:
+        """For symbols, or for the sizes of these inputs; plain numbers become constants of the module."""
+        values = list(self._graph.inputs)
+        baked = {
+            i: inputs[i]
+            for i, value in enumerate(values)
+            if value.kind in fx.NUMBER_KINDS
+            and value not in self._sizes
+            and not isinstance(inputs[i], torch.SymInt)
+        }
+        numbers = self._numbers.evaluate_from({values[i]: n for i, n in baked.items()})
+        module = fx.build(self._graph, numbers, self._sizes, self._numbers.values)
+        passed = [i for i, v in enumerate(values) if i not in baked and v not in self._sizes]
+        run = self._call_backend(module, [inputs[i] for i in passed])
+        return _OpenVariant(run, passed, {i: _number_key(n) for i, n in baked.items()}, shared)
+
+    # -- fixed sizes --
 
     def refuse_result(self, index: int, why: str) -> None:
         value = self._outputs[index]
@@ -154,10 +232,14 @@ class Program:
         )
 
     def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Callable[..., Any]:
-        examples = [inputs[i] for i in self._passed]
         module = fx.build(self._graph, numbers)
+        return self._call_backend(module, [inputs[i] for i in self._passed])
+
+    def _call_backend(
+        self, module: torch.fx.GraphModule, examples: list[Any]
+    ) -> Callable[..., Any]:
         try:
-            with fx.entry_state(self._graph.entry_state):
+            with _C.KeepingClasses(), fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
             raise BackendError(
@@ -196,6 +278,47 @@ class Program:
             )
 
 
+class _OpenVariant:
+    """What was compiled for symbols, and when it may be used."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        passed: list[int],
+        baked: dict[int, Hashable],
+        shared: Hashable,
+    ) -> None:
+        self.run = run
+        self.passed = passed
+        self.shared = shared
+        self._baked = baked
+        self._condition: Condition = lambda inputs: True
+
+    def under(self, condition: Condition) -> _OpenVariant:
+        self._condition = condition
+        return self
+
+    def fits(self, inputs: Sequence[Any]) -> bool:
+        for index, key in self._baked.items():
+            if _number_key(inputs[index]) != key:
+                return False
+        return self._condition(inputs)
+
+
+def _same_as(inputs: Sequence[Any], is_open: Sequence[bool]) -> Condition:
+    """Whether the tensors that are open have the very sizes and strides of these."""
+
+    def form(values: Sequence[Any]) -> list[Any]:
+        return [
+            (value.size(), value.stride(), value.storage_offset())
+            for value, open_ in zip(values, is_open, strict=True)
+            if open_ and isinstance(value, torch.Tensor)
+        ]
+
+    wanted = form(inputs)
+    return lambda values: form(values) == wanted
+
+
 class _Numbers:
     """The part of a graph that is arithmetic on input numbers."""
 
@@ -218,9 +341,14 @@ class _Numbers:
         self.baked = tuple(baked)
 
     def evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
-        numbers = {value: inputs[i] for i, value in self._inputs}
+        return self.evaluate_from({value: inputs[i] for i, value in self._inputs})
+
+    def evaluate_from(self, numbers: dict[_C.Value, Any]) -> dict[_C.Value, Any]:
+        """These and all that follows from them alone."""
         for function, args, out in self._nodes:
-            numbers[out] = function(*(numbers[a] if isinstance(a, _C.Value) else a for a in args))
+            if all(not isinstance(a, _C.Value) or a in numbers for a in args):
+                values = (numbers[a] if isinstance(a, _C.Value) else a for a in args)
+                numbers[out] = function(*values)
         return numbers
 
 

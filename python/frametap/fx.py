@@ -13,11 +13,12 @@ Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,18 +28,66 @@ from frametap import _C
 
 __all__ = ["SCALAR_OPS", "entry_state", "to_fx"]
 
+
+def broadcast_size(a: int, b: int) -> int:
+    """Of two sizes that are broadcast with each other: the one that is not 1."""
+    return b if a == 1 else a
+
+
+def require_contiguous(tensor: torch.Tensor) -> bool:
+    """What a graph takes for granted of a tensor that is made on the way."""
+    if not tensor.is_contiguous():
+        raise RuntimeError("a tensor was contiguous when this graph was recorded, and is not now")
+    return True
+
+
+# On plain numbers and on symbols.
 SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "int.add": operator.add,
     "int.sub": operator.sub,
     "int.mul": operator.mul,
     "int.neg": operator.neg,
+    "int.floordiv": operator.floordiv,
+    "int.mod": operator.mod,
+    "int.truediv": operator.truediv,
+    "int.min": torch.sym_min,
+    "int.max": torch.sym_max,
+    "int.abs": operator.abs,
+    "int.pow": operator.pow,
+    "int.and": operator.and_,
+    "int.or": operator.or_,
+    "int.xor": operator.xor,
+    "int.lshift": operator.lshift,
+    "int.rshift": operator.rshift,
+    "int.invert": operator.invert,
+    "int.of": torch.sym_int,
+    "int.floor": math.floor,
+    "int.ceil": math.ceil,
+    "int.round": round,
+    "int.broadcast": broadcast_size,
     "float.add": operator.add,
     "float.sub": operator.sub,
     "float.mul": operator.mul,
     "float.div": operator.truediv,
     "float.neg": operator.neg,
+    "float.floordiv": operator.floordiv,
+    "float.mod": operator.mod,
+    "float.pow": operator.pow,
+    "float.min": torch.sym_min,
+    "float.max": torch.sym_max,
+    "float.abs": operator.abs,
+    "float.of": torch.sym_float,
+    "float.sqrt": math.sqrt,
+    "float.exp": math.exp,
+    "float.log": math.log,
+    "float.log2": math.log2,
     "list.item": operator.getitem,
+    "size": torch.ops.aten.sym_size.int,
+    "contiguous": require_contiguous,
 }
+
+# Without effect where nobody uses the result.
+_NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {operator.getitem, require_contiguous}
 
 NUMBER_KINDS = frozenset({"int", "float", "bool"})
 
@@ -65,13 +114,19 @@ def to_fx(
     return module
 
 
-def build(graph: _C.Graph, numbers: Mapping[_C.Value, Any]) -> torch.fx.GraphModule:
+def build(
+    graph: _C.Graph,
+    numbers: Mapping[_C.Value, Any],
+    sizes: Mapping[_C.Value, tuple[_C.Value, int]] | None = None,
+    left_out: Collection[_C.Value] = (),
+) -> torch.fx.GraphModule:
     """The module for the graph with the values in ``numbers`` replaced by plain numbers.
 
-    Inputs, nodes and outputs that ``numbers`` covers do not appear in the module.
+    Inputs, nodes and outputs that ``numbers`` covers do not appear in the module. Inputs in ``sizes``
+    do not either: the module asks the input for that size. Outputs in ``left_out`` are no outputs.
     """
-    builder = _Builder(graph, numbers)
-    return builder.module()
+    builder = _Builder(graph, numbers, sizes or {})
+    return builder.module({*numbers, *left_out})
 
 
 def target_of(op: str) -> Callable[..., Any]:
@@ -103,18 +158,29 @@ def entry_state(state: State) -> Iterator[None]:
 
 
 class _Builder:
-    def __init__(self, graph: _C.Graph, numbers: Mapping[_C.Value, Any]) -> None:
+    def __init__(
+        self,
+        graph: _C.Graph,
+        numbers: Mapping[_C.Value, Any],
+        sizes: Mapping[_C.Value, tuple[_C.Value, int]],
+    ) -> None:
         self.graph = graph
+        self.sizes = sizes
         self.root = torch.nn.Module()
         self.fx = torch.fx.Graph()
         self.env: dict[_C.Value, Any] = dict(numbers)
         self.numbers = numbers
         self.attributes = 0
 
-    def module(self) -> torch.fx.GraphModule:
+    def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
-            if value not in self.env:
+            if value not in self.env and value not in self.sizes:
                 self.env[value] = self.fx.placeholder(_identifier(value.name, "arg"))
+        # Asked for before any op can change them.
+        for value, (tensor, dim) in self.sizes.items():
+            if value not in self.env:
+                asked = (self.env[tensor], dim)
+                self.env[value] = self.fx.call_function(torch.ops.aten.sym_size.int, asked)
         for value, tensor in self.graph.constants:
             self.env[value] = self._attribute(tensor, value.name)
         states = _StateSwitches(self.fx, self.graph.entry_state)
@@ -127,9 +193,10 @@ class _Builder:
                 states.switch_to(node.state, meta)
             self._call(node, outputs, meta)
         states.leave()
-        self.fx.output(
-            tuple(self.env[out] for out in self.graph.outputs if out not in self.numbers)
-        )
+        self.fx.output(tuple(self.env[out] for out in self.graph.outputs if out not in left_out))
+        for call in reversed(self.fx.nodes):
+            if call.op == "call_function" and call.target in _NUMBERS_ONLY and not call.users:
+                self.fx.erase_node(call)
         module = torch.fx.GraphModule(self.root, self.fx, class_name="FrametapGraph")
         module.graph.lint()
         return module
