@@ -25,8 +25,6 @@ namespace frametap {
 struct Assumptions {
   bool static_sizes = false;  // sizes of all inputs are exactly those of the recorded types
   bool static_strides = false;
-  // A graph may take things for granted that its run finds out (ScalarOp::kContiguous).
-  bool finds_out = true;
 };
 
 // The inputs of a graph while it was recorded.

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 
+#include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/kinds/relation.h"
 #include "guards/must.h"
@@ -157,7 +158,15 @@ bool Recorder::IsDynamic(SourceId source) {
     default:
       break;
   }
-  if (store_.options().dynamic == Dynamic::kAlways) return true;
+  // What a module holds is what it is made of (strides, widths), as parameters' sizes are.
+  const auto is_of_module = [&] {
+    for (SourceId owner = guards_.parent(source); owner.valid(); owner = guards_.parent(owner)) {
+      PyObject* const object = guards_.seen(owner);
+      if (object != nullptr && PyObject_TypeCheck(object, Objects().module)) return true;
+    }
+    return false;
+  };
+  if (store_.options().dynamic == Dynamic::kAlways && !is_of_module()) return true;
   SourceId id = source;
   while (id.valid()) {
     const Accessor accessor = guards_.accessor(id);

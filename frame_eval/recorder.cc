@@ -45,7 +45,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       guards_(world),
       entry_state_(AtenRecorder::StateNow()),
       entry_backends_(world.backends),
-      speculates_(store.speculates() && !store.options().by_identity && store.backend().assumptions().finds_out),
+      speculates_(store.speculates() && !store.options().by_identity),
       numbers_open_(LeavesNumbersOpen(store)) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };

@@ -6,6 +6,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
+#include "ir/ops/scalar.h"
 
 namespace frametap {
 
@@ -60,7 +61,9 @@ absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
 
 class CallableExecutable : public Executable {
  public:
-  CallableExecutable(py::object program, const Graph& graph) : program_(std::move(program)) {
+  // `compiles`: the program compiles the graph, it does not run it as it is.
+  CallableExecutable(py::object program, bool compiles, const Graph& graph)
+      : program_(std::move(program)), compiles_(compiles) {
     for (ValueId id : graph.outputs) {
       const Type::Kind kind = graph.value(id).type.kind;
       // A value without a recorded type (a graph parsed from a short text) may be anything.
@@ -75,7 +78,12 @@ class CallableExecutable : public Executable {
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
     inputs.clear();
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
-    if (!results) throw py::error_already_set();
+    if (!results) {
+      py::error_already_set error;
+      if (!error.matches(py::module_::import("frametap.fx").attr("AssumptionFails"))) throw error;
+      *changed = !compiles_;  // else it was found out while it was compiled for other sizes: nothing has run
+      throw AssumptionFails(error.what());
+    }
     std::vector<c10::IValue> out;
     out.reserve(kinds_.size());
     size_t i = 0;
@@ -94,6 +102,7 @@ class CallableExecutable : public Executable {
 
  private:
   Held program_;
+  const bool compiles_;
   std::vector<Type::Kind> kinds_;
 };
 
@@ -105,7 +114,7 @@ class CallableBackend : public Backend {
   std::string name() const override { return name_; }
 
   Assumptions assumptions() const override {
-    return Assumptions{.static_sizes = static_shapes_, .static_strides = static_shapes_, .finds_out = false};
+    return Assumptions{.static_sizes = static_shapes_, .static_strides = static_shapes_};
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override { return Build(graph, nullptr); }
@@ -131,7 +140,7 @@ class CallableBackend : public Backend {
         for (const c10::IValue& value : examples->values) values.append(ToPython(value));
         program.attr("prepare")(values);
       }
-      return std::make_unique<CallableExecutable>(std::move(program), graph);
+      return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, graph);
     } catch (py::error_already_set& error) {
       return ToStatus(name_, error);
     }

@@ -242,6 +242,8 @@ class Program:
             with _C.KeepingClasses(), fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
+            if (fails := _assumption_in(error)) is not None:
+                raise fails from error
             raise BackendError(
                 f"the backend {self._name!r} could not compile a graph: "
                 f"{type(error).__name__}: {error}"
@@ -303,6 +305,13 @@ class _OpenVariant:
             if _number_key(inputs[index]) != key:
                 return False
         return self._condition(inputs)
+
+
+def _assumption_in(error: BaseException | None) -> fx.AssumptionFails | None:
+    """Compilers put what is raised while they trace into exceptions of their own."""
+    while error is not None and not isinstance(error, fx.AssumptionFails):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _same_as(inputs: Sequence[Any], is_open: Sequence[bool]) -> Condition:

@@ -34,10 +34,15 @@ def broadcast_size(a: int, b: int) -> int:
     return b if a == 1 else a
 
 
+class AssumptionFails(RuntimeError):
+    """What a graph takes for granted of a tensor that is made on the way is not so."""
+
+
 def require_contiguous(tensor: torch.Tensor) -> bool:
-    """What a graph takes for granted of a tensor that is made on the way."""
     if not tensor.is_contiguous():
-        raise RuntimeError("a tensor was contiguous when this graph was recorded, and is not now")
+        raise AssumptionFails(
+            "a tensor was contiguous when this graph was recorded, and is not now"
+        )
     return True
 
 
