@@ -1158,6 +1158,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     case Op::kUnpack:
     case Op::kUnpackEx:
+      note.unpacks = e.arg;
       if (IsTensor(e.in[0])) {
         ReadTensor(e.in[0], true, false);
         return torch_operands();
@@ -1390,15 +1391,32 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (e.op == Op::kUnpack || e.op == Op::kUnpackEx) {
-    if (e.op == Op::kUnpack && (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]))) {
-      Shadow shadow = ElementShadow(e.in[0], e.arg);
-      if (shadow.kind != Shadow::Kind::kNone) return shadow;
-    }
+    if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0])) return UnpackedItem(note, e, result);
     return AdoptResult(result);
   }
   if (e.op == Op::kLoadMethod && e.arg == 1) return Shadow();  // a class-level function: fixed with the type
   if (e.op == Op::kForIter || e.op == Op::kGetIter) return AdoptResult(result);
   return AdoptResult(result);
+}
+
+// Item e.arg of what an instruction unpacks; with a star among the names, one of them is a list of its own.
+Shadow Recorder::UnpackedItem(const FrameNote& note, const Event& e, PyObject* result) {
+  Py_ssize_t at = e.arg;
+  if (e.op == Op::kUnpackEx) {
+    const int before = note.unpacks & 0xff, after = note.unpacks >> 8;
+    if (e.arg == before) {
+      Known& middle = AddFresh(result);
+      bool open = false;
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result); ++i) {
+        middle.items.push_back(KeepOpen(PyList_GET_ITEM(result, i), ElementShadow(e.in[0], before + i), &open));
+      }
+      if (!open) middle.items.clear();
+      return Shadow();
+    }
+    if (e.arg > before) at = PySequence_Fast_GET_SIZE(e.in[0]) - after + (e.arg - before - 1);
+  }
+  const Shadow shadow = ElementShadow(e.in[0], at);
+  return shadow.kind != Shadow::Kind::kNone ? shadow : AdoptResult(result);
 }
 
 Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObject* result) {

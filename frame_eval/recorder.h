@@ -177,6 +177,7 @@ struct FrameNote {
   const char* torch_name = "";
   size_t torch_positional = 0;
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
+  int unpacks = 0;          // the argument of the instruction that unpacks
   absl::InlinedVector<OpenNumber, 2> open;
   bool is_index = false;        // x[…] of a tensor
   bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
@@ -542,6 +543,7 @@ class Recorder {
   void Link(OpenNumber* number, Node* node, size_t parameter);
   void ReadAddress(PyObject* object);
   void ReadOrderOf(PyObject* element);
+  Shadow UnpackedItem(const FrameNote& note, const Event& e, PyObject* result);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   bool GivesBack(const FrameNote& note, const Event& e, PyObject* result);
   void ReadListLength(const Node& node, const Event& e);

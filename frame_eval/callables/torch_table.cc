@@ -83,6 +83,7 @@ void BasicFact(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) {
       if (!IsExactTensor(call.args[i])) throw Break{Reason::tensor_subclass, ""};
+      r.ReadRank(call.args[i]);  // a tensor without dimensions counts less for the type of a result
     } else {
       r.ForceDeep(call.args[i], call.shadows[i], true);
     }
