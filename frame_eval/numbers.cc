@@ -158,15 +158,17 @@ bool Recorder::IsDynamic(SourceId source) {
     default:
       break;
   }
-  // What a module holds is what it is made of (strides, widths), as parameters' sizes are.
-  const auto is_of_module = [&] {
+  // The ints of a module are what it is made of (strides, widths), as parameters' sizes are.
+  const auto is_int_of_module = [&] {
+    PyObject* const seen = guards_.seen(source);
+    if (seen == nullptr || !PyLong_CheckExact(seen)) return false;
     for (SourceId owner = guards_.parent(source); owner.valid(); owner = guards_.parent(owner)) {
       PyObject* const object = guards_.seen(owner);
       if (object != nullptr && PyObject_TypeCheck(object, Objects().module)) return true;
     }
     return false;
   };
-  if (store_.options().dynamic == Dynamic::kAlways && !is_of_module()) return true;
+  if (store_.options().dynamic == Dynamic::kAlways && !is_int_of_module()) return true;
   SourceId id = source;
   while (id.valid()) {
     const Accessor accessor = guards_.accessor(id);

@@ -54,9 +54,11 @@ def compile(  # the name users know from torch.compile
 
     `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of going on in Python.
     `dynamic`: which numbers may differ from call to call without a new recording. ``None``: sizes and
-    arguments, and numbers that modules and globals hold once they have been seen to change; ``True``: all
-    that ops take as they are; ``False``: none, and every size is guarded. What decides on a number is guarded
-    as a relation (``L.x.size(0) > 2``), and a number that Python code uses up (``range(n)``) is fixed.
+    arguments, and numbers that modules and globals hold once they have been seen to change (for backends of
+    torch.compile, which take sizes for constants, all of it once a size has changed); ``True``: all that
+    ops take as they are, but for ints of modules; ``False``: none, and every size is guarded. What decides
+    on a number is guarded as a relation (``L.x.size(0) > 2``), and a number that Python code uses up
+    (``range(n)``) is fixed.
     `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
     `options`: ``segment_limit`` (64), the segments that one entry point may have; ``by_identity`` (False), to
     guard modules and functions by which they are, instead of by what was read of them.

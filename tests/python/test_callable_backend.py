@@ -1,12 +1,14 @@
-"""Backends (GraphModule, example_inputs) -> callable. P1–P3 are the laws of _callable.py."""
+"""Backends (GraphModule, example_inputs) -> callable. P1–P4 are the laws of _callable.py."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
 
+import frametap
 from frametap import _C
 from frametap._callable import MAX_VARIANTS, resolve_backend
 from frametap._errors import BackendError
@@ -106,7 +108,7 @@ def test_P2_a_counter_makes_no_variant():
     assert compiles == [1]
 
 
-def test_P3_too_many_variants_run_uncompiled(caplog):
+def test_P4_too_many_variants_run_uncompiled(caplog):
     compiles = []
 
     def backend(gm, examples):
@@ -231,3 +233,166 @@ def test_wrong_inputs_are_told():
         compiled(ONE, "reference").run([torch.ones(2), 1])
     with pytest.raises(BackendError, match="input %x: .*'tensor' expected, got int"):
         compiled(ONE, "reference").run([1])
+
+
+# -- open sizes (P3) --
+
+
+class Counting:
+    """A backend, and how often it was asked."""
+
+    def __init__(self, name: str) -> None:
+        import torch._dynamo
+
+        self._backend = torch._dynamo.lookup_backend(name)
+        self.examples: list[list[Any]] = []
+
+    def __call__(self, module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        self.examples.append(examples)
+        return self._backend(module, examples)
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    return x.view(x.shape[0] // 2, -1) * max(x.shape[0], 3)
+
+
+def test_P3_one_compile_for_many_sizes():
+    backend = Counting("aot_eager")
+    captured = frametap.compile(halves, backend=backend, dynamic=True)
+    for n in (4, 6, 10, 4):
+        x = torch.randn(n, 3)
+        assert torch.equal(captured(x), halves(x))
+    assert frametap.explain(captured).recordings == 1
+    assert len(backend.examples) == 1
+    (example,) = backend.examples[0]
+    assert isinstance(example.shape[0], torch.SymInt)
+
+
+def test_P3_conditions_that_do_not_hold_give_another_variant():
+    backend = Counting("aot_eager")
+    captured = frametap.compile(halves, backend=backend, dynamic=True)
+    for n in (4, 2, 2, 6):  # 2 // 2 is one: symbols stand for more than that
+        x = torch.randn(n, 3)
+        assert torch.equal(captured(x), halves(x))
+    assert len(backend.examples) == 2
+
+
+def test_without_dynamic_the_first_sizes_are_constants():
+    backend = Counting("aot_eager")
+    captured = frametap.compile(halves, backend=backend)
+    for n in (4, 6, 8, 10):
+        x = torch.randn(n, 3)
+        assert torch.equal(captured(x), halves(x))
+    shapes = [[type(n) for n in example.shape] for (example,) in backend.examples]
+    assert shapes == [[int, int], [torch.SymInt, torch.SymInt]]
+    never = frametap.compile(halves, backend=Counting("aot_eager"), dynamic=False)
+    for n in (4, 6, 8):
+        never(torch.randn(n, 3))
+    assert frametap.explain(never).recordings == 3
+
+
+def test_P3_sizes_of_parameters_are_constants_and_gradients_are_right():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    backend = Counting("aot_eager")
+    captured = frametap.compile(model, backend=backend, dynamic=True)
+    for n in (4, 7, 5):
+        x = torch.randn(n, 3)
+        got = torch.autograd.grad(captured(x).square().sum(), model.parameters())
+        want = torch.autograd.grad(model(x).square().sum(), model.parameters())
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
+    assert len(backend.examples) == 1
+    symbols = [sum(isinstance(n, torch.SymInt) for n in x.shape) for x in backend.examples[0]]
+    assert sorted(symbols) == [0, 0, 0, 0, 2]
+
+
+def test_P3_numbers_are_symbols_or_constants():
+    def f(x: torch.Tensor, n: int, s: float) -> tuple[torch.Tensor, int]:
+        return x.new_zeros(n, x.shape[0]) + s, n * 2
+
+    backend = Counting("aot_eager")
+    captured = frametap.compile(f, backend=backend, dynamic=True)
+    for n in (3, 5, 9):
+        got, want = captured(torch.ones(n + 1), n, 0.5), f(torch.ones(n + 1), n, 0.5)
+        assert torch.equal(got[0], want[0])
+        assert got[1] == want[1]
+        assert type(got[1]) is int
+    assert len(backend.examples) == 1
+    captured(torch.ones(4), 3, 1.5)  # a float is a constant
+    assert len(backend.examples) == 2
+    assert frametap.explain(captured).recordings == 1
+
+
+def test_P3_a_backend_that_takes_no_symbols_gets_the_very_sizes(caplog):
+    import torch._dynamo
+
+    aot_eager = torch._dynamo.lookup_backend("aot_eager")
+
+    def backend(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        if any(isinstance(n, torch.SymInt) for x in examples for n in x.shape):
+            raise NotImplementedError("no symbols here")
+        return aot_eager(module, examples)
+
+    captured = frametap.compile(halves, backend=backend, dynamic=True)
+    with caplog.at_level(logging.WARNING, "frametap"):
+        for n in (4, 6, 4):
+            x = torch.randn(n, 3)
+            assert torch.equal(captured(x), halves(x))
+    assert "no symbols here" in caplog.text
+    assert frametap.explain(captured).recordings == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_a_graph_takes_for_granted_is_found_out(backend):
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous().view(-1) * x.shape[0]
+
+    captured = frametap.compile(f, backend=backend, dynamic=True)
+    other = torch.arange(12.0).view(3, 4).t()
+    for x in (torch.randn(4, 3), torch.randn(6, 3), other, torch.randn(5, 3), other):
+        assert torch.equal(captured(x), f(x))
+    assert frametap.explain(captured).recordings == 3  # strides are guarded from then on
+
+
+def test_patches_of_modules_while_compiling_are_no_changes():
+    """Compilers replace torch.nn.Module.__call__ while they trace; guards on classes must not miss."""
+    models = [torch.nn.Linear(3, 3) for _ in range(2)]
+    captured = [frametap.compile(model, backend="aot_eager") for model in models]
+    for _ in range(3):
+        for model, f in zip(models, captured, strict=True):
+            x = torch.randn(2, 3)
+            assert torch.equal(f(x), model(x))
+    assert [frametap.explain(f).recordings for f in captured] == [1, 1]
+
+
+def test_patches_that_stay_are_changes():
+    class Model(torch.nn.Module):
+        scale = 2
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    model = Model()
+    captured = frametap.compile(model)
+    x = torch.ones(2)
+    assert torch.equal(captured(x), x * 2)
+    with _C.KeepingClasses():
+        Model.scale = 3
+    assert torch.equal(captured(x), x * 3)
+    call = torch.nn.Module.__call__
+    with _C.KeepingClasses():
+        torch.nn.Module.__call__ = lambda *_: None
+        torch.nn.Module.__call__ = call
+    before = frametap.explain(captured).recordings
+    assert torch.equal(captured(x), x * 3)
+    assert frametap.explain(captured).recordings == before
+    base = torch.nn.Module
+    try:
+        with _C.KeepingClasses():
+            base.__call__ = lambda self, x: x * 7
+        assert torch.equal(model(x), x * 7)
+        assert torch.equal(captured(x), x * 7)
+    finally:
+        base.__call__ = call
+    assert torch.equal(captured(x), x * 3)
