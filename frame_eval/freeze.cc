@@ -707,6 +707,7 @@ void Recorder::GuardAgainstAliases() {
 }
 
 void Recorder::FixInputSizes(const SegmentIr& ir) {
+  FixMarkedSizes();
   Assumptions wanted = store_.backend().assumptions();
   bool sizes = wanted.static_sizes || store_.options().dynamic == Dynamic::kNever;
   if (!sizes && !wanted.static_strides) return;
@@ -719,6 +720,21 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
       guards_.Tensor(source, read, Here());
     } else {
       guards_.Value(source, Here());
+    }
+  }
+}
+
+void Recorder::FixMarkedSizes() {
+  if (store_.options().dynamic == Dynamic::kNever) return;
+  for (const auto& [source, value] : aten_.inputs()) {
+    PyObject* const tensor = guards_.seen(source);
+    if (tensor == nullptr || !IsTensor(tensor) || !HasSizeMarks(tensor)) continue;
+    for (int64_t dim = 0; dim < TensorOf(tensor).dim(); ++dim) {
+      const auto mark = SizeMarkOf(tensor, dim, TensorOf(tensor).dim());
+      if (!mark || !mark->is_static) continue;
+      TensorRead read;
+      read.dims = dim < 64 ? uint64_t{1} << dim : 0;
+      guards_.Tensor(source, read, Here());
     }
   }
 }

@@ -34,10 +34,27 @@ bool Recorder::IsExchangeable(PyObject* object) const {
 }
 
 // A backend that takes sizes for constants gets the first ones as such, as torch.compile does it.
-bool Recorder::LeavesNumbersOpen(Store& store) {
+bool Recorder::LeavesNumbersOpen(Store& store, const FrameState& base) {
   const Dynamic dynamic = store.options().dynamic;
   if (dynamic != Dynamic::kAuto || !store.backend().assumptions().static_sizes) return dynamic != Dynamic::kNever;
-  return store.has_other_sizes();
+  return store.has_other_sizes() || HasMarkedArgument(base);
+}
+
+bool Recorder::HasMarkedArgument(const FrameState& base) {
+  for (int i = 0; i < base.nlocalsplus + base.depth; ++i) {
+    PyObject* const object = base.objects[i];
+    if (object == nullptr) continue;
+    if (IsTensor(object) && HasSizeMarks(object)) return true;
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_CheckExact(object) && PyDict_Next(object, &at, &key, &value);) {
+      if (IsTensor(value) && HasSizeMarks(value)) return true;  // **kwargs
+    }
+    for (Py_ssize_t at = 0; PyTuple_CheckExact(object) && at < PyTuple_GET_SIZE(object); ++at) {
+      PyObject* const item = PyTuple_GET_ITEM(object, at);
+      if (IsTensor(item) && HasSizeMarks(item)) return true;
+    }
+  }
+  return false;
 }
 
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
@@ -46,7 +63,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       entry_state_(AtenRecorder::StateNow()),
       entry_backends_(world.backends),
       speculates_(store.speculates() && !store.options().by_identity),
-      numbers_open_(LeavesNumbersOpen(store)) {
+      numbers_open_(LeavesNumbersOpen(store, base)) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
@@ -63,7 +80,13 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
   StartInstruction();
-  if (store.options().fullgraph) {
+  const bool has_marks = store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base);
+  if (store.options().dynamic != Dynamic::kNever) {
+    guards_.HeedMarks([this](const std::string& contradiction) {
+      if (!aten_.pending) aten_.pending = Break{Reason::marked_size, contradiction};
+    });
+  }
+  if (store.options().fullgraph || has_marks) {
     undo_ = std::make_unique<UndoLog>();
     aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
   }

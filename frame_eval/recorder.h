@@ -347,7 +347,8 @@ class Recorder {
   void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
-  static bool LeavesNumbersOpen(Store& store);
+  static bool LeavesNumbersOpen(Store& store, const FrameState& base);
+  static bool HasMarkedArgument(const FrameState& base);
   bool LeavesOpen(PyObject* object, Shadow shadow);
   Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
   Shadow SizeOf(PyObject* tensor, int64_t dim);
@@ -569,6 +570,7 @@ class Recorder {
   void GuardAgainstAliases();
   void GuardAgainstSharedCells(size_t kept);
   void FixInputSizes(const SegmentIr& ir);
+  void FixMarkedSizes();
   bool LeavesInputOpen(SourceId source) const;
   void DescribeExamples(Segment* segment) const;
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard

@@ -105,6 +105,7 @@ class Session : public FrameFilter, public Tracer {
 struct ErrorClasses {
   PyObject* full_graph = nullptr;           // called with (message, reason=, position=, advice=)
   PyObject* backend = nullptr;              // called with (message)
+  PyObject* constraint = nullptr;           // … as full_graph
   PyObject* recording = nullptr;            // called with (message, reason=, position=, function=, miss=)
   PyObject* recording_forbidden = nullptr;  // a context variable: True where `recording` is raised
 };

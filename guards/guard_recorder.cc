@@ -133,6 +133,7 @@ struct GuardRecorder::Impl {
   absl::flat_hash_set<PyCodeObject*> codes_kept;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
+  std::function<void(const std::string&)> contradicts;                    // empty: marks do not count
   absl::flat_hash_map<std::string, std::unique_ptr<char>> relation_keys;  // an address for each text
   absl::flat_hash_map<PyObject*, Py_ssize_t> counts;  // references held to the objects that CountOf was asked for
 
@@ -381,6 +382,7 @@ void GuardRecorder::Value(SourceId id, const Spot& why) {
   if (impl_->empty(id)) return;
   if (!impl_->is_number(id) && !IsPlainValue(impl_->object(id))) return Identity(id, why);
   if (impl_->Has(id, Guard::Kind::kIdentity)) return;
+  CheckFixed(id);
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });
 }
 
@@ -432,9 +434,54 @@ void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, c
 void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Spot& why) {
   PyObject* tensor = impl_->object(id);
   if (tensor == nullptr || !IsTensor(tensor)) return;
+  if (impl_->contradicts && HasSizeMarks(tensor)) {
+    for (int64_t dim = 0; dim < TensorOf(tensor).dim(); ++dim) {
+      const bool is_read = read.sizes || read.strides || (dim < 64 && (read.dims >> dim & 1) != 0);
+      if (is_read) CheckFixed(Child(id, Accessor::kSize, dim, nullptr, nullptr));
+    }
+  }
   const Predicate& predicate =
       impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
   static_cast<TensorGuard*>(predicate.guard.get())->Read(read);
+}
+
+void GuardRecorder::HeedMarks(std::function<void(const std::string&)> contradicts) {
+  impl_->contradicts = std::move(contradicts);
+}
+
+// The mark of a size, if it is one and marked as dynamic.
+std::optional<SizeMark> GuardRecorder::DynamicMark(SourceId size) const {
+  if (!impl_->contradicts || accessor(size) != Accessor::kSize) return std::nullopt;
+  PyObject* const tensor = seen(parent(size));
+  if (tensor == nullptr || !HasSizeMarks(tensor)) return std::nullopt;
+  const auto mark = SizeMarkOf(tensor, Describe(size).index, TensorOf(tensor).dim());
+  return mark && !mark->is_static ? mark : std::nullopt;
+}
+
+void GuardRecorder::CheckFixed(SourceId size) {
+  if (const auto mark = DynamicMark(size)) {
+    impl_->contradicts(
+        absl::StrCat(Name(size), " is marked as dynamic ", mark->Text(), ", and fixed to ", SeenNumber(size), " here"));
+  }
+}
+
+// `holds`: for a number in place of the size. Looks at the numbers around the one seen, up to the ends of the range.
+void GuardRecorder::CheckRange(SourceId size, const std::string& condition, const std::function<bool(int64_t)>& holds) {
+  const auto mark = DynamicMark(size);
+  if (!mark || !mark->has_range) return;
+  constexpr int64_t kMostSteps = 1 << 16;
+  const int64_t seen = SeenNumber(size);
+  int64_t least = seen, most = seen;
+  while (least > mark->least && seen - least < kMostSteps && holds(least - 1)) --least;
+  while (most < mark->most && most - seen < kMostSteps && holds(most + 1)) ++most;
+  const bool below = least > mark->least && seen - least < kMostSteps;
+  const bool above = most < mark->most && most - seen < kMostSteps;
+  if (!below && !above) return;
+  impl_->contradicts(absl::StrCat(
+      Name(size), " is marked as dynamic ", mark->Text(), ", and ", condition, " holds ",
+      below && above ? absl::StrCat("from ", least, " to ", most, " only: mark it with min=", least, ", max=", most)
+      : below        ? absl::StrCat("from ", least, " on: mark it with min=", least)
+                     : absl::StrCat("up to ", most, " only: mark it with max=", most)));
 }
 
 bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why) {
@@ -442,6 +489,8 @@ bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* const
   Ref<> key = impl_->Canonical(constant);
   std::unique_ptr<Guard> guard = MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
   if (!guard->Holds(impl_->reached(number))) return false;
+  CheckRange(number, absl::StrCat(Name(number), " ", guard->Want()),
+             [&](int64_t other) { return guard->Holds(Reached::Number(other)); });
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
              [&] { return std::move(guard); });
   return true;
@@ -463,6 +512,17 @@ bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
   std::vector<const Reached*> at;
   for (const Reached& one : seen) at.push_back(&one);
   if (!relation->Holds(at.data())) return false;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (!DynamicMark(numbers[i])) continue;
+    std::vector<std::string> words;
+    for (const SourceId id : numbers) words.push_back(Name(id));
+    CheckRange(numbers[i], relation->Want(words), [&](int64_t other) {
+      const Reached instead = Reached::Number(other);
+      std::vector<const Reached*> with = at;
+      with[i] = &instead;
+      return relation->Holds(with.data());
+    });
+  }
   // R3: two that say the same have the same text.
   std::unique_ptr<char>& key = r.relation_keys[relation->Want(names)];
   if (!key) key = std::make_unique<char>();

@@ -8,11 +8,14 @@
 
 #include <Python.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "guards/ref.h"
+#include "guards/size_mark.h"
 #include "guards/spot.h"
 #include "ir/number_expr.h"
 #include "ir/segment_ir.h"
@@ -110,6 +113,10 @@ class GuardRecorder {
   void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
   void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
 
+  // From now on, what would fix a size that is marked as dynamic, or go on otherwise for a part of its range, is told to
+  // `contradicts` in words (it is guarded all the same).
+  void HeedMarks(std::function<void(const std::string&)> contradicts);
+
   Mark mark() const;
   void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
 
@@ -120,6 +127,10 @@ class GuardRecorder {
   std::unique_ptr<GuardTree> Freeze(const std::vector<SourceId>& wanted);
 
  private:
+  std::optional<SizeMark> DynamicMark(SourceId size) const;
+  void CheckFixed(SourceId size);
+  void CheckRange(SourceId size, const std::string& condition, const std::function<bool(int64_t)>& holds);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

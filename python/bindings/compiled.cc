@@ -187,13 +187,14 @@ void BindCompiled(py::module_& m) {
     std::string version = VersionProblem();
     return version.empty() ? std::string(InstallFallback()) : version;
   });
-  m.def("set_error_classes",
-        [](py::object full_graph, py::object backend, py::object recording, py::object recording_forbidden) {
-          Errors().full_graph = full_graph.release().ptr();
-          Errors().backend = backend.release().ptr();
-          Errors().recording = recording.release().ptr();
-          Errors().recording_forbidden = recording_forbidden.release().ptr();
-        });
+  m.def("set_error_classes", [](py::object full_graph, py::object constraint, py::object backend, py::object recording,
+                                py::object recording_forbidden) {
+    Errors().full_graph = full_graph.release().ptr();
+    Errors().constraint = constraint.release().ptr();
+    Errors().backend = backend.release().ptr();
+    Errors().recording = recording.release().ptr();
+    Errors().recording_forbidden = recording_forbidden.release().ptr();
+  });
   m.def("log_events", &AskForEvents, py::arg("kinds"));
 
   m.def(

@@ -252,6 +252,7 @@ def cross_module_calls(on: bool) -> bool: ...
 def log_events(kinds: str) -> str: ...
 def set_error_classes(
     full_graph: type[Exception],
+    constraint: type[Exception],
     backend: type[Exception],
     recording: type[Exception],
     recording_forbidden: ContextVar[bool],

@@ -15,6 +15,7 @@ from frametap._errors import (
     ArtifactError,
     BackendError,
     CaptureError,
+    ConstraintError,
     FrametapError,
     FullGraphError,
     GraphError,
@@ -23,6 +24,7 @@ from frametap._errors import (
 )
 from frametap._explain import Explanation, explain
 from frametap._guards import Guard
+from frametap._marks import mark_dynamic, mark_static
 from frametap._quantize import quantize
 from frametap._save import load, save
 from frametap._steady import RECORDING_FORBIDDEN, assert_no_recording
@@ -30,13 +32,16 @@ from frametap._version import __version__
 
 _check.capture_possible(_C.problem())
 _check.log_asked_for(_C.log_events)
-_C.set_error_classes(FullGraphError, BackendError, RecordingError, RECORDING_FORBIDDEN)
+_C.set_error_classes(
+    FullGraphError, ConstraintError, BackendError, RecordingError, RECORDING_FORBIDDEN
+)
 
 __all__ = [
     "ArtifactError",
     "BackendError",
     "CaptureError",
     "CompiledModule",
+    "ConstraintError",
     "Explanation",
     "FrametapError",
     "FullGraphError",
@@ -52,6 +57,8 @@ __all__ = [
     "guards",
     "ir",
     "load",
+    "mark_dynamic",
+    "mark_static",
     "quantize",
     "reset",
     "save",

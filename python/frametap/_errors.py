@@ -14,6 +14,7 @@ __all__ = [
     "ArtifactError",
     "BackendError",
     "CaptureError",
+    "ConstraintError",
     "FrametapError",
     "FullGraphError",
     "GraphError",
@@ -67,6 +68,14 @@ class CaptureError(FrametapError):
 
 class FullGraphError(CaptureError):
     """``fullgraph=True`` was asked for and the function needs more than one graph."""
+
+
+class ConstraintError(CaptureError):
+    """What was said with :func:`frametap.mark_dynamic` does not hold.
+
+    A size is fixed, or the program goes on otherwise for a part of the range that was given. What the
+    call had done is taken back where that can be.
+    """
 
 
 _REFUSED = {
