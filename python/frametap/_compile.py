@@ -276,21 +276,14 @@ def guards(f: Any) -> list[Guard]:
     """What the captured segments rely on, in the order in which it was read; see :class:`Guard`."""
     found = []
     for segment in segments(f):
-        for row in segment.guard_rows:
-            if row["predicate"]:
-                at = row["position"]
-                found.append(
-                    Guard(
-                        segment.name,
-                        row["source"],
-                        row["predicate"],
-                        at["text"],
-                        at["file"],
-                        at["line"],
-                    )
-                )
+        found += [guard_of(segment.name, row) for row in segment.guard_rows if row["predicate"]]
         found.append(Guard(segment.name, "state", " ".join(segment.state)))
     return found
+
+
+def guard_of(segment: str, row: _C.GuardRow) -> Guard:
+    at = row["position"]
+    return Guard(segment, row["source"], row["predicate"], at["text"], at["file"], at["line"])
 
 
 def reset(f: Any = None) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from frametap import _C
-from frametap._compile import compiled_of
+from frametap._compile import compiled_of, guard_of
+from frametap._guards import Guard
 from frametap._views import MissText
 
 __all__ = ["BreakReport", "Explanation", "MissText", "explain"]
@@ -63,6 +66,29 @@ class Explanation:
     def break_count(self) -> int:
         return len(self.breaks)
 
+    @property
+    def fixed_numbers(self) -> list[Guard]:
+        """Guards by which one size or number alone is served: any other is recorded anew."""
+        return [guard for guard, row in self._guards() if _fixes_number(guard, row["path"])]
+
+    @property
+    def ops_without_size_rule(self) -> list[tuple[str, str]]:
+        """Op and position where the size of a result is known only once the op has run."""
+        found = []
+        for segment in self.segments:
+            makers = {out.name: node for node in segment.graph.nodes for out in node.outputs}
+            for node in segment.graph.nodes:
+                maker = makers.get(node.args[0].name) if node.op == "size" else None
+                if maker is not None:
+                    found.append((maker.op, maker.position))
+        return list(dict.fromkeys(found))
+
+    def _guards(self) -> Iterator[tuple[Guard, _C.GuardRow]]:
+        for segment in self.segments:
+            for row in segment.guard_rows:
+                if row["predicate"]:
+                    yield guard_of(segment.name, row), row
+
     def __str__(self) -> str:
         out = [
             (
@@ -88,6 +114,11 @@ class Explanation:
             ("breaks", map(str, self.breaks)),
             ("given up", map(str, self.aborts)),
             ("misses", (_repeated(text, times) for text, times in misses.items())),
+            ("fixed numbers (another is recorded anew)", map(str, self.fixed_numbers)),
+            (
+                "sizes known only once the op has run",
+                (f"{op}  @ {position}" for op, position in self.ops_without_size_rule),
+            ),
         ):
             lines = [line for text in texts for line in text.splitlines()]
             if lines:
@@ -96,6 +127,15 @@ class Explanation:
         if not self.segments and not self.breaks and not self.aborts:
             out.append("  nothing was captured yet: call it once")
         return "\n".join(out)
+
+
+def _fixes_number(guard: Guard, path: list[tuple[str, Any]]) -> bool:
+    steps = [accessor for accessor, _ in path]
+    if guard.kind == "tensor":  # "tensor f32[2, *] cpu"; of parameters and buffers nobody expects anything else
+        return steps[-1] != "module_attr" and re.search(r"\[[^]]*\d", guard.predicate) is not None
+    is_number = type(guard.expected) in (int, float)
+    from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}
+    return guard.kind == "==" and is_number and from_call
 
 
 def _count(number: int, one: str, more: str = "") -> str:

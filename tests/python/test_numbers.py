@@ -222,3 +222,24 @@ def test_contiguous_that_is_a_copy_for_others() -> None:
     ):
         for _ in range(2):
             assert torch.equal(captured(x, 3), f(x, 3))
+
+
+def test_explain_tells_what_is_fixed_and_which_sizes_nobody_foretells() -> None:
+    def f(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        for k in range(n):
+            x = x + k
+        pairs = torch.combinations(x)
+        return x, x.new_zeros(pairs.shape[0], n)
+
+    captured = frametap.compile(f)
+    captured(torch.ones(4), 2)
+    explanation = frametap.explain(captured)
+    assert [(g.source, g.expected) for g in explanation.fixed_numbers] == [("L.n", 2)]
+    assert [op for op, _ in explanation.ops_without_size_rule] == ["aten.combinations"]
+    page = str(explanation)
+    assert "fixed numbers (another is recorded anew):\n  L.n : == 2  @ " in page
+    assert "sizes known only once the op has run:\n  aten.combinations  @ " in page
+    model = torch.nn.Linear(2, 2)
+    of_model = frametap.compile(model)
+    of_model(torch.ones(3, 2))
+    assert frametap.explain(of_model).fixed_numbers == []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import timing
 import torch
@@ -80,6 +80,15 @@ def bare(count: int) -> Callable[[Tensor], Tensor]:
 
 def by_name(x: Tensor, name: str) -> Tensor:
     return x + 1 if len(name) > 0 else x
+
+
+def branches(count: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """As many branches on two sizes, none of which says what another does."""
+    lines = [f"if x.shape[0] * {k + 2} - y.shape[0] < {k}: return x" for k in range(count)]
+    names: dict[str, Any] = {}
+    body = "\n    ".join(lines)
+    exec(f"def program(x, y):\n    {body}\n    return x + 1\n", names)  # noqa: S102
+    return cast(Callable[[Tensor, Tensor], Tensor], names["program"])
 
 
 def compute_nothing(captured: Any) -> None:
@@ -167,6 +176,12 @@ def main() -> int:
                 row = front_end(
                     by_name, in_turn(names, torch.zeros(1)), max(1, 256 // count) * count, dynamo
                 )
+                timing.race(row, arguments.rounds)
+                alone.add(name, row)
+        for count in (0, 50):
+            if timing.wanted(arguments, name := f"{count} relations of two sizes"):
+                a, b = torch.zeros(40), torch.zeros(3)
+                row = front_end(branches(count), lambda f, a=a, b=b: lambda: f(a, b), 200, dynamo)
                 timing.race(row, arguments.rounds)
                 alone.add(name, row)
         for count in (1, 10, 50, 200):
