@@ -48,6 +48,40 @@ bool NumberExpr::Evaluate(const Number* inputs, Number* result) const noexcept {
   return depth == 1;
 }
 
+bool NumberExpr::EvaluateInts(const int64_t* inputs, int64_t* result) const noexcept {
+  int64_t stack[kDeepest];
+  size_t depth = 0;
+  for (const Term& term : terms_) {
+    if (term.op == ScalarOp::kNone) {
+      stack[depth++] = term.is_input ? inputs[term.input] : term.constant.i;
+      continue;
+    }
+    const bool is_binary = RowOf(term.op).arity == 2;
+    const int64_t b = is_binary ? stack[--depth] : 0;
+    int64_t& a = stack[depth - 1];
+    bool overflow = false;
+    switch (term.op) {  // the usual ones in place
+      case ScalarOp::kIntAdd:
+        overflow = __builtin_add_overflow(a, b, &a);
+        break;
+      case ScalarOp::kIntSub:
+        overflow = __builtin_sub_overflow(a, b, &a);
+        break;
+      case ScalarOp::kIntMul:
+        overflow = __builtin_mul_overflow(a, b, &a);
+        break;
+      default: {
+        Number out;
+        overflow = Compute(term.op, Number::Int(a), Number::Int(b), &out) != ScalarFault::kNone;
+        a = out.i;
+      }
+    }
+    if (overflow) return false;
+  }
+  *result = stack[0];
+  return depth == 1;
+}
+
 std::string NumberExpr::Text(const std::vector<std::string>& names) const {
   struct Part {
     std::string text;

@@ -117,10 +117,23 @@ class RelationGuard : public Guard {
 NumbersRelation::NumbersRelation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
                                  const std::vector<Reached>& seen)
     : left_(std::move(left)), right_(std::move(right)), op_(py_compare_op), outcome_(outcome) {
-  for (const Reached& at : seen) types_.push_back(at.object != nullptr ? Py_TYPE(at.object) : nullptr);
+  of_sizes_ = !left_.has_floats() && !right_.has_floats();
+  for (const Reached& at : seen) {
+    types_.push_back(at.object != nullptr ? Py_TYPE(at.object) : nullptr);
+    of_sizes_ = of_sizes_ && at.object == nullptr;
+  }
 }
 
 bool NumbersRelation::Holds(const Reached* const* at) const {
+  if (of_sizes_) {
+    int64_t sizes[kMostInputs], left, right;
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (at[i]->object != nullptr) return false;
+      sizes[i] = at[i]->number;
+    }
+    return left_.EvaluateInts(sizes, &left) && right_.EvaluateInts(sizes, &right) &&
+           Compare(left, op_, right) == outcome_;
+  }
   Number inputs[kMostInputs];
   for (size_t i = 0; i < types_.size(); ++i) {
     if ((at[i]->object != nullptr ? Py_TYPE(at[i]->object) : nullptr) != types_[i]) return false;

@@ -28,6 +28,7 @@ class NumbersRelation {
   NumberExpr left_, right_;
   int op_;
   bool outcome_;
+  bool of_sizes_;                     // of ints without an object alone
   std::vector<PyTypeObject*> types_;  // int, float, or null for a number without an object: never freed
 };
 

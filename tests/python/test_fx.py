@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -251,3 +253,10 @@ def test_F2_scopes_name_loaded_classes():
         ("", ("", "no.such.Model")),
         ("linear", ("linear", torch.nn.Linear)),
     ]
+
+
+def test_every_op_on_numbers_has_a_function():
+    rows = Path(__file__).resolve().parents[2].joinpath("ir/ops/scalar.cc").read_text()
+    names = re.findall(r'\{ScalarOp::k\w+, "([\w.]+)"', rows)
+    assert len(names) > 40
+    assert set(names) == set(fx.SCALAR_OPS)
