@@ -489,8 +489,10 @@ bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* const
   Ref<> key = impl_->Canonical(constant);
   std::unique_ptr<Guard> guard = MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
   if (!guard->Holds(impl_->reached(number))) return false;
-  CheckRange(number, absl::StrCat(Name(number), " ", guard->Want()),
-             [&](int64_t other) { return guard->Holds(Reached::Number(other)); });
+  if (DynamicMark(number)) {
+    CheckRange(number, absl::StrCat(Name(number), " ", guard->Want()),
+               [&](int64_t other) { return guard->Holds(Reached::Number(other)); });
+  }
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
              [&] { return std::move(guard); });
   return true;
