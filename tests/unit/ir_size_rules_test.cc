@@ -779,8 +779,7 @@ TEST(SizeRulesTest, Z1_OfOneOperandOrOfEqualOnesASizeIsThatOperands) {
   EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, x}, 2), "size(0,0); size(0,1)");
   EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, Arg::Const(2)}, 2), "size(0,0); size(0,1)");
   EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, Arg::Const(at::ones({1, 3}))}, 2), "size(0,0); 3");
-  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, row}, 2),
-            "size(0,0); int.mul(int.max(size(0,1), size(1,0)), int.min(int.min(size(0,1), size(1,0)), 1))");
+  EXPECT_EQ(g.Sizes("aten::mul.Tensor", {x, row}, 2), "size(0,0); int.broadcast(size(0,1), size(1,0))");
 }
 
 TEST(SizeRulesTest, Z2_ANumberThatIsASizeIsNotNegative) {
