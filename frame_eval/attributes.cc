@@ -350,8 +350,8 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   if (OneOf(text, {"dtype",     "device",  "layout",    "requires_grad", "is_cuda",      "is_cpu",    "is_xpu",
                    "is_mps",    "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
                    "is_vulkan", "is_mtia", "is_maia",   "is_ipu",        "is_xla",       "itemsize"})) {
-    return ReadRank(
-        owner);  // follow from dtypes, which every input's guard holds; and from which operand has no dimension
+    // Every input's guard holds these facts. That of a result may depend on which operand has no dimensions.
+    return ReadRank(owner);
   }
   if (OneOf(text, {"ndim"})) return ReadRank(owner);
   if (OneOf(text, {"nbytes"})) return ReadTensor(owner, true, false);

@@ -281,7 +281,11 @@ Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject
   std::vector<Arg> args;
   for (const auto& [object, shadow] : operands) {
     Number number;
-    if (object != nullptr) NumberOf(object, &number);
+    if (object != nullptr && !NumberOf(object, &number) && shadow.kind == Shadow::Kind::kNone) {
+      // An int of more bits than graphs have.
+      for (const auto& [other, of_other] : operands) Force(other, of_other);
+      return Shadow();
+    }
     if (of_ints) {
       terms[args.size()] = {Canonical(shadow), number.i};
       args.emplace_back();

@@ -40,18 +40,21 @@ bool Recorder::LeavesNumbersOpen(Store& store, const FrameState& base) {
   return store.has_other_sizes() || HasMarkedArgument(base);
 }
 
+// Those of *args and **kwargs count too, if they are not many.
 bool Recorder::HasMarkedArgument(const FrameState& base) {
+  constexpr Py_ssize_t kMost = 64;
+  const auto is_marked = [](PyObject* object) { return IsTensor(object) && HasSizeMarks(object); };
   for (int i = 0; i < base.nlocalsplus + base.depth; ++i) {
     PyObject* const object = base.objects[i];
     if (object == nullptr) continue;
-    if (IsTensor(object) && HasSizeMarks(object)) return true;
+    if (is_marked(object)) return true;
     PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_CheckExact(object) && PyDict_Next(object, &at, &key, &value);) {
-      if (IsTensor(value) && HasSizeMarks(value)) return true;  // **kwargs
+    Py_ssize_t at = 0;
+    while (PyDict_CheckExact(object) && PyDict_GET_SIZE(object) <= kMost && PyDict_Next(object, &at, &key, &value)) {
+      if (is_marked(value)) return true;
     }
-    for (Py_ssize_t at = 0; PyTuple_CheckExact(object) && at < PyTuple_GET_SIZE(object); ++at) {
-      PyObject* const item = PyTuple_GET_ITEM(object, at);
-      if (IsTensor(item) && HasSizeMarks(item)) return true;
+    while (PyTuple_CheckExact(object) && at < std::min(kMost, PyTuple_GET_SIZE(object))) {
+      if (is_marked(PyTuple_GET_ITEM(object, at++))) return true;
     }
   }
   return false;

@@ -110,7 +110,11 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
       a = {absl::StrCat(notation, "(", a.text, b.text.empty() ? "" : ", ", b.text, ")"), false};
     }
   }
-  return stack.empty() ? "" : stack.back().text;
+  if (stack.empty()) return "";
+  // In Python, these bind less than the comparison that stands beside the text.
+  const ScalarOp last = terms_.back().op;
+  const bool binds_less = last == ScalarOp::kIntAnd || last == ScalarOp::kIntOr || last == ScalarOp::kIntXor;
+  return binds_less ? stack.back().Inside() : stack.back().text;
 }
 
 }  // namespace frametap

@@ -121,7 +121,7 @@ _FORMS = (
     _form(r"(?P<kind>is not|is) (?P<what>.+)"),
     _form(r"(?P<kind>(?:not )?(?:<=|>=|==|!=|<|>)) (?P<what>.+)", _value),
     _form(r"(?P<kind>code) (?P<what>.+)"),
-    _form(r"(?P<what>(?:not )?[^=<>!]+ (?:<=|>=|==|!=|<|>) [^=<>!]+)", kind="relation"),
+    _form(r"(?P<what>.+ (?:<=|>=|==|!=|<|>) .+)", kind="relation"),
     _form(r"(?P<kind>suspended) at (?P<what>.+)"),
     _form(r"(?P<kind>branch) on its elements is (?P<what>True|False)", _value),
     _form(r"at the same address", _nothing, kind="address"),

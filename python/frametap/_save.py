@@ -338,6 +338,7 @@ class _Converter:
         formula, others = row["predicate"], []
         if row["source"] not in formula:
             return None
+        paths = {**paths, **_sizes_in(formula, paths)}
         formula = formula.replace(row["source"], "n0")
         for source in sorted(paths, key=len, reverse=True):
             if source not in formula:
@@ -760,6 +761,18 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _NUMBERS = ("int", "float", "bool")
 
 Steps: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def _sizes_in(formula: str, paths: Mapping[str, Path]) -> dict[str, Path]:
+    """Paths of the sizes in a formula that are read for it alone, and have no row of their own."""
+    found: dict[str, Path] = {}
+    for size in re.finditer(r"\.size\((\d+)\)", formula):
+        before = formula[: size.start()]
+        tensors = [source for source in paths if before.endswith(source)]
+        if tensors:
+            tensor = max(tensors, key=len)
+            found[tensor + size[0]] = [*paths[tensor], ("size", int(size[1]))]
+    return found
 
 
 def _identity(predicate: str, paths: Mapping[str, Path]) -> tuple[Path, bool] | None:

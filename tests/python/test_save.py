@@ -413,3 +413,19 @@ def test_calls_that_were_not_captured(reload: Any) -> None:
     for args, kwargs in (((), {}), ((ones, 1), {}), ((ones.double(),), {}), ((3,), {})):
         with pytest.raises(frametap.ArtifactError):
             program(*args, **kwargs)
+
+
+def test_relations_of_sizes_that_nothing_else_reads(reload: Callable[[Any], Any]) -> None:
+    def f(x: Tensor, y: Tensor, n: int) -> Tensor:
+        z = x + y
+        if z.shape[0] ** 2 + (n << 1) > 12 and n & 1:
+            return z.new_zeros(z.shape[0] ** 2, round(z.shape[0] / 2)) + z.sum()
+        return z
+
+    captured = frametap.compile(f)
+    cases = [(3, 1, 5), (1, 6, 7), (5, 5, 9), (2, 1, 4), (4, 4, 2), (1, 1, 1)]
+    for a, b, n in cases:
+        captured(torch.ones(a), torch.ones(b), n)
+    loaded = reload(captured)
+    for a, b, n in cases:
+        assert same(loaded(torch.ones(a), torch.ones(b), n), f(torch.ones(a), torch.ones(b), n))
