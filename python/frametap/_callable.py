@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
@@ -35,6 +36,9 @@ log = logging.getLogger("frametap")
 
 # Names of torch's registry that run the module as it is: nothing relies on sizes.
 _RUNS_THE_MODULE = frozenset({"eager"})
+
+
+_COMPILERS = {"inductor": "torch._inductor.compile_fx"}
 
 
 def resolve_backend(backend: str | CompilerFn | _C.Backend) -> _C.Backend:
@@ -70,6 +74,9 @@ def _from_torch(name: str) -> CompilerFn:
             f"no backend is called {name!r}; {hint} Known names: {', '.join(candidates)}"
         )
     function = torch._dynamo.lookup_backend(name)
+    # Now, and not within the first call: what these modules do when they are imported (classes are registered with
+    # abstract bases) would be seen by guards of what that call records.
+    importlib.import_module(_COMPILERS.get(name, "torch._functorch.aot_autograd"))
 
     def compile_exactly(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         with _exact_results():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -364,6 +366,26 @@ def test_patches_of_modules_while_compiling_are_no_changes():
             x = torch.randn(2, 3)
             assert torch.equal(f(x), model(x))
     assert [frametap.explain(f).recordings for f in captured] == [1, 1]
+
+
+def test_what_compilers_import_is_seen_by_no_guard():
+    """In a fresh process: imports register classes with abstract bases, on which isinstance depends."""
+    program = """
+import collections.abc, torch, frametap
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if isinstance(x, collections.abc.Sized) else x
+
+captured = frametap.compile(Model(), backend="inductor")
+for _ in range(3):
+    captured(torch.ones(2))
+print(frametap.explain(captured).recordings)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split() == ["1"], run.stderr
 
 
 def test_patches_that_stay_are_changes():
