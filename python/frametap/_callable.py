@@ -131,9 +131,8 @@ class Program:
         self._given = [value for value in self._outputs if value not in host]
         self._variants: dict[Hashable, Callable[..., Any]] = {}
         self._plain: torch.fx.GraphModule | None = None
-        fx.build(
-            graph, {}
-        )  # what cannot be shown to the backend is an error now, not at the first run
+        # What cannot be shown to the backend is an error now, not at the first run.
+        fx.build(graph, {})
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Compiles for these inputs."""
@@ -182,12 +181,14 @@ class Program:
         return variant
 
     def _compile_open(self, inputs: Sequence[Any], shared: Hashable) -> _OpenVariant:
-        symbols = Symbols(inputs, self._is_open)
         try:
+            symbols = Symbols(inputs, self._is_open)
             with symbols.tracing():
                 variant = self._make_open(symbols.values, shared)
             return variant.under(symbols.condition())
-        except BackendError as error:
+        except fx.AssumptionFails:
+            raise
+        except Exception as error:  # noqa: BLE001  of the backend, or of torch's symbols; the sizes are plain below
             log.warning("%s. It is compiled for these sizes alone.", error)
         return self._make_open(inputs, shared).under(_same_as(inputs, self._is_open))
 
