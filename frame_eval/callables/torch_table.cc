@@ -42,6 +42,7 @@ void Size(Recorder& r, Call& call) {
   if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   if (!r.SourceOf(self).valid() && !r.numbers_open()) return r.ReadTensor(self, true, false);
+  r.ReadRank(self);
   const int64_t rank = TensorOf(self).dim();
   if (call.args.size() == 1) {
     call.note.expect.kind = Expect::Kind::kItems;
