@@ -243,3 +243,23 @@ def test_explain_tells_what_is_fixed_and_which_sizes_nobody_foretells() -> None:
     of_model = frametap.compile(model)
     of_model(torch.ones(3, 2))
     assert frametap.explain(of_model).fixed_numbers == []
+
+
+def test_sizes_that_are_broadcast_again_and_again_stay_short() -> None:
+    """Each layer adds what it got (an open size) to what it made (the weight's): one formula, not twice as long a one."""
+    layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(20))
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        for layer in layers:
+            x = x + layer(x) + y
+            if x.shape[0] != y.shape[0] or x.shape[-1] != 4:
+                x = x * 2
+        return x
+
+    captured = frametap.compile(f)
+    for rows in (2, 3, 5):
+        x, y = torch.randn(rows, 4), torch.randn(rows, 4)
+        assert torch.equal(captured(x, y), f(x, y))
+    (segment,) = frametap.segments(captured)
+    assert max(len(guard.predicate) for guard in frametap.guards(captured)) < 200
+    assert sum(node.is_scalar for node in segment.graph.nodes) < 10
