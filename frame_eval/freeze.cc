@@ -730,7 +730,7 @@ void Recorder::FixMarkedSizes() {
     PyObject* const tensor = guards_.seen(source);
     if (tensor == nullptr || !IsTensor(tensor) || !HasSizeMarks(tensor)) continue;
     for (int64_t dim = 0; dim < TensorOf(tensor).dim(); ++dim) {
-      const auto mark = SizeMarkOf(tensor, dim, TensorOf(tensor).dim());
+      const auto mark = SizeMarkOf(tensor, dim);
       if (!mark || !mark->is_static) continue;
       TensorRead read;
       read.dims = dim < 64 ? uint64_t{1} << dim : 0;

@@ -149,15 +149,10 @@ bool Recorder::IsDynamic(SourceId source) {
   switch (guards_.accessor(source)) {
     case Accessor::kStride:
       return false;
-    case Accessor::kSize: {
-      const SourceId tensor = guards_.parent(source);
-      PyObject* const seen = guards_.seen(tensor);
-      if (seen != nullptr && HasSizeMarks(seen)) {
-        const auto mark = SizeMarkOf(seen, guards_.Describe(source).index, TensorOf(seen).dim());
-        if (mark) return !mark->is_static;
-      }
-      return guards_.accessor(tensor) != Accessor::kModuleAttr;  // of parameters they are what the module is
-    }
+    case Accessor::kSize:
+      if (const auto mark = guards_.MarkOf(source)) return !mark->is_static;
+      return guards_.accessor(guards_.parent(source)) !=
+             Accessor::kModuleAttr;  // of parameters they are what the module is
     case Accessor::kLength:
     case Accessor::kCount:
     case Accessor::kLeft:

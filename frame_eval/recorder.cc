@@ -34,10 +34,10 @@ bool Recorder::IsExchangeable(PyObject* object) const {
 }
 
 // A backend that takes sizes for constants gets the first ones as such, as torch.compile does it.
-bool Recorder::LeavesNumbersOpen(Store& store, const FrameState& base) {
+bool Recorder::LeavesNumbersOpen(Store& store, bool has_marks) {
   const Dynamic dynamic = store.options().dynamic;
   if (dynamic != Dynamic::kAuto || !store.backend().assumptions().static_sizes) return dynamic != Dynamic::kNever;
-  return store.has_other_sizes() || HasMarkedArgument(base);
+  return store.has_other_sizes() || has_marks;
 }
 
 // Those of *args and **kwargs count too, if they are not many.
@@ -66,7 +66,8 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       entry_state_(AtenRecorder::StateNow()),
       entry_backends_(world.backends),
       speculates_(store.speculates() && !store.options().by_identity),
-      numbers_open_(LeavesNumbersOpen(store, base)) {
+      has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
+      numbers_open_(LeavesNumbersOpen(store, has_marks_)) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
@@ -83,13 +84,12 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
   StartInstruction();
-  const bool has_marks = store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base);
   if (store.options().dynamic != Dynamic::kNever) {
     guards_.HeedMarks([this](const std::string& contradiction) {
       if (!aten_.pending) aten_.pending = Break{Reason::marked_size, contradiction};
     });
   }
-  if (store.options().fullgraph || has_marks) {
+  if (store.options().fullgraph || has_marks_) {
     undo_ = std::make_unique<UndoLog>();
     aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
   }

@@ -347,7 +347,7 @@ class Recorder {
   void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
-  static bool LeavesNumbersOpen(Store& store, const FrameState& base);
+  static bool LeavesNumbersOpen(Store& store, bool has_marks);
   static bool HasMarkedArgument(const FrameState& base);
   bool LeavesOpen(PyObject* object, Shadow shadow);
   Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
@@ -626,6 +626,7 @@ class Recorder {
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted
+  const bool has_marks_;                                   // an argument has: a contradiction is taken back
   const bool numbers_open_;                                // the backend takes graphs whose numbers differ
   absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops_;
   absl::flat_hash_set<ValueId> not_negative_;                               // of values of ints

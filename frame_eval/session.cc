@@ -568,26 +568,17 @@ void Session::End(const Break& reason) {
     Abort(reason, at, false);
     return;
   }
-  if (reason.reason == Reason::marked_size) {
-    recorder_->Undo();
-    DropRecorder();
-    TakeTime();
-    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, reason.detail, row.advice, at, {}});
+  const bool contradicts = reason.reason == Reason::marked_size;
+  if (contradicts || (store_->options().fullgraph && row.is_break)) {
     const std::string where = ToString(at);
-    Fail(Errors().constraint, WithFile(reason.detail, at),
-         Ref<>::Steal(
-             Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
-    return;
-  }
-  if (store_->options().fullgraph && row.is_break) {
-    std::string text = row.text;
-    if (!reason.detail.empty()) text += " (" + reason.detail + ")";
+    std::string text = contradicts ? reason.detail : row.text;
+    if (!contradicts && !reason.detail.empty()) text += " (" + reason.detail + ")";
     recorder_->Undo();
     DropRecorder();
     TakeTime();
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
-    const std::string where = ToString(at);
-    Fail(Errors().full_graph, WithFile("fullgraph=True, but the graph ends at " + where + " because " + text, at),
+    if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
+    Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at),
          Ref<>::Steal(
              Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
     return;

@@ -449,12 +449,15 @@ void GuardRecorder::HeedMarks(std::function<void(const std::string&)> contradict
   impl_->contradicts = std::move(contradicts);
 }
 
-// The mark of a size, if it is one and marked as dynamic.
+std::optional<SizeMark> GuardRecorder::MarkOf(SourceId size) const {
+  PyObject* const tensor = seen(parent(size));
+  return tensor != nullptr && HasSizeMarks(tensor) ? SizeMarkOf(tensor, Describe(size).index) : std::nullopt;
+}
+
+// The mark of a size, if it is one and marked as dynamic, and marks count.
 std::optional<SizeMark> GuardRecorder::DynamicMark(SourceId size) const {
   if (!impl_->contradicts || accessor(size) != Accessor::kSize) return std::nullopt;
-  PyObject* const tensor = seen(parent(size));
-  if (tensor == nullptr || !HasSizeMarks(tensor)) return std::nullopt;
-  const auto mark = SizeMarkOf(tensor, Describe(size).index, TensorOf(tensor).dim());
+  const auto mark = MarkOf(size);
   return mark && !mark->is_static ? mark : std::nullopt;
 }
 

@@ -84,6 +84,7 @@ class GuardRecorder {
   // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
   void Value(SourceId id, const Spot& why);
+  std::optional<SizeMark> MarkOf(SourceId size) const;         // what was said of it
   bool IsFixed(SourceId id) const;                             // by Value
   void Length(SourceId id, const Spot& why);                   // list, tuple, dict, set
   void Keys(SourceId id, const Spot& why);                     // dict: its keys in order (implies the length)

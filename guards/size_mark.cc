@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/must.h"
+#include "guards/tensor_door.h"
 
 namespace frametap {
 
@@ -38,8 +39,10 @@ bool HasSizeMarks(PyObject* tensor) {
          Attribute(tensor, "_dynamo_static_indices") != nullptr;
 }
 
-std::optional<SizeMark> SizeMarkOf(PyObject* tensor, int64_t dim, int64_t rank) {
+std::optional<SizeMark> SizeMarkOf(PyObject* tensor, int64_t dim) {
+  if (!HasSizeMarks(tensor)) return std::nullopt;
   const ErrScope keep;
+  const int64_t rank = TensorOf(tensor).dim();
   SizeMark mark;
   if (!Holds(Attribute(tensor, "_dynamo_dynamic_indices"), dim, rank)) {
     mark.is_static = Holds(Attribute(tensor, "_dynamo_static_indices"), dim, rank);

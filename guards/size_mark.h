@@ -23,6 +23,6 @@ struct SizeMark {
 bool HasSizeMarks(PyObject* tensor);
 
 // A mark as dynamic counts more than one as static.
-std::optional<SizeMark> SizeMarkOf(PyObject* tensor, int64_t dim, int64_t rank);
+std::optional<SizeMark> SizeMarkOf(PyObject* tensor, int64_t dim);
 
 }  // namespace frametap

@@ -131,9 +131,8 @@ class Explanation:
 
 def _fixes_number(guard: Guard, path: list[tuple[str, Any]]) -> bool:
     steps = [accessor for accessor, _ in path]
-    if (
-        guard.kind == "tensor"
-    ):  # "tensor f32[2, *] cpu"; of parameters and buffers nobody expects anything else
+    if guard.kind == "tensor":  # "tensor f32[2, *] cpu"
+        # Of parameters and buffers nobody expects anything else.
         return steps[-1] != "module_attr" and re.search(r"\[[^]]*\d", guard.predicate) is not None
     is_number = type(guard.expected) in (int, float)
     from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}

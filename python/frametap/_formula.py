@@ -13,6 +13,11 @@ from typing import Any
 _BITS = 64  # of a number; where a result has more, a guard does not hold
 
 
+def broadcast_size(a: int, b: int) -> int:
+    """Of two sizes that are broadcast with each other: the one that is not 1."""
+    return b if a == 1 else a
+
+
 def _power(a: float, b: float) -> Any:
     """``a**b``; OverflowError instead of the work of making a huge int."""
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > _BITS:
@@ -62,7 +67,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": math.exp,
     "log": math.log,
     "log2": math.log2,
-    "broadcast": lambda a, b: b if a == 1 else a,
+    "broadcast": broadcast_size,
 }
 
 

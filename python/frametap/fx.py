@@ -25,13 +25,9 @@ import torch
 import torch.fx
 
 from frametap import _C
+from frametap._formula import broadcast_size
 
 __all__ = ["SCALAR_OPS", "entry_state", "to_fx"]
-
-
-def broadcast_size(a: int, b: int) -> int:
-    """Of two sizes that are broadcast with each other: the one that is not 1."""
-    return b if a == 1 else a
 
 
 class AssumptionFails(RuntimeError):

@@ -13,10 +13,11 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import timing
 import torch
+from rows import straight
 from torch import Tensor, nn
 
 from fixtures.models import blocks
@@ -82,13 +83,10 @@ def by_name(x: Tensor, name: str) -> Tensor:
     return x + 1 if len(name) > 0 else x
 
 
-def branches(count: int) -> Callable[[Tensor, Tensor], Tensor]:
+def branches(count: int) -> Callable[[Tensor], Tensor]:
     """As many branches on two sizes, none of which says what another does."""
-    lines = [f"if x.shape[0] * {k + 2} - y.shape[0] < {k}: return x" for k in range(count)]
-    names: dict[str, Any] = {}
-    body = "\n    ".join(lines)
-    exec(f"def program(x, y):\n    {body}\n    return x + 1\n", names)  # noqa: S102
-    return cast(Callable[[Tensor, Tensor], Tensor], names["program"])
+    sizes = (f"if x.shape[0] * {k + 2} - x.shape[1] < {k}: return x" for k in range(count))
+    return straight([*sizes, "x = x + 1"])
 
 
 def compute_nothing(captured: Any) -> None:
@@ -180,8 +178,8 @@ def main() -> int:
                 alone.add(name, row)
         for count in (0, 50):
             if timing.wanted(arguments, name := f"{count} relations of two sizes"):
-                a, b = torch.zeros(40), torch.zeros(3)
-                row = front_end(branches(count), lambda f, a=a, b=b: lambda: f(a, b), 200, dynamo)
+                x = torch.zeros(40, 3)
+                row = front_end(branches(count), lambda f, x=x: lambda: f(x), 200, dynamo)
                 timing.race(row, arguments.rounds)
                 alone.add(name, row)
         for count in (1, 10, 50, 200):
