@@ -399,6 +399,7 @@ void Recorder::Invoke(Call call) {
     case Conduct::kMutates: {
       if (call.args.empty()) return;
       PyObject* self = call.args[0];
+      if (ChangeList(call, row->name)) return;
       for (size_t i = 1; i < call.args.size(); ++i) {
         if (std::strcmp(row->name, "append") == 0 || std::strcmp(row->name, "add") == 0) {
           Force(call.args[i], call.shadows[i]);

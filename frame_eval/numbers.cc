@@ -11,6 +11,7 @@
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/rows.h"
 #include "guards/kinds/relation.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -118,16 +119,6 @@ bool LeavesOutSlices(PyObject* key, const std::vector<Node*>& made) {
 
 bool IsConst(const Arg& arg, int64_t value) {
   return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
-}
-
-// A tuple that is no more than its items: no class of Python gives it operators of its own.
-bool IsPlainTuple(PyObject* object) {
-  return PyTuple_Check(object) && !PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE);
-}
-
-std::array<PyObject*, 3> PartsOf(PyObject* slice) {
-  auto* parts = reinterpret_cast<PySliceObject*>(slice);
-  return {parts->start, parts->stop, parts->step};
 }
 
 // What waits of an index: of the key itself or an item of it, and of which part of a slice (-1: it is none).
@@ -301,116 +292,6 @@ void Recorder::FixType(Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kSource) guards_.Type(SourceId(shadow.id), Here());
 }
 
-// ---- in lists and slices ----
-
-// A list that is being displayed grows by `item`, or by all of `items`, and what is open stays so. False: nothing is.
-bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
-  Known* known = Find(list);
-  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
-  absl::InlinedVector<Shadow, 4> shadows;
-  bool open = !known->items.empty();
-  const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(object, of, &open)); };
-  if (items == nullptr) {
-    add(item, shadow);
-  } else if (PyTuple_Check(items) || PyList_CheckExact(items)) {
-    if (Find(items) == nullptr) return false;
-    Touch(items);
-    AdoptElements(items);
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
-      add(PySequence_Fast_GET_ITEM(items, i), ElementShadow(items, i));
-    }
-  } else {
-    return false;
-  }
-  if (!open) return false;
-  known = Find(list);
-  known->items.resize(static_cast<size_t>(PyList_GET_SIZE(list)));
-  known->items.insert(known->items.end(), shadows.begin(), shadows.end());
-  known->MutatedIn(epoch_);
-  return true;
-}
-
-void Recorder::ForceItems(PyObject* container) {
-  Known* known = Find(container);
-  if (known == nullptr || known->items.empty()) return;
-  const std::vector<Shadow> items(known->items.begin(), known->items.end());
-  known->items.clear();
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (PySlice_Check(container)) {
-      Force(PartsOf(container)[i], items[i]);
-    } else if (i < static_cast<size_t>(PySequence_Fast_GET_SIZE(container))) {
-      Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), items[i]);
-    }
-  }
-}
-
-// Of a tuple or list: whether some of its numbers are not fixed.
-bool Recorder::HasOpenItems(PyObject* row) {
-  const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
-  if (!is_row || !numbers_open_ || Find(row) == nullptr) return false;
-  Touch(row);
-  AdoptElements(row);
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
-    if (LeavesOpen(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i))) return true;
-  }
-  return false;
-}
-
-// ---- iterators over them ----
-
-// zip(a, b), enumerate(a), iter(a): what is iterated over is fixed, but for rows of numbers that are not.
-void Recorder::MakesIterator(const Call& call) {
-  bool open = false;
-  for (PyObject* arg : call.args) open = open || HasOpenItems(arg);
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    const bool is_row = i < call.positional() && (PyTuple_Check(call.args[i]) || PyList_CheckExact(call.args[i]));
-    open = open && (i >= call.positional() || is_row);
-  }
-  if (!open) return ForceArguments(call, 0, true);
-  call.note.makes_iterator = true;
-  const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
-  iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
-  for (size_t i = 0; i < call.args.size(); ++i) {
-    if (!HasOpenItems(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
-  }
-}
-
-void Recorder::OpenIteratorOver(PyObject* iterator) {
-  using Gives = OpenIterator::Gives;
-  const Gives gives = Py_TYPE(iterator) == &PyZip_Type    ? Gives::kTuple
-                      : Py_TYPE(iterator) == &PyEnum_Type ? Gives::kNumbered
-                                                          : Gives::kItem;
-  open_iterators_[iterator] = {gives, std::exchange(iterated_, {}), 0};
-}
-
-Shadow Recorder::TakeOpen(PyObject* iterator, PyObject* item) {
-  OpenIterator& from = open_iterators_.at(iterator);
-  const Py_ssize_t index = from.next++;
-  if (from.gives == OpenIterator::Gives::kItem) {
-    const Shadow shadow = ElementShadow(from.rows[0], index);
-    return shadow.kind == Shadow::Kind::kNone ? AdoptResult(item) : shadow;
-  }
-  AdoptResult(item);
-  Known& tuple = *Find(item);
-  tuple.items.clear();
-  if (from.gives == OpenIterator::Gives::kNumbered) tuple.items.emplace_back();
-  for (PyObject* row : from.rows) tuple.items.push_back(ElementShadow(row, index));
-  return Shadow();
-}
-
-// It is used in another way: what it has still to give is fixed.
-void Recorder::CloseIterator(PyObject* iterator) {
-  const auto it = open_iterators_.find(iterator);
-  if (it == open_iterators_.end()) return;
-  const OpenIterator closed = std::move(it->second);
-  open_iterators_.erase(it);
-  for (PyObject* row : closed.rows) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
-      Force(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i));
-    }
-  }
-}
-
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 // The op that gives what Python gives for these operands; kNone: the operands are to be fixed. Where Python raises for
@@ -495,27 +376,18 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
     if (ScalarNode(note, e)) return;
     return ForceAll(e);
   }
-  if (e.arg % kInplaceFrom == kNbAdd && IsPlainTuple(left) && IsPlainTuple(right)) return JoinTuples(note, left, right);
+  const bool in_place = e.arg >= kInplaceFrom;
+  if (e.arg % kInplaceFrom == kNbAdd && JoinRows(note, left, right, in_place)) return;
   ForceDeep(left, e.shadows[0], true);
   ForceDeep(right, e.shadows[1], true);
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
   if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
-  if (e.arg >= kInplaceFrom && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
+  if (in_place && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
     Known* known = Find(left);
     if (known == nullptr || known->state == Known::State::kSource) {
       throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};
     }
     MarkMutated(left);
-  }
-}
-
-// x.shape[:-1] + (heads, size)
-void Recorder::JoinTuples(FrameNote& note, PyObject* left, PyObject* right) {
-  note.expect.kind = Expect::Kind::kItems;
-  for (PyObject* tuple : {left, right}) {
-    Touch(tuple);
-    AdoptElements(tuple);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) note.expect.items.push_back(ElementShadow(tuple, i));
   }
 }
 

@@ -468,18 +468,18 @@ void Recorder::AdoptElements(PyObject* container) {
   if (PyTuple_Check(container) || PyList_Check(container)) {
     guards_.Length(source, Here());
     Py_ssize_t n = PySequence_Fast_GET_SIZE(container);
-    bool is_tuple = PyTuple_Check(container);
-    absl::InlinedVector<Shadow, 2> items(is_tuple ? static_cast<size_t>(n) : 0);
+    // What a subclass of list does to its items is not always seen: its numbers are fixed now.
+    const bool keeps = PyTuple_Check(container) || PyList_CheckExact(container);
+    absl::InlinedVector<Shadow, 2> items(keeps ? static_cast<size_t>(n) : 0);
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* item = PySequence_Fast_GET_ITEM(container, i);
       Shadow shadow = FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
-      // A tuple keeps what it holds: its numbers may wait for a decision. A list's are fixed now.
-      if (is_tuple)
+      if (keeps)
         items[static_cast<size_t>(i)] = shadow;
       else
         Force(item, shadow);
     }
-    if (is_tuple) Find(container)->items = std::move(items);
+    if (keeps) Find(container)->items = std::move(items);
   } else if (PyDict_Check(container)) {
     guards_.Keys(source, Here());
     Py_ssize_t at = 0, i = 0;
@@ -1400,6 +1400,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
       if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == 0) return Shadow();
+      if (Find(result) != nullptr) return Shadow();  // t[:], t + (): the very tuple that was given
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }

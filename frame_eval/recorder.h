@@ -341,9 +341,13 @@ class Recorder {
   void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
-  bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
-  void ForceItems(PyObject* container);
+  // -- rows (rows.cc) --
   bool HasOpenItems(PyObject* row);
+  void ForceItems(PyObject* container);
+  void KeepItems(FrameNote& note, std::initializer_list<PyObject*> rows);
+  bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+  bool StoreItem(PyObject* list, PyObject* key, PyObject* value, Shadow shadow);
+  bool ChangeList(Call& call, const char* name);
   void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
   bool numbers_open() const { return numbers_open_; }
@@ -477,6 +481,7 @@ class Recorder {
   void RootShadows(FrameState& f, int depth);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
+  std::string FaultOfItems(PyObject* row, const Known& known);
   std::string FaultOfSource(PyObject* object, SourceId source);
   std::string FaultOfTensor(PyObject* object);
   std::string FaultOfNumber(PyObject* object, ValueId value);
@@ -505,7 +510,8 @@ class Recorder {
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void BinaryNumbers(FrameNote& note, const Event& e);
-  void JoinTuples(FrameNote& note, PyObject* left, PyObject* right);
+  bool JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool in_place);
+  Known* OpenList(PyObject* list, bool holds_open);
   bool EqualTuples(PyObject* a, PyObject* b);
   bool ScalarNode(FrameNote& note, const Event& e);
   bool IsDynamic(SourceId source);

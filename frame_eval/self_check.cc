@@ -113,11 +113,21 @@ std::string Recorder::FaultOf(PyObject* object, Shadow shadow) {
   if (IsTensor(object)) return FaultOfTensor(object);
   const Known* known = Find(object);
   if (known == nullptr) return "";
-  if (known->state == Known::State::kSource) return FaultOfSource(object, known->source);
-  if (!PyTuple_Check(object) || known->items.empty()) return "";
-  if (static_cast<Py_ssize_t>(known->items.size()) != PyTuple_GET_SIZE(object)) return "a tuple of another length";
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
-    const std::string fault = FaultOf(PyTuple_GET_ITEM(object, i), known->items[static_cast<size_t>(i)]);
+  if (known->state == Known::State::kSource) {
+    const std::string fault = FaultOfSource(object, known->source);
+    if (!fault.empty()) return fault;
+  }
+  return FaultOfItems(object, *known);
+}
+
+std::string Recorder::FaultOfItems(PyObject* row, const Known& known) {
+  constexpr size_t kMostItems = 64;  // this is asked at every instruction
+  const size_t size = known.items.size();
+  if (size == 0 || !(PyTuple_Check(row) || PyList_Check(row))) return "";
+  if (static_cast<Py_ssize_t>(size) != PySequence_Fast_GET_SIZE(row)) return "a tuple or list of another length";
+  for (size_t i = 0; i < std::min(size, kMostItems); ++i) {
+    if (known.items[i].kind == Shadow::Kind::kNone) continue;
+    const std::string fault = FaultOf(PySequence_Fast_GET_ITEM(row, static_cast<Py_ssize_t>(i)), known.items[i]);
     if (!fault.empty()) return "[" + std::to_string(i) + "] " + fault;
   }
   return "";

@@ -87,7 +87,6 @@ void OwnDeque(Recorder& r, Call& call) {
 void LoadContainers() {
   AddRows("builtins", "list", Conduct::kMutates, {"append", "extend", "insert", "pop", "clear", "reverse"});
   AddRows("builtins", "list", Conduct::kMutates, {"remove"}, Reads::kSearch);
-  AddRows("builtins", "list", Conduct::kPureObjects, {"copy"});
   for (const char* type : {"list", "tuple"}) {
     AddRows("builtins", type, Conduct::kPureObjects, {"count", "index"}, Reads::kSearch);
   }

@@ -24,6 +24,14 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// list(row), tuple(row), row.copy()
+void CopyRow(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && call.names.empty() && r.HasOpenItems(call.args[0])) {
+    return r.KeepItems(call.note, {call.args[0]});
+  }
+  Iterate(r, call);
+}
+
 // zip, enumerate
 void MakeIterator(Recorder& r, Call& call) {
   for (PyObject* arg : call.args) {
@@ -41,7 +49,9 @@ void MakeTable(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadIteration() {
-  for (const char* name : {"iter", "list", "tuple", "reversed"}) AddSpecial("builtins", "", name, Iterate, true);
+  for (const char* name : {"iter", "reversed"}) AddSpecial("builtins", "", name, Iterate, true);
+  for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
+  AddSpecial("builtins", "list", "copy", CopyRow, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);

@@ -43,12 +43,49 @@ void Convert(Recorder& r, Call& call) {
   }
 }
 
-// min(a, b), max(a, b) of numbers of one type; otherwise as of any iterable.
+// What Python computes of two items while it folds a row.
+Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      return Must(PyNumber_Add(a, b));
+    case ScalarOp::kIntMul:
+      return Must(PyNumber_Multiply(a, b));
+    default: {
+      const bool least = op == ScalarOp::kIntMin || op == ScalarOp::kFloatMin;
+      return Ref<>::New(PyObject_RichCompareBool(b, a, least ? Py_LT : Py_GT) == 1 ? b : a);
+    }
+  }
+}
+
+// The sum, product or extreme of a row of numbers of one type, from `start` or (null) from the first of them. False:
+// they are others, or all are fixed.
+bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
+  if (call.args.size() != 1 || !call.names.empty() || !r.HasOpenItems(call.args[0])) return false;
+  PyObject* const row = call.args[0];
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (Py_TYPE(PySequence_Fast_GET_ITEM(row, i)) != type) return false;
+  }
+  Py_ssize_t i = start == nullptr ? 1 : 0;  // an open item is there: the row is not empty
+  Ref<> so_far = Ref<>::New(start == nullptr ? PySequence_Fast_GET_ITEM(row, 0) : start);
+  Shadow shadow = start == nullptr ? r.ElementShadow(row, 0) : Shadow();
+  for (; i < size; ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(row, i);
+    shadow = r.AddNumber(op, {{so_far.get(), shadow}, {item, r.ElementShadow(row, i)}});
+    so_far = Folded(op, so_far.get(), item);
+  }
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = shadow;
+  return true;
+}
+
+// min(a, b), max(a, b), or of a row of numbers of one type; otherwise as of any iterable.
 template <ScalarOp of_ints, ScalarOp of_floats>
 void Extreme(Recorder& r, Call& call) {
   if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(r, call)) {
     return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
   }
+  if (Fold(r, call, of_ints, &PyLong_Type, nullptr) || Fold(r, call, of_floats, &PyFloat_Type, nullptr)) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     // It iterates over the tensor and asks for truth.
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
@@ -73,25 +110,6 @@ void Math(Recorder& r, Call& call) {
   }
 }
 
-// The sum or product of a row of ints. False: they are not all ints, or all are fixed.
-bool Fold(Recorder& r, Call& call, ScalarOp op) {
-  if (call.args.size() != 1 || !r.HasOpenItems(call.args[0])) return false;
-  PyObject* const row = call.args[0];
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
-    if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return false;
-  }
-  Ref<> so_far = Must(PyLong_FromLong(op == ScalarOp::kIntMul ? 1 : 0));
-  Shadow shadow;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
-    PyObject* const item = PySequence_Fast_GET_ITEM(row, i);
-    shadow = r.AddNumber(op, {{so_far.get(), shadow}, {item, r.ElementShadow(row, i)}});
-    so_far = Must(op == ScalarOp::kIntMul ? PyNumber_Multiply(so_far.get(), item) : PyNumber_Add(so_far.get(), item));
-  }
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = shadow;
-  return true;
-}
-
 // divmod(a, b) of ints, of which one is not fixed.
 bool DivMod(Recorder& r, Call& call) {
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
@@ -108,7 +126,8 @@ bool DivMod(Recorder& r, Call& call) {
 
 // math.prod(x.shape)
 void Product(Recorder& r, Call& call) {
-  if (Fold(r, call, ScalarOp::kIntMul)) return;
+  static PyObject* const one = Must(PyLong_FromLong(1)).Release();
+  if (Fold(r, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
   r.ForceArguments(call, 0, true);
 }
 
@@ -131,7 +150,8 @@ void Arithmetic(Recorder& r, Call& call) {
     if (is_float) return Compute(r, call, ScalarOp::kIntRound);
   }
   if (name == "divmod" && DivMod(r, call)) return;
-  if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd)) return;
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
   r.ForceArguments(call, 0, true);
 }
 

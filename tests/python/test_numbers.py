@@ -69,6 +69,15 @@ def scaled_by_item(x: Tensor) -> Tensor:
     return x * x.sum().item() + x.max().item()
 
 
+def row_that_changes(x: Tensor) -> tuple[Tensor, list[int]]:
+    row = list(x.shape)
+    row[-1] = row[0] + 1
+    row.append(x.dim())
+    row.insert(0, row.pop() + len(x))
+    first, *rest = row + [1]
+    return x.new_zeros(row) * first, rest
+
+
 SIZES = [(torch.randn(n, 4, 6),) for n in range(2, 22)]
 PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (by_batch, SIZES),
@@ -82,6 +91,9 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x: F.adaptive_avg_pool2d(x, 1), [(torch.ones(1, 2, n, n + 1),) for n in range(2, 22)]),
     (lambda x: [x.shape[i] * 2 for i in range(2)], [(torch.ones(n, n),) for n in range(2, 22)]),
     (lambda x: torch.zeros([n + 1 for n in x.shape]), [(torch.ones(n, n),) for n in range(2, 22)]),
+    (lambda x, l: x * l[0] + sum(l) - max(l), [(torch.ones(3), [n, 30 - n]) for n in range(1, 21)]),
+    (lambda x, l: [x * k for k in l], [(torch.ones(3), [n, n / 2]) for n in range(1, 21)]),
+    (row_that_changes, [(torch.ones(n, 2 * n),) for n in range(2, 22)]),
 ]
 
 

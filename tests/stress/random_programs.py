@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fixtures.subject import frametap
 
-# {t}, {u}: tensors; {i}, {j}: ints; {s}: a float. What raises for some sizes is welcome.
+# {t}, {u}: tensors; {i}, {j}: ints; {s}: a float; {r}, {q}: lists of ints. What raises for some sizes is welcome.
 TENSORS = """
 {t}.relu()
 {t} * {i}
@@ -133,6 +133,11 @@ torch.broadcast_tensors({t}, {u})[0]
 {t} if {t}.dtype == torch.float32 else {u}
 {t} if {t}.numel() > {u}.numel() else {u}
 {t} if torch.result_type({t}, {u}) == torch.float32 else {t} * 2
+{t}.reshape({r})
+{t}.new_zeros([abs(k) % 5 for k in {r}[:3]])
+{t} * {r}[0]
+torch.full([{r}[0] % 4, 2], {r}[-1])
+torch.stack([{t} + k for k in {r}])
 helper({t}, {i})
 helper(x={t}, n={t}.shape[0])
 """
@@ -181,6 +186,35 @@ dict(a={i}, b={j})["a"]
 [{i}, {j}, {t}.shape[0]][-1]
 next(iter({t}.shape))
 count_of({t})
+{r}[0]
+{r}[-1]
+{r}[{i}]
+len({r})
+sum({r})
+max({r})
+min({r}[0], {i})
+math.prod({r})
+{r}.pop()
+{r}.pop(0)
+{r}.index({i})
+"""
+ROWS = """
+list({t}.shape)
+list({t}.shape[:-1])
+[{i}, {j}]
+[{i}] + {r}
+{r} + {q}
+{r}.copy()
+list({r})
+{r}[:-1]
+{r}[::-1]
+[*{r}, {i}]
+[k * 2 for k in {r}]
+{r}
+sorted({r})
+list(tuple({r})[:2])
+[max(a, b) for a, b in zip({r}, {q})]
+[{r}, {q}][{i} % 2]
 """
 FLOATS = """
 {s} * 2
@@ -224,6 +258,23 @@ acc.append(({i}, {j}) == ({j}, {i}))
 acc += [n + 1 for n in {t}.shape]
 acc.insert(0, {t}.shape[0])
 acc.append(tuple(n * 2 for n in {t}.shape))
+{r}.append({i})
+{r}.extend({q})
+{r}.insert({i}, {j})
+{r}[0] = {i}
+{r}[-1] = {t}.shape[0]
+{r}[{i}] = {j}
+{r} += [{i}]
+{r}.reverse()
+{r}.sort()
+del {r}[0]
+acc.append({r})
+acc.append({r} == {q})
+acc.append({i} in {r})
+acc.append(str({r}))
+a, b, *rest = {r}; acc.append(a); acc.append(rest)
+for k in {r}:| acc.append(k + 1)
+if {r}[0] > {i}:| {r}[0] = {j}
 first, *rest = {t}.shape; acc.extend(rest)
 *rest, last = {t}.shape; acc.append(last); acc.append(rest)
 box.seen = {i}; acc.append(box.seen)
@@ -235,7 +286,8 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-_TENSORS, _INTS, _FLOATS, _STATEMENTS = map(_lines, (TENSORS, INTS, FLOATS, STATEMENTS))
+_TENSORS, _INTS, _FLOATS = map(_lines, (TENSORS, INTS, FLOATS))
+_ROWS, _STATEMENTS = map(_lines, (ROWS, STATEMENTS))
 
 PRELUDE = """
 class Box:
@@ -261,13 +313,15 @@ class Arguments(NamedTuple):
     y: list[int]
     n: int
     s: float
+    row: list[int]
     transposed: bool
 
 
 def program(seed: int) -> str:
-    """The text of a function ``f(x, y, n, s)``."""
+    """The text of a function ``f(x, y, n, s, row)``."""
     r = random.Random(seed)
     tensors, ints, floats, lines = ["x", "y"], ["n"], ["s"], ["acc = []"]
+    rows = ["row"]
     for step in range(r.randint(3, 9)):
         names = {
             "t": r.choice(tensors),
@@ -275,11 +329,16 @@ def program(seed: int) -> str:
             "i": r.choice(ints),
             "j": r.choice(ints),
             "s": r.choice(floats),
+            "r": r.choice(rows),
+            "q": r.choice(rows),
         }
         kind = r.random()
-        if kind < 0.55:
+        if kind < 0.5:
             lines.append(f"t{step} = " + r.choice(_TENSORS).format(**names))
             tensors.append(f"t{step}")
+        elif kind < 0.58:
+            lines.append(f"r{step} = " + r.choice(_ROWS).format(**names))
+            rows.append(f"r{step}")
         elif kind < 0.75:
             lines.append(f"i{step} = " + r.choice(_INTS).format(**names))
             ints.append(f"i{step}")
@@ -290,10 +349,11 @@ def program(seed: int) -> str:
             head, _, body = r.choice(_STATEMENTS).format(**names).partition("|")
             lines.append(head if not body else f"{head}\n        {body.strip()}")
     lines.append(
-        f"return {r.choice(tensors[-3:])}, {r.choice(tensors)}, {r.choice(ints)}, acc, x, y"
+        f"return {r.choice(tensors[-3:])}, {r.choice(tensors)}, {r.choice(ints)}, {r.choice(rows)}, "
+        "acc, x, y, row"
     )
     body = "\n    ".join(lines)
-    return f"{PRELUDE}\ndef f(x, y, n, s):\n    {body}\n"
+    return f"{PRELUDE}\ndef f(x, y, n, s, row):\n    {body}\n"
 
 
 def arguments(seed: int) -> list[Arguments]:
@@ -309,7 +369,8 @@ def arguments(seed: int) -> list[Arguments]:
             )
 
         n, s = r.choice([0, 1, 2, 3, 5, 7, -2]), r.choice([0.5, 1.0, 2.0, 2.5, -1.5])
-        calls.append(Arguments(shape(ranks[0]), shape(ranks[1]), n, s, r.random() < 0.2))
+        row = [r.choice([1, 2, 3, 4, 6, 12, -1]) for _ in range(r.choice([2, 2, 2, 3]))]
+        calls.append(Arguments(shape(ranks[0]), shape(ranks[1]), n, s, row, r.random() < 0.2))
     return calls + calls[:2]
 
 
@@ -320,7 +381,7 @@ def _call(f: Callable[..., Any], given: Arguments, seed: int) -> Any:
     if given.transposed and x.dim() > 1:
         x = x.transpose(0, 1).contiguous().transpose(0, 1)
     try:
-        return "returned", f(x, y, given.n, given.s)
+        return "returned", f(x, y, given.n, given.s, list(given.row))
     except Exception as e:  # noqa: BLE001  it is compared
         text, _, _ = str(e).partition("\nException raised from")  # addresses follow
         return "raised", type(e).__name__, text

@@ -1,0 +1,223 @@
+// Tuples and lists that hold numbers which are not fixed, and iterators over them.
+//   R1  A row has a shadow for each of its items (Known::items), or none at all. Its numbers stay open as long as each
+//       change of it is followed here; any other use or change fixes them (ForceDeep, MarkMutated).
+//   R2  Only lists of the trace's own are followed through changes: a change of one that existed before is an effect,
+//       whose values are fixed.
+#include "frame_eval/rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "frame_eval/recorder.h"
+#include "guards/must.h"
+
+namespace frametap {
+namespace {
+
+PyObject* ItemOf(PyObject* row, size_t index) { return PySequence_Fast_GET_ITEM(row, static_cast<Py_ssize_t>(index)); }
+
+size_t RowSize(PyObject* row) { return static_cast<size_t>(PySequence_Fast_GET_SIZE(row)); }
+
+}  // namespace
+
+// Of a tuple or list: whether some of its numbers are not fixed.
+bool Recorder::HasOpenItems(PyObject* row) {
+  const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
+  if (!is_row || !numbers_open_ || Find(row) == nullptr) return false;
+  Touch(row);
+  AdoptElements(row);
+  for (size_t i = 0; i < RowSize(row); ++i) {
+    if (LeavesOpen(ItemOf(row, i), ElementShadow(row, static_cast<Py_ssize_t>(i)))) return true;
+  }
+  return false;
+}
+
+void Recorder::ForceItems(PyObject* container) {
+  Known* known = Find(container);
+  if (known == nullptr || known->items.empty()) return;
+  const std::vector<Shadow> items(known->items.begin(), known->items.end());
+  known->items.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (PySlice_Check(container)) {
+      Force(PartsOf(container)[i], items[i]);
+    } else if (i < RowSize(container)) {
+      Force(ItemOf(container, i), items[i]);
+    }
+  }
+}
+
+// ---- rows made of rows ----------------------------------------------------------------------------------------------
+
+// The result holds the items of these, one row after the other.
+void Recorder::KeepItems(FrameNote& note, std::initializer_list<PyObject*> rows) {
+  note.expect.kind = Expect::Kind::kItems;
+  for (PyObject* row : rows) {
+    Touch(row);
+    AdoptElements(row);
+    for (size_t i = 0; i < RowSize(row); ++i) {
+      note.expect.items.push_back(ElementShadow(row, static_cast<Py_ssize_t>(i)));
+    }
+  }
+}
+
+// x.shape[:-1] + (heads, size), [n] + l, l += [n]. False: they are no such rows, or nothing of them is open.
+bool Recorder::JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool in_place) {
+  const bool are_lists = PyList_CheckExact(left) && PyList_CheckExact(right);
+  if (are_lists && in_place) return AppendItems(left, right, nullptr, Shadow());
+  if (are_lists ? !HasOpenItems(left) && !HasOpenItems(right) : !(IsPlainTuple(left) && IsPlainTuple(right))) {
+    return false;
+  }
+  KeepItems(note, {left, right});
+  return true;
+}
+
+// ---- lists that change ----------------------------------------------------------------------------------------------
+
+// A list of the trace's own grows by `item`, or by all of `items`, and what is open stays so. False: nothing is.
+bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
+  Known* known = Find(list);
+  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
+  absl::InlinedVector<Shadow, 4> shadows;
+  bool open = !known->items.empty();
+  const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(object, of, &open)); };
+  if (items == nullptr) {
+    add(item, shadow);
+  } else if (PyTuple_Check(items) || PyList_CheckExact(items)) {
+    if (Find(items) == nullptr) return false;
+    Touch(items);
+    AdoptElements(items);
+    for (size_t i = 0; i < RowSize(items); ++i) {
+      add(ItemOf(items, i), ElementShadow(items, static_cast<Py_ssize_t>(i)));
+    }
+  } else {
+    return false;
+  }
+  if (!open) return false;
+  known = Find(list);
+  known->items.resize(RowSize(list));
+  known->items.insert(known->items.end(), shadows.begin(), shadows.end());
+  known->MutatedIn(epoch_);
+  return true;
+}
+
+// The list's items, if it is one of the trace's own whose changes can be followed; null if nothing is open of it or of
+// what it is to hold.
+Known* Recorder::OpenList(PyObject* list, bool holds_open) {
+  Known* known = Find(list);
+  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return nullptr;
+  if (known->items.empty() && !holds_open) return nullptr;
+  known->items.resize(RowSize(list));
+  known->MutatedIn(epoch_);
+  return known;
+}
+
+// sizes[-1] = n
+bool Recorder::StoreItem(PyObject* list, PyObject* key, PyObject* value, Shadow shadow) {
+  Py_ssize_t index = PyLong_CheckExact(key) ? PyLong_AsSsize_t(key) : -1;
+  PyErr_Clear();
+  if (!PyList_CheckExact(list) || !PyLong_CheckExact(key)) return false;
+  if (index < 0) index += PyList_GET_SIZE(list);
+  if (index < 0 || index >= PyList_GET_SIZE(list)) return false;
+  bool open = false;
+  const Shadow kept = KeepOpen(value, shadow, &open);
+  Known* const known = OpenList(list, open);
+  if (known == nullptr) return false;
+  known->items[static_cast<size_t>(index)] = kept;
+  return true;
+}
+
+// sizes.append(n), .extend(row), .insert(0, n), .pop(): as `name` does to the first argument.
+bool Recorder::ChangeList(Call& call, const char* name) {
+  const auto is = [&](const char* method, size_t least, size_t most) {
+    return std::strcmp(name, method) == 0 && call.args.size() >= least && call.args.size() <= most;
+  };
+  PyObject* const list = call.args[0];
+  if (!PyList_CheckExact(list) || !call.names.empty()) return false;
+  if (is("append", 2, 2)) return AppendItems(list, nullptr, call.args[1], call.shadows[1]);
+  if (is("extend", 2, 2)) return AppendItems(list, call.args[1], nullptr, Shadow());
+  const bool inserts = is("insert", 3, 3);
+  if (!inserts && !is("pop", 1, 2)) return false;
+  Py_ssize_t index = -1;
+  const Py_ssize_t size = PyList_GET_SIZE(list);
+  if (call.args.size() > 1) {
+    if (!PyLong_CheckExact(call.args[1])) return false;
+    Force(call.args[1], call.shadows[1]);
+    index = PyLong_AsSsize_t(call.args[1]);
+    if (index == -1 && PyErr_Occurred() != nullptr) return PyErr_Clear(), false;
+  }
+  if (index < 0) index += size;
+  if (inserts) {
+    bool open = false;
+    const Shadow kept = KeepOpen(call.args[2], call.shadows[2], &open);
+    Known* const known = OpenList(list, open);
+    if (known == nullptr) return false;
+    known->items.insert(known->items.begin() + std::clamp<Py_ssize_t>(index, 0, size), kept);
+    return true;
+  }
+  if (index < 0 || index >= size) return false;
+  Known* const known = OpenList(list, false);
+  if (known == nullptr) return false;
+  const Shadow taken = known->items[static_cast<size_t>(index)];
+  known->items.erase(known->items.begin() + index);
+  if (taken.kind == Shadow::Kind::kNone) return true;
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = taken;
+  return true;
+}
+
+// ---- iterators over them --------------------------------------------------------------------------------------------
+
+// zip(a, b), enumerate(a), iter(a): what is iterated over is fixed, but for rows of numbers that are not.
+void Recorder::MakesIterator(const Call& call) {
+  bool open = false;
+  for (PyObject* arg : call.args) open = open || HasOpenItems(arg);
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const bool is_row = i < call.positional() && (PyTuple_Check(call.args[i]) || PyList_CheckExact(call.args[i]));
+    open = open && (i >= call.positional() || is_row);
+  }
+  if (!open) return ForceArguments(call, 0, true);
+  call.note.makes_iterator = true;
+  const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
+  iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (!HasOpenItems(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
+  }
+}
+
+void Recorder::OpenIteratorOver(PyObject* iterator) {
+  using Gives = OpenIterator::Gives;
+  const Gives gives = Py_TYPE(iterator) == &PyZip_Type    ? Gives::kTuple
+                      : Py_TYPE(iterator) == &PyEnum_Type ? Gives::kNumbered
+                                                          : Gives::kItem;
+  open_iterators_[iterator] = {gives, std::exchange(iterated_, {}), 0};
+}
+
+Shadow Recorder::TakeOpen(PyObject* iterator, PyObject* item) {
+  OpenIterator& from = open_iterators_.at(iterator);
+  const Py_ssize_t index = from.next++;
+  if (from.gives == OpenIterator::Gives::kItem) {
+    const Shadow shadow = ElementShadow(from.rows[0], index);
+    return shadow.kind == Shadow::Kind::kNone ? AdoptResult(item) : shadow;
+  }
+  AdoptResult(item);
+  Known& tuple = *Find(item);
+  tuple.items.clear();
+  if (from.gives == OpenIterator::Gives::kNumbered) tuple.items.emplace_back();
+  for (PyObject* row : from.rows) tuple.items.push_back(ElementShadow(row, index));
+  return Shadow();
+}
+
+// It is used in another way: what it has still to give is fixed.
+void Recorder::CloseIterator(PyObject* iterator) {
+  const auto it = open_iterators_.find(iterator);
+  if (it == open_iterators_.end()) return;
+  const OpenIterator closed = std::move(it->second);
+  open_iterators_.erase(it);
+  for (PyObject* row : closed.rows) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+      Force(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i));
+    }
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,20 @@
+// Tuples, lists and slices as rows of items: what numbers.cc and rows.cc ask of them.
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+
+namespace frametap {
+
+// A tuple that is no more than its items: no class of Python gives it operators of its own.
+inline bool IsPlainTuple(PyObject* object) {
+  return PyTuple_Check(object) && !PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE);
+}
+
+inline std::array<PyObject*, 3> PartsOf(PyObject* slice) {
+  auto* parts = reinterpret_cast<PySliceObject*>(slice);
+  return {parts->start, parts->stop, parts->step};
+}
+
+}  // namespace frametap
