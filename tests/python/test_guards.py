@@ -51,7 +51,7 @@ def test_kinds_and_what_is_expected() -> None:
     assert found["L.settings.name", "=="] == "a"
     assert found["L.names", "keys"] == ["k"]
     assert found["L.items", "len"] == 2
-    assert found["L.items[0]", "=="] == 1
+    assert found["L.items[0]", "<"] == 5
     assert found["G.SCALE", "=="] == 3
     assert found["state", "state"] == {"grad_mode": "on", "autocast": "off"}
 
