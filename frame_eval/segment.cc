@@ -10,6 +10,7 @@ const SegmentIr& Segment::Shown() {
     for (size_t i = 0; i < input_sources.size(); ++i) binds.emplace_back(input_sources[i], ir.graph.inputs[i]);
     ir.sources = guards->Sources();
     ir.guards = guards->Lines(binds);
+    ir.graph.symbols = guards->OpenSizes(binds);
     shown_ = true;
   }
   return ir;

@@ -63,7 +63,8 @@ struct Segment : std::enable_shared_from_this<Segment> {
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
 
-  // `ir` with its guards and sources, which are put in words when somebody first asks: most segments are never shown.
+  // `ir` with its guards and sources, which are put in words when somebody first asks, and with the symbols of its
+  // graph's sizes: most segments are never shown.
   const SegmentIr& Shown();
 
  private:

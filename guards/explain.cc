@@ -1,5 +1,6 @@
 // Guards in words, and a miss in words: every predicate in read order, each path followed anew.
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/tensor.h"
@@ -169,6 +170,40 @@ std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std
     unbound.erase(it);
   }
   return lines;
+}
+
+std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
+                                    const std::vector<std::pair<SourceId, ValueId>>& inputs) {
+  using Size = std::pair<SourceId, size_t>;  // of which source, which dimension
+  const auto size_at = [&](SourceId id) -> std::optional<Size> {
+    const Step& step = guards.steps[id.raw()];
+    if (step.accessor != Accessor::kSize) return std::nullopt;
+    return Size(step.parent, static_cast<size_t>(step.index));
+  };
+  absl::flat_hash_set<Size> fixed;
+  absl::flat_hash_map<SourceId, const TensorGuard*> tensors;
+  for (const Predicate& p : guards.predicates) {
+    if (p.guard == nullptr) continue;
+    if (p.guard->kind() == Guard::Kind::kTensor) tensors[p.source] = static_cast<const TensorGuard*>(p.guard.get());
+    const std::optional<Size> size = size_at(p.source);
+    if (size && p.guard->kind() == Guard::Kind::kValue) fixed.insert(*size);
+  }
+  absl::flat_hash_map<Size, ValueId> numbers;
+  for (const auto& [source, value] : inputs) {
+    if (const std::optional<Size> size = size_at(source)) numbers.emplace(*size, value);
+  }
+  std::vector<SizeSymbol> open;
+  for (const auto& [source, value] : inputs) {
+    const auto tensor = tensors.find(source);
+    if (tensor == tensors.end() || guards.steps[source.raw()].accessor == Accessor::kModuleAttr) continue;
+    for (size_t dim = 0; dim < tensor->second->rank(); ++dim) {
+      const Size size(source, dim);
+      if (tensor->second->FixesSize(dim) || fixed.contains(size)) continue;
+      const auto number = numbers.find(size);
+      open.push_back({value, dim, number != numbers.end() ? number->second : ValueId()});
+    }
+  }
+  return open;
 }
 
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {

@@ -35,6 +35,8 @@ std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
 
 // explain.cc. ExplainMiss follows every path anew.
 std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs);
+std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
+                                    const std::vector<std::pair<SourceId, ValueId>>& inputs);
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
 Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
 std::string WantOf(const Predicate& predicate, const SourceTable& table);

@@ -32,6 +32,9 @@ class Tree final : public GuardTree {
   std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const override {
     return LinesOf(frozen_, inputs);
   }
+  std::vector<SizeSymbol> OpenSizes(const std::vector<std::pair<SourceId, ValueId>>& inputs) const override {
+    return OpenSizesOf(frozen_, inputs);
+  }
   SourceTable Sources() const override { return TableOf(frozen_.steps); }
   bool IsNumber(SourceId id) const override { return frametap::IsNumber(frozen_.steps[id.raw()].accessor); }
   uint64_t dict_reads() const override { return planted_ ? planted_->dict_reads : 0; }

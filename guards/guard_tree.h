@@ -66,6 +66,8 @@ class GuardTree {
   // In words, for SegmentIr: the guards, with `binds` filled from `inputs` (source, value) pairs; the table they name.
   virtual std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const = 0;
   virtual SourceTable Sources() const = 0;
+  // Sizes of these inputs that no guard fixes, but for those of parameters and buffers.
+  virtual std::vector<SizeSymbol> OpenSizes(const std::vector<std::pair<SourceId, ValueId>>& inputs) const = 0;
   virtual bool IsNumber(SourceId id) const = 0;      // reached by Number, not by Object
   virtual uint64_t dict_reads() const { return 0; }  // how often a dict had to be read again; V3 keeps it from growing
   // Garbage collection: visits every object that the tree holds strongly.

@@ -125,6 +125,14 @@ struct Value {
   NodeId def;  // invalid for inputs and constants
 };
 
+// A size that may differ from call to call: `s0` in the text is the first. Only in graphs that are shown
+// (symbolic_sizes.h); who runs a graph does not need them.
+struct SizeSymbol {
+  ValueId tensor;  // an input
+  size_t dim = 0;
+  ValueId number;  // the input that reads this size as an int, if there is one
+};
+
 struct Graph {
   std::vector<Value> values;
   std::vector<ValueId> inputs;
@@ -132,6 +140,7 @@ struct Graph {
   std::vector<Node> nodes;
   std::vector<ValueId> outputs;
   std::vector<EagerState> states;  // at least one; states[0] is that of the entry
+  std::vector<SizeSymbol> symbols;  // what they were stands in the tensors' types
 
   Graph() : states(1) {}
 

@@ -15,6 +15,7 @@
 #include "ir/lexer.h"
 #include "ir/literal.h"
 #include "ir/ops/scalar.h"
+#include "ir/size_reader.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 
@@ -139,7 +140,8 @@ std::optional<c10::Device> NextDevice(Lexer& lex) {
   }
 }
 
-Type NextType(Lexer& lex) {
+// `open`, for an input: the dimensions whose sizes are symbols of their own, which are declared later.
+Type NextType(Lexer& lex, const SizeHints& hints, std::vector<std::pair<size_t, std::string>>* open) {
   lex.Spaces();
   const size_t at = lex.pos();
   const std::string word = lex.Word();
@@ -164,8 +166,15 @@ Type NextType(Lexer& lex) {
       continue;
     }
     const size_t size_at = lex.pos();
-    type.sizes.push_back(lex.Int());
-    if (type.sizes.back() < 0) lex.FailAt(size_at, "a size is not negative");
+    const std::string word_here = lex.PeekWord();
+    if (open != nullptr && !word_here.empty() && (word_here[0] < '0' || word_here[0] > '9')) {
+      open->emplace_back(type.sizes.size(), lex.Word());
+      type.sizes.push_back(-1);
+      continue;
+    }
+    const std::optional<int64_t> size = ReadSize(lex, hints);
+    if (size && *size < 0) lex.FailAt(size_at, "a size is not negative");
+    type.sizes.push_back(size.value_or(-1));
   }
   const size_t after = lex.pos();
   lex.Spaces();
@@ -226,8 +235,10 @@ class GraphParser {
     lex_.ExpectToken("(");
     while (!lex_.AcceptToken(")")) {
       if (!graph_.inputs.empty()) lex_.ExpectToken(",");
-      graph_.inputs.push_back(Define(NodeId()));
+      ParseInput();
     }
+    if (lex_.AcceptWord("for")) ParseSymbols();
+    CheckSymbols();
     if (lex_.AcceptWord("under")) {
       lex_.ExpectToken("{");
       graph_.states[0] = NextState(lex_, EagerState());
@@ -275,12 +286,64 @@ class GraphParser {
     return name;
   }
 
-  ValueId Define(NodeId def) {
+  // "%x : f32[s0, 3]", "%n : int = s0"
+  void ParseInput() {
+    std::vector<std::pair<size_t, std::string>> open;
+    const size_t at = lex_.pos();
+    const ValueId id = Define(NodeId(), &open);
+    graph_.inputs.push_back(id);
+    for (auto& [dim, name] : open) inputs_open_.push_back({std::move(name), id, dim, ValueId(), at});
+    if (!lex_.AcceptToken("=")) return;
+    lex_.Spaces();
+    const size_t name_at = lex_.pos();
+    inputs_open_.push_back({lex_.Word(), ValueId(), 0, id, name_at});
+  }
+
+  // "s0 = 8, u0 = 3", after the inputs
+  void ParseSymbols() {
+    do {
+      lex_.Spaces();
+      const size_t at = lex_.pos();
+      const std::string name = lex_.Word();
+      lex_.ExpectToken("=");
+      lex_.Spaces();
+      const size_t size_at = lex_.pos();
+      const int64_t size = lex_.Int();
+      if (size < 0) lex_.FailAt(size_at, "a size is not negative");
+      if (!hints_.emplace(name, size).second) lex_.FailAt(at, absl::StrCat("'", name, "' is declared twice"));
+      const auto is_here = [&](const OpenInput& open) { return open.symbol == name && open.tensor.valid(); };
+      const auto tensor = std::find_if(inputs_open_.begin(), inputs_open_.end(), is_here);
+      if (tensor == inputs_open_.end()) continue;  // of a result
+      SizeSymbol symbol{tensor->tensor, tensor->dim, ValueId()};
+      for (OpenInput& open : inputs_open_) {
+        if (open.symbol != name) continue;
+        if (open.tensor.valid()) {
+          if (&open != &*tensor) lex_.FailAt(open.at, absl::StrCat("'", name, "' is another size already"));
+          graph_.value(open.tensor).type.sizes[open.dim] = hints_.at(name);
+        } else {
+          symbol.number = open.number;
+        }
+        open.is_declared = true;
+      }
+      graph_.symbols.push_back(symbol);
+    } while (lex_.AcceptToken(","));
+  }
+
+  void CheckSymbols() {
+    for (const OpenInput& open : inputs_open_) {
+      if (open.is_declared) continue;
+      const bool is_known = hints_.contains(open.symbol);
+      lex_.FailAt(open.at, is_known ? absl::StrCat("'", open.symbol, "' is the size of no input")
+                                    : absl::StrCat("'", open.symbol, "' is not declared: 'for ", open.symbol, " = …'"));
+    }
+  }
+
+  ValueId Define(NodeId def, std::vector<std::pair<size_t, std::string>>* open = nullptr) {
     lex_.Spaces();
     const size_t at = lex_.pos();
     const std::string name = ValueName();
     Type type;
-    if (lex_.AcceptToken(":")) type = NextType(lex_);
+    if (lex_.AcceptToken(":")) type = NextType(lex_, hints_, open);
     const ValueId id(graph_.values.size());
     if (!names_.emplace(name, id).second) lex_.FailAt(at, absl::StrCat("%", name, " is defined twice"));
     return graph_.NewValue(name, std::move(type), def);
@@ -307,7 +370,7 @@ class GraphParser {
         const size_t at = lex_.pos();
         outputs.emplace_back(ValueName(), at);
         types.emplace_back();
-        if (lex_.AcceptToken(":")) types.back() = NextType(lex_);
+        if (lex_.AcceptToken(":")) types.back() = NextType(lex_, hints_, nullptr);
       } while (lex_.AcceptToken(","));
       lex_.Spaces();
       if (lex_.peek() != '=') lex_.Fail(absl::StrCat("expected '=' after %", outputs.back().first));
@@ -536,9 +599,21 @@ class GraphParser {
                                     : absl::StrCat("expected a value or a constant of type ", real->str()));
   }
 
+  // Where an input has a symbol: a size of a tensor, or the number that is such a size.
+  struct OpenInput {
+    std::string symbol;
+    ValueId tensor;
+    size_t dim = 0;
+    ValueId number;
+    size_t at = 0;
+    bool is_declared = false;
+  };
+
   Lexer& lex_;
   Graph graph_;
   absl::flat_hash_map<std::string, ValueId> names_;
+  std::vector<OpenInput> inputs_open_;
+  SizeHints hints_;
   int depth_ = 0;
 };
 

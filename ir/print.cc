@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "ir/literal.h"
 #include "ir/ops/scalar.h"
+#include "ir/symbolic_sizes.h"
 #include "ir/text.h"
 
 namespace frametap {
@@ -18,11 +19,21 @@ std::string ValueName(const Graph& graph, ValueId id) {
   return id.valid() && id.raw() < graph.values.size() ? "%" + graph.value(id).name : "%?";
 }
 
-std::string TypedName(const Graph& graph, ValueId id, const PrintOptions& options) {
+// A value with its type; without types if `sizes` is null.
+std::string TypedName(const Graph& graph, ValueId id, const SymbolicSizes* sizes) {
   std::string out = ValueName(graph, id);
-  if (!options.types || !id.valid() || id.raw() >= graph.values.size()) return out;
+  if (sizes == nullptr || !id.valid() || id.raw() >= graph.values.size()) return out;
   const Type& type = graph.value(id).type;
-  if (type.kind != Type::Kind::kNone) absl::StrAppend(&out, " : ", ToString(type));
+  if (type.kind != Type::Kind::kNone) absl::StrAppend(&out, " : ", ToString(type, sizes->sizes[id.raw()]));
+  return out;
+}
+
+// An input that is the size of another one says so: "%n : int = s0".
+std::string InputName(const Graph& graph, ValueId id, const SymbolicSizes* sizes) {
+  std::string out = TypedName(graph, id, sizes);
+  for (size_t i = 0; sizes != nullptr && i < graph.symbols.size(); ++i) {
+    if (graph.symbols[i].number == id) absl::StrAppend(&out, " = ", sizes->symbols[i].first);
+  }
   return out;
 }
 
@@ -93,9 +104,9 @@ std::string StateText(const EagerState& state, const EagerState& base) {
   return absl::StrJoin(parts, ", ");
 }
 
-std::string NodeText(const Graph& graph, const Node& node, const PrintOptions& options) {
+std::string NodeText(const Graph& graph, const Node& node, const SymbolicSizes* sizes) {
   std::vector<std::string> outputs;
-  for (const ValueId id : node.outputs) outputs.push_back(TypedName(graph, id, options));
+  for (const ValueId id : node.outputs) outputs.push_back(TypedName(graph, id, sizes));
   std::string out = absl::StrJoin(outputs, ", ");
   if (!out.empty()) out += " = ";
   absl::StrAppend(&out, node.op_name(), "(", ArgsText(graph, node), ")");
@@ -107,19 +118,26 @@ std::string NodeText(const Graph& graph, const Node& node, const PrintOptions& o
 }
 
 void AppendGraph(std::string* out, const Graph& graph, const std::string& indent, const PrintOptions& options) {
+  const SymbolicSizes found = options.types ? SizesInSymbols(graph) : SymbolicSizes();
+  const SymbolicSizes* const sizes = options.types ? &found : nullptr;
   absl::StrAppend(
       out, indent, "graph (",
-      absl::StrJoin(graph.inputs, ", ", [&](std::string* o, ValueId id) { *o += TypedName(graph, id, options); }), ")");
+      absl::StrJoin(graph.inputs, ", ", [&](std::string* o, ValueId id) { *o += InputName(graph, id, sizes); }), ")");
+  if (!found.symbols.empty()) {
+    absl::StrAppend(out, " for ", absl::StrJoin(found.symbols, ", ", [](std::string* o, const auto& symbol) {
+                      absl::StrAppend(o, symbol.first, " = ", symbol.second);
+                    }));
+  }
   const std::string base = StateText(graph.states[0], EagerState());
   if (!base.empty()) absl::StrAppend(out, " under {", base, "}");
   *out += " {\n";
   for (const auto& [id, tensor] : graph.constants) {
-    absl::StrAppend(out, indent, "  constant ", TypedName(graph, id, options), "\n");
+    absl::StrAppend(out, indent, "  constant ", TypedName(graph, id, sizes), "\n");
   }
   std::vector<std::string> lines;
   size_t width = 0;
   for (const Node& node : graph.nodes) {
-    lines.push_back(NodeText(graph, node, options));
+    lines.push_back(NodeText(graph, node, sizes));
     if (lines.back().size() <= kWidestAligned) width = std::max(width, lines.back().size());
   }
   for (size_t i = 0; i < lines.size(); ++i) {

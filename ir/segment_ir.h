@@ -1,7 +1,8 @@
 // SegmentIr: the text-able part of a segment: entry, guards, graph, effects, exit. Runtime objects (guard tree,
 // executable, pins) live in frame_eval/segment.h and refer to this by index.
 //   T1  print(parse(t)) == t for every text t that the printer can produce.
-//   T2  parse(print(s)) == s up to what the text leaves out (file names, tensor data of constants, callers, scopes).
+//   T2  parse(print(s)) == s up to what the text leaves out (file names, tensor data of constants, callers, scopes,
+//       recorded sizes that follow from numbers of the graph).
 //   T3  verify(s) holds for every segment that is frozen, and for every text that parses.
 // Not here: what the guards mean at run time (guards/).
 #pragma once

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace frametap {
 namespace {
@@ -70,12 +71,14 @@ std::string ToString(const Type& type) {
     case Type::Kind::kTensor:
       break;
   }
-  std::string out = absl::StrCat(DtypeName(type.dtype), "[");
-  for (size_t i = 0; i < type.sizes.size(); ++i) {
-    if (i > 0) out += ", ";
-    type.sizes[i] < 0 ? out += "?" : out += absl::StrCat(type.sizes[i]);
-  }
-  out += "]";
+  std::vector<std::string> sizes;
+  for (const int64_t size : type.sizes) sizes.push_back(size < 0 ? "?" : absl::StrCat(size));
+  return ToString(type, sizes);
+}
+
+std::string ToString(const Type& type, const std::vector<std::string>& sizes) {
+  if (type.kind != Type::Kind::kTensor) return ToString(type);
+  std::string out = absl::StrCat(DtypeName(type.dtype), "[", absl::StrJoin(sizes, ", "), "]");
   if (type.device != c10::Device(c10::DeviceType::CPU)) absl::StrAppend(&out, " ", type.device.str());
   return out;
 }

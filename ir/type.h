@@ -37,6 +37,8 @@ struct Type {
 // `f32[8, 64]`, `i64[]`, `f32[?, 3] cuda:0` (the device only when it is not cpu), `int`, `float`, `bool`, `none`,
 // `tensors`, `opaque`.
 std::string ToString(const Type& type);
+// With these words for the sizes of a tensor.
+std::string ToString(const Type& type, const std::vector<std::string>& sizes);
 // f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool c64 c128 …; the names are those of `ToString(Type)`.
 std::string DtypeName(c10::ScalarType dtype);
 std::optional<c10::ScalarType> ParseDtype(const std::string& name);

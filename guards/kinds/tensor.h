@@ -35,6 +35,8 @@ class TensorGuard : public Guard {
   static uint64_t SizesKey(PyObject* tensor);
   const Basics& basics() const { return facts_.basics; }
   bool reads_shape() const { return read_.sizes || read_.dims != 0; }
+  size_t rank() const { return facts_.sizes.size(); }
+  bool FixesSize(size_t dim) const { return read_.sizes || (dim < 64 && (read_.dims >> dim & 1) != 0); }
   bool ShapeHolds(PyObject* tensor) const;  // requires that the basics hold
 
   void Read(const TensorRead& read);  // adds to what is read

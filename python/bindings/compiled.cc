@@ -255,7 +255,7 @@ void BindCompiled(py::module_& m) {
       .def("__hash__", [](const SegmentHandle& s) { return reinterpret_cast<size_t>(s.segment.get()); })
       .def_property_readonly("graph",
                              [](const SegmentHandle& s) {
-                               std::shared_ptr<const Graph> graph(s.segment, &s.segment->ir.graph);
+                               std::shared_ptr<const Graph> graph(s.segment, &s.segment->Shown().graph);
                                return GraphHandle{graph, s.segment->weights};
                              })
       .def_property_readonly("inputs",

@@ -37,8 +37,8 @@ const char* const kGraphs[] = {
     R"(graph (%x : f32[4], %n : int, %k : float) {
   %values : f32[2], %indices : i64[2] = aten.topk(%x, 2, largest=False)
   %0 : tensors = aten.split.Tensor(%x, %n)
-  %1 : f32[2] = list.item(%0, 0)
-  %2 : f32[2] = list.item(%0, 1)
+  %1 : f32[min(%n, 4)] = list.item(%0, 0)
+  %2 : f32[min(%n, 4 - %n)] = list.item(%0, 1)
   %3 = aten.cat([%1, %2, %values], -1)  {grad_mode(off), autocast(bf16)}
   %4 = aten.index.Tensor(%3, [None, %indices])  {inference_mode(on), autocast_cache(off)}  @ f:2:3
   %5 : int = int.add(%n, 1)
@@ -60,6 +60,16 @@ const char* const kGraphs[] = {
   %7 = aten.add.Tensor(%x, 1e-05)
   %8 = aten.full([], 1e+30)
   %9 = aten.convolution(%x, %x, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+}
+)",
+    // Sizes in symbols: of inputs, of what nothing foretells, and with numbers of the graph.
+    R"(graph (%x : f32[s0, 3, s1], %n : int, %x_size0 : int = s0) for s0 = 5, s1 = 9, u0 = 7, u1 = 3 {
+  %0 : f32[s0, 3, (s1 + 1)//2] = aten.slice.Tensor(%x, 2, step=2)
+  %1 : i64[u0, u1] = aten.nonzero(%x)
+  %2 : i64[2*u0, u1] = aten.cat([%1, %1])
+  %3 : int = int.add(%x_size0, 1)
+  %4 : f32[s0 + 1, %n] = aten.zeros([%3, %n])
+  return %0, %2, %4
 }
 )",
     "graph () {\n}\n",
@@ -176,20 +186,28 @@ TEST(TextTest, T1_PrintOfParseIsTheText) {
 }
 
 TEST(TextTest, T2_ParseOfPrintHasTheSameStructure) {
-  const Graph a = *ParseGraph(kGraphs[2]);
-  const Graph b = *ParseGraph(Print(a));
-  ASSERT_EQ(a.nodes.size(), b.nodes.size());
-  ASSERT_EQ(a.values.size(), b.values.size());
-  for (size_t i = 0; i < a.values.size(); ++i) {
-    EXPECT_EQ(a.values[i].name, b.values[i].name);
-    EXPECT_EQ(a.values[i].type, b.values[i].type);
-    EXPECT_EQ(a.values[i].def, b.values[i].def);
-  }
-  EXPECT_EQ(a.states, b.states);
-  for (size_t i = 0; i < a.nodes.size(); ++i) {
-    EXPECT_EQ(a.nodes[i].op_name(), b.nodes[i].op_name());
-    EXPECT_EQ(a.nodes[i].args.size(), b.nodes[i].args.size());
-    EXPECT_EQ(a.nodes[i].state, b.nodes[i].state);
+  for (const char* text : kGraphs) {
+    const Graph a = *ParseGraph(text);
+    const Graph b = *ParseGraph(Print(a));
+    ASSERT_EQ(a.nodes.size(), b.nodes.size());
+    ASSERT_EQ(a.values.size(), b.values.size());
+    for (size_t i = 0; i < a.values.size(); ++i) {
+      EXPECT_EQ(a.values[i].name, b.values[i].name);
+      EXPECT_EQ(a.values[i].type, b.values[i].type);
+      EXPECT_EQ(a.values[i].def, b.values[i].def);
+    }
+    EXPECT_EQ(a.states, b.states);
+    for (size_t i = 0; i < a.nodes.size(); ++i) {
+      EXPECT_EQ(a.nodes[i].op_name(), b.nodes[i].op_name());
+      EXPECT_EQ(a.nodes[i].args.size(), b.nodes[i].args.size());
+      EXPECT_EQ(a.nodes[i].state, b.nodes[i].state);
+    }
+    ASSERT_EQ(a.symbols.size(), b.symbols.size());
+    for (size_t i = 0; i < a.symbols.size(); ++i) {
+      EXPECT_EQ(a.symbols[i].tensor, b.symbols[i].tensor);
+      EXPECT_EQ(a.symbols[i].dim, b.symbols[i].dim);
+      EXPECT_EQ(a.symbols[i].number, b.symbols[i].number);
+    }
   }
 }
 
@@ -306,6 +324,34 @@ TEST(TextTest, EveryDtypeHasAName) {
     EXPECT_EQ(ParseDtype(DtypeName(dtype)), dtype) << DtypeName(dtype);
   }
   EXPECT_EQ(ParseDtype("f33"), std::nullopt);
+}
+
+TEST(TextTest, SizesAreWorkedOutWithTheHints) {
+  const Graph graph = *ParseGraph(
+      "graph (%x : f32[s0, 3], %n : int) for s0 = 7, u0 = 4 {\n"
+      "  %0 : f32[(s0 - 1)//2 + 1, -s0 % 4, 2**3 - 2*u0] = aten.relu(%x)\n"
+      "  %1 : f32[max(s0, u0), broadcast(1, s0), %n + 1] = aten.relu(%x)\n}\n");
+  EXPECT_EQ(graph.value(graph.inputs[0]).type.sizes, (std::vector<int64_t>{7, 3}));
+  EXPECT_EQ(graph.value(graph.nodes[0].outputs[0]).type.sizes, (std::vector<int64_t>{4, 1, 0}));
+  EXPECT_EQ(graph.value(graph.nodes[1].outputs[0]).type.sizes, (std::vector<int64_t>{7, 7, -1}));
+}
+
+TEST(TextTest, SymbolsThatAreWrong) {
+  const auto fault = [](const std::string& text) { return std::string(ParseGraph(text).status().message()); };
+  const auto body = [&](const std::string& size) {
+    return fault("graph (%x : f32[s0]) for s0 = 4 {\n  %0 : f32[" + size + "] = aten.relu(%x)\n}\n");
+  };
+  EXPECT_EQ(fault("graph (%x : f32[s0]) {\n}\n"), "line 1, column 8: 's0' is not declared: 'for s0 = …'");
+  EXPECT_EQ(fault("graph (%x : f32[s0, s0]) for s0 = 4 {\n}\n"), "line 1, column 8: 's0' is another size already");
+  EXPECT_EQ(fault("graph (%x : f32[s0]) for s0 = 4, s0 = 5 {\n}\n"), "line 1, column 34: 's0' is declared twice");
+  EXPECT_EQ(fault("graph (%n : int = s0) for s0 = 4 {\n}\n"), "line 1, column 19: 's0' is the size of no input");
+  EXPECT_EQ(fault("graph (%x : f32[s0]) for s0 = -4 {\n}\n"), "line 1, column 31: a size is not negative");
+  EXPECT_EQ(body("s1"), "line 2, column 12: there is no symbol 's1': the graph declares none");
+  EXPECT_EQ(body("s0//0"), "line 2, column 12: this size has no value: a division by zero, or more than 64 bits");
+  EXPECT_EQ(body("s0 - 5"), "line 2, column 12: a size is not negative");
+  EXPECT_EQ(body("s0 +"), "line 2, column 16: expected a size");
+  EXPECT_EQ(body("(s0"), "line 2, column 15: expected ')'");
+  EXPECT_EQ(body(std::string(100, '(') + "s0"), "line 2, column 44: nested too deeply");
 }
 
 TEST(TextTest, PrintOptions) {

@@ -1,0 +1,154 @@
+// Formulas against what the operations they are made of come to, over many trees of operations.
+#include "ir/formula.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "ir/ops/scalar.h"
+#include "ir/size_reader.h"
+
+namespace frametap {
+namespace {
+
+Formula Symbol(const char* name) { return Formula::Symbol(name, true); }
+
+Formula Make(ScalarOp op, const Formula& a, const Formula& b = Formula::Constant(0)) {
+  const std::optional<Formula> out = Formula::Of(op, a, b);
+  EXPECT_TRUE(out.has_value());
+  return out.value_or(Formula::Constant(0));
+}
+
+Formula Add(const Formula& a, int64_t b) { return Make(ScalarOp::kIntAdd, a, Formula::Constant(b)); }
+Formula Times(const Formula& a, int64_t b) { return Make(ScalarOp::kIntMul, a, Formula::Constant(b)); }
+Formula Half(const Formula& a) { return Make(ScalarOp::kIntFloorDiv, a, Formula::Constant(2)); }
+Formula Mod(const Formula& a, int64_t b) { return Make(ScalarOp::kIntMod, a, Formula::Constant(b)); }
+
+TEST(Formula, IsCanonical) {
+  const Formula a = Symbol("a"), b = Symbol("b");
+  EXPECT_EQ(Make(ScalarOp::kIntAdd, a, a).Text(), "2*a");
+  EXPECT_EQ(Make(ScalarOp::kIntSub, a, a).Text(), "0");
+  EXPECT_EQ(Make(ScalarOp::kIntMul, b, a).Text(), "a*b");
+  EXPECT_EQ(Make(ScalarOp::kIntSub, Formula::Constant(8), a).Text(), "8 - a");
+  EXPECT_EQ(Add(Half(Add(a, -1)), 1).Text(), "(a - 1)//2 + 1");
+  EXPECT_EQ(Half(Half(Add(a, -1))).Text(), "(a - 1)//4");
+  EXPECT_EQ(Half(Add(Times(a, 4), 6)).Text(), "2*a + 3");
+  EXPECT_EQ(Half(Times(a, 3)).Text(), "(3*a)//2");
+  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Make(ScalarOp::kIntMul, a, b), b).Text(), "a");
+  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Make(ScalarOp::kIntMul, Add(a, 1), b), Times(b, 8)).Text(), "(a + 1)//8");
+  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Add(Times(a, 6), 4), Formula::Constant(8)).Text(), "(3*a + 2)//4");
+  EXPECT_EQ(Mod(Make(ScalarOp::kIntSub, Formula::Constant(8), Mod(a, 8)), 8).Text(), "(-a) % 8");
+  EXPECT_EQ(Make(ScalarOp::kIntNeg, Mod(a, 8)).Text(), "-(a % 8)");
+  EXPECT_EQ(Mod(Add(Times(a, 8), 3), 8).Text(), "3");
+  EXPECT_EQ(Times(Half(a), 2).Text(), "2*(a//2)");
+  EXPECT_EQ(Make(ScalarOp::kIntMin, a, Half(a)).Text(), "a//2");
+  EXPECT_EQ(Make(ScalarOp::kIntMax, a, Formula::Constant(0)).Text(), "a");
+  EXPECT_EQ(Make(ScalarOp::kIntMax, Add(a, 1), a).Text(), "a + 1");
+  EXPECT_EQ(Make(ScalarOp::kIntMin, a, b).Text(), "min(a, b)");
+  EXPECT_EQ(Make(ScalarOp::kIntBroadcast, a, Formula::Constant(64)).Text(), "64");
+  EXPECT_EQ(Make(ScalarOp::kIntBroadcast, b, a).Text(), "broadcast(a, b)");
+  EXPECT_EQ(Make(ScalarOp::kIntMul, Add(a, 1), Add(a, -1)).Text(), "a*a - 1");
+}
+
+TEST(Formula, GivesUpWhereThereIsNoValue) {
+  const Formula a = Symbol("a");
+  EXPECT_FALSE(Formula::Of(ScalarOp::kIntFloorDiv, a, Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMod, a, Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMul, Formula::Constant(INT64_MAX), Formula::Constant(2)));
+  EXPECT_FALSE(Formula::Of(ScalarOp::kIntNeg, Formula::Constant(INT64_MIN), Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMul, Times(a, INT64_MAX), Formula::Constant(2)));
+  EXPECT_FALSE(Formula::Of(ScalarOp::kFloatAdd, a, a));
+  Formula longer = a;
+  bool too_long = false;
+  for (int i = 0; i < 30 && !too_long; ++i) {
+    const std::optional<Formula> next =
+        Formula::Of(ScalarOp::kIntMin, longer, Formula::Symbol("b" + std::to_string(i), true));
+    too_long = !next.has_value();
+    if (next) longer = *next;
+  }
+  EXPECT_TRUE(too_long);
+}
+
+// A tree of operations: what it comes to, step by step, and as a formula.
+class Trees {
+ public:
+  explicit Trees(uint64_t seed) : random_(seed) {
+    for (const char* name : {"a", "b", "c"}) {
+      const bool natural = Chance(2) == 0;
+      symbols_.push_back({name, natural, static_cast<int64_t>(Chance(9)) - (natural ? 0 : 4)});
+      hints_[name] = symbols_.back().value;
+    }
+  }
+
+  struct Tree {
+    Formula formula;
+    std::optional<int64_t> value;  // none: Python raises
+    std::string text;
+  };
+
+  std::optional<Tree> Next(int depth) {
+    if (depth == 0 || Chance(4) == 0) {
+      if (Chance(2) == 0) {
+        const int64_t value = static_cast<int64_t>(Chance(9)) - 3;
+        return Tree{Formula::Constant(value), value, std::to_string(value)};
+      }
+      const Known& symbol = symbols_[Chance(symbols_.size())];
+      return Tree{Formula::Symbol(symbol.name, symbol.natural), symbol.value, symbol.name};
+    }
+    static constexpr ScalarOp kOps[] = {
+        ScalarOp::kIntAdd,      ScalarOp::kIntAdd, ScalarOp::kIntSub, ScalarOp::kIntMul, ScalarOp::kIntFloorDiv,
+        ScalarOp::kIntFloorDiv, ScalarOp::kIntMod, ScalarOp::kIntMod, ScalarOp::kIntMin, ScalarOp::kIntMax,
+        ScalarOp::kIntNeg,      ScalarOp::kIntAbs, ScalarOp::kIntXor, ScalarOp::kIntAnd, ScalarOp::kIntInvert,
+    };
+    const ScalarOp op = kOps[Chance(std::size(kOps))];
+    const std::optional<Tree> a = Next(depth - 1), b = Next(depth - 1);
+    if (!a || !b) return std::nullopt;
+    const std::optional<Formula> formula = Formula::Of(op, a->formula, b->formula);
+    if (!formula) return std::nullopt;
+    Tree out{*formula, std::nullopt, std::string(RowOf(op).name) + "(" + a->text + ", " + b->text + ")"};
+    Number result;
+    if (a->value && b->value &&
+        Compute(op, Number::Int(*a->value), Number::Int(*b->value), &result) == ScalarFault::kNone) {
+      out.value = result.i;
+    }
+    return out;
+  }
+
+  std::optional<int64_t> Evaluate(const Formula& formula) const {
+    return formula.Evaluate([&](const std::string& name) { return std::optional(hints_.at(name)); });
+  }
+  const SizeHints& hints() const { return hints_; }
+
+ private:
+  struct Known {
+    std::string name;
+    bool natural;
+    int64_t value;
+  };
+  size_t Chance(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
+
+  std::mt19937_64 random_;
+  std::vector<Known> symbols_;
+  SizeHints hints_;
+};
+
+TEST(Formula, ComesToWhatItsOperationsComeTo) {
+  int compared = 0;
+  for (uint64_t seed = 0; seed < 40000; ++seed) {
+    Trees trees(seed);
+    const std::optional<Trees::Tree> tree = trees.Next(4);
+    if (!tree || !tree->value) continue;
+    ++compared;
+    const std::string text = tree->formula.Text();
+    ASSERT_EQ(trees.Evaluate(tree->formula), tree->value) << "seed " << seed << ": " << tree->text << " as " << text;
+    ASSERT_TRUE(!tree->formula.natural() || *tree->value >= 0) << "seed " << seed << ": " << text;
+    Lexer lex(text);
+    ASSERT_EQ(ReadSize(lex, trees.hints()), tree->value) << "seed " << seed << ": " << text;
+    ASSERT_TRUE(lex.at_end()) << text;
+  }
+  EXPECT_GT(compared, 20000);
+}
+
+}  // namespace
+}  // namespace frametap
