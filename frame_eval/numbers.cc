@@ -333,15 +333,14 @@ bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shad
 void Recorder::ForceItems(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr || known->items.empty()) return;
-  const std::vector<Shadow> items(known->items.begin(), known->items.end());
-  known->items.clear();
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < known->items.size(); ++i) {
     if (PySlice_Check(container)) {
-      Force(PartsOf(container)[i], items[i]);
+      Force(PartsOf(container)[i], known->items[i]);
     } else if (i < static_cast<size_t>(PySequence_Fast_GET_SIZE(container))) {
-      Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), items[i]);
+      Force(PySequence_Fast_GET_ITEM(container, static_cast<Py_ssize_t>(i)), known->items[i]);
     }
   }
+  known->items.clear();  // not before: where one cannot be fixed, the segment ends with what the container holds now
 }
 
 // Of a tuple or list: whether some of its numbers are not fixed.
