@@ -37,6 +37,19 @@ bool NumberOf(PyObject* object, Number* number) {
   return overflow == 0;
 }
 
+// Tensors of so many elements are made of numbers.
+constexpr size_t kMostElements = 64;
+
+// Of tensors whose elements are numbers as graphs have them.
+constexpr c10::ScalarType kInts[] = {c10::ScalarType::Long, c10::ScalarType::Int, c10::ScalarType::Short,
+                                     c10::ScalarType::Char, c10::ScalarType::Byte};
+constexpr c10::ScalarType kFloats[] = {c10::ScalarType::Float, c10::ScalarType::Double};
+
+template <size_t n>
+bool IsOneOf(c10::ScalarType dtype, const c10::ScalarType (&dtypes)[n]) {
+  return std::find(std::begin(dtypes), std::end(dtypes), dtype) != std::end(dtypes);
+}
+
 c10::IValue ValueOf(const Number& number) { return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i); }
 
 bool IsSame(const c10::IValue& constant, PyObject* object) {
@@ -1078,13 +1091,15 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
 }
 
 // N1, after the call.
-void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
+void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
   if (aten_.pending) return note.open.clear();
   std::vector<Node*> made;
   for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
     if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
   }
-  if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
+  if (note.makes_tensor) {
+    LinkData(note, result);
+  } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
     PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
     if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
@@ -1247,6 +1262,100 @@ void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* 
   if (DecideNumbers(size.get(), length, stop, shadow, Py_LE, true)) return;
   Force(stop, shadow);
   Force(size.get(), length);
+}
+
+// ---- tensors of numbers ---------------------------------------------------------------------------------------------
+
+// Arguments of a C function that makes a tensor of Python data: the numbers of short rows may wait for it, everything
+// else is fixed.
+void Recorder::DataCall(Call& call, size_t data) {
+  FrameNote& note = call.note;
+  note.expect.kind = Expect::Kind::kTorch;
+  note.makes_tensor = data < call.positional() && LeaveDataOpen(note, call.args[data], call.shadows[data], 0) &&
+                      std::any_of(note.open.begin(), note.open.end(),
+                                  [](const OpenNumber& number) { return number.shadow.kind != Shadow::Kind::kNone; });
+  if (!note.makes_tensor) {
+    note.open.clear();
+    return ForceArguments(call, data, false);
+  }
+  ForceArguments(call, data + 1, false);
+  note.before_nodes = aten_.mark();
+}
+
+// All numbers in the data, in order. False: there is something else in it, or it is too much.
+bool Recorder::LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth) {
+  constexpr int kDeepest = 4;
+  Number unused;
+  if (NumberOf(data, &unused)) {
+    bool open = false;
+    OpenNumber number;
+    number.object = data;
+    number.shadow = KeepOpen(data, shadow, &open);
+    note.open.push_back(number);
+    return note.open.size() <= kMostElements;
+  }
+  if (depth == kDeepest || (!IsPlainTuple(data) && !PyList_CheckExact(data))) return false;
+  AdoptElements(data);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
+    if (!LeaveDataOpen(note, PySequence_Fast_GET_ITEM(data, i), ElementShadow(data, i), depth + 1)) return false;
+  }
+  return true;
+}
+
+// The graph makes of the numbers what the call has made, where that is the same for all numbers.
+void Recorder::LinkData(FrameNote& note, PyObject* result) {
+  const at::Tensor& tensor = TensorOf(result);
+  const c10::ScalarType dtype = tensor.scalar_type();
+  const bool of_floats = IsOneOf(dtype, kFloats);
+  if ((!of_floats && !IsOneOf(dtype, kInts)) || tensor.requires_grad() || !tensor.device().is_cpu() ||
+      tensor.layout() != c10::kStrided || tensor.numel() != static_cast<int64_t>(note.open.size())) {
+    return;
+  }
+  {
+    AtenPause pause;
+    if (tensor.is_pinned()) return;
+  }
+  // Autocast has its own mind on a stack.
+  if (tensor.dim() > 0 && AtenRecorder::StateNow().autocast_cpu) return;
+  for (const OpenNumber& number : note.open) {
+    if (!of_floats && !PyLong_CheckExact(number.object)) return;  // torch has other rules for it than the op
+  }
+  // The op's error for an int that is too large has other words: Python is to run the call then.
+  const bool may_raise = !of_floats && dtype != c10::ScalarType::Long;
+  if (may_raise && (aten_.writes_inputs() || aten_.uses_random())) return;
+  aten_.DropNodes(note.before_nodes);
+  // torch goes from Python's number to a double, and from there to the dtype: an op that is given a large int rounds
+  // once, and one that is given a large float raises. (What is in a NaN differs for halves: those are left out.)
+  const c10::ScalarType made_as = of_floats ? c10::ScalarType::Double : dtype;
+  Type type = Type::Of(tensor);
+  type.dtype = made_as;
+  type.sizes.clear();
+  std::vector<Arg> rows;
+  for (OpenNumber& number : note.open) {
+    Number constant;
+    NumberOf(number.object, &constant);
+    Arg arg =
+        number.shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant)) : Arg::Of(NumberValue(number.shadow));
+    number.linked = true;
+    rows.push_back(
+        Arg::Of(aten_.AddOpNode("aten::scalar_tensor", "", {std::move(arg), Arg::Const(c10::IValue(made_as))}, type)));
+  }
+  // Stacks of stacks: a reshaped tensor would be a view.
+  for (int64_t dim = tensor.dim(); dim-- > 0;) {
+    const auto length = static_cast<size_t>(tensor.size(dim));
+    type.sizes.insert(type.sizes.begin(), tensor.size(dim));
+    std::vector<Arg> stacks;
+    for (auto row = rows.begin(); row != rows.end(); row += static_cast<ptrdiff_t>(length)) {
+      std::vector<Arg> items(row, row + static_cast<ptrdiff_t>(length));
+      stacks.push_back(Arg::Of(aten_.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, type)));
+    }
+    rows = std::move(stacks);
+  }
+  if (made_as != dtype) {
+    type.dtype = dtype;
+    rows[0] = Arg::Of(aten_.AddOpNode("aten::to", "dtype", {rows[0], Arg::Const(c10::IValue(dtype))}, type));
+  }
+  aten_.Bind(tensor, rows[0].value);
 }
 
 }  // namespace frametap

@@ -69,6 +69,12 @@ def scaled_by_item(x: Tensor) -> Tensor:
     return x * x.sum().item() + x.max().item()
 
 
+def tensors_of_numbers(x: Tensor, n: int, s: float) -> tuple[Tensor, ...]:
+    row = torch.tensor([n, 2, x.shape[0]])
+    table = torch.tensor([[s, n * 0.5], [x.shape[0], 1]])
+    return row, table, torch.tensor(n), torch.as_tensor(3.0 * s), x.new_tensor([n, len(x)])
+
+
 SIZES = [(torch.randn(n, 4, 6),) for n in range(2, 22)]
 PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (by_batch, SIZES),
@@ -82,6 +88,7 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x: F.adaptive_avg_pool2d(x, 1), [(torch.ones(1, 2, n, n + 1),) for n in range(2, 22)]),
     (lambda x: [x.shape[i] * 2 for i in range(2)], [(torch.ones(n, n),) for n in range(2, 22)]),
     (lambda x: torch.zeros([n + 1 for n in x.shape]), [(torch.ones(n, n),) for n in range(2, 22)]),
+    (tensors_of_numbers, [(torch.ones(n), n * 2**50 + 1, n / 7) for n in range(1, 21)]),
 ]
 
 
