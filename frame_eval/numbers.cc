@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -37,13 +38,14 @@ bool NumberOf(PyObject* object, Number* number) {
   return overflow == 0;
 }
 
-// Tensors of so many elements are made of numbers.
+// Tensors of so many elements are made of numbers, and lists of so many numbers of them.
 constexpr size_t kMostElements = 64;
 
 // Of tensors whose elements are numbers as graphs have them.
 constexpr c10::ScalarType kInts[] = {c10::ScalarType::Long, c10::ScalarType::Int, c10::ScalarType::Short,
                                      c10::ScalarType::Char, c10::ScalarType::Byte};
 constexpr c10::ScalarType kFloats[] = {c10::ScalarType::Float, c10::ScalarType::Double};
+constexpr c10::ScalarType kHalves[] = {c10::ScalarType::Half, c10::ScalarType::BFloat16};
 
 template <size_t n>
 bool IsOneOf(c10::ScalarType dtype, const c10::ScalarType (&dtypes)[n]) {
@@ -1264,7 +1266,7 @@ void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* 
   Force(size.get(), length);
 }
 
-// ---- tensors of numbers ---------------------------------------------------------------------------------------------
+// ---- tensors of numbers, numbers of tensors -------------------------------------------------------------------------
 
 // Arguments of a C function that makes a tensor of Python data: the numbers of short rows may wait for it, everything
 // else is fixed.
@@ -1356,6 +1358,65 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
     rows[0] = Arg::Of(aten_.AddOpNode("aten::to", "dtype", {rows[0], Arg::Const(c10::IValue(dtype))}, type));
   }
   aten_.Bind(tensor, rows[0].value);
+}
+
+// Of few elements, each is a number of the graph; how many there are is fixed, unless that is known to differ from call
+// to call.
+void Recorder::ListCall(Call& call) {
+  PyObject* object = call.args.size() == 1 && IsExactTensor(call.args[0]) ? call.args[0] : nullptr;
+  const at::Tensor* tensor = object != nullptr ? &TensorOf(object) : nullptr;
+  bool listed = numbers_open_ && tensor != nullptr && tensor->device().is_cpu() && tensor->layout() == c10::kStrided &&
+                tensor->numel() <= static_cast<int64_t>(kMostElements) && (tensor->numel() > 0 || tensor->dim() == 1) &&
+                (IsOneOf(tensor->scalar_type(), kInts) || IsOneOf(tensor->scalar_type(), kFloats) ||
+                 IsOneOf(tensor->scalar_type(), kHalves));
+  for (int64_t dim = 0; listed && (has_marks_ || store_.has_other_sizes()) && dim < tensor->dim(); ++dim) {
+    const Ref<> size = Must(PyLong_FromLongLong(tensor->size(dim)));
+    listed = !LeavesOpen(size.get(), SizeOf(object, dim));
+  }
+  if (!listed) throw Break{Reason::value_of_tensor, "tolist"};
+  ReadTensor(object, true, false);
+  call.note.expect.kind = Expect::Kind::kTorch;
+  call.note.listed = object;
+  call.note.before_nodes = aten_.mark();
+}
+
+// The binding reads memory, without an op for each element.
+Shadow Recorder::ListElements(const FrameNote& note, PyObject* result) {
+  aten_.DropNodes(note.before_nodes);
+  const at::Tensor& tensor = TensorOf(note.listed);
+  const Type number = Type::Scalar(tensor.is_floating_point() ? Type::Kind::kFloat : Type::Kind::kInt);
+  std::optional<ValueId> value = aten_.ValueOf(tensor);
+  if (!value) throw Break{Reason::tensor_from_nowhere, ""};
+  const auto item_of = [&](ValueId element) {
+    const ValueId item = aten_.AddOpNode("aten::item", "", {Arg::Of(element)}, number);
+    return Shadow{Shadow::Kind::kValue, item.raw()};
+  };
+  if (tensor.dim() == 0) return item_of(*value);
+  AdoptResult(result);
+  if (tensor.numel() == 0) return Shadow();
+  Type type = Type::Of(tensor);
+  type.sizes = {tensor.numel()};
+  if (tensor.dim() > 1) {
+    const c10::IValue flat(std::vector<int64_t>{-1});
+    value = aten_.AddOpNode("aten::reshape", "", {Arg::Of(*value), Arg::Const(flat)}, type);
+  }
+  const ValueId elements =
+      aten_.AddOpNode("aten::unbind", "int", {Arg::Of(*value)}, Type::Scalar(Type::Kind::kTensorList));
+  type.sizes.clear();
+  int64_t next = 0;
+  const std::function<void(PyObject*, int64_t)> list = [&](PyObject* row, int64_t dims) {
+    Known& known = *Find(row);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(row); ++i) {
+      if (dims > 1) {
+        list(PyList_GET_ITEM(row, i), dims - 1);
+        continue;
+      }
+      const Arg index = Arg::Const(c10::IValue(next++));
+      known.items.push_back(item_of(aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(elements), index}, type)));
+    }
+  };
+  list(result, tensor.dim());
+  return Shadow();
 }
 
 }  // namespace frametap

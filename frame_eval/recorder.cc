@@ -1447,6 +1447,7 @@ Shadow Recorder::UnpackedItem(const FrameNote& note, const Event& e, PyObject* r
 
 Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObject* result) {
   if (aten_.pending) return Shadow();
+  if (note.listed != nullptr) return ListElements(note, result);
   auto read_arguments = [&](bool strides) {
     for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], strides);
   };

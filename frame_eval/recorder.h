@@ -181,12 +181,14 @@ struct FrameNote {
   absl::InlinedVector<OpenNumber, 2> open;
   bool is_index = false;            // x[…] of a tensor
   bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
-  AtenRecorder::Mark before_nodes;  // … before the nodes of the call
+  PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
+  AtenRecorder::Mark before_nodes;  // of these two
   bool makes_iterator = false;      // over rows of numbers, some of which are not fixed (OpenIterator)
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
   void ForgetOperands() {
     open.clear();
     is_index = makes_tensor = makes_iterator = false;
+    listed = nullptr;
   }
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
@@ -344,6 +346,7 @@ class Recorder {
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
   void DataCall(Call& call, size_t data);                         // … that makes a tensor of Python data
+  void ListCall(Call& call);                                      // x.tolist()
   bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void ForceItems(PyObject* container);
   bool HasOpenItems(PyObject* row);
@@ -542,6 +545,7 @@ class Recorder {
   bool LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth);
   void LinkNumbers(FrameNote& note, const Event& e, PyObject* result);
   void LinkData(FrameNote& note, PyObject* result);
+  Shadow ListElements(const FrameNote& note, PyObject* result);
   void LinkOperator(FrameNote& note, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);

@@ -133,11 +133,13 @@ void NewTensor(Recorder& r, Call& call) {
   MakeTensorOf(r, call, 1);
 }
 
+void ToList(Recorder& r, Call& call) { r.ListCall(call); }
+
 }  // namespace
 
 void LoadTorch() {
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
-          {"tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+          {"__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
           {"requires_grad_",
            "backward",
@@ -183,6 +185,7 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
+  AddSpecial("torch._C", "TensorBase", "tolist", ToList);
   AddSpecial("torch._C", "TensorBase", "new_tensor", NewTensor);
   for (const char* name : {"numel", "nelement"}) AddSpecial("torch._C", "TensorBase", name, Numel);
   AddSpecial("torch", "", "numel", Numel);
