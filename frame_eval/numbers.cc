@@ -2,6 +2,8 @@
 // is guarded as a relation; an op that takes them takes the graph value.
 //   N1  The program always sees exact Python numbers, and ops run on these. Which number an op was given is concluded
 //       afterwards, from the node that it left (LinkNumbers), and only where the binding hands it on as it is.
+//       Where a binding makes or reads a tensor past the dispatcher (torch.tensor, tolist), the graph has ops of its own
+//       that give the same to the bit (LinkData, ListElements).
 //   N2  A number that is used in any other way is fixed (Force).
 //   N3  Nothing is left open that would not change: numbers that modules and globals hold are fixed, until they have
 //       been seen to change (IsDynamic).
