@@ -169,6 +169,22 @@ ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type typ
   Node node;
   node.scalar_op = op;
   node.args = std::move(args);
+  return AddMade(std::move(node), std::move(type));
+}
+
+ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type) {
+  Node node;
+  node.op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  node.args = std::move(args);
+  const std::vector<c10::Argument>& parameters = node.op->schema().arguments();
+  while (node.args.size() < parameters.size()) {
+    node.args.push_back(Arg::Const(parameters[node.args.size()].default_value().value_or(c10::IValue())));
+  }
+  return AddMade(std::move(node), std::move(type));
+}
+
+// A node that was made here, and not by the fallback.
+ValueId AtenRecorder::AddMade(Node node, Type type) {
   node.state = graph_.AddState(StateNow());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
@@ -209,6 +225,11 @@ void AtenRecorder::Rewind(const Mark& mark) {
   wheres_.resize(mark.wheres);
 }
 
+void AtenRecorder::DropNodes(Mark since) {
+  since.ops_met = ops_met_;
+  Rewind(since);
+}
+
 const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen) {
   std::vector<ValueId> work{value};
   while (!work.empty()) {
@@ -234,13 +255,17 @@ ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   if (!tensor.defined()) return graph_.NewValue(NextName(), Type(), node);
   if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};
   ValueId id = graph_.NewValue(NextName(), Type::Of(tensor), node);
+  Bind(tensor, id);
+  return id;
+}
+
+void AtenRecorder::Bind(const at::Tensor& tensor, ValueId id) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto [it, is_new] = tensors_.try_emplace(
       impl,
       KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(), false, false});
   journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
   it->second.value = id;
-  return id;
 }
 
 // x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from what is in them.)

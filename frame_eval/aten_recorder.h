@@ -55,6 +55,9 @@ class AtenRecorder {
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
   ValueId AddNumberInput(SourceId source, Type type);
   ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
+  // Of an op that the program did not call. Arguments that are left out at the end have their defaults.
+  ValueId AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type);
+  void Bind(const at::Tensor& tensor, ValueId value);  // that is what the value is now
   std::function<void(const at::Tensor&)>
       before_write;  // memory that existed before is about to be written; may be empty
 
@@ -69,6 +72,8 @@ class AtenRecorder {
 
   Mark mark() const;
   void Rewind(const Mark& mark);
+  // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
+  void DropNodes(Mark since);
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
@@ -99,6 +104,7 @@ class AtenRecorder {
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, uint32_t where);
+  ValueId AddMade(Node node, Type type);
   void NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }

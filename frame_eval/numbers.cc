@@ -5,11 +5,13 @@
 //   N2  A number that is used in any other way is fixed (Force).
 //   N3  Nothing is left open that would not change: numbers that modules and globals hold are fixed, until they have
 //       been seen to change (IsDynamic).
+// Not here: rows of numbers (rows.cc), torch.tensor and tolist (numbers_in_tensors.cc).
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "frame_eval/known_objects.h"
+#include "frame_eval/numbers.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/rows.h"
 #include "guards/kinds/relation.h"
@@ -25,20 +27,6 @@ namespace {
 // Numbers of BINARY_OP (opcode.h would bring its macros): the in-place ones follow 13 later.
 constexpr int kNbAdd = 0, kNbAnd = 1, kNbFloorDivide = 2, kNbLshift = 3, kNbMultiply = 5, kNbRemainder = 6, kNbOr = 7,
               kNbPower = 8, kNbRshift = 9, kNbSubtract = 10, kNbTrueDivide = 11, kNbXor = 12, kInplaceFrom = 13;
-
-// An exact int of 64 bits or a float; no bool.
-bool NumberOf(PyObject* object, Number* number) {
-  if (PyFloat_CheckExact(object)) {
-    *number = Number::Float(PyFloat_AS_DOUBLE(object));
-    return true;
-  }
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  *number = Number::Int(PyLong_AsLongLongAndOverflow(object, &overflow));
-  return overflow == 0;
-}
-
-c10::IValue ValueOf(const Number& number) { return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i); }
 
 bool IsSame(const c10::IValue& constant, PyObject* object) {
   Number number;
@@ -951,13 +939,15 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
 }
 
 // N1, after the call.
-void Recorder::LinkNumbers(FrameNote& note, const Event& e) {
+void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
   if (aten_.pending) return note.open.clear();
   std::vector<Node*> made;
   for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
     if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
   }
-  if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
+  if (note.makes_tensor) {
+    LinkData(note, result);
+  } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
     PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
     if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);

@@ -1323,7 +1323,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
-  if (!note.open.empty() || note.is_index) LinkNumbers(note, e);
+  if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
   // Switches of the thread's state are C functions.
   if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
   if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
@@ -1448,6 +1448,7 @@ Shadow Recorder::UnpackedItem(const FrameNote& note, const Event& e, PyObject* r
 
 Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObject* result) {
   if (aten_.pending) return Shadow();
+  if (note.listed != nullptr) return ListElements(note, result);
   auto read_arguments = [&](bool strides) {
     for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], strides);
   };

@@ -179,12 +179,16 @@ struct FrameNote {
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
   int unpacks = 0;          // the argument of the instruction that unpacks
   absl::InlinedVector<OpenNumber, 2> open;
-  bool is_index = false;        // x[…] of a tensor
-  bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
+  bool is_index = false;            // x[…] of a tensor
+  bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
+  PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
+  AtenRecorder::Mark before_nodes;  // of these two
+  bool makes_iterator = false;      // over rows of numbers, some of which are not fixed (OpenIterator)
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
   void ForgetOperands() {
     open.clear();
-    is_index = makes_iterator = false;
+    is_index = makes_tensor = makes_iterator = false;
+    listed = nullptr;
   }
   size_t nodes_before = 0;
   size_t containers_before = 0;   // of Recorder::containers_
@@ -341,6 +345,8 @@ class Recorder {
   void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
+  void DataCall(Call& call, size_t data);                         // … that makes a tensor of Python data
+  void ListCall(Call& call);                                      // x.tolist()
   // -- rows (rows.cc) --
   bool HasOpenItems(PyObject* row);
   void ForceItems(PyObject* container);
@@ -542,7 +548,10 @@ class Recorder {
   std::optional<IntTerm> Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b);
   std::optional<IntTerm> IntOp(ScalarOp op, IntTerm a, IntTerm b);
   void LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
-  void LinkNumbers(FrameNote& note, const Event& e);
+  bool LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth);
+  void LinkNumbers(FrameNote& note, const Event& e, PyObject* result);
+  void LinkData(FrameNote& note, PyObject* result);
+  Shadow ListElements(const FrameNote& note, PyObject* result);
   void LinkOperator(FrameNote& note, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);

@@ -35,15 +35,14 @@ bool Recorder::HasOpenItems(PyObject* row) {
 void Recorder::ForceItems(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr || known->items.empty()) return;
-  const std::vector<Shadow> items(known->items.begin(), known->items.end());
-  known->items.clear();
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < known->items.size(); ++i) {
     if (PySlice_Check(container)) {
-      Force(PartsOf(container)[i], items[i]);
+      Force(PartsOf(container)[i], known->items[i]);
     } else if (i < RowSize(container)) {
-      Force(ItemOf(container, i), items[i]);
+      Force(ItemOf(container, i), known->items[i]);
     }
   }
+  known->items.clear();  // not before: where one cannot be fixed, the segment ends with what the container holds now
 }
 
 // ---- rows made of rows ----------------------------------------------------------------------------------------------

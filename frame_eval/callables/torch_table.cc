@@ -102,25 +102,44 @@ void SetFlags(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
-// torch.tensor(data): one op that takes the finished constant.
-void MakeTensor(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) {
+bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
+
+// Of argument `data` and those behind it.
+void MakeTensorOf(Recorder& r, Call& call, size_t data) {
+  for (size_t i = data; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
     if (IsTensor(arg)) throw Break{Reason::value_of_tensor, "torch.tensor of a tensor"};
-    if (!Recorder::IsScalar(arg) && !PyList_Check(arg) && !PyTuple_Check(arg)) {
+    if (!Recorder::IsScalar(arg) && !IsRow(arg)) {
       throw Break{Reason::unknown_callable, "torch.tensor of foreign data"};
     }
-    r.ForceDeep(arg, call.shadows[i], false);
   }
+  r.DataCall(call, data);
   r.aten().expect_constant = true;
-  call.note.expect.kind = Expect::Kind::kTorch;
 }
+
+// torch.tensor(data): one op that takes the finished constant, or what makes it of the numbers in `data`.
+void MakeTensor(Recorder& r, Call& call) { MakeTensorOf(r, call, 0); }
+
+// torch.as_tensor(data): the same, but of tensors and arrays, which it hands on or shares memory with.
+void AsTensor(Recorder& r, Call& call) {
+  if (call.args.empty() || (!Recorder::IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
+  MakeTensorOf(r, call, 0);
+}
+
+// x.new_tensor(data): of x it reads dtype and device.
+void NewTensor(Recorder& r, Call& call) {
+  if (call.args.empty() || !IsExactTensor(call.args[0])) throw Break{Reason::tensor_subclass, ""};
+  r.ReadRank(call.args[0]);  // a tensor without dimensions counts less for the type of a result
+  MakeTensorOf(r, call, 1);
+}
+
+void ToList(Recorder& r, Call& call) { r.ListCall(call); }
 
 }  // namespace
 
 void LoadTorch() {
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
-          {"tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+          {"__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
           {"requires_grad_",
            "backward",
@@ -166,6 +185,8 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
+  AddSpecial("torch._C", "TensorBase", "tolist", ToList);
+  AddSpecial("torch._C", "TensorBase", "new_tensor", NewTensor);
   for (const char* name : {"numel", "nelement"}) AddSpecial("torch._C", "TensorBase", name, Numel);
   AddSpecial("torch", "", "numel", Numel);
   for (const char* name : {"dim", "ndimension"}) AddSpecial("torch._C", "TensorBase", name, Rank);
@@ -182,9 +203,10 @@ void LoadTorch() {
     AddSpecial("torch._C", "", name, BasicFact);
   }
   AddSpecial("torch", "", "tensor", MakeTensor);
+  AddSpecial("torch", "", "as_tensor", AsTensor);
   AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
   AddRows("torch", "", Conduct::kRefused,
-          {"manual_seed", "from_numpy", "frombuffer", "as_tensor", "asarray", "from_file", "_C._set_grad_enabled"});
+          {"manual_seed", "from_numpy", "frombuffer", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,
           {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
            "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",

@@ -19,6 +19,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -315,8 +316,10 @@ def _autocast(state: State) -> tuple[bool, torch.dtype, bool]:
 
 
 def _identifier(name: str, fallback: str) -> str:
-    """``h`` for a name that the user gave; the fallback for a number (``0``)."""
-    return re.sub(r"\W", "_", name) if re.match(r"[^\W\d]", name) else fallback
+    """``h`` for a name that the user gave, ``in_`` for a keyword; the fallback for a number (``0``)."""
+    if not re.match(r"[^\W\d]", name):
+        return fallback
+    return re.sub(r"\W", "_", name) + "_" * iskeyword(name)
 
 
 def _call_form(target: Any, args: list[Any]) -> tuple[list[Any], dict[str, Any]]:

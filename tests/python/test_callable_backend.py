@@ -57,6 +57,12 @@ def test_training_step_equals_the_reference(name):
         torch.testing.assert_close(got[i].grad, want[i].grad, rtol=1e-4, atol=1e-4)
 
 
+def test_inputs_may_have_the_names_of_keywords():
+    text = "graph (%in : f32[2], %class : f32[2]) {\n  %0 = aten.mul.Tensor(%in, %class)\n  return %0\n}\n"
+    (result,) = compiled(text, "eager").run([torch.ones(2), torch.full((2,), 3.0)])
+    assert result.tolist() == [3, 3]
+
+
 def test_examples_come_early_or_at_the_first_run():
     seen = []
 

@@ -78,6 +78,17 @@ def row_that_changes(x: Tensor) -> tuple[Tensor, list[int]]:
     return x.new_zeros(row) * first, rest
 
 
+def tensors_of_numbers(x: Tensor, n: int, s: float) -> tuple[Tensor, ...]:
+    row = torch.tensor([n, 2, x.shape[0]])
+    table = torch.tensor([[s, n * 0.5], [x.shape[0], 1]])
+    return row, table, torch.tensor(n), torch.as_tensor(3.0 * s), x.new_tensor([n, len(x)])
+
+
+def listed(x: Tensor) -> list[Any]:
+    a, b = x.tolist()
+    return [a * 2, [b], torch.tensor([b, a]), x + a, [v + 1 for v in x.tolist()]]
+
+
 SIZES = [(torch.randn(n, 4, 6),) for n in range(2, 22)]
 PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (by_batch, SIZES),
@@ -94,6 +105,9 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x, l: x * l[0] + sum(l) - max(l), [(torch.ones(3), [n, 30 - n]) for n in range(1, 21)]),
     (lambda x, l: [x * k for k in l], [(torch.ones(3), [n, n / 2]) for n in range(1, 21)]),
     (row_that_changes, [(torch.ones(n, 2 * n),) for n in range(2, 22)]),
+    (tensors_of_numbers, [(torch.ones(n), n * 2**50 + 1, n / 7) for n in range(1, 21)]),
+    (listed, [(torch.tensor([n, n * n]),) for n in range(1, 21)]),
+    (listed, [(torch.randn(2),) for _ in range(20)]),
 ]
 
 
@@ -114,6 +128,18 @@ def test_a_decision_is_a_relation() -> None:
     assert frametap.explain(captured).recordings == 2
     guards = "\n".join(str(g) for s in frametap.segments(captured) for g in [s])
     assert "(L.x.size(0) // 2) > 2" in guards or "L.x.size(0) // 2 > 2" in guards, guards
+
+
+def test_lists_of_other_sizes_are_no_recordings() -> None:
+    """One for the first size and one behind each end of a graph, whatever the sizes after it."""
+    report = recorded(lambda x: (x * 2).tolist(), [(torch.ones(n),) for n in range(1, 21)])
+    assert report.recordings <= 3, str(report)
+
+
+def test_a_list_of_a_tensor_without_a_break() -> None:
+    captured = frametap.compile(listed, fullgraph=True)
+    for n in range(1, 5):
+        assert str(captured(torch.tensor([n, 3]))) == str(listed(torch.tensor([n, 3])))
 
 
 class Counter(nn.Module):

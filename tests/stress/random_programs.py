@@ -117,6 +117,16 @@ torch.linspace(0, {s}, {t}.shape[0])
 torch.eye({t}.shape[-1])
 torch.tensor([{i}, {t}.shape[0]])
 torch.tensor({s}) + {t}
+torch.tensor([[{i}, {s}], [{j}, 1.5]])
+torch.tensor({i}) * {t}
+torch.tensor({t}.shape)
+torch.tensor([{i}, {j}], dtype=torch.int8)
+torch.as_tensor([{i}, {t}.shape[-1]], dtype=torch.float64)
+{t}.new_tensor([{i}, {j}])
+{t}.new_tensor({s})
+torch.scalar_tensor({i})
+torch.tensor({t}.tolist())
+torch.tensor([v * {i} for v in {t}.flatten().tolist()])
 torch.triu(torch.full(({t}.shape[0], {t}.shape[0]), -1.0), 1)
 {t} + {u}
 {t} * {u}
@@ -159,6 +169,9 @@ math.prod({t}.shape)
 max({t}.shape)
 sorted({t}.shape)[0]
 int({t}.sum())
+len({t}.tolist())
+{t}.long().flatten()[:2].tolist()[0]
+{t}.argmax(-1).flatten().tolist()[-1]
 {i} + {j}
 {i} - {j}
 {i} * 2
@@ -226,6 +239,8 @@ math.sqrt({t}.shape[-1])
 max({s}, 1.0)
 -{s}
 {t}.float().mean().item()
+{t}.float().flatten()[:1].tolist()[0]
+sum({t}[0].float().flatten().tolist())
 math.log({t}.numel() + 1)
 """
 STATEMENTS = """
@@ -234,6 +249,11 @@ if {s} > 1:| {t} = {t} + 1
 if {t}.shape[0] == {u}.shape[0]:| acc.append({t} is {u})
 if {t}.is_contiguous():| acc.append(1)
 if {t}.sum() > {i}:| {t} = {t} - 1
+if torch.tensor({i}) > {j}:| {t} = {t} + 3
+acc.append({t}.tolist())
+acc.append([{t}.sum().item(), {i}]); acc[-1].reverse()
+acc.extend({t}.flatten()[:3].tolist())
+for v in {t}.flatten()[:3].tolist():| {t} = {t} + v
 if not {t}.shape[0] % 2:| acc.append("even")
 for k in range(min({i}, 3)):| {t} = {t} + k
 for k, v in enumerate({t}.shape):| acc.append(v * k)

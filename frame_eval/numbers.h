@@ -1,0 +1,26 @@
+// Python numbers as graphs have them.
+#pragma once
+
+#include <Python.h>
+
+#include "ir/ops/scalar.h"
+
+namespace frametap {
+
+// An exact int of 64 bits or a float; no bool.
+inline bool NumberOf(PyObject* object, Number* number) {
+  if (PyFloat_CheckExact(object)) {
+    *number = Number::Float(PyFloat_AS_DOUBLE(object));
+    return true;
+  }
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  *number = Number::Int(PyLong_AsLongLongAndOverflow(object, &overflow));
+  return overflow == 0;
+}
+
+inline c10::IValue ValueOf(const Number& number) {
+  return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i);
+}
+
+}  // namespace frametap
