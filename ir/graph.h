@@ -139,7 +139,7 @@ struct Graph {
   std::vector<std::pair<ValueId, at::Tensor>> constants;  // tensors made from Python data while recording
   std::vector<Node> nodes;
   std::vector<ValueId> outputs;
-  std::vector<EagerState> states;  // at least one; states[0] is that of the entry
+  std::vector<EagerState> states;   // at least one; states[0] is that of the entry
   std::vector<SizeSymbol> symbols;  // what they were stands in the tensors' types
 
   Graph() : states(1) {}
