@@ -28,17 +28,19 @@ class Finder {
       numbers_.insert_or_assign(symbol.number, formula);
       naturals_.insert(symbol.number);
     }
-    for (const Node& node : graph_.nodes) {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
       if (node.is_scalar() && node.scalar_op != ScalarOp::kListItem) {
         FindNumber(node);
       } else if (IsFixed(node)) {
         fixed_lists_.insert(node.outputs.begin(), node.outputs.end());
       } else {
-        for (const ValueId output : node.outputs) FindSizes(output);
+        for (const ValueId output : node.outputs) FindSizes(NodeId(i), output);
       }
     }
     SymbolicSizes out;
     out.symbols = std::move(symbols_);
+    out.fresh = std::move(fresh_);
     for (const Sizes& sizes : sizes_) {
       out.sizes.emplace_back();
       for (const std::optional<Formula>& size : sizes) out.sizes.back().push_back(size ? size->Text() : "?");
@@ -63,7 +65,7 @@ class Finder {
     return Formula::Symbol(symbols_.back().first, true);
   }
 
-  void FindSizes(ValueId output) {
+  void FindSizes(NodeId node, ValueId output) {
     const Type& type = graph_.value(output).type;
     if (type.kind != Type::Kind::kTensor) return;
     for (size_t dim = 0; dim < type.sizes.size(); ++dim) {
@@ -71,6 +73,7 @@ class Finder {
       std::optional<Formula> size = rule ? FormulaOf(*rule) : std::nullopt;
       if (type.sizes[dim] >= 0 && (!size || !ComesTo(*size, type.sizes[dim]))) {
         size = Declare("u", &unforetold_, type.sizes[dim]);
+        if (!rule && (fresh_.empty() || fresh_.back() != node)) fresh_.push_back(node);
       }
       sizes_[output.raw()][dim] = size;
     }
@@ -164,6 +167,7 @@ class Finder {
   absl::flat_hash_set<ValueId> naturals_;
   absl::flat_hash_set<ValueId> fixed_lists_;  // results of fixed nodes: lists are asked for
   std::vector<std::pair<std::string, int64_t>> symbols_;
+  std::vector<NodeId> fresh_;
   absl::flat_hash_map<std::string, int64_t> hints_;
   int size_symbols_ = 0, unforetold_ = 0;
 };

@@ -18,6 +18,7 @@ namespace frametap {
 struct SymbolicSizes {
   std::vector<std::pair<std::string, int64_t>> symbols;  // what each was in the recording: ("s0", 8)
   std::vector<std::vector<std::string>> sizes;           // by ValueId; none for what is no tensor
+  std::vector<NodeId> fresh;                             // nodes of whose results no rule tells a size
 };
 
 // Sizes of a graph without symbols are those that were recorded.

@@ -90,6 +90,19 @@ Shape AddMm(const OpCall& call) { return {call.Tensor("mat1")[0], call.Tensor("m
 Shape Bmm(const OpCall& call) { return call.Tensor("self").Range(0, 2).Then({call.Tensor("mat2")[2]}); }
 Shape BaddBmm(const OpCall& call) { return call.Tensor("batch1").Range(0, 2).Then({call.Tensor("batch2")[2]}); }
 Shape AddBmm(const OpCall& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
+Shape Histogram(const OpCall& call) { return {call.Int("bins")}; }
+
+// Of a row of matrices, one of both is a matrix whose rows or columns `offs` shares out among them.
+Shape GroupedMm(const OpCall& call) {
+  const Shape a = call.Tensor("self");
+  const Shape b = call.Tensor("mat2");
+  if (a.rank() == 3 && b.rank() == 3) return {a[0], a[1], b[2]};
+  if (a.rank() == 2 && b.rank() == 3) return {a[0], b[2]};
+  if (a.rank() == 3 && b.rank() == 2) return {a[1], b[1]};
+  if (a.rank() == 2 && b.rank() == 2) return {call.Tensor("offs")[0], a[0], b[1]};
+  return Shape();
+}
+
 Shape Mv(const OpCall& call) { return {call.Tensor("self")[0]}; }
 
 // A vector is added to nothing if the matrix is empty: it is the result then, whatever its size.
@@ -247,6 +260,9 @@ constexpr SizeRow kRows[] = {
     // What is added to in place is made as large as the product.
     {AddMm, "addmm addmm_"},
     {Bmm, "bmm"},
+    {GroupedMm, "_grouped_mm"},
+    {Histogram, "histc"},
+    {Like, "_transformer_encoder_layer_fwd"},
     {BaddBmm, "baddbmm baddbmm_"},
     {AddBmm, "addbmm addbmm_"},
     {Mv, "mv"},

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
 #include "guards/tensor_door.h"
+#include "ir/symbolic_sizes.h"
 #include "ir/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -290,6 +291,14 @@ void BindGraph(py::module_& m) {
             });
           },
           "Beside `inputs`: the parameter or buffer that the input reads, or None.")
+      .def_property_readonly(
+          "nodes_with_fresh_sizes",
+          [](const GraphHandle& self) {
+            py::list out;
+            for (const NodeId id : SizesInSymbols(*self.graph).fresh) out.append(NodeView{self.graph, id});
+            return out;
+          },
+          "Nodes of whose results no rule tells a size: it is known only once the op has run.")
       .def_property_readonly("entry_state", [](const GraphHandle& self) { return StateDict(self.graph->states[0]); })
       .def(
           "text",

@@ -76,11 +76,7 @@ class Explanation:
         """Op and position where the size of a result is known only once the op has run."""
         found = []
         for segment in self.segments:
-            makers = {out.name: node for node in segment.graph.nodes for out in node.outputs}
-            for node in segment.graph.nodes:
-                maker = makers.get(node.args[0].name) if node.op == "size" else None
-                if maker is not None:
-                    found.append((maker.op, maker.position))
+            found += [(node.op, node.position) for node in segment.graph.nodes_with_fresh_sizes]
         return list(dict.fromkeys(found))
 
     def _guards(self) -> Iterator[tuple[Guard, _C.GuardRow]]:

@@ -39,6 +39,11 @@ constexpr Pattern kPatterns[] = {
     {"mm", "self=:nk mat2=:km"},
     {"addmm addmm_", "self=:nm|:m|:|:n1 mat1=:nk mat2=:km"},
     {"bmm", "self=:bnk mat2=:bkm"},
+    {"_grouped_mm", "self=:(g,4n,4k) mat2=:(g,4k,4m) offs=~ bias=~ out_dtype=~"},
+    {"_transformer_encoder_layer_fwd",
+     "src=:(b,n,8) embed_dim=8 num_heads=2 qkv_weight=:(24,8) qkv_bias=:(24) proj_weight=:(8,8) proj_bias=:(8) "
+     "norm_weight_1=:(8) norm_bias_1=:(8) norm_weight_2=:(8) norm_bias_2=:(8) ffn_weight_1=:(16,8) ffn_bias_1=:(16) "
+     "ffn_weight_2=:(8,16) ffn_bias_2=:(8) mask=~ mask_type=~"},
     {"baddbmm baddbmm_", "self=:bnm|:m|:|:1nm batch1=:bnk batch2=:bkm"},
     {"addbmm addbmm_", "self=:nm|:m|: batch1=:bnk batch2=:bkm"},
     {"mv", "self=:nk vec=:k"},
