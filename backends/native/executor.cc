@@ -10,6 +10,7 @@
 #include "backends/backend.h"
 #include "backends/native/plan.h"
 #include "ir/eager_state.h"
+#include "ir/ops/in_place.h"
 #include "ir/ops/scalar.h"
 #include "ir/text.h"
 
@@ -46,7 +47,8 @@ class NativeExecutable : public Executable {
             below.reset();
           else if (!below)
             below.emplace();
-          step.op->callBoxed(stack);
+          const bool in_place = leave_out && step.in_place && MayOverwrite(stack);
+          (in_place ? step.in_place : step.op)->callBoxed(stack);
           break;
         }
         case PlannedStep::Kind::kFactory: {

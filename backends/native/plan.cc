@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "ir/ops/in_place.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -174,6 +175,8 @@ class Planner {
     step.state = node.state.raw();
     const OpVerdict& verdict = VerdictOn(node);
     if (step.kind == PlannedStep::Kind::kOp) step.below_autograd = verdict.below;
+    const bool first_is_made =
+        !node.args.empty() && node.args[0].kind == Arg::Kind::kValue && graph_.value(node.args[0].value).def.valid();
     // Lists are planned into their own rows, so the arguments of a step lie side by side.
     std::vector<PlannedArg> args;
     for (size_t i = 0; i < node.args.size(); ++i) {
@@ -182,6 +185,10 @@ class Planner {
       if (i == 1 && verdict.converts_number && node.args[i].kind == Arg::Kind::kConst) {
         AddFloatTwin(node.args[i].constant, &args.back());
       }
+    }
+    if (verdict.below == BelowAutograd::kSame && verdict.works_in_place && first_is_made &&
+        args[0].from == PlannedArg::From::kMove) {
+      step.in_place = InPlaceForm(*node.op);
     }
     step.args_begin = static_cast<uint32_t>(plan_.args.size());
     plan_.args.insert(plan_.args.end(), args.begin(), args.end());

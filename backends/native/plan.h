@@ -7,6 +7,8 @@
 //       run are of ir/ops/below_autograd.h, the other operand is float32, and no bit depends on when it is done.
 //   P5  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step
 //       makes a copy before its first use.
+//   P6  An elementwise op whose first operand is a result of this run that is let go here may write over it, where nobody
+//       can tell (ir/ops/in_place.h).
 // Not here: running (executor.cc).
 #pragma once
 
@@ -46,6 +48,7 @@ struct PlannedStep {
   uint32_t args_begin = 0, args_end = 0;        // into Plan::args
   uint32_t results_begin = 0, results_end = 0;  // into Plan::results
   std::optional<c10::OperatorHandle> op;
+  std::optional<c10::OperatorHandle> in_place;  // P6
 };
 
 struct Plan {

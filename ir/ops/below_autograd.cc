@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "ir/ops/in_place.h"
 
 namespace frametap {
 namespace {
@@ -59,7 +60,7 @@ bool ConvertsNumber(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   return name.overload_name == "Tensor" &&
          std::find(kArithmetic.begin(), kArithmetic.end(), name.name) != kArithmetic.end() && HasTorchsAutograd(op) &&
-         IsRegisteredIn(op, DispatchKey::CPU, kTorchs);
+         HasTorchsKernelOnCpu(op);
 }
 
 std::atomic<uint64_t> kernels_noted{0};
@@ -68,8 +69,10 @@ std::atomic<uint64_t> kernels_noted{0};
 
 OpVerdict Judge(const c10::OperatorHandle& op) {
   if (!absl::StartsWith(op.operator_name().name, "aten::")) return {};
-  return {BelowAutogradOf(op), ConvertsNumber(op)};
+  return {BelowAutogradOf(op), ConvertsNumber(op), InPlaceForm(op).has_value()};
 }
+
+bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op) { return IsRegisteredIn(op, DispatchKey::CPU, kTorchs); }
 
 bool NobodyLooksOn() { return !at::hasCallbacks() && torch::autograd::ForwardADLevel::try_get_by_idx(0) == nullptr; }
 

@@ -26,11 +26,13 @@ struct OpVerdict {
   // The op first converts a number that is its second operand to the dtype of the first one, so that it may be given the
   // converted one: torch's own kernels of + - * /.
   bool converts_number = false;
+  bool works_in_place = false;  // InPlaceForm has one (in_place.h)
 
   friend bool operator==(const OpVerdict&, const OpVerdict&) = default;
 };
 
 OpVerdict Judge(const c10::OperatorHandle& op);  // a microsecond or two
+bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op);
 
 // A2
 inline bool MayLeaveOutAutograd(const EagerState& state) {

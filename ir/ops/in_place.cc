@@ -1,0 +1,80 @@
+#include "ir/ops/in_place.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ir/ops/below_autograd.h"
+
+namespace frametap {
+namespace {
+
+// Each is one pass over the elements by TensorIterator, whose result of floats has their dtype.
+constexpr const char* kOps[] = {
+    "abs",        "add.Tensor", "clamp",      "clamp_max",   "clamp_min", "cos",        "div.Tensor",
+    "elu",        "erf",        "exp",        "gelu",        "hardtanh",  "log",        "hardswish",
+    "leaky_relu", "mish",       "mul.Tensor", "hardsigmoid", "neg",       "reciprocal", "relu",
+    "rsqrt",      "sigmoid",    "silu",       "sin",         "sqrt",      "sub.Tensor", "tanh",
+};
+
+bool IsFloat(c10::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+// Strides as a new tensor of these sizes has them: also those of dimensions of one element, which say nothing else.
+bool HasStridesOfNew(const c10::TensorImpl& tensor) {
+  int64_t stride = 1;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    if (tensor.strides()[static_cast<size_t>(dim)] != stride) return false;
+    stride *= std::max<int64_t>(tensor.sizes()[static_cast<size_t>(dim)], 1);
+  }
+  return true;
+}
+
+// What TensorIterator makes of `self` and a smaller operand has the strides of a new tensor, unless a dimension of one
+// element has the stride of the one before it: their order is another then.
+bool IsBroadcastTo(const c10::TensorImpl& other, const c10::TensorImpl& self) {
+  const c10::IntArrayRef from = other.sizes(), to = self.sizes();
+  if (from == to) return HasStridesOfNew(other);
+  if (from.size() > to.size() || to.empty() || std::find(to.begin() + 1, to.end(), 1) != to.end()) return false;
+  const size_t missing = to.size() - from.size();
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i] != 1 && from[i] != to[missing + i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<c10::OperatorHandle> InPlaceForm(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  if (!absl::StartsWith(name.name, "aten::")) return std::nullopt;
+  const std::string known =
+      absl::StrCat(name.name.substr(6), name.overload_name.empty() ? "" : ".", name.overload_name);
+  if (std::find(std::begin(kOps), std::end(kOps), known) == std::end(kOps)) return std::nullopt;
+  const std::optional<c10::OperatorHandle> form =
+      c10::Dispatcher::singleton().findSchema({name.name + "_", name.overload_name});
+  return form && HasTorchsKernelOnCpu(op) && HasTorchsKernelOnCpu(*form) ? form : std::nullopt;
+}
+
+bool MayOverwrite(const std::vector<c10::IValue>& stack) {
+  if (!stack[0].isTensor()) return false;
+  c10::TensorImpl& self = *stack[0].toTensor().unsafeGetTensorImpl();
+  if (stack[0].use_count() != 1 || !IsFloat(c10::typeMetaToScalarType(self.dtype())) || self.numel() == 0 ||
+      self.is_wrapped_number() || self.is_inference() || self.autograd_meta() != nullptr || self.storage_offset() != 0 || !HasStridesOfNew(self)) {
+    return false;
+  }
+  const c10::Storage& storage = self.unsafe_storage();
+  if (storage.use_count() != 1 || storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) return false;
+  if (stack.size() < 2 || !stack[1].isTensor()) return true;
+  const c10::TensorImpl& other = *stack[1].toTensor().unsafeGetTensorImpl();
+  return (other.is_wrapped_number() || other.dtype() == self.dtype()) && IsBroadcastTo(other, self);
+}
+
+std::vector<std::string> OpsWithInPlaceForm() {
+  std::vector<std::string> names;
+  for (const char* op : kOps) names.push_back(absl::StrCat("aten::", op));
+  return names;
+}
+
+}  // namespace frametap
