@@ -1,4 +1,5 @@
-"""Chains of 1, 10 and 100 ops on tensors of four elements: what a call costs where the ops cost least.
+"""Chains of 1, 10 and 100 ops on tensors of four elements: what a call costs where the ops cost least; and of 10 ops on larger
+ones, where memory is what they cost.
 
 With the native backend beside torch.compile(backend="eager"), and both front ends with inductor where there is a C++
 compiler.
@@ -30,11 +31,15 @@ def inductor(count: int) -> list[timing.Contestant]:
     return timing.warmed({name: lambda f=f: f(x) for name, f in calls.items()}, 500)
 
 
+SHAPES = [(64, 64), (256, 1024), (16, 64, 56, 56)]
+
+
 def main() -> int:
     arguments = timing.arguments("Chains of ops on tiny tensors.", rounds=60)
     dynamo = not arguments.no_dynamo
     plain = timing.Table("Chains of ops on four elements (no_grad)")
     compiled = timing.Table("Chains of ops on four elements, inductor (no_grad)")
+    large = timing.Table("Chains of 10 ops on larger tensors (no_grad)")
     has_compiler = any(map(shutil.which, ("c++", "g++", "clang++")))
     with torch.no_grad():
         for count in (1, 10, 100):
@@ -48,11 +53,17 @@ def main() -> int:
                 row = inductor(count)
                 timing.race(row, arguments.rounds)
                 compiled.add(name, row)
+        for shape in SHAPES:
+            name = " x ".join(map(str, shape))
+            if timing.wanted(arguments, name):
+                row = function_row(chain(10), dynamo, torch.ones(shape))
+                timing.race(row, max(5, arguments.rounds // 6))
+                large.add(name, row)
     if dynamo and not has_compiler:
         print("no C++ compiler: inductor is left out\n")
     if EAGER:
         print("FRAMETAP_TEST_EAGER=1: the frametap column is plain eager\n")
-    return timing.report([plain, compiled], arguments.json)
+    return timing.report([plain, large, compiled], arguments.json)
 
 
 if __name__ == "__main__":

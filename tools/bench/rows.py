@@ -41,9 +41,11 @@ def straight(lines: list[str]) -> Callable[[Tensor], Tensor]:
     return names["program"]
 
 
-def function_row(lines: list[str], dynamo: bool) -> list[timing.Contestant]:
-    """Later calls of `straight(lines)` on four elements."""
-    x = torch.ones(4)
+def function_row(
+    lines: list[str], dynamo: bool, x: Tensor | None = None
+) -> list[timing.Contestant]:
+    """Later calls of `straight(lines)` on `x`, by default on four elements."""
+    x = torch.ones(4) if x is None else x
     eager = straight(lines)
     calls = {"eager": eager, "frametap": frametap.compile(straight(lines))}
     if dynamo:
