@@ -401,7 +401,9 @@ def _call(f: Callable[..., Any], given: Arguments, seed: int) -> Any:
     if given.transposed and x.dim() > 1:
         x = x.transpose(0, 1).contiguous().transpose(0, 1)
     try:
-        with torch.set_grad_enabled(seed % 2 == 0):  # without gradients, replays write over what is let go
+        with torch.set_grad_enabled(
+            seed % 2 == 0
+        ):  # without gradients, replays write over what is let go
             return "returned", f(x, y, given.n, given.s, list(given.row))
     except Exception as e:  # noqa: BLE001  it is compared
         text, _, _ = str(e).partition("\nException raised from")  # addresses follow
