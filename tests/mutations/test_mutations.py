@@ -100,6 +100,7 @@ KNOWN: dict[tuple[str, str], str] = {
 }
 NOT_COMPARED = {
     ("random_numbers", "default device"): "the traceback shows what torch has cached before",
+    ("state_of_torch", "default device"): "the traceback shows what torch has cached before",
     (
         "encoder_in_eval",
         "m.self_attn.in_proj_bias = half",
