@@ -1,8 +1,12 @@
 // I1 of in_place.h: wherever MayOverwrite says yes, the in-place form gives what the op gives, to the bit.
 #include "ir/ops/in_place.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
