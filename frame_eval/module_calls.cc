@@ -1,12 +1,14 @@
 // nn.Module.__call__ in two steps instead of a hundred instructions. Where a module has no hooks, its two functions look
 // for some and pass their arguments on, and in a model of small layers most of a recording was spent in them. A frame of
 // either is taken from its first instruction to the call with which it passes on. What the instructions between would
-// have read is told to the recorder in their order and at their places, so guards are those of the interpretation, and
-// the frame is as they would have left it. Anything unusual (a hook, an attribute of the instance's own, a class with
-// its own __getattribute__) is left to them: a guard that was made until then is one that they make as well.
+// have read is told to the recorder in their order and at their places, and the frame is as they would have left it. So
+// guards are those of the interpretation, but that one (guards/kinds/no_hooks.h) says what eleven would of the instance.
+// Anything unusual (a hook, an attribute of the instance's own, a class with its own __getattribute__) is left to them:
+// a guard that was made until then is one that they make as well.
 // The bytecode is compared with what is written here when the extension is loaded. If it differs, nothing is crossed.
 #include "frame_eval/module_calls.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 
 namespace frametap {
@@ -227,6 +230,7 @@ class Recorder::Crossing {
   }
 
   bool ThroughWrapped() {
+    r_.without_hooks_ = nullptr;
     for (int i = 0; i < 3; ++i) {
       if (f_.objects[i] == nullptr || f_.shadows[i].kind != Shadow::Kind::kNone) return false;
     }
@@ -234,15 +238,21 @@ class Recorder::Crossing {
     if (!IsUsual(f_.objects[1], f_.objects[2])) return false;
     if (InClassOnly(self_, ways.compiled_call_impl) != Py_None) return false;
     At(kReadCompiled);
-    r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
-    if (note_.expect.kind != Expect::Kind::kAny) return false;
-    const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl);
+    const bool is_told = HasNoHooks();
+    if (!is_told) {
+      r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
+      if (note_.expect.kind != Expect::Kind::kAny) return false;
+    }
+    const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl, is_told);
     if (!call_impl) return false;
     PassOn(kMergeWrapped, kPassOnWrapped, call_impl.get(), f_.objects[1], f_.objects[2]);
+    if (is_told) r_.without_hooks_ = self_;
     return true;
   }
 
   bool ThroughCall() {
+    const bool was_passed_on = note_.caller != nullptr && note_.caller->code == ways.wrapped.code;
+    PyObject* const was_told = was_passed_on ? r_.without_hooks_ : nullptr;  // nothing has run since
     PyObject* contents[3];
     for (int i = 0; i < 3; ++i) {
       if (!IsOwnCell(i) || (contents[i] = PyCell_GET(f_.objects[i])) == nullptr) return false;
@@ -250,10 +260,12 @@ class Recorder::Crossing {
     }
     self_ = contents[0];
     if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2])) return false;
+    At(kReadForward);
+    const bool is_told = was_told == self_ || HasNoHooks();
     if (IsTracing()) return false;
-    const Ref<> forward = Method(kReadForward, ways.forward);
+    const Ref<> forward = Method(kReadForward, ways.forward, is_told);
     if (!forward) return false;
-    for (int i = 0; i < kHooks; ++i) {
+    for (int i = 0; i < kHooks && !is_told; ++i) {
       Shadow shadow;
       PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, ways.hooks[i], &shadow);
       if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
@@ -301,8 +313,7 @@ class Recorder::Crossing {
   PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
     PyObject* value = PyDict_GetItemWithError(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
-    PyObject* in_class = _PyType_Lookup(Py_TYPE(self_), name);
-    if (in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr) return nullptr;
+    if (IsDataDescriptorOfClass(name)) return nullptr;
     At(line);
     const Known& known = *r_.Find(self_);
     *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
@@ -320,13 +331,40 @@ class Recorder::Crossing {
     return value;
   }
 
+  // All that both functions ask of the instance, in one guard. False: each part is to be told by itself. So it is after
+  // a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not here.
+  bool HasNoHooks() {
+    const Known& known = *r_.Find(self_);
+    const auto& changed = r_.mutated_sources_;
+    if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
+      return false;
+    }
+    PyObject* dict = DictAt(DictOf::kInstance, self_);
+    for (PyObject* name : NoHooksGuard::names().of_class) {
+      if (PyDict_GetItemWithError(dict, name) != nullptr) return false;
+    }
+    for (PyObject* name : NoHooksGuard::names().hooks) {
+      PyObject* hooks = PyDict_GetItemWithError(dict, name);
+      if (hooks == nullptr || !PyODict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) != 0) return false;
+      if (r_.Find(hooks) != nullptr || IsDataDescriptorOfClass(name)) return false;
+    }
+    r_.Touch(self_);
+    r_.guards_.NoHooks(known.source, r_.Here());
+    return true;
+  }
+
+  bool IsDataDescriptorOfClass(PyObject* name) const {
+    PyObject* in_class = _PyType_Lookup(Py_TYPE(self_), name);
+    return in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr;
+  }
+
   // A method of the class, bound as the read would.
-  Ref<> Method(int line, PyObject* name) {
+  Ref<> Method(int line, PyObject* name, bool is_told) {
     PyObject* function = InClassOnly(self_, name);
     if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
     At(line);
-    r_.LoadAttribute(note_, self_, Shadow(), name);
-    if (note_.expect.kind != Expect::Kind::kAny) return Ref<>();
+    if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
+    if (!is_told && note_.expect.kind != Expect::Kind::kAny) return Ref<>();
     Ref<> method = Must(PyMethod_New(function, self_));
     r_.AdoptResult(method.get());
     return method;

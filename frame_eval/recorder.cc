@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/frame_view.h"
@@ -149,32 +151,39 @@ uint32_t Recorder::CurrentPlace() {
   return static_cast<uint32_t>(places_.size() - 1);
 }
 
-std::string Recorder::ModulePath(PyObject* module) {
-  Known* known = Find(module);
-  if (known == nullptr || !known->source.valid()) return "";
-  std::string path;
-  SourceId parent;
-  for (SourceId id = known->source; id.valid(); id = parent) {
-    const Source source = guards_.Describe(id);
-    parent = source.parent;
-    if (!parent.valid()) break;
+// Where a module is, below the outermost one: `blocks.0.linear`.
+SharedText Recorder::PathOf(SourceId id) {
+  std::vector<SourceId> way;  // from `id` up to what is known
+  SharedText path;
+  for (; id.valid() && guards_.parent(id).valid(); id = guards_.parent(id)) {
+    if (const auto known = module_paths_.find(id); known != module_paths_.end()) {
+      path = known->second;
+      break;
+    }
+    way.push_back(id);
+  }
+  for (; !way.empty(); way.pop_back()) {
+    const Source source = guards_.Describe(way.back());
     std::string part;
     if (source.accessor == Accessor::kItem) part = std::to_string(source.index);
     if (source.accessor == Accessor::kAttr || source.accessor == Accessor::kModuleAttr) part = source.text;
     if (source.accessor == Accessor::kKey) {
-      for (char c : source.text) {
-        if (c != '\'' && c != '"') part += c;
-      }
+      std::copy_if(source.text.begin(), source.text.end(), std::back_inserter(part),
+                   [](char c) { return c != '\'' && c != '"'; });
     }
-    if (part.empty() || part == "_modules") continue;
-    path = path.empty() ? part : part + "." + path;
+    if (!part.empty() && part != "_modules") path = path.empty() ? part : absl::StrCat(path.str(), ".", part);
+    module_paths_[way.back()] = path;
   }
   return path;
 }
 
 const ModuleScope& Recorder::ScopeOf(PyObject* module) {
   auto [it, is_new] = scopes_.try_emplace(module);
-  if (is_new) it->second = {ModulePath(module), Py_TYPE(module)->tp_name};
+  if (!is_new) return it->second;
+  SharedText& klass = class_names_[Py_TYPE(module)];
+  if (klass.empty()) klass = Py_TYPE(module)->tp_name;
+  const Known* known = Find(module);
+  it->second = {known != nullptr && known->source.valid() ? PathOf(known->source) : SharedText(), klass};
   return it->second;
 }
 

@@ -594,7 +594,7 @@ class Recorder {
   const Position& PositionOf(PyCodeObject* code, int offset);
   uint32_t CurrentPlace();
   WherePtr WhereOf(const Place& place);
-  std::string ModulePath(PyObject* module);
+  SharedText PathOf(SourceId module);
   const ModuleScope& ScopeOf(PyObject* module);  // at the end of the recording
   ScalarOp NumberOp(const Event& e);
   ValueId NumberValue(Shadow shadow);
@@ -669,6 +669,9 @@ class Recorder {
   std::vector<Place> places_;
   std::vector<PyObject*> module_scope_;
   absl::flat_hash_map<PyObject*, ModuleScope> scopes_;  // of those that had ops
+  absl::flat_hash_map<SourceId, SharedText> module_paths_;
+  absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
+  PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it told that
   Pending pending_;
   bool has_pending_ = false;
   Mark mark_;  // where the segment is cut, once it ends with a break

@@ -35,7 +35,8 @@ class Guard {
     kField,
     kRegistry,
     kSuspended,
-    kCode
+    kCode,
+    kNoHooks
   };
   enum class Scope : uint8_t { kBinding, kContent };
 

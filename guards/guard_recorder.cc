@@ -11,6 +11,7 @@
 #include "guards/frozen_guards.h"
 #include "guards/kinds/keys.h"
 #include "guards/kinds/length.h"
+#include "guards/kinds/no_hooks.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/type.h"
 #include "guards/kinds/value.h"
@@ -422,6 +423,11 @@ void GuardRecorder::Present(SourceId dict, PyObject* key, const Spot& why) {
 
 void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Spot& why) {
   if (impl_->object(object) != nullptr) impl_->SayKey(object, DictOf::kInstance, name, false, why);
+}
+
+void GuardRecorder::NoHooks(SourceId module, const Spot& why) {
+  if (impl_->object(module) == nullptr) return;
+  impl_->Say(module, Guard::Kind::kNoHooks, 0, nullptr, why, [] { return std::make_unique<NoHooksGuard>(); });
 }
 
 void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why) {

@@ -113,6 +113,8 @@ class GuardRecorder {
   void Code(SourceId function, const Spot& why);
   void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
   void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
+  // A module that is called runs `forward` of its class, and no hooks of its own.
+  void NoHooks(SourceId module, const Spot& why);
 
   // From now on, what would fix a size that is marked as dynamic, or go on otherwise for a part of its range, is told to
   // `contradicts` in words (it is guarded all the same).

@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "guards/kinds/length.h"
+#include "guards/kinds/no_hooks.h"
 
 namespace frametap {
 
@@ -30,6 +31,7 @@ class Gardener {
   int32_t ReadFrom(uint32_t view, const Key& key);
   void Expect(uint32_t view, const Key& key, bool present);
   void Place(const Predicate& predicate);
+  void PlaceNoHooks(int32_t module);
   void WatchType(const TypeGuard* guard);
   void Lay();
 
@@ -135,6 +137,7 @@ void Gardener::Place(const Predicate& p) {
     tree_.views[ViewFor(node, DictOf::kSelf)].keys.push_back(static_cast<const KeysGuard*>(guard));
     return;
   }
+  if (guard->kind() == Guard::Kind::kNoHooks) return PlaceNoHooks(node);
   const bool is_type = guard->kind() == Guard::Kind::kType || guard->kind() == Guard::Kind::kTypeAttr;
   if (is_type) WatchType(static_cast<const TypeGuard*>(guard));
   // What is followed each time is bound each time: its predicates are looked at early, before the tree goes deeper.
@@ -173,6 +176,16 @@ void Gardener::Place(const Predicate& p) {
       break;
   }
   tree_.checks.contents.push_back({node, guard});
+}
+
+void Gardener::PlaceNoHooks(int32_t module) {
+  const uint32_t own = ViewFor(module, DictOf::kInstance);
+  for (PyObject* name : NoHooksGuard::names().of_class) Expect(own, Key::Of(name, nullptr), false);
+  for (PyObject* name : NoHooksGuard::names().hooks) {
+    const int32_t hooks = ReadFrom(own, Key::Of(name, nullptr));
+    tree_.nodes[hooks].on_bind.push_back(&NoHooksGuard::OrderedDict());
+    tree_.checks.lengths.push_back({hooks, 0});
+  }
 }
 
 void Gardener::WatchType(const TypeGuard* guard) {

@@ -26,8 +26,9 @@ class Guard:
     ``source``: what is looked at, such as ``L.x`` or ``L.self.scale``; ``"state"`` for the thread's state.
     ``predicate``: what must hold of it, in words.
     ``kind``: which sort of predicate: ``tensor``, ``type``, ``is``, ``is not``, ``==``, ``<`` …, ``len``,
-    ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a
-    tensor's elements), ``state`` and some that are rare.
+    ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``no hooks`` (of a module),
+    ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a tensor's elements), ``state`` and some that
+    are rare.
     ``expected``: what is expected of that kind: the value, the length, the list of keys, the key; the
     name of the type or object; for ``state`` a dict. What cannot be read back is given as text.
     ``position``, ``file``, ``line``: the expression of the user's source that read it.
@@ -124,6 +125,7 @@ _FORMS = (
     _form(r"(?P<what>.+ (?:<=|>=|==|!=|<|>) .+)", kind="relation"),
     _form(r"(?P<kind>suspended) at (?P<what>.+)"),
     _form(r"(?P<kind>branch) on its elements is (?P<what>True|False)", _value),
+    _form(r"no hooks", _nothing, kind="no hooks"),
     _form(r"at the same address", _nothing, kind="address"),
     _form(r"unchanged inside", _nothing, kind="field"),
     _form(r"registrations as recorded", _nothing, kind="registrations"),

@@ -38,12 +38,7 @@ model = Model()
   // What a recorder says of one call of the module at `m`.
   void Called(GuardRecorder& r, SourceId m) {
     r.Type(m, kHere);
-    for (const char* hooks : {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks"}) {
-      const SourceId dict = Attr(r, m, hooks);
-      r.Type(dict, kHere);
-      r.Length(dict, kHere);
-    }
-    r.NoInstanceAttr(m, Str("forward").get(), kHere);
+    r.NoHooks(m, kHere);
   }
 
   std::unique_ptr<GuardTree> Record(bool identity = false) {
@@ -84,7 +79,17 @@ TEST_F(GuardsModuleTest, EveryMutationIsSeen) {
       {"model.mode = 'sum'", "model.mode = 'mean'", "L.model.mode: attribute 'mode' is 'sum', was 'mean'"},
       {"model.kinds.append('c')", "model.kinds.pop()", "L.model.kinds: kinds: length: 3 != 2"},
       {"h = model.blocks[1].register_forward_hook(lambda *a: None)", "h.remove()",
-       "L.model.blocks._modules[\"1\"]._forward_hooks: _forward_hooks: a key was added"},
+       "L.model.blocks._modules[\"1\"]: _forward_hooks: a key was added"},
+      {"d = model.__dict__; h = d['_backward_hooks']; d['_backward_hooks'] = OrderedDict({1: 2})",
+       "d['_backward_hooks'] = h", "L.model: _backward_hooks: a key was added"},
+      {"class Sub(OrderedDict): __bool__ = lambda self: True\nd['_forward_pre_hooks'] = Sub()",
+       "d['_forward_pre_hooks'] = OrderedDict()", "L.model: attribute '_forward_pre_hooks' is no OrderedDict"},
+      {"del d['_backward_pre_hooks']", "d['_backward_pre_hooks'] = OrderedDict()",
+       "L.model: attribute '_backward_pre_hooks' is missing"},
+      {"model.blocks[0]._call_impl = len", "del model.blocks[0]._call_impl",
+       "L.model.blocks._modules[\"0\"]: attribute '_call_impl' is present"},
+      {"model._compiled_call_impl = None", "del model._compiled_call_impl",
+       "L.model: attribute '_compiled_call_impl' is present"},
       {"model.blocks[0].forward = lambda x: x", "del model.blocks[0].forward",
        "L.model.blocks._modules[\"0\"]: attribute 'forward' is present"},
       {"model.blocks[0].__class__ = Model", "model.blocks[0].__class__ = Block",

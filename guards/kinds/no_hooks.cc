@@ -1,0 +1,89 @@
+#include "guards/kinds/no_hooks.h"
+
+#include "absl/strings/str_cat.h"
+#include "guards/kinds/value.h"
+#include "guards/must.h"
+
+namespace frametap {
+namespace {
+
+class OrderedDictGuard : public Guard {
+ public:
+  OrderedDictGuard() : Guard(Kind::kType) {}
+  Scope scope() const override { return Scope::kBinding; }
+  bool Holds(const Reached& at) const override { return at.object != nullptr && PyODict_CheckExact(at.object); }
+  std::string Want() const override { return "OrderedDict"; }
+  std::string Why(const Reached&) const override { return "it is no OrderedDict"; }
+};
+
+// The first part that does not hold.
+struct Unusual {
+  PyObject* name = nullptr;  // null: all hold
+  Found found = Found::kNo;
+  PyObject* own = nullptr;  // kYes: what the instance has there
+  bool is_hooks = false;
+};
+
+Unusual FirstUnusual(PyObject* object) {
+  PyObject* dict = object != nullptr ? DictAt(DictOf::kInstance, object) : nullptr;
+  const bool is_readable = dict != nullptr && IsReadable(DictOf::kInstance, dict);
+  const auto look_up = [&](PyObject* name, bool is_hooks) {
+    Unusual at{name, Found::kDoubt, nullptr, is_hooks};
+    if (is_readable) at.found = DictGet(dict, Key::Of(name, nullptr), &at.own);
+    return at;
+  };
+  for (PyObject* name : NoHooksGuard::names().of_class) {
+    if (const Unusual at = look_up(name, false); at.found != Found::kNo) return at;
+  }
+  for (PyObject* name : NoHooksGuard::names().hooks) {
+    const Unusual at = look_up(name, true);
+    if (at.found != Found::kYes || !PyODict_CheckExact(at.own) || PyDict_GET_SIZE(at.own) != 0) return at;
+  }
+  return Unusual();
+}
+
+}  // namespace
+
+const NoHooksGuard::Names& NoHooksGuard::names() {
+  static const Names names = {
+      {InternedName("_compiled_call_impl"), InternedName("_call_impl"), InternedName("forward")},
+      {InternedName("_backward_hooks"), InternedName("_backward_pre_hooks"), InternedName("_forward_hooks"),
+       InternedName("_forward_pre_hooks")}};
+  return names;
+}
+
+const Guard& NoHooksGuard::OrderedDict() {
+  static const OrderedDictGuard guard;
+  return guard;
+}
+
+bool NoHooksGuard::Holds(const Reached& at) const { return FirstUnusual(at.object).name == nullptr; }
+
+std::string NoHooksGuard::Got(const Reached& at) const {
+  const Unusual unusual = FirstUnusual(at.object);
+  if (unusual.name == nullptr || unusual.found == Found::kDoubt) return Guard::Got(at);
+  const std::string name = ShortRepr(unusual.name);
+  if (unusual.found == Found::kNo) return absl::StrCat("absent ", name);
+  if (unusual.is_hooks && !PyODict_CheckExact(unusual.own))
+    return absl::StrCat(name, ": ", TypeName(Py_TYPE(unusual.own)));
+  if (!unusual.is_hooks) return absl::StrCat("has ", name);
+  return absl::StrCat(name, " of len ", PyDict_GET_SIZE(unusual.own));
+}
+
+std::string NoHooksGuard::Why(const Reached& at) const {
+  const Unusual unusual = FirstUnusual(at.object);
+  const std::string name = unusual.name != nullptr ? ShortRepr(unusual.name) : "";
+  switch (unusual.found) {
+    case Found::kDoubt:
+      return absl::StrCat("attribute ", name, " cannot be looked up without running Python code");
+    case Found::kNo:
+      return absl::StrCat("attribute ", name, " is missing");
+    case Found::kYes:
+      break;
+  }
+  if (!unusual.is_hooks) return absl::StrCat("attribute ", name, " is present");
+  if (!PyODict_CheckExact(unusual.own)) return absl::StrCat("attribute ", name, " is no OrderedDict");
+  return absl::StrCat(PyUnicode_AsUTF8(unusual.name), ": a key was added");
+}
+
+}  // namespace frametap

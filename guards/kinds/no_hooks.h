@@ -1,0 +1,35 @@
+// NoHooks: `model(x)` comes down to the `forward` of model's class. What nn.Module.__call__ asks of an instance, in one
+// predicate instead of eleven: it has no `forward` and no call functions of its own, and its four dicts of hooks are
+// empty.
+//   H1  A dict of hooks is an OrderedDict, no subclass: then its truth is its length, and it is none of the plain dicts
+//       that a program changes.
+//   H2  A tree takes the parts apart (planting.cc), so that they are watched like other reads of the instance's dict.
+// Not here: the class and the hooks of all modules, which have predicates of their own.
+#pragma once
+
+#include <array>
+
+#include "guards/guard.h"
+
+namespace frametap {
+
+class NoHooksGuard : public Guard {
+ public:
+  struct Names {  // interned
+    std::array<PyObject*, 3> of_class;
+    std::array<PyObject*, 4> hooks;
+  };
+
+  NoHooksGuard() : Guard(Kind::kNoHooks) {}
+
+  static const Names& names();
+  static const Guard& OrderedDict();  // H1, of the object at one of `hooks`
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override;
+  std::string Want() const override { return "no hooks"; }
+  std::string Got(const Reached& at) const override;
+  std::string Why(const Reached& at) const override;
+};
+
+}  // namespace frametap
