@@ -4,8 +4,9 @@
 //   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
 //   E2  Objects made by the recording that nobody else has are let go, so that what they hold is counted rightly.
 //   E3  The rest costs nothing while nothing is watched.
-//   E4  Arguments that Python packs for a callee (`*args`) hold the results of layers: such containers and cells are let
-//       go when the call is over, or a first call would need the memory of a training step.
+//   E4  What a call has made and nobody else has (the tuple of its `*args`, a cell, a bound method, an iterator) may hold
+//       the results of layers: it is let go when the call is over, or a first call would need the memory of a training
+//       step.
 #include <algorithm>
 
 #include "frame_eval/cpython/frame_view.h"

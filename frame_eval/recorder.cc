@@ -246,6 +246,15 @@ Known* Recorder::FindAnew(PyObject* object, Recent* recent) {
   return recent->known;
 }
 
+// Of objects that the trace makes: containers, and what is bound to a tensor or goes over some. Not those that other
+// parts of the recorder know by address: code and modules (places), generators, variables of the context.
+static bool MayHoldTensors(PyObject* object) {
+  if (PyTuple_CheckExact(object)) return PyTuple_GET_SIZE(object) > 0;
+  return PyType_IS_GC(Py_TYPE(object)) && !PyFunction_Check(object) && !PyType_Check(object) &&
+         !PyModule_Check(object) && !IsGenerator(object) && !PyContextVar_CheckExact(object) &&
+         !PyObject_TypeCheck(object, Objects().module);
+}
+
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   Known& known = known_.Add();
   known.state = state;
@@ -256,15 +265,13 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   if (state == Known::State::kSource) return known;
   if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
     WatchMade(object);
-  const bool is_row = PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) > 0;
-  if (is_row || PyDict_CheckExact(object) || PyList_CheckExact(object) || PyCell_Check(object)) {
-    containers_.push_back(&known);
-  }
+  if (MayHoldTensors(object)) containers_.push_back(&known);
   return known;
 }
 
 void Recorder::Forget(PyObject* object) {
   objects_.erase(object);
+  open_iterators_.erase(object);
   RecentOf(object) = Recent();
 }
 

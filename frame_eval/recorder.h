@@ -620,7 +620,7 @@ class Recorder {
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
   // by `guards_` and `known_`.
   absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;
-  std::vector<Known*> containers_;  // of `known_` that the trace has made, and that may hold tensors
+  std::vector<Known*> containers_;  // of `known_` that the trace has made, and that may hold tensors in some way
   std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
   size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet

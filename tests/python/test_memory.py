@@ -20,8 +20,12 @@ pytestmark = pytest.mark.skipif(EAGER, reason="nothing is recorded")
         "nn.Sequential(*(Layer() for _ in range(20)))",
         "Keywords()",
         "Residual(nn.Sequential(*(Residual(Layer()) for _ in range(10))))",
+        "nn.Sequential(*(Unflattened() for _ in range(10)))",
+        "nn.Sequential(*(Bound() for _ in range(10)))",
+        "nn.Sequential(*(Wrapped() for _ in range(10)))",
+        "nn.Sequential(*(Iterated() for _ in range(10)))",
     ],
-    ids=["chain", "keywords", "residual"],
+    ids=["chain", "keywords", "residual", "unflattened", "bound", "wrapped", "iterated"],
 )
 def test_results_of_layers_end_with_their_last_use(model: str) -> None:
     """Each layer gives 40 MiB, too much for the heap; kept until the end, they would be 800 MiB and more."""
@@ -34,6 +38,27 @@ def test_results_of_layers_end_with_their_last_use(model: str) -> None:
         class Layer(nn.Module):
             def forward(self, x):
                 return x + 1
+
+        class Unflattened(nn.Module):  # by super() in a method of torch.Tensor
+            def forward(self, x):
+                return (x + 1).unflatten(0, (2, -1)).flatten() * 2
+
+        class Bound(nn.Module):
+            def forward(self, x):
+                add = (x + 1).add
+                return add(1)
+
+        class Output:
+            def __init__(self, value):
+                self.value = value
+
+        class Wrapped(nn.Module):
+            def forward(self, x):
+                return Output(x + 1).value + 1
+
+        class Iterated(nn.Module):
+            def forward(self, x):
+                return next(iter([x + 1, 2])) + next(zip([x + 1], [2]))[0]
 
         class Residual(nn.Module):
             def __init__(self, inner):
