@@ -342,7 +342,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   const char* text = Text(name);
   note.expect.kind = Expect::Kind::kAny;
   if (std::strcmp(text, "shape") == 0) {
-    if (!known->source.valid() && !numbers_open_) return ReadTensor(owner, true, false);
+    if (!known->source.valid() && !sizes_open()) return ReadTensor(owner, true, false);
     ReadRank(owner);  // how many there are
     note.expect.kind = Expect::Kind::kItems;
     for (int64_t i = 0; i < tensor.dim(); ++i) note.expect.items.push_back(SizeOf(owner, i));

@@ -144,7 +144,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   if (IsTensor(container)) {
     Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     ReadRankOfIndexed(container, key);
-    note.is_index = numbers_open_;
+    note.is_index = numbers_open();
     return TorchCall(note, &call, "");
   }
   ForceDeep(key, key_shadow, false);
@@ -213,7 +213,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     call.shadows.push_back(value_shadow);
     TorchCall(note, &call, "");
     ReadRankOfIndexed(container, key);
-    note.is_index = numbers_open_;
+    note.is_index = numbers_open();
     note.expect.kind = Expect::Kind::kNothing;
     if (IsScalar(value)) aten_.expect_constant = true;  // the binding makes a tensor of the number
     return;

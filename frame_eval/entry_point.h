@@ -28,6 +28,7 @@ class EntryPoint {
   size_t size() const { return segments_.size(); }
   bool empty() const { return segments_.empty(); }
   const std::shared_ptr<Segment>& latest() const { return segments_.front(); }
+  const std::vector<std::shared_ptr<Segment>>& segments() const { return segments_; }  // the latest first
   size_t callers() const { return callers_; }  // the most that one of them needs
 
   int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset

@@ -741,8 +741,9 @@ void Recorder::FixMarkedSizes() {
 
 // Of a backend that takes sizes for constants unless it is told otherwise. Those of parameters are what the module is.
 bool Recorder::LeavesInputOpen(SourceId source) const {
-  return numbers_open_ && store_.backend().assumptions().static_sizes && !guards_.IsFixed(source) &&
-         guards_.accessor(source) != Accessor::kModuleAttr;
+  if (!numbers_open() || !store_.backend().assumptions().static_sizes || guards_.IsFixed(source)) return false;
+  if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));
+  return guards_.accessor(source) != Accessor::kModuleAttr;
 }
 
 void Recorder::DescribeExamples(Segment* segment) const {
@@ -751,7 +752,7 @@ void Recorder::DescribeExamples(Segment* segment) const {
   for (size_t i = 0; i < sources.size(); ++i) {
     PyObject* const seen = guards_.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
-    if (!numbers_open_ || !store_.backend().assumptions().static_sizes) continue;
+    if (!numbers_open() || !store_.backend().assumptions().static_sizes) continue;
     examples.open.push_back(LeavesInputOpen(sources[i]));
     const auto tensor = std::find(sources.begin(), sources.end(), guards_.parent(sources[i]));
     if (guards_.accessor(sources[i]) == Accessor::kSize && tensor != sources.end()) {

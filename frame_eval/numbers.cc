@@ -125,6 +125,7 @@ OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
 // N3. Of where a number comes from.
 bool Recorder::IsDynamic(SourceId source) {
   if (guards_.IsFixed(source)) return false;
+  if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));
   switch (guards_.accessor(source)) {
     case Accessor::kStride:
       return false;
@@ -175,6 +176,7 @@ bool Recorder::IsDynamic(ValueId value) {
     const NodeId def = aten_.graph().value(id).def;
     if (!def.valid()) continue;
     const Node& node = aten_.graph().node(def);
+    if (node.scalar_op == ScalarOp::kSize && !sizes_open()) continue;
     if (!node.is_scalar() || node.scalar_op == ScalarOp::kSize) return true;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
@@ -183,7 +185,7 @@ bool Recorder::IsDynamic(ValueId value) {
 
 bool Recorder::LeavesOpen(PyObject* object, Shadow shadow) {
   Number number;
-  if (!numbers_open_ || shadow.kind == Shadow::Kind::kNone || !NumberOf(object, &number)) return false;
+  if (!numbers_open() || shadow.kind == Shadow::Kind::kNone || !NumberOf(object, &number)) return false;
   if (shadow.kind == Shadow::Kind::kSource) return IsDynamic(SourceId(shadow.id));
   return shadow.kind == Shadow::Kind::kValue && IsDynamic(ValueId(shadow.id));
 }
@@ -339,7 +341,7 @@ bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
     if (!IsNumber(e.in[i])) return false;
     if (e.shadows[i].kind == Shadow::Kind::kNone) continue;
     // Sizes are of no use to a backend whose graphs have fixed ones.
-    if (!numbers_open_ && e.shadows[i].kind == Shadow::Kind::kSource &&
+    if (!sizes_open() && e.shadows[i].kind == Shadow::Kind::kSource &&
         guards_.seen(SourceId(e.shadows[i].id)) == nullptr) {
       return false;
     }
@@ -821,7 +823,7 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
 // Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,
 // or the graph finds out.
 bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result) {
-  if (!numbers_open_) return false;
+  if (!sizes_open()) return false;
   const size_t made = node_count() - note.nodes_before;
   const Graph& graph = aten_.graph();
   // A run that finds it wrong must be able to take back what it has changed (rollback.h).

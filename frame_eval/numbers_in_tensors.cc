@@ -129,7 +129,7 @@ void Recorder::ListCall(Call& call) {
   PyObject* object = call.args.size() == 1 && IsExactTensor(call.args[0]) ? call.args[0] : nullptr;
   const at::Tensor* tensor = object != nullptr ? &TensorOf(object) : nullptr;
   const size_t most = store_.options().fullgraph ? kMostElements : kMostListed;
-  bool listed = numbers_open_ && tensor != nullptr && tensor->device().is_cpu() && tensor->layout() == c10::kStrided &&
+  bool listed = sizes_open() && tensor != nullptr && tensor->device().is_cpu() && tensor->layout() == c10::kStrided &&
                 tensor->numel() <= static_cast<int64_t>(most) && (tensor->numel() > 0 || tensor->dim() == 1) &&
                 (IsOneOf(tensor->scalar_type(), kInts) || IsOneOf(tensor->scalar_type(), kFloats) ||
                  IsOneOf(tensor->scalar_type(), kHalves));

@@ -35,11 +35,14 @@ bool Recorder::IsExchangeable(PyObject* object) const {
   return !store_.options().by_identity && PyObject_TypeCheck(object, Objects().module);
 }
 
-// A backend that takes sizes for constants gets the first ones as such, as torch.compile does it.
-bool Recorder::LeavesNumbersOpen(Store& store, bool has_marks) {
+// A backend that takes sizes for constants gets the first ones as such, and other numbers until one has changed, as
+// torch.compile does it.
+Recorder::Open Recorder::OpenNumbers(Store& store, bool has_marks) {
   const Dynamic dynamic = store.options().dynamic;
-  if (dynamic != Dynamic::kAuto || !store.backend().assumptions().static_sizes) return dynamic != Dynamic::kNever;
-  return store.has_other_sizes() || has_marks;
+  if (dynamic == Dynamic::kNever) return Open::kNone;
+  if (dynamic == Dynamic::kAlways || !store.backend().assumptions().static_sizes) return Open::kAll;
+  if (store.has_other_sizes() || has_marks) return Open::kAll;
+  return store.has_changing_numbers() ? Open::kChanging : Open::kNone;
 }
 
 // Those of *args and **kwargs count too, if they are not many.
@@ -69,7 +72,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       entry_backends_(world.backends),
       speculates_(store.speculates() && !store.options().by_identity),
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
-      numbers_open_(LeavesNumbersOpen(store, has_marks_)) {
+      open_(OpenNumbers(store, has_marks_)) {
   objects_.reserve(1024);  // of one model
   aten_.where = [this] { return CurrentPlace(); };
   Position entry = PositionAt(base.code, base.offset);
@@ -1499,7 +1502,7 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
       const Node& node = aten_.graph().nodes[i];
       list_op = list_op || (node.op && FactsOf(*node.op).list_result);
     }
-    if (list_op && made > 0 && numbers_open_) {
+    if (list_op && made > 0 && sizes_open()) {
       for (size_t i = note.nodes_before; i < node_count(); ++i) {
         const Node& node = aten_.graph().nodes[i];
         if (node.op && FactsOf(*node.op).list_result) ReadListLength(node, e);

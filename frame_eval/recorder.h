@@ -356,8 +356,14 @@ class Recorder {
   bool ChangeList(Call& call, const char* name);
   void MakesIterator(const Call& call);
   // -- numbers (numbers.cc) --
-  bool numbers_open() const { return numbers_open_; }
-  static bool LeavesNumbersOpen(Store& store, bool has_marks);
+  bool numbers_open() const { return open_ != Open::kNone; }
+  bool sizes_open() const { return open_ == Open::kAll; }
+  enum class Open : uint8_t {
+    kNone,      // all are constants
+    kChanging,  // those are open for whose value a segment has missed; sizes and results are constants
+    kAll,
+  };
+  static Open OpenNumbers(Store& store, bool has_marks);
   static bool HasMarkedArgument(const FrameState& base);
   bool LeavesOpen(PyObject* object, Shadow shadow);
   Shadow KeepOpen(PyObject* object, Shadow shadow, bool* open);
@@ -642,7 +648,7 @@ class Recorder {
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted
   const bool has_marks_;                                   // an argument has: a contradiction is taken back
-  const bool numbers_open_;                                // the backend takes graphs whose numbers differ
+  const Open open_;                                        // numbers that may differ for a graph
   absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops_;
   absl::flat_hash_set<ValueId> not_negative_;                               // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension

@@ -23,7 +23,7 @@ size_t RowSize(PyObject* row) { return static_cast<size_t>(PySequence_Fast_GET_S
 // Of a tuple or list: whether some of its numbers are not fixed.
 bool Recorder::HasOpenItems(PyObject* row) {
   const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
-  if (!is_row || !numbers_open_ || Find(row) == nullptr) return false;
+  if (!is_row || !numbers_open() || Find(row) == nullptr) return false;
   Touch(row);
   AdoptElements(row);
   for (size_t i = 0; i < RowSize(row); ++i) {

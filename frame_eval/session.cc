@@ -231,6 +231,16 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
   return miss;
 }
 
+// Numbers and sizes that kept a segment from being used. Not the latest alone: that may be for tensors of another kind.
+void NoteWhatDiffers(const EntryPoint& entry, const RootChain& chain, Store* store) {
+  constexpr size_t kMost = 8;
+  for (size_t i = 0; i < std::min(kMost, entry.size()); ++i) {
+    const MissReport miss = WhyNot(*entry.segments()[i], chain);
+    if (miss.of_number) store->NoteChanging(miss.source);
+    if (miss.of_size) store->NoteOtherSizes();
+  }
+}
+
 std::string WithFile(std::string message, const Position& at) {
   if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
   return message;
@@ -742,8 +752,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       ++store_->misses;
       const std::shared_ptr<Segment> latest = entry->latest();
       const MissReport miss = WhyNot(*latest, chain);
-      if (miss.of_number) store_->NoteChanging(miss.source);
-      if (miss.of_size) store_->NoteOtherSizes();
+      NoteWhatDiffers(*entry, chain, store_.get());
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }

@@ -32,7 +32,7 @@ void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
 void Len(Recorder& r, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
-  if (IsTensor(object) && r.numbers_open() && TensorOf(object).dim() > 0) {
+  if (IsTensor(object) && r.sizes_open() && TensorOf(object).dim() > 0) {
     call.note.expect.kind = Expect::Kind::kShadow;
     call.note.expect.shadow = r.SizeOf(object, 0);
     call.note.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size

@@ -41,7 +41,7 @@ void Size(Recorder& r, Call& call) {
   PyObject* self = call.args.empty() ? nullptr : call.args[0];
   if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  if (!r.SourceOf(self).valid() && !r.numbers_open()) return r.ReadTensor(self, true, false);
+  if (!r.SourceOf(self).valid() && !r.sizes_open()) return r.ReadTensor(self, true, false);
   r.ReadRank(self);
   const int64_t rank = TensorOf(self).dim();
   if (call.args.size() == 1) {
@@ -63,7 +63,7 @@ void Size(Recorder& r, Call& call) {
 
 // x.numel(), x.nelement(), torch.numel(x)
 void Numel(Recorder& r, Call& call) {
-  if (!r.numbers_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     return r.TorchCall(call.note, &call, "numel");
   }
   call.note.expect.kind = Expect::Kind::kShadow;
@@ -72,7 +72,7 @@ void Numel(Recorder& r, Call& call) {
 
 // x.item(): a number of the graph, until something decides on it.
 void Item(Recorder& r, Call& call) {
-  if (!r.numbers_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     throw Break{Reason::value_of_tensor, "item"};
   }
   r.TorchCall(call.note, &call, "item");

@@ -5,7 +5,8 @@ P1  What the function returned is called only with inputs for which it was made:
     each way in which inputs share memory. Sizes, strides, dtypes are the guards' business.
 P2  Numbers that only give other numbers (a counter) are computed here and make no variants.
 P3  Inputs whose sizes are open: variants are made for symbols, each with the conditions under which it may be used; if
-    the backend cannot compile for symbols, for the very sizes.
+    the backend cannot compile for symbols, for the very sizes. Floats that are open are passed as tensors where no op
+    can tell (``fx.takes_tensor``), and are constants of a variant elsewhere.
 P4  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
 
 Not here: the graph module (``fx.py``), the symbols (``_symbolic.py``), conversion of values (``backends/callable``).
@@ -17,7 +18,7 @@ import contextlib
 import difflib
 import importlib
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -163,10 +164,11 @@ class Program:
         variant = self._find_open(inputs)
         if variant is None:
             return list(self._plain_module()(*inputs))
-        results = self._checked(variant.run(*(inputs[i] for i in variant.passed)))
-        if len(results) == len(self._outputs):
-            return results
-        return self._with_numbers(results, self._evaluate(inputs))
+        has_numbers = bool(variant.as_tensors) or len(self._given) < len(self._outputs)
+        numbers = self._evaluate(inputs) if has_numbers else {}
+        tensors = (_tensor_of(numbers[value]) for value in variant.as_tensors)
+        results = self._checked(variant.run(*(inputs[i] for i in variant.passed), *tensors))
+        return self._with_numbers(results, numbers)
 
     def _find_open(self, inputs: Sequence[Any]) -> _OpenVariant | None:
         shared = _alias_key(inputs) if self._watch_aliases else ()
@@ -184,29 +186,49 @@ class Program:
         try:
             symbols = Symbols(inputs, self._is_open)
             with symbols.tracing():
-                variant = self._make_open(symbols.values, shared)
+                variant = self._make_open(symbols.values, inputs, shared, symbols.fixed)
             return variant.under(symbols.condition())
         except fx.AssumptionFails:
             raise
         except Exception as error:  # noqa: BLE001  of the backend, or of torch's symbols; the sizes are plain below
             log.warning("%s. It is compiled for these sizes alone.", error)
-        return self._make_open(inputs, shared).under(_same_as(inputs, self._is_open))
+        variant = self._make_open(inputs, inputs, shared, lambda tensor: tensor)
+        return variant.under(_same_as(inputs, self._is_open))
 
-    def _make_open(self, inputs: Sequence[Any], shared: Hashable) -> _OpenVariant:
-        """For symbols, or for the sizes of these inputs; plain numbers become constants of the module."""
+    def _make_open(
+        self,
+        inputs: Sequence[Any],
+        examples: Sequence[Any],
+        shared: Hashable,
+        fake: Callable[[torch.Tensor], torch.Tensor],
+    ) -> _OpenVariant:
+        """For symbols, or for the sizes of these inputs; plain numbers become constants of the module.
+
+        ``examples``: what stands behind the symbols. ``fake``: for tensors that are passed beside the inputs.
+        """
         values = list(self._graph.inputs)
+        is_open = {value for value, open_ in zip(values, self._is_open, strict=True) if open_}
+        free, as_tensors = self._numbers.free_floats(is_open)
         baked = {
             i: inputs[i]
             for i, value in enumerate(values)
             if value.kind in fx.NUMBER_KINDS
             and value not in self._sizes
+            and value not in free
             and not isinstance(inputs[i], torch.SymInt)
         }
         numbers = self._numbers.evaluate_from({values[i]: n for i, n in baked.items()})
-        module = fx.build(self._graph, numbers, self._sizes, self._numbers.values)
-        passed = [i for i, v in enumerate(values) if i not in baked and v not in self._sizes]
-        run = self._call_backend(module, [inputs[i] for i in passed])
-        return _OpenVariant(run, passed, {i: _number_key(n) for i, n in baked.items()}, shared)
+        module = fx.build(self._graph, numbers, self._sizes, self._numbers.values, free, as_tensors)
+        passed = [
+            i
+            for i, value in enumerate(values)
+            if i not in baked and value not in self._sizes and value not in free
+        ]
+        floats = self._evaluate(examples) if as_tensors else {}
+        tensors = [fake(_tensor_of(floats[value])) for value in as_tensors]
+        run = self._call_backend(module, [*(inputs[i] for i in passed), *tensors])
+        keys = {i: _number_key(n) for i, n in baked.items()}
+        return _OpenVariant(run, passed, as_tensors, keys, shared)
 
     # -- fixed sizes --
 
@@ -295,11 +317,13 @@ class _OpenVariant:
         self,
         run: Callable[..., Any],
         passed: list[int],
+        as_tensors: list[_C.Value],
         baked: dict[int, Hashable],
         shared: Hashable,
     ) -> None:
         self.run = run
         self.passed = passed
+        self.as_tensors = as_tensors
         self.shared = shared
         self._baked = baked
         self._condition: Condition = lambda inputs: True
@@ -345,7 +369,8 @@ class _Numbers:
         ]
         known = {value for _, value in self._inputs}
         self._nodes: list[tuple[Callable[..., Any], list[Any], _C.Value]] = []
-        baked: dict[_C.Value, None] = {}
+        # By those that reach an op: whether each place they have there takes a tensor as well.
+        baked: dict[_C.Value, bool] = {}
         for node in graph.nodes:
             args = node.args
             if node.is_scalar and all(not isinstance(a, _C.Value) or a in known for a in args):
@@ -353,9 +378,29 @@ class _Numbers:
                 self._nodes.append((fx.SCALAR_OPS[node.op], args, out))
                 known.add(out)
             else:
-                baked.update((value, None) for value in _values(args) if value in known)
+                for value in _values(args):
+                    if value in known:
+                        as_tensor = value.kind == "float" and fx.takes_tensor(node, value)
+                        baked[value] = baked.get(value, True) and as_tensor
         self.values = frozenset(known)
         self.baked = tuple(baked)
+        self._as_tensor = baked
+
+    def free_floats(self, is_open: Collection[_C.Value]) -> tuple[set[_C.Value], list[_C.Value]]:
+        """Open floats that reach ops as tensors only, with all that follows from them; and those that ops take."""
+        bound = {value for value, as_tensor in self._as_tensor.items() if not as_tensor}
+        for _, args, out in reversed(self._nodes):
+            if out in bound:
+                bound.update(arg for arg in args if isinstance(arg, _C.Value))
+        free = {
+            value
+            for _, value in self._inputs
+            if value.kind == "float" and value in is_open and value not in bound
+        }
+        for _, args, out in self._nodes:
+            if any(isinstance(arg, _C.Value) and arg in free for arg in args):
+                free.add(out)
+        return free, [value for value in self._as_tensor if value in free]
 
     def evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
         return self.evaluate_from({value: inputs[i] for i, value in self._inputs})
@@ -375,6 +420,10 @@ def _values(args: Any) -> Iterator[_C.Value]:
             yield arg
         elif isinstance(arg, list):
             yield from _values(arg)
+
+
+def _tensor_of(number: float) -> torch.Tensor:
+    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
 
 
 def _number_key(number: Any) -> Hashable:

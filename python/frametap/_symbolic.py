@@ -56,6 +56,10 @@ class Symbols:
         context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim())
         return self.mode.from_tensor(tensor, source=source, symbolic_context=context)
 
+    def fixed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake value for a tensor of these very sizes."""
+        return self._fake_tensor(tensor, None)
+
     def _symbol(self, number: int, source: Any) -> Any:
         from torch.fx.experimental.symbolic_shapes import DimDynamic
 

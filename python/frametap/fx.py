@@ -121,14 +121,42 @@ def build(
     numbers: Mapping[_C.Value, Any],
     sizes: Mapping[_C.Value, tuple[_C.Value, int]] | None = None,
     left_out: Collection[_C.Value] = (),
+    free: Collection[_C.Value] = (),
+    as_tensors: Sequence[_C.Value] = (),
 ) -> torch.fx.GraphModule:
     """The module for the graph with the values in ``numbers`` replaced by plain numbers.
 
     Inputs, nodes and outputs that ``numbers`` covers do not appear in the module. Inputs in ``sizes``
     do not either: the module asks the input for that size. Outputs in ``left_out`` are no outputs.
+    Nor do numbers in ``free``, but for those in ``as_tensors``: these are arguments behind the inputs,
+    float64 tensors without dimensions (:func:`takes_tensor`).
     """
     builder = _Builder(graph, numbers, sizes or {})
-    return builder.module({*numbers, *left_out})
+    return builder.module({*numbers, *left_out}, free, as_tensors)
+
+
+# Where a Python float becomes a tensor without dimensions in torch itself: arguments by number.
+_FLOAT_IS_TENSOR = (
+    {f"aten.{name}.Tensor": (0, 1) for name in ("mul", "add", "sub", "div")}
+    | {f"aten.{name}_.Tensor": (1,) for name in ("mul", "add", "sub", "div")}
+    | {"aten.rsub.Scalar": (1,)}
+)
+_OVERLOAD_FOR_TENSOR = {"aten.rsub.Scalar": "aten.rsub.Tensor"}
+
+
+def takes_tensor(node: _C.Node, value: _C.Value) -> bool:
+    """Whether ``node`` gives the same bits if its float ``value`` is a float64 tensor without dimensions.
+
+    Python's numbers count less for the result's dtype than such a tensor. That is the same beside a
+    tensor of float32 or float64 that has dimensions.
+    """
+    args = node.args
+    at = [i for i, arg in enumerate(args) if isinstance(arg, _C.Value) and arg == value]
+    if len(at) != 1 or at[0] not in _FLOAT_IS_TENSOR.get(node.op, ()):
+        return False
+    other = args[1 - at[0]]
+    is_tensor = isinstance(other, _C.Value) and other.kind == "tensor"
+    return is_tensor and other.dtype in (torch.float32, torch.float64) and bool(other.shape)
 
 
 def target_of(op: str) -> Callable[..., Any]:
@@ -174,10 +202,17 @@ class _Builder:
         self.numbers = numbers
         self.attributes = 0
 
-    def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
+    def module(
+        self,
+        left_out: Collection[_C.Value],
+        free: Collection[_C.Value],
+        as_tensors: Sequence[_C.Value],
+    ) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
-            if value not in self.env and value not in self.sizes:
+            if value not in self.env and value not in self.sizes and value not in free:
                 self.env[value] = self.fx.placeholder(_identifier(value.name, "arg"))
+        for i, value in enumerate(as_tensors):
+            self.env[value] = self.fx.placeholder(f"number{i}")
         # Asked for before any op can change them.
         for value, (tensor, dim) in self.sizes.items():
             if value not in self.env:
@@ -188,12 +223,12 @@ class _Builder:
         states = _StateSwitches(self.fx, self.graph.entry_state)
         for node in self.graph.nodes:
             outputs = node.outputs
-            if outputs and all(out in self.numbers for out in outputs):
+            if outputs and all(out in self.numbers or out in free for out in outputs):
                 continue
             meta = _source_meta(node)
             if not node.is_scalar:
                 states.switch_to(node.state, meta)
-            self._call(node, outputs, meta)
+            self._call(node, outputs, meta, as_tensors)
         states.leave()
         self.fx.output(tuple(self.env[out] for out in self.graph.outputs if out not in left_out))
         for call in reversed(self.fx.nodes):
@@ -203,8 +238,17 @@ class _Builder:
         module.graph.lint()
         return module
 
-    def _call(self, node: _C.Node, outputs: list[_C.Value], meta: dict[str, Any]) -> None:
-        target = target_of(node.op)
+    def _call(
+        self,
+        node: _C.Node,
+        outputs: list[_C.Value],
+        meta: dict[str, Any],
+        as_tensors: Sequence[_C.Value],
+    ) -> None:
+        op = node.op
+        if any(isinstance(arg, _C.Value) and arg in as_tensors for arg in node.args):
+            op = _OVERLOAD_FOR_TENSOR.get(op, op)
+        target = target_of(op)
         args = [self._arg(arg) for arg in node.args]
         kwargs: dict[str, Any] = {}
         if not node.is_scalar:

@@ -327,9 +327,90 @@ def test_P3_numbers_are_symbols_or_constants():
         assert got[1] == want[1]
         assert type(got[1]) is int
     assert len(backend.examples) == 1
-    captured(torch.ones(4), 3, 1.5)  # a float is a constant
-    assert len(backend.examples) == 2
+    captured(torch.ones(4), 3, 1.5)
+    assert len(backend.examples) == 1
     assert frametap.explain(captured).recordings == 1
+
+
+def float_chain(x: torch.Tensor, s: float) -> tuple[torch.Tensor, torch.Tensor, float]:
+    y = x.clone()
+    y *= s
+    y.add_(s * 2 + 1)
+    z = 1.5 * s - (s * x + y) / s
+    return z, x * s - (s + y), s * 3
+
+
+FLOATS = [0.5, -0.0, 1e39, 1e-300, 3.1e-39, float("inf"), float("nan"), 1 / 3, 16777217.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_P3_floats_are_tensors_where_no_op_can_tell(dtype):
+    backend = Counting("aot_eager")
+    captured = frametap.compile(float_chain, backend=backend, dynamic=True)
+    x = torch.randn(3, 2).to(dtype)
+    for s in FLOATS:
+        got, want = captured(x, s), float_chain(x, s)
+        for a, b in zip(got[:2], want[:2], strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        assert repr(got[2]) == repr(want[2])
+    assert len(backend.examples) == 1
+    assert [t.dtype for t in backend.examples[0][1:]] == [torch.float64] * 3
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor(2.0),
+        torch.arange(3),
+        torch.ones(2).half(),
+        torch.ones(2, dtype=torch.complex64),
+    ],
+    ids=["no dimensions", "int", "half", "complex"],
+)
+def test_P3_floats_are_constants_where_their_kind_counts(x):
+    def f(x: torch.Tensor, s: float) -> torch.Tensor:
+        return x * s
+
+    backend = Counting("aot_eager")
+    captured = frametap.compile(f, backend=backend, dynamic=True)
+    for s in (0.1, 1 / 3):
+        got, want = captured(x, s), f(x, s)
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
+    assert len(backend.examples) == 2
+
+
+def test_P3_a_float_that_one_op_takes_as_such_is_a_constant():
+    def f(x: torch.Tensor, s: float, t: float) -> torch.Tensor:
+        return (x * s) ** s + t
+
+    backend = Counting("aot_eager")
+    captured = frametap.compile(f, backend=backend, dynamic=True)
+    x = torch.rand(3)
+    for s, t in ((2.0, 0.5), (2.0, 1.5), (3.0, 1.5), (3.0, 2.5)):
+        assert torch.equal(captured(x, s, t), f(x, s, t))
+    assert len(backend.examples) == 2
+
+
+@pytest.mark.parametrize("numbers", [range(2, 22), [0.5 + i / 7 for i in range(20)]])
+def test_a_number_that_has_changed_is_open_from_then_on(numbers):
+    def f(x: torch.Tensor, n: float, m: int) -> torch.Tensor:
+        return (x * n).relu() + x.shape[0] * m
+
+    backend = Counting("aot_eager")
+    captured = frametap.compile(f, backend=backend)
+    grads = (False, True) if isinstance(numbers, range) else (False,)
+    for n in numbers:
+        for grad in grads:
+            x = torch.randn(4, 3, requires_grad=grad)
+            assert torch.equal(captured(x, n, 7), f(x, n, 7))
+    assert frametap.explain(captured).recordings == 2 * len(grads)
+    assert len(backend.examples) == 2 * len(grads)
+    tensors = [t for given in backend.examples for t in given if isinstance(t, torch.Tensor)]
+    assert not any(isinstance(size, torch.SymInt) for t in tensors for size in t.shape)
+    names = [guard.source for guard in frametap.guards(captured) if guard.kind == "=="]
+    assert "L.m" in names
 
 
 def test_P3_a_backend_that_takes_no_symbols_gets_the_very_sizes(caplog):
