@@ -1,8 +1,8 @@
 // Common subexpressions: nodes that would work out what an earlier node has worked out.
-//   S1  A node repeats an earlier one if it is the same op in the same state, its constants are of the same type and
-//       bits, and its other operands are the same values or, by this rule, repeats of the same. Its op is a plain function
-//       (ops/plain_function.h) that is the same below autograd, or works on numbers. Between the two, if it reads tensors, is no
-//       node that may write to one.
+//   S1  A node repeats an earlier one if both are the same op, their constants are of the same type and bits, and their
+//       other operands are the same values or, by this rule, repeats of the same. The op works on numbers, or it is a plain
+//       function (ops/plain_function.h) that is the same below autograd, and both nodes run there; then no node between
+//       them may write to a tensor.
 //   S2  Nobody can tell that a tensor is shared: those that share it are given to plain functions below autograd only, or
 //       asked for their sizes, so that it is not written to, viewed or saved for backward; and at most one of them is an
 //       output, so that outputs are as many tensors as before.
@@ -23,8 +23,8 @@ namespace frametap {
 struct Repeats {
   bool numbers = false;  // there are repeats that are numbers
   bool tensors = false;  // … tensors
-  std::vector<ValueId>
-      stands_for;  // by value: the one to be used in its place, mostly itself; empty if nothing is repeated
+  // By value: the one to be used in its place, mostly itself. Empty if nothing is repeated.
+  std::vector<ValueId> stands_for;
 };
 
 Repeats FindRepeats(const Graph& graph);

@@ -33,7 +33,7 @@ std::string Shared(const Graph& graph) {
   return text;
 }
 
-// Without gradients.
+// Without gradients, unless another state is given.
 std::string Shared(const std::string& nodes, const std::string& state = "grad_mode(off)") {
   return Shared(Parsed("graph (%x, %y, %n : int, %k : float) under {" + state + "} {\n" + nodes + "}\n"));
 }
@@ -81,32 +81,38 @@ TEST(CommonSubexpressions, S1_ByTheirOperands) {
             "s for t");
 }
 
-TEST(CommonSubexpressions, S1_TheSameState) {
+TEST(CommonSubexpressions, S1_BothBelowAutograd) {
   const std::string end = " %z = aten.sub.Tensor(%a, %b)\n return %z\n";
   const std::string nodes = " %a = aten.exp(%x)\n %b = aten.exp(%x)\n" + end;
   EXPECT_EQ(Shared(nodes, "grad_mode(on)"), "");
   EXPECT_EQ(Shared(nodes, "grad_mode(off), inference_mode(on)"), "");
   EXPECT_EQ(Shared(nodes, "grad_mode(off), autocast(bf16)"), "");
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)  {grad_mode(on)}\n" + end), "");
+  EXPECT_EQ(Shared(" %p = aten.cos(%y)\n %q = aten.cos(%y)\n %r = aten.sub.Tensor(%p, %q)\n"
+                   " %a = aten.exp(%x)  {grad_mode(on)}\n %b = aten.exp(%x)  {grad_mode(on)}\n" +
+                   end),
+            "p for q");
 }
 
 TEST(CommonSubexpressions, S1_PlainFunctionsOnly) {
   const auto of = [](const std::string& op) {
-    return Shared(" %a = " + op + "\n %b = " + op + "\n %z = aten.sub.Tensor(%a, %b)\n return %z\n");
+    const std::string known = " %p = aten.cos(%y)\n %q = aten.cos(%y)\n %r = aten.sub.Tensor(%p, %q)\n";
+    return Shared(known + " %a = " + op + "\n %b = " + op + "\n %z = aten.sub.Tensor(%a, %b)\n return %z\n");
   };
-  EXPECT_EQ(of("aten.dropout(%x, 0.5, True)"), "");
-  EXPECT_EQ(of("aten.rand_like(%x)"), "");
-  EXPECT_EQ(of("aten.bernoulli(%x)"), "");
-  EXPECT_EQ(of("aten.empty_like(%x)"), "");
-  EXPECT_EQ(of("aten.new_empty(%x, [2])"), "");
-  EXPECT_EQ(of("aten.zeros([2])"), "");
-  EXPECT_EQ(of("aten.add_.Tensor(%x, %y)"), "");
-  EXPECT_EQ(of("aten.view(%x, [-1])"), "");
-  EXPECT_EQ(of("aten.to.dtype(%x, f64)"), "");
-  EXPECT_EQ(of("aten._unsafe_view(%x, [-1])"), "");
-  EXPECT_EQ(of("aten.var.correction(%x, [0])"), "");
-  EXPECT_EQ(of("aten.relu(%x)"), "a for b");
-  EXPECT_EQ(of("aten.linear(%x, %y)"), "a for b");
+  EXPECT_EQ(of("aten.dropout(%x, 0.5, True)"), "p for q");
+  EXPECT_EQ(of("aten.rand_like(%x)"), "p for q");
+  EXPECT_EQ(of("aten.bernoulli(%x)"), "p for q");
+  EXPECT_EQ(of("aten.empty_like(%x)"), "p for q");
+  EXPECT_EQ(of("aten.new_empty(%x, [2])"), "p for q");
+  EXPECT_EQ(of("aten.zeros([2])"), "p for q");
+  EXPECT_EQ(of("aten.add_.Tensor(%x, %y)"), "p for q");
+  EXPECT_EQ(of("aten.view(%x, [-1])"), "p for q");
+  EXPECT_EQ(of("aten.to.dtype(%x, f64)"), "p for q");
+  EXPECT_EQ(of("aten._unsafe_view(%x, [-1])"), "p for q");
+  EXPECT_EQ(of("aten.var.correction(%x, [0])"), "p for q");
+  EXPECT_EQ(of("aten.matmul(%x, %y)"), "p for q");  // not the same below autograd
+  EXPECT_EQ(of("aten.relu(%x)"), "p for q, a for b");
+  EXPECT_EQ(of("aten.linear(%x, %y)"), "p for q, a for b");
 }
 
 TEST(CommonSubexpressions, S1_NoWriteLiesBetween) {
@@ -119,6 +125,7 @@ TEST(CommonSubexpressions, S1_NoWriteLiesBetween) {
   EXPECT_EQ(between(" %w = aten.add_.Scalar(%v, 1)\n"), "");
   EXPECT_EQ(between(" %w = aten.batch_norm(%v, None, None, None, None, True, 0.1, 1e-05, True)\n"), "");
   EXPECT_EQ(between(" aten._assert_async(%v)\n"), "");
+  EXPECT_EQ(between(" %w = quantized.relu6(%v)\n"), "");  // not torch's own, for all we know
   // What was the same before a write is not the same behind it.
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %w = aten.add_.Scalar(%a, 1)\n %s = aten.sin(%a)\n"
                    " %t = aten.sin(%b)\n %z = aten.sub.Tensor(%s, %t)\n return %z\n"),
@@ -184,8 +191,13 @@ TEST(CommonSubexpressions, S3_ARepeatedChainIsOneRepeat) {
   EXPECT_EQ(Shared(first + " %o = aten.neg(%y)\n" + second + " %z = aten.addcmul(%s, %c, %o)\n return %z\n"), "");
 }
 
+TEST(CommonSubexpressions, S3_ARepeatOfARepeat) {
+  EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %s = aten.sin(%a)\n %b = aten.exp(%x)\n %o = aten.neg(%s)\n"
+                   " %t = aten.tan(%b)\n %c = aten.exp(%x)\n %u = aten.tanh(%c)\n return %o, %t, %u\n"),
+            "a for b, a for c");
+}
+
 TEST(CommonSubexpressions, S3_TheLatestThatIsNotSharedServesTheNext) {
-  const std::string use = "(%x)\n %s";
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %s = aten.sin(%a)\n %o = aten.neg(%s)\n %b = aten.exp(%x)\n"
                    " %t = aten.tan(%b)\n %c = aten.exp(%x)\n %u = aten.tanh(%c)\n return %o, %t, %u\n"),
             "b for c");
@@ -210,7 +222,21 @@ TEST(CommonSubexpressions, NumbersInAnyState) {
                      state),
               "c for d, a for b");
     EXPECT_EQ(Shared(" %a : int = int.add(%n, 1)\n %b : int = int.add(%n, 1)\n return %a, %b\n", state), "a for b");
+    EXPECT_EQ(Shared(" %a : int = int.add(%n, 1)\n %s = aten.sin(%x)\n %t = aten.sin(%s)\n"
+                     " %b : int = int.add(%n, 1)\n %z = aten.mul.Tensor(%t, %b)\n return %z\n",
+                     state),
+              "a for b");
+    EXPECT_EQ(Shared(" %l : tensors = aten.split.Tensor(%x, 1)\n %a = list.item(%l, 0)\n %b = list.item(%l, 0)\n"
+                     " return %a, %b\n",
+                     state),
+              "");
   }
+}
+
+TEST(CommonSubexpressions, NumbersOfTensorsThatRepeatInSomeRunsOnly) {
+  EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %i : int = size(%a, 0)\n %j : int = size(%b, 0)\n"
+                   " %z = aten.add.Tensor(%a, %b, alpha=%j)\n return %z, %i\n"),
+            "a for b");
 }
 
 }  // namespace
