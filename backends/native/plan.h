@@ -9,8 +9,8 @@
 //       makes a copy before its first use.
 //   P6  An elementwise op whose first operand is a result of this run that is let go here may write over it, where nobody
 //       can tell (ir/ops/in_place.h).
-//   P7  What repeats an earlier node is no step (ir/common_subexpressions.h): numbers in any plan, tensors in one for runs
-//       in which nobody looks on. P1 and P6 hold for the nodes that are left.
+//   P7  What repeats an earlier node is no step (ir/repeats.h): numbers in any plan, tensors in one for runs in which
+//       nobody looks on. P1 and P6 hold for the nodes that are left.
 // Not here: running (executor.cc).
 #pragma once
 
@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "backends/reference/boxing.h"
-#include "ir/common_subexpressions.h"
 #include "ir/graph.h"
 #include "ir/ops/below_autograd.h"
+#include "ir/repeats.h"
 
 namespace frametap {
 

@@ -213,7 +213,7 @@ TEST(Repeats, B1_RandomGraphsGiveWhatTheReferenceGives) {
     const Allocations shared = AllocationsOf(*native, inputs(&again));
     const Onlooker onlooker;
     const Allocations written = AllocationsOf(*native, inputs(&again));
-    ASSERT_LE(shared.most, written.most) << seed << text;  // S3 of ir/common_subexpressions.h
+    ASSERT_LE(shared.most, written.most) << seed << text;  // S3 of ir/repeats.h
     fewer += shared.count < written.count;
   }
   EXPECT_GT(fewer, 1000);

@@ -1,4 +1,4 @@
-// Common subexpressions: nodes that would work out what an earlier node has worked out.
+// Repeats: nodes that would work out what an earlier node has worked out (common subexpressions).
 //   S1  A node repeats an earlier one if both are the same op, their constants are of the same type and bits, and their
 //       other operands are the same values or, by this rule, repeats of the same. The op works on numbers, or it is a plain
 //       function (ops/plain_function.h) that is the same below autograd, and both nodes run there; then no node between

@@ -1,4 +1,4 @@
-#include "ir/common_subexpressions.h"
+#include "ir/repeats.h"
 
 #include <algorithm>
 #include <bit>

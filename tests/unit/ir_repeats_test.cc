@@ -1,4 +1,4 @@
-#include "ir/common_subexpressions.h"
+#include "ir/repeats.h"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ std::string Shared(const std::string& nodes, const std::string& state = "grad_mo
   return Shared(Parsed("graph (%x, %y, %n : int, %k : float) under {" + state + "} {\n" + nodes + "}\n"));
 }
 
-TEST(CommonSubexpressions, S1_TheSameOpOnTheSameOperands) {
+TEST(FindRepeats, S1_TheSameOpOnTheSameOperands) {
   const std::string end = " %z = aten.sub.Tensor(%a, %b)\n return %z\n";
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n" + end), "a for b");
   EXPECT_EQ(Shared(" %a = aten.add.Tensor(%x, %y)\n %b = aten.add.Tensor(%x, %y)\n" + end), "a for b");
@@ -57,7 +57,7 @@ TEST(CommonSubexpressions, S1_TheSameOpOnTheSameOperands) {
   EXPECT_EQ(Shared(" %a = aten.mul.Tensor(%x, %k)\n %b = aten.mul.Tensor(%x, %n)\n" + end), "");
 }
 
-TEST(CommonSubexpressions, S1_ConstantsAreTheSameByTypeAndBits) {
+TEST(FindRepeats, S1_ConstantsAreTheSameByTypeAndBits) {
   const auto with = [](const std::string& a, const std::string& b) {
     return Shared(" %a = aten.mul.Tensor(%x, " + a + ")\n %b = aten.mul.Tensor(%x, " + b +
                   ")\n %z = aten.sub.Tensor(%a, %b)\n return %z\n");
@@ -71,7 +71,7 @@ TEST(CommonSubexpressions, S1_ConstantsAreTheSameByTypeAndBits) {
   EXPECT_EQ(with("inf", "-inf"), "");
 }
 
-TEST(CommonSubexpressions, S1_ByTheirOperands) {
+TEST(FindRepeats, S1_ByTheirOperands) {
   EXPECT_EQ(Shared(" %a = aten.mul.Tensor(%x, 2)\n %s = aten.sin(%a)\n %b = aten.mul.Tensor(%x, 2)\n"
                    " %t = aten.sin(%b)\n %z = aten.mul.Tensor(%s, %t)\n return %z\n"),
             "a for b, s for t");
@@ -81,7 +81,7 @@ TEST(CommonSubexpressions, S1_ByTheirOperands) {
             "s for t");
 }
 
-TEST(CommonSubexpressions, S1_BothBelowAutograd) {
+TEST(FindRepeats, S1_BothBelowAutograd) {
   const std::string end = " %z = aten.sub.Tensor(%a, %b)\n return %z\n";
   const std::string nodes = " %a = aten.exp(%x)\n %b = aten.exp(%x)\n" + end;
   EXPECT_EQ(Shared(nodes, "grad_mode(on)"), "");
@@ -94,7 +94,7 @@ TEST(CommonSubexpressions, S1_BothBelowAutograd) {
             "p for q");
 }
 
-TEST(CommonSubexpressions, S1_PlainFunctionsOnly) {
+TEST(FindRepeats, S1_PlainFunctionsOnly) {
   const auto of = [](const std::string& op) {
     const std::string known = " %p = aten.cos(%y)\n %q = aten.cos(%y)\n %r = aten.sub.Tensor(%p, %q)\n";
     return Shared(known + " %a = " + op + "\n %b = " + op + "\n %z = aten.sub.Tensor(%a, %b)\n return %z\n");
@@ -115,7 +115,7 @@ TEST(CommonSubexpressions, S1_PlainFunctionsOnly) {
   EXPECT_EQ(of("aten.linear(%x, %y)"), "p for q, a for b");
 }
 
-TEST(CommonSubexpressions, S1_NoWriteLiesBetween) {
+TEST(FindRepeats, S1_NoWriteLiesBetween) {
   const auto between = [](const std::string& node) {
     return Shared(" %v = aten.clone(%y)\n %a = aten.exp(%x)\n" + node +
                   " %b = aten.exp(%x)\n %z = aten.sub.Tensor(%a, %b)\n return %z\n");
@@ -132,7 +132,7 @@ TEST(CommonSubexpressions, S1_NoWriteLiesBetween) {
             "");
 }
 
-TEST(CommonSubexpressions, S2_NobodyWritesToItOrHasAView) {
+TEST(FindRepeats, S2_NobodyWritesToItOrHasAView) {
   const auto with = [](const std::string& node, const std::string& output = "") {
     return Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %z = aten.sub.Tensor(%a, %b)\n" + node + " return %z" +
                   output + "\n");
@@ -152,7 +152,7 @@ TEST(CommonSubexpressions, S2_NobodyWritesToItOrHasAView) {
   EXPECT_EQ(with(" %w : int = size(%b, 0)\n %c = aten.mul.Tensor(%z, %w)\n", ", %c"), "a for b");
 }
 
-TEST(CommonSubexpressions, S2_OneOfThemAtMostIsAnOutput) {
+TEST(FindRepeats, S2_OneOfThemAtMostIsAnOutput) {
   const std::string nodes = " %a = aten.exp(%x)\n %b = aten.exp(%x)\n %c = aten.exp(%x)\n";
   const std::string used = nodes + " %z = aten.addcmul(%a, %b, %c)\n";
   EXPECT_EQ(Shared(used + " return %z\n"), "a for b, a for c");
@@ -162,7 +162,7 @@ TEST(CommonSubexpressions, S2_OneOfThemAtMostIsAnOutput) {
   EXPECT_EQ(Shared(nodes + " return %a, %b, %c\n"), "");
 }
 
-TEST(CommonSubexpressions, S2_OpsOfSeveralResults) {
+TEST(FindRepeats, S2_OpsOfSeveralResults) {
   const std::string nodes = " %v, %i = aten.topk(%x, 2)\n %w, %j = aten.topk(%x, 2)\n %z = aten.mul.Tensor(%v, %w)\n";
   EXPECT_EQ(Shared(nodes + " return %z, %i\n"), "v for w, i for j");
   EXPECT_EQ(Shared(nodes + " return %z, %j\n"), "v for w, i for j");
@@ -170,7 +170,7 @@ TEST(CommonSubexpressions, S2_OpsOfSeveralResults) {
   EXPECT_EQ(Shared(nodes + " %u = aten.add_.Scalar(%j, 1)\n return %z\n"), "");
 }
 
-TEST(CommonSubexpressions, S3_NothingIsKeptForIt) {
+TEST(FindRepeats, S3_NothingIsKeptForIt) {
   const std::string a = " %a = aten.exp(%x)\n %s = aten.sin(%a)\n", b = " %b = aten.exp(%x)\n %c = aten.cos(%b)\n";
   const std::string end = " %z = aten.mul.Tensor(%s, %c)\n return %z\n";
   EXPECT_EQ(Shared(a + b + end), "a for b");
@@ -182,7 +182,7 @@ TEST(CommonSubexpressions, S3_NothingIsKeptForIt) {
   EXPECT_EQ(Shared(a + " %o = aten.neg(%y)\n" + b + " %z = aten.addcmul(%s, %c, %o)\n return %z, %a\n"), "a for b");
 }
 
-TEST(CommonSubexpressions, S3_ARepeatedChainIsOneRepeat) {
+TEST(FindRepeats, S3_ARepeatedChainIsOneRepeat) {
   const std::string first = " %a1 = aten.mul.Tensor(%x, 2)\n %a2 = aten.add.Tensor(%a1, 1)\n %s = aten.sin(%a2)\n";
   const std::string second = " %b1 = aten.mul.Tensor(%x, 2)\n %b2 = aten.add.Tensor(%b1, 1)\n %c = aten.cos(%b2)\n";
   EXPECT_EQ(Shared(first + second + " %z = aten.mul.Tensor(%s, %c)\n return %z\n"), "a1 for b1, a2 for b2");
@@ -191,19 +191,19 @@ TEST(CommonSubexpressions, S3_ARepeatedChainIsOneRepeat) {
   EXPECT_EQ(Shared(first + " %o = aten.neg(%y)\n" + second + " %z = aten.addcmul(%s, %c, %o)\n return %z\n"), "");
 }
 
-TEST(CommonSubexpressions, S3_ARepeatOfARepeat) {
+TEST(FindRepeats, S3_ARepeatOfARepeat) {
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %s = aten.sin(%a)\n %b = aten.exp(%x)\n %o = aten.neg(%s)\n"
                    " %t = aten.tan(%b)\n %c = aten.exp(%x)\n %u = aten.tanh(%c)\n return %o, %t, %u\n"),
             "a for b, a for c");
 }
 
-TEST(CommonSubexpressions, S3_TheLatestThatIsNotSharedServesTheNext) {
+TEST(FindRepeats, S3_TheLatestThatIsNotSharedServesTheNext) {
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %s = aten.sin(%a)\n %o = aten.neg(%s)\n %b = aten.exp(%x)\n"
                    " %t = aten.tan(%b)\n %c = aten.exp(%x)\n %u = aten.tanh(%c)\n return %o, %t, %u\n"),
             "b for c");
 }
 
-TEST(CommonSubexpressions, NumbersInAnyState) {
+TEST(FindRepeats, NumbersInAnyState) {
   const std::string end = " %z = aten.add.Tensor(%x, %a, alpha=%b)\n return %z\n";
   for (const char* state : {"grad_mode(on)", "grad_mode(off)"}) {
     EXPECT_EQ(Shared(" %a : int = int.add(%n, 1)\n %b : int = int.add(%n, 1)\n" + end, state), "a for b");
@@ -233,7 +233,7 @@ TEST(CommonSubexpressions, NumbersInAnyState) {
   }
 }
 
-TEST(CommonSubexpressions, NumbersOfTensorsThatRepeatInSomeRunsOnly) {
+TEST(FindRepeats, NumbersOfTensorsThatRepeatInSomeRunsOnly) {
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %i : int = size(%a, 0)\n %j : int = size(%b, 0)\n"
                    " %z = aten.add.Tensor(%a, %b, alpha=%j)\n return %z, %i\n"),
             "a for b");
