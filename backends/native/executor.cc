@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include "backends/backend.h"
@@ -19,29 +20,37 @@ namespace {
 
 class NativeExecutable : public Executable {
  public:
-  explicit NativeExecutable(Plan plan) : plan_(std::move(plan)), judged_(plan_.kernels_noted) {}
+  // `shared`: the plan for runs in which nobody looks on, if there is another one for them.
+  NativeExecutable(Plan plan, std::unique_ptr<const Plan> shared)
+      : plan_(std::move(plan)), shared_(std::move(shared)), judged_(plan_.kernels_noted) {}
 
   std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
     TORCH_CHECK(inputs.size() == plan_.inputs, "the graph takes ", plan_.inputs, " inputs, not ", inputs.size());
     const bool may_leave_out = !plan_.judged.empty() && MayLeaveOut(inputs);
+    return Run(may_leave_out && shared_ ? *shared_ : plan_, may_leave_out, std::move(inputs), changed);
+  }
+
+ private:
+  static std::vector<c10::IValue> Run(const Plan& plan, bool may_leave_out, std::vector<c10::IValue> inputs,
+                                      bool* changed) {
     std::vector<c10::IValue> registers = std::move(inputs);
-    registers.resize(plan_.registers);
-    for (const uint32_t i : plan_.unused_inputs) registers[i] = c10::IValue();
+    registers.resize(plan.registers);
+    for (const uint32_t i : plan.unused_inputs) registers[i] = c10::IValue();
     torch::jit::Stack stack;
-    stack.reserve(plan_.widest);
+    stack.reserve(plan.widest);
     EagerStateScope scope;
     std::optional<at::AutoDispatchBelowADInplaceOrView> below;
     uint32_t state = UINT32_MAX;
-    for (const PlannedStep& step : plan_.steps) {
+    for (const PlannedStep& step : plan.steps) {
       if (step.state != state) {
         below.reset();
         state = step.state;
-        scope.Enter(plan_.states[state]);
+        scope.Enter(plan.states[state]);
       }
       if (step.changes) *changed = true;
       switch (step.kind) {
         case PlannedStep::Kind::kOp: {
-          PushArgs(step, &stack, registers, may_leave_out);
+          PushArgs(plan, step, &stack, registers, may_leave_out);
           const bool leave_out = may_leave_out && IsSameBelow(step.below_autograd, stack);
           if (!leave_out)
             below.reset();
@@ -54,31 +63,30 @@ class NativeExecutable : public Executable {
         case PlannedStep::Kind::kFactory: {
           // As torch's own bindings make tensors: filling a new one is no write that its version counts.
           const at::AutoDispatchBelowADInplaceOrView filling;
-          PushArgs(step, &stack, registers, false);
+          PushArgs(plan, step, &stack, registers, false);
           step.op->callBoxed(stack);
           break;
         }
         case PlannedStep::Kind::kScalar:
-          RunScalar(step, &stack, registers);
+          RunScalar(plan, step, &stack, registers);
           break;
         case PlannedStep::Kind::kCopyConstant:
           below.reset();
-          stack.emplace_back(FreshCopy(plan_.pool[step.args_begin].toTensor()));
+          stack.emplace_back(FreshCopy(plan.pool[step.args_begin].toTensor()));
           break;
       }
       for (uint32_t i = step.results_begin; i < step.results_end; ++i) {
-        const uint32_t to = plan_.results[i];
+        const uint32_t to = plan.results[i];
         if (to != Plan::kDropped) registers[to] = std::move(stack[i - step.results_begin]);
       }
       stack.clear();
     }
     std::vector<c10::IValue> outputs;
-    outputs.reserve(plan_.outputs.size());
-    for (const PlannedArg& output : plan_.outputs) Push(&outputs, output, registers);
+    outputs.reserve(plan.outputs.size());
+    for (const PlannedArg& output : plan.outputs) Push(plan, &outputs, output, registers);
     return outputs;
   }
 
- private:
   // A2, A3 of below_autograd.h.
   bool MayLeaveOut(const std::vector<c10::IValue>& inputs) {
     for (const c10::IValue& input : inputs) {
@@ -109,22 +117,23 @@ class NativeExecutable : public Executable {
            !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
   }
 
-  void PushArgs(const PlannedStep& step, torch::jit::Stack* stack, std::vector<c10::IValue>& registers,
-                bool may_leave_out) const {
+  static void PushArgs(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack,
+                       std::vector<c10::IValue>& registers, bool may_leave_out) {
     for (uint32_t i = step.args_begin; i < step.args_end; ++i) {
-      const PlannedArg& arg = plan_.args[i];
+      const PlannedArg& arg = plan.args[i];
       if (arg.from == PlannedArg::From::kNumber)
-        stack->push_back(plan_.pool[arg.index + (may_leave_out && IsPlainFloat(stack->front()) ? 1 : 0)]);
+        stack->push_back(plan.pool[arg.index + (may_leave_out && IsPlainFloat(stack->front()) ? 1 : 0)]);
       else
-        Push(stack, arg, registers);
+        Push(plan, stack, arg, registers);
     }
   }
 
-  void Push(std::vector<c10::IValue>* to, const PlannedArg& arg, std::vector<c10::IValue>& registers) const {
+  static void Push(const Plan& plan, std::vector<c10::IValue>* to, const PlannedArg& arg,
+                   std::vector<c10::IValue>& registers) {
     switch (arg.from) {
       case PlannedArg::From::kPool:
       case PlannedArg::From::kNumber:
-        to->push_back(plan_.pool[arg.index]);
+        to->push_back(plan.pool[arg.index]);
         return;
       case PlannedArg::From::kCopy:
         to->push_back(registers[arg.index]);
@@ -133,7 +142,7 @@ class NativeExecutable : public Executable {
         to->push_back(std::move(registers[arg.index]));
         break;
       case PlannedArg::From::kList:
-        to->push_back(MakeList(plan_.lists[arg.index], registers));
+        to->push_back(MakeList(plan, plan.lists[arg.index], registers));
         return;
     }
     c10::IValue& value = to->back();
@@ -141,18 +150,19 @@ class NativeExecutable : public Executable {
     if (arg.boxing != Boxing::kAsIs && !value.isTensor()) value = Box(std::move(value), arg.boxing);
   }
 
-  c10::IValue MakeList(const PlannedList& list, std::vector<c10::IValue>& registers) const {
+  static c10::IValue MakeList(const Plan& plan, const PlannedList& list, std::vector<c10::IValue>& registers) {
     std::vector<c10::IValue> items;
     items.reserve(list.items.size());
-    for (const PlannedArg& item : list.items) Push(&items, item, registers);
+    for (const PlannedArg& item : list.items) Push(plan, &items, item, registers);
     c10::impl::GenericList out(list.element);
     out.reserve(items.size());
     for (c10::IValue& item : items) out.push_back(std::move(item));
     return out;
   }
 
-  void RunScalar(const PlannedStep& step, torch::jit::Stack* stack, std::vector<c10::IValue>& registers) const {
-    PushArgs(step, stack, registers, false);
+  static void RunScalar(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack,
+                        std::vector<c10::IValue>& registers) {
+    PushArgs(plan, step, stack, registers, false);
     const c10::IValue none;
     c10::IValue result = Evaluate(step.scalar_op, stack->front(), stack->size() > 1 ? (*stack)[1] : none);
     stack->clear();
@@ -160,6 +170,7 @@ class NativeExecutable : public Executable {
   }
 
   const Plan plan_;
+  const std::unique_ptr<const Plan> shared_;
   std::atomic<uint64_t> judged_;  // the KernelsNoted for which the plan's verdicts are right
 };
 
@@ -173,7 +184,10 @@ class NativeBackend : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples&) override {
-    return std::make_unique<NativeExecutable>(MakePlan(graph));
+    const Repeats repeats = FindRepeats(graph);
+    std::unique_ptr<const Plan> shared;
+    if (repeats.tensors) shared = std::make_unique<const Plan>(MakePlan(graph, repeats, true));
+    return std::make_unique<NativeExecutable>(MakePlan(graph, repeats, false), std::move(shared));
   }
 };
 

@@ -28,7 +28,11 @@ bool MayGiveArgument(const c10::OperatorHandle& op) {
 
 class Planner {
  public:
-  explicit Planner(const Graph& graph) : graph_(graph), register_of_(graph.values.size(), Plan::kDropped) {}
+  Planner(const Graph& graph, const Repeats& repeats, bool share_tensors)
+      : graph_(graph),
+        repeats_(repeats),
+        share_tensors_(share_tensors),
+        register_of_(graph.values.size(), Plan::kDropped) {}
 
   Plan Make() {
     plan_.inputs = graph_.inputs.size();
@@ -40,7 +44,9 @@ class Planner {
     for (const ValueId id : graph_.inputs) {
       if (uses_[id.raw()] == 0) plan_.unused_inputs.push_back(register_of_[id.raw()]);
     }
-    for (const Node& node : graph_.nodes) AddNode(node);
+    for (const Node& node : graph_.nodes) {
+      if (!IsLeftOut(node)) AddNode(node);
+    }
     for (const ValueId id : graph_.outputs) {
       CopyConstant(id, StateId(0));
       plan_.outputs.push_back(Use(id, Boxing::kAsIs));
@@ -50,14 +56,27 @@ class Planner {
   }
 
  private:
+  // P7
+  bool IsLeftOut(const Node& node) const {
+    if (repeats_.stands_for.empty() || node.outputs.empty() || !(share_tensors_ || node.is_scalar())) return false;
+    return repeats_.stands_for[node.outputs[0].raw()] != node.outputs[0];
+  }
+
+  ValueId StandInFor(ValueId id) const {
+    if (repeats_.stands_for.empty()) return id;
+    const NodeId def = graph_.value(id).def;
+    return def.valid() && IsLeftOut(graph_.node(def)) ? repeats_.stands_for[id.raw()] : id;
+  }
+
   uint32_t NewRegister(ValueId id) { return register_of_[id.raw()] = next_register_++; }
 
   void CountUses() {
     uses_.assign(graph_.values.size(), 0);
+    const auto count = [&](ValueId id) { ++uses_[StandInFor(id).raw()]; };
     for (const Node& node : graph_.nodes) {
-      ForEachUse(node.args, [&](ValueId id) { ++uses_[id.raw()]; });
+      if (!IsLeftOut(node)) ForEachUse(node.args, count);
     }
-    for (const ValueId id : graph_.outputs) ++uses_[id.raw()];
+    for (const ValueId id : graph_.outputs) count(id);
   }
 
   // P5
@@ -95,6 +114,7 @@ class Planner {
   }
 
   PlannedArg Use(ValueId id, Boxing boxing) {
+    id = StandInFor(id);
     PlannedArg arg;
     if (const auto it = shared_.find(id.raw()); it != shared_.end()) {
       arg.index = it->second;
@@ -202,6 +222,8 @@ class Planner {
   }
 
   const Graph& graph_;
+  const Repeats& repeats_;
+  const bool share_tensors_;
   Plan plan_;
   uint32_t next_register_ = 0;
   std::vector<uint32_t> register_of_;
@@ -213,6 +235,8 @@ class Planner {
 
 }  // namespace
 
-Plan MakePlan(const Graph& graph) { return Planner(graph).Make(); }
+Plan MakePlan(const Graph& graph, const Repeats& repeats, bool share_tensors) {
+  return Planner(graph, repeats, share_tensors).Make();
+}
 
 }  // namespace frametap

@@ -9,6 +9,8 @@
 //       makes a copy before its first use.
 //   P6  An elementwise op whose first operand is a result of this run that is let go here may write over it, where nobody
 //       can tell (ir/ops/in_place.h).
+//   P7  What repeats an earlier node is no step (ir/repeats.h): numbers in any plan, tensors in one for runs in which
+//       nobody looks on. P1 and P6 hold for the nodes that are left.
 // Not here: running (executor.cc).
 #pragma once
 
@@ -21,6 +23,7 @@
 #include "backends/reference/boxing.h"
 #include "ir/graph.h"
 #include "ir/ops/below_autograd.h"
+#include "ir/repeats.h"
 
 namespace frametap {
 
@@ -69,6 +72,6 @@ struct Plan {
   std::vector<PlannedArg> outputs;
 };
 
-Plan MakePlan(const Graph& graph);
+Plan MakePlan(const Graph& graph, const Repeats& repeats, bool share_tensors);  // P7
 
 }  // namespace frametap

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "ir/ops/in_place.h"
+#include "ir/ops/plain_function.h"
 
 namespace frametap {
 namespace {
@@ -41,12 +42,6 @@ bool IsTorchsLinear(const c10::OperatorHandle& op) {
          IsRegisteredIn(inner("aten::matmul"), DispatchKey::AutogradCPU, kTorchs);
 }
 
-bool HasAliases(const c10::FunctionSchema& schema) {
-  const auto has_alias = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
-  return std::any_of(schema.arguments().begin(), schema.arguments().end(), has_alias) ||
-         std::any_of(schema.returns().begin(), schema.returns().end(), has_alias);
-}
-
 // Writes are counted by ADInplaceOrView's kernels, but those of _foreach ops by autograd's.
 BelowAutograd BelowAutogradOf(const c10::OperatorHandle& op) {
   if (HasAliases(op.schema())) return BelowAutograd::kDiffers;
@@ -67,9 +62,15 @@ std::atomic<uint64_t> kernels_noted{0};
 
 }  // namespace
 
+bool HasAliases(const c10::FunctionSchema& schema) {
+  const auto has_alias = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), has_alias) ||
+         std::any_of(schema.returns().begin(), schema.returns().end(), has_alias);
+}
+
 OpVerdict Judge(const c10::OperatorHandle& op) {
   if (!absl::StartsWith(op.operator_name().name, "aten::")) return {};
-  return {BelowAutogradOf(op), ConvertsNumber(op), InPlaceForm(op).has_value()};
+  return {BelowAutogradOf(op), ConvertsNumber(op), InPlaceForm(op).has_value(), IsPlainFunction(op)};
 }
 
 bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op) { return IsRegisteredIn(op, DispatchKey::CPU, kTorchs); }

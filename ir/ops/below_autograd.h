@@ -27,12 +27,14 @@ struct OpVerdict {
   // converted one: torch's own kernels of + - * /.
   bool converts_number = false;
   bool works_in_place = false;  // InPlaceForm has one (in_place.h)
+  bool plain_function = false;  // plain_function.h
 
   friend bool operator==(const OpVerdict&, const OpVerdict&) = default;
 };
 
 OpVerdict Judge(const c10::OperatorHandle& op);  // a microsecond or two
 bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op);
+bool HasAliases(const c10::FunctionSchema& schema);  // A1: it tells of writes to arguments or views of them
 
 // A2
 inline bool MayLeaveOutAutograd(const EagerState& state) {

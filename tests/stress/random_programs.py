@@ -342,6 +342,7 @@ def program(seed: int) -> str:
     r = random.Random(seed)
     tensors, ints, floats, lines = ["x", "y"], ["n"], ["s"], ["acc = []"]
     rows = ["row"]
+    written: list[str] = []  # expressions, some of which come again
     for step in range(r.randint(3, 9)):
         names = {
             "t": r.choice(tensors),
@@ -354,7 +355,9 @@ def program(seed: int) -> str:
         }
         kind = r.random()
         if kind < 0.5:
-            lines.append(f"t{step} = " + r.choice(_TENSORS).format(**names))
+            again = bool(written) and r.random() < 0.25
+            written.append(r.choice(written if again else _TENSORS).format(**names))
+            lines.append(f"t{step} = {written[-1]}")
             tensors.append(f"t{step}")
         elif kind < 0.58:
             lines.append(f"r{step} = " + r.choice(_ROWS).format(**names))

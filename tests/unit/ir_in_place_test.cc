@@ -140,5 +140,13 @@ TEST(InPlace, GivesTheSameBits) {
   }
 }
 
+TEST(InPlace, I1_NotOverWhatHasBeenWrittenTo) {
+  const c10::AutoGradMode no_grad(false);
+  torch::jit::Stack stack{at::randn({4}).clone()};
+  ASSERT_TRUE(MayOverwrite(stack));
+  stack[0].toTensor().add_(1);
+  EXPECT_FALSE(MayOverwrite(stack)) << "the result would have its version";
+}
+
 }  // namespace
 }  // namespace frametap

@@ -1,5 +1,5 @@
 """Chains of 1, 10 and 100 ops on tensors of four elements: what a call costs where the ops cost least; and of 10 ops on larger
-ones, where memory is what they cost.
+ones, where memory is what they cost. In both sizes also a chain of 24 ops of which a third repeat an earlier one.
 
 With the native backend beside torch.compile(backend="eager"), and both front ends with inductor where there is a C++
 compiler.
@@ -22,6 +22,10 @@ def chain(count: int) -> list[str]:
     return (["x = x * 1.5", "x = x + 0.5", "x = x.relu()"] * count)[:count]
 
 
+# x * sigmoid(x) of a scaled x, as it is often written down.
+REPEATING = ["x = (x * 1.5 + 0.5).sigmoid() * (x * 1.5 + 0.5)"] * 4
+
+
 def inductor(count: int) -> list[timing.Contestant]:
     x = torch.ones(4)
     calls = {
@@ -39,7 +43,7 @@ def main() -> int:
     dynamo = not arguments.no_dynamo
     plain = timing.Table("Chains of ops on four elements (no_grad)")
     compiled = timing.Table("Chains of ops on four elements, inductor (no_grad)")
-    large = timing.Table("Chains of 10 ops on larger tensors (no_grad)")
+    large = timing.Table("Chains of ops on larger tensors (no_grad)")
     has_compiler = any(map(shutil.which, ("c++", "g++", "clang++")))
     with torch.no_grad():
         for count in (1, 10, 100):
@@ -53,12 +57,17 @@ def main() -> int:
                 row = inductor(count)
                 timing.race(row, arguments.rounds)
                 compiled.add(name, row)
+        if timing.wanted(arguments, "24 ops, 8 repeats"):
+            row = function_row(REPEATING, dynamo)
+            timing.race(row, arguments.rounds)
+            plain.add("24 ops, 8 repeats", row)
         for shape in SHAPES:
-            name = " x ".join(map(str, shape))
-            if timing.wanted(arguments, name):
-                row = function_row(chain(10), dynamo, torch.ones(shape))
-                timing.race(row, max(5, arguments.rounds // 6))
-                large.add(name, row)
+            for kind, lines in {"": chain(10), ", 8 repeats in 24": REPEATING}.items():
+                name = " x ".join(map(str, shape)) + kind
+                if timing.wanted(arguments, name):
+                    row = function_row(lines, dynamo, torch.ones(shape))
+                    timing.race(row, max(5, arguments.rounds // 6))
+                    large.add(name, row)
     if dynamo and not has_compiler:
         print("no C++ compiler: inductor is left out\n")
     if EAGER:

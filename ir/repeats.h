@@ -1,0 +1,32 @@
+// Repeats: nodes that would work out what an earlier node has worked out (common subexpressions).
+//   S1  A node repeats an earlier one if both are the same op, their constants are of the same type and bits, and their
+//       other operands are the same values or, by this rule, repeats of the same. The op works on numbers, or it is a plain
+//       function (ops/plain_function.h) that is the same below autograd, and both nodes run there; then no node between
+//       them may write to a tensor.
+//   S2  Nobody can tell that a tensor is shared: those that share it are given to plain functions below autograd only, or
+//       asked for their sizes, so that it is not written to, viewed or saved for backward; and at most one of them is an
+//       output, so that outputs are as many tensors as before.
+//   S3  Nothing is kept for a repeat: the earlier result is still needed where the later is due, or no op runs between its
+//       last use and there. The later one would have taken that memory at this very point.
+// For tensors this holds in runs of which A2 of ops/below_autograd.h is true, and as long as the verdicts on the ops are what
+// they were (A3); for numbers in all.
+//
+// Here and not in a backend, since it needs nothing but graphs and facts about ops. Not here: running (backends/native/).
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace frametap {
+
+struct Repeats {
+  bool numbers = false;  // there are repeats that are numbers
+  bool tensors = false;  // … tensors
+  // By value: the one to be used in its place, mostly itself. Empty if nothing is repeated.
+  std::vector<ValueId> stands_for;
+};
+
+Repeats FindRepeats(const Graph& graph);
+
+}  // namespace frametap
