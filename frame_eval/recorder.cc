@@ -281,6 +281,11 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
     RegisterTensor(object, id);
     return Shadow();
   }
+  if (PyTuple_CheckExact(object) && IsConstantTuple(object)) [[unlikely]] {
+    // There is one of no items: its value says which object it is.
+    PyTuple_GET_SIZE(object) == 0 ? guards_.Value(id, Here()) : guards_.Identity(id, Here());
+    return Shadow();
+  }
   if (Known* known = Find(object)) {
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != Known::State::kSource) {
@@ -304,8 +309,23 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   return Shadow();
 }
 
+// A tuple that a path led to before is both from now on: it is the very object, so either description is right. One that
+// is met by a path later is a constant still (FromSource).
+void Recorder::MeetConstant(PyObject* tuple) {
+  if (PyTuple_GET_SIZE(tuple) == 0 || !code_tuples_.try_emplace(tuple, Ref<>::New(tuple)).second) return;
+  if (const SourceId source = SourceOf(tuple); source.valid()) guards_.Identity(source, Here());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    if (PyObject* item = PyTuple_GET_ITEM(tuple, i); PyTuple_CheckExact(item)) MeetConstant(item);
+  }
+}
+
+bool Recorder::IsConstantTuple(PyObject* object) const {
+  if (!PyTuple_CheckExact(object)) return false;
+  return PyTuple_GET_SIZE(object) == 0 || (!code_tuples_.empty() && code_tuples_.contains(object));
+}
+
 void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
-  if (IsScalar(object)) return;
+  if (IsScalar(object) || IsConstantTuple(object)) return;
   if (Known* known = Find(object)) {
     // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
     if (known->state == Known::State::kSource && !known->pinned) guards_.Identity(known->source, Here());
@@ -320,7 +340,7 @@ Shadow Recorder::AdoptResult(PyObject* object) {
     if (aten_.Find(TensorOf(object)) == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
     return Shadow();
   }
-  if (Find(object) != nullptr) return Shadow();
+  if (Find(object) != nullptr || IsConstantTuple(object)) return Shadow();
   if (PyTuple_Check(object)) {
     AddFresh(object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) AdoptResult(PyTuple_GET_ITEM(object, i));
@@ -789,7 +809,7 @@ void Recorder::BindPending(FrameState& f) {
     f.shadows[i] = pending_.shadows[i];
     given[i] = true;
   }
-  if (has_varargs && f.objects[named] != nullptr) {
+  if (has_varargs && f.objects[named] != nullptr && !IsConstantTuple(f.objects[named])) {
     Known& known = AddFresh(f.objects[named]);
     for (size_t i = static_cast<size_t>(argcount); i < positional; ++i) known.items.push_back(pending_.shadows[i]);
   }
@@ -1339,6 +1359,9 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     }
     case Op::kLoadDeref:
       return LoadDeref(f, e.arg, result);
+    case Op::kLoadConst:
+      MeetConstant(result);
+      return Shadow();
     case Op::kLoadClosure:
       ShareCell(f, e.arg);
       MeetCell(f, e.arg);
@@ -1399,8 +1422,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Expect::Kind::kSource:
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
-      if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == 0) return Shadow();
-      if (Find(result) != nullptr) return Shadow();  // t[:], t + (): the very tuple that was given
+      if (IsConstantTuple(result) || Find(result) != nullptr) return Shadow();  // t[:], t + (): the very one
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }
