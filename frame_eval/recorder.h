@@ -514,6 +514,7 @@ class Recorder {
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  bool FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
