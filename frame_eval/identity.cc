@@ -98,7 +98,7 @@ void Recorder::ReadSame(PyObject* a, PyObject* b) {
   if (IsScalar(a) || IsScalar(b)) return;
   const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
   if (source_a.valid() && source_b.valid()) {
-    const auto is_fixed = [this](PyObject* o) { return IsExchangeable(o) ? Find(o)->pinned : IsFixed(o); };
+    const auto is_fixed = [this](PyObject* o) { return (!IsExchangeable(o) || Find(o)->pinned) && IsFixed(o); };
     if (source_a != source_b && !(is_fixed(a) && is_fixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
     return;
   }

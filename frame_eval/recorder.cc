@@ -292,6 +292,8 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
       if (IsIdentityKind(object)) guards_.Identity(id, Here());
     } else if (known->source != id) {
       if (known->pinned && pinned) {
+        // The steps before the last one lead to the same objects always; the last may lead elsewhere, either of them.
+        guards_.Identity(known->source, Here());
         guards_.Identity(id, Here());
       } else {
         guards_.SameObject(known->source, id, true, Here());
@@ -328,7 +330,9 @@ void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
   if (IsScalar(object) || IsConstantTuple(object)) return;
   if (Known* known = Find(object)) {
     // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
-    if (known->state == Known::State::kSource && !known->pinned) guards_.Identity(known->source, Here());
+    if (known->state == Known::State::kSource && guards_.accessor(known->source) != Accessor::kPinned) {
+      guards_.Identity(known->source, Here());
+    }
     return;
   }
   FromSource(guards_.Pinned(object, text), object, true);
@@ -832,12 +836,23 @@ void Recorder::BindPending(FrameState& f) {
     }
     if (!found) Force(pending_.args[positional + k], shadow);
   }
-  // Defaults: fixed with the function, but a mutable one is an object that lives on.
+  // Defaults: fixed with the function, but a mutable one is an object that lives on. Those of a function that the trace
+  // has made are what it was given.
   const bool is_fixed = IsFixedFunction(f);
+  const Known* own = Find(reinterpret_cast<PyObject*>(f.function));
+  const bool is_made = own != nullptr && own->state != Known::State::kSource;
   for (int i = 0; i < named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
     if (PyCell_Check(value)) continue;
+    if (is_made) {
+      if (i < argcount) {
+        PyObject* defaults = f.function->func_defaults;
+        f.shadows[i] = ElementShadow(defaults, i - argcount + PyTuple_GET_SIZE(defaults));
+      }
+      AdoptResult(value);
+      continue;
+    }
     if (i >= argcount) {
       // Keyword-only defaults live in a dict that may change.
       SourceId source = guards_.Child(SourceOrPin(reinterpret_cast<PyObject*>(f.function)), Accessor::kKwDefault, 0,

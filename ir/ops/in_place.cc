@@ -62,7 +62,7 @@ bool MayOverwrite(const std::vector<c10::IValue>& stack) {
   c10::TensorImpl& self = *stack[0].toTensor().unsafeGetTensorImpl();
   if (stack[0].use_count() != 1 || !IsFloat(c10::typeMetaToScalarType(self.dtype())) || self.numel() == 0 ||
       self.is_wrapped_number() || self.is_inference() || self.autograd_meta() != nullptr ||
-      self.storage_offset() != 0 || !HasStridesOfNew(self)) {
+      self.version_counter().current_version() != 0 || self.storage_offset() != 0 || !HasStridesOfNew(self)) {
     return false;
   }
   const c10::Storage& storage = self.unsafe_storage();
