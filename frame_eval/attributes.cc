@@ -465,6 +465,9 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
         holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
       throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
     }
+    // That it is neither is its type's to say.
+    FixType(shadow);
+    if (const SourceId source = SourceOf(value); source.valid() && !IsTensor(value)) guards_.Type(source, Here());
     note.opaque_operation = true;
     for (const char* which : {"_parameters", "_modules", "_buffers"}) {
       PyObject* dict = dict_of(which);

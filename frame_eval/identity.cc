@@ -175,8 +175,9 @@ void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
   for (PyObject* object : objects) ReadAddress(object);
 }
 
-void Recorder::ReadAddress(PyObject* object) {
-  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element); });
+void Recorder::ReadAddress(PyObject* object, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
   if (IsFixed(object)) return;
   if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
 }

@@ -560,7 +560,7 @@ class Recorder {
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
   void Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
   void Link(OpenNumber* number, Node* node, size_t parameter);
-  void ReadAddress(PyObject* object);
+  void ReadAddress(PyObject* object, int depth = 0);
   void ReadOrderOf(PyObject* element);
   Shadow UnpackedItem(const FrameNote& note, const Event& e, PyObject* result);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
