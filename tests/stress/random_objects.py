@@ -25,7 +25,8 @@ from fixtures.subject import frametap
 from same.harness import Difference, Program, Run, compare_runs, perform
 from stress import generated
 
-# {t}: a tensor; {i}: an int; {b}: a box; {l}: a list; {d}: a dict; {u}: a tuple; {m}: a module; {o}: any of these.
+# {t}: a tensor; {i}: an int; {b}: a box; {l}: a list; {d}: a dict; {u}: a tuple; {m}: a module;
+# {p}: an instance of a dataclass; {o}: any of these.
 EXPRESSIONS = {
     "t": """
 {t} + {i}
@@ -98,6 +99,12 @@ list({u})
 list({d})
 list({d}.values())
 {l} or {l}
+list(reversed({l}))
+list(given({l}))
+[*given({u})]
+[a for a, b in zip({l}, {u}) if a is not b]
+sorted({l}, key=id_of)
+{p}.rest
 """,
     "d": """
 dict(k={o}, q={o})
@@ -128,6 +135,13 @@ tuple({u})
 {u} + {u}[:1]
 {u} + ()
 tuple({d}.items())
+tuple(zip({l}, {u}))
+{b}.kind
+{b}.kind
+Box.kind
+{b}.both
+tuple(given({l}))
+({p}.a, {p}.b)
 pair({o}, {o})
 """,
     "o": """
@@ -161,9 +175,24 @@ next(iter({d}.values()), None)
 max([{o}, *{l}], key=id_of)
 {m}.lin.weight
 h0.__defaults__
+{p}
+{p}.a
+{p}.a
+{p}.b
+partial(h0, {t})
+partial(pair, {o})({o})
+(lambda: {o})()
+{b}.me
+{b}.me()
+next(given([{o}]))
+""",
+    "p": """
+Part({o}, {o})
+Part({o}, {b})
+replace({p}, a={o})
 """,
 }
-KINDS = "tiblduo"
+KINDS = "tibldupo"
 
 # `|` begins the next line, one `>` at its beginning is one step inwards.
 STATEMENTS = """
@@ -248,6 +277,23 @@ acc.append(h0({t}, k={o}))
 acc.append(h0({t}, *{u}))
 acc.append(n(*{u}, **{d}))
 h0.__defaults__ = ({o}, )
+{p}.a = {o}
+{p}.b = {o}
+{p}.rest = {l}
+{p}.rest.append({o})
+acc.append({p} is {p})
+acc.append(Part(1, {b}) == Part(1, {b}))
+acc.append(Part({i}, (1, 2)) == Part({i}, (1, 2)))
+acc.append({b}.kind is {u})
+acc.append(len(set([{b}, {b}, {p}.__class__])))
+acc.append(len({}.fromkeys([{b}, {b}])))
+acc.append({b} in dict.fromkeys([{b}, {b}]))
+for e in given({l}):|>acc.append(e)
+for a, b in zip({l}, {u}):|>acc.append(a is b)
+for i, (a, b) in enumerate({d}.items()):|>acc.append((i, b))
+match {o}:|>case Box(n=count):|>>acc.append(count)|>case (a, b):|>>acc.append(a)|>case None:|>>acc.append(1)
+match {d}:|>case {"k": found, **rest}:|>>acc.append(found); acc.append(rest)
+if (own := {o}) is not None:|>acc.append(own)
 acc.append((lambda o=({o}): o)())
 acc.append((lambda: {o})())
 acc.append([n(e) for e in {u}])
@@ -345,12 +391,26 @@ torch.set_grad_enabled(True)
 G_t = torch.ones(3, requires_grad=True)
 H_t = torch.ones(3)
 {t}.grad = None
+Box.kind = {u}
+Box.kind = tuple([1, 2])
+Box.me = lambda self: self.peer
+{b}.kind = {u}
+{b}.me = lambda: G_b
+G_p = Part({o}, {o})
+G_p, H_p = H_p, G_p
+{p}.a = {o}
+{p}.a = {p}.b
+{p}.rest = {l}
+pair.__defaults__ = ({o},)
 """
 
 CALLS = """
 f({t}, {o})
 f({t}, {o})
 f({t}, {b})
+f({t}, {p})
+f({t}, iter({l}))
+f({t}, {b}.me)
 f({t}, {l})
 f({t}, {u})
 f({t}, {d})
@@ -367,6 +427,8 @@ f(ones(3), ())
 
 PRELUDE = """
 import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
 class Box:
     kind = (1, 2)
     def __init__(self, n, t, o=(1, 2)):
@@ -379,6 +441,14 @@ class Box:
         return sum(1 for e in items if e is self)
     def me(self):
         return self
+    @property
+    def both(self):
+        return self.o, self.peer
+@dataclass
+class Part:
+    a: object
+    b: object
+    rest: list = field(default_factory=list)
 class Entered:
     def __init__(self, box):
         self.box = box
@@ -398,8 +468,11 @@ class Net(nn.Module):
     def forward(self, x):
         self.steps += 1
         return self.lin(x.expand(3)) + self.buf
-def pair(a, b):
+def pair(a, b=()):
     return a, b
+def given(items):
+    for item in items:
+        yield item
 def id_of(o):
     return 0
 def n(o=None, *rest, **named):
@@ -407,8 +480,8 @@ def n(o=None, *rest, **named):
 """
 _EXPRESSIONS = {kind: generated.lines(text) for kind, text in EXPRESSIONS.items()}
 _STATEMENTS, _EXCHANGES, _CALLS = map(generated.lines, (STATEMENTS, EXCHANGES, CALLS))
-_GLOBALS = {kind: [f"{letter}_{kind}" for letter in "GH"] for kind in "tibldum"} | {"o": ["G_o"]}
-_PLACE = re.compile(r"\{([tibldumo])\}")
+_GLOBALS = {kind: [f"{letter}_{kind}" for letter in "GH"] for kind in "tibldump"} | {"o": ["G_o"]}
+_PLACE = re.compile(r"\{([tibldumpo])\}")
 _CALLED = re.compile(r"\b(h0|step|other)\(")
 _INDENT = "    "
 
@@ -421,7 +494,7 @@ class _Maker:
     def expression(self, kind: str, scope: dict[str, list[str]], depth: int = 2) -> str:
         r = self.r
         if kind == "o" and r.random() < 0.5:
-            kind = r.choice("tibblldum")
+            kind = r.choice("tibblldump")
         names = scope.get(kind, [])
         if names and (depth == 0 or r.random() < 0.7):
             return r.choice(names)
@@ -495,6 +568,7 @@ class _Maker:
             'G_d, H_d = {"k": G_t, "q": G_b}, {"k": (1, 2)}',
             "G_u, H_u = (1, 2), (G_b, G_l)",
             "G_m, H_m = Net(0.5), Net(0.25)",
+            "G_p, H_p = Part(G_b, (1, 2)), Part(G_t, G_l)",
         ]
         for _ in range(r.randint(2, 6)):
             text = self.filled(r.choice(_EXCHANGES), _GLOBALS, 0)
