@@ -182,13 +182,48 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
       guards_.Class(reinterpret_cast<PyTypeObject*>(self_class.get()), Here());
       return;
     }
-    if (PyMethod_Check(owner)) return;
+    if (PyMethod_Check(owner)) {
+      PyObject* function = PyMethod_GET_FUNCTION(owner);
+      if (!PyFunction_Check(function) || _PyType_Lookup(&PyMethod_Type, name) != nullptr) return;
+      AdoptPinned(function, CallableName(function));
+      return GenericLoad(note, function, name);
+    }
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
     static PyObject* module_get = Override(&PyModule_Type, Slots().get, nullptr);
     if (override_get == module_get) return GenericLoad(note, owner, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   GenericLoad(note, owner, name);
+}
+
+// What a function from outside has in fields of its own. What it runs belongs to which function it is
+// (kinds/identity.cc), the rest can be assigned to. False: it is none of these.
+bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name) {
+  static constexpr struct {
+    const char* name;
+    Py_ssize_t offset;  // 0: fixed with the function
+  } kFields[] = {{"__code__", 0},
+                 {"__defaults__", 0},
+                 {"__kwdefaults__", 0},
+                 {"__closure__", 0},
+                 {"__name__", offsetof(PyFunctionObject, func_name)},
+                 {"__qualname__", offsetof(PyFunctionObject, func_qualname)},
+                 {"__doc__", offsetof(PyFunctionObject, func_doc)},
+                 {"__module__", offsetof(PyFunctionObject, func_module)},
+                 {"__annotations__", offsetof(PyFunctionObject, func_annotations)}};
+  for (const auto& field : kFields) {
+    if (!OneOf(Text(name), {field.name})) continue;
+    PyObject* notes = reinterpret_cast<PyFunctionObject*>(function)->func_annotations;
+    if (std::strcmp(field.name, "__annotations__") == 0 && (notes == nullptr || !PyDict_Check(notes))) {
+      throw Break{Reason::unknown_attribute, Qualified(&PyFunction_Type, name)};  // the read makes the dict
+    }
+    Known* known = Find(function);
+    Fix(*known);
+    if (field.offset != 0) guards_.Field(known->source, field.offset, Here());
+    note.expect.kind = Expect::Kind::kPinned;
+    return true;
+  }
+  return false;
 }
 
 // object.__getattribute__, and what follows when it finds nothing.
@@ -213,6 +248,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     is_source = known != nullptr && known->state == Known::State::kSource;
   }
   if (data) {
+    if (PyFunction_Check(owner) && is_source && FunctionAttribute(note, owner, name)) return;
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
       Ref<> getter = Ref<>::Steal(PyObject_GetAttrString(descriptor, "fget"));
       if (getter && PyFunction_Check(getter.get())) {
@@ -236,6 +272,9 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (!value) {
         PyErr_Clear();
         throw Break{Reason::unknown_attribute, Qualified(type, name)};
+      }
+      if (value.get() == Py_None && kind == T_OBJECT) {
+        throw Break{Reason::unknown_attribute, Qualified(type, name)};  // None may stand for nothing in C
       }
       note.expect.kind = Expect::Kind::kSource;
       note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value.get());
@@ -426,6 +465,9 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
         holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
       throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
     }
+    // That it is neither is its type's to say.
+    FixType(shadow);
+    if (const SourceId source = SourceOf(value); source.valid() && !IsTensor(value)) guards_.Type(source, Here());
     note.opaque_operation = true;
     for (const char* which : {"_parameters", "_modules", "_buffers"}) {
       PyObject* dict = dict_of(which);

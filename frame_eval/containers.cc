@@ -27,8 +27,10 @@ bool IsSequence(PyObject* object) {
 void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
   // An int or float is no None, whatever its value.
-  for (auto [number, shadow, other] : {std::tuple(a, sa, b), std::tuple(b, sb, a)}) {
-    if (other == Py_None && shadow.kind != Shadow::Kind::kNone && IsNumber(number)) return FixType(shadow);
+  for (auto [number, shadow, other, other_shadow] : {std::tuple(a, sa, b, sb), std::tuple(b, sb, a, sa)}) {
+    if (other != Py_None || shadow.kind == Shadow::Kind::kNone || !IsNumber(number)) continue;
+    Force(other, other_shadow);
+    return FixType(shadow);
   }
   Force(a, sa);
   Force(b, sb);

@@ -190,11 +190,11 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
   if (known == nullptr) {
     if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object) ||
         PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type ||
-        (PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) == 0) || PyFrozenSet_CheckExact(object)) {
+        IsConstantTuple(object) || PyFrozenSet_CheckExact(object)) {
       return ConstantOperand(object);
     }
     if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
-      // A constant of the code, or a method bound by an instruction that tells nobody.
+      // Made to describe another object, or a method bound by an instruction that tells nobody.
       AdoptResult(object);
       known = Find(object);
     } else {

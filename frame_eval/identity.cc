@@ -98,7 +98,7 @@ void Recorder::ReadSame(PyObject* a, PyObject* b) {
   if (IsScalar(a) || IsScalar(b)) return;
   const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
   if (source_a.valid() && source_b.valid()) {
-    const auto is_fixed = [this](PyObject* o) { return IsExchangeable(o) ? Find(o)->pinned : IsFixed(o); };
+    const auto is_fixed = [this](PyObject* o) { return (!IsExchangeable(o) || Find(o)->pinned) && IsFixed(o); };
     if (source_a != source_b && !(is_fixed(a) && is_fixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
     return;
   }
@@ -175,8 +175,9 @@ void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
   for (PyObject* object : objects) ReadAddress(object);
 }
 
-void Recorder::ReadAddress(PyObject* object) {
-  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element); });
+void Recorder::ReadAddress(PyObject* object, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
   if (IsFixed(object)) return;
   if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
 }

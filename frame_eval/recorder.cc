@@ -300,12 +300,19 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
     RegisterTensor(object, id);
     return Shadow();
   }
+  if (PyTuple_CheckExact(object) && IsConstantTuple(object)) [[unlikely]] {
+    // There is one of no items: its value says which object it is.
+    PyTuple_GET_SIZE(object) == 0 ? guards_.Value(id, Here()) : guards_.Identity(id, Here());
+    return Shadow();
+  }
   if (Known* known = Find(object)) {
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != Known::State::kSource) {
       if (IsIdentityKind(object)) guards_.Identity(id, Here());
     } else if (known->source != id) {
       if (known->pinned && pinned) {
+        // The steps before the last one lead to the same objects always; the last may lead elsewhere, either of them.
+        guards_.Identity(known->source, Here());
         guards_.Identity(id, Here());
       } else {
         guards_.SameObject(known->source, id, true, Here());
@@ -323,11 +330,28 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   return Shadow();
 }
 
+// A tuple that a path led to before is both from now on: it is the very object, so either description is right. One that
+// is met by a path later is a constant still (FromSource).
+void Recorder::MeetConstant(PyObject* tuple) {
+  if (PyTuple_GET_SIZE(tuple) == 0 || !code_tuples_.try_emplace(tuple, Ref<>::New(tuple)).second) return;
+  if (const SourceId source = SourceOf(tuple); source.valid()) guards_.Identity(source, Here());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    if (PyObject* item = PyTuple_GET_ITEM(tuple, i); PyTuple_CheckExact(item)) MeetConstant(item);
+  }
+}
+
+bool Recorder::IsConstantTuple(PyObject* object) const {
+  if (!PyTuple_CheckExact(object)) return false;
+  return PyTuple_GET_SIZE(object) == 0 || (!code_tuples_.empty() && code_tuples_.contains(object));
+}
+
 void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
-  if (IsScalar(object)) return;
+  if (IsScalar(object) || IsConstantTuple(object)) return;
   if (Known* known = Find(object)) {
     // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
-    if (known->state == Known::State::kSource && !known->pinned) guards_.Identity(known->source, Here());
+    if (known->state == Known::State::kSource && guards_.accessor(known->source) != Accessor::kPinned) {
+      guards_.Identity(known->source, Here());
+    }
     return;
   }
   FromSource(guards_.Pinned(object, text), object, true);
@@ -339,7 +363,7 @@ Shadow Recorder::AdoptResult(PyObject* object) {
     if (aten_.Find(TensorOf(object)) == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
     return Shadow();
   }
-  if (Find(object) != nullptr) return Shadow();
+  if (Find(object) != nullptr || IsConstantTuple(object)) return Shadow();
   if (PyTuple_Check(object)) {
     AddFresh(object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) AdoptResult(PyTuple_GET_ITEM(object, i));
@@ -808,7 +832,7 @@ void Recorder::BindPending(FrameState& f) {
     f.shadows[i] = pending_.shadows[i];
     given[i] = true;
   }
-  if (has_varargs && f.objects[named] != nullptr) {
+  if (has_varargs && f.objects[named] != nullptr && !IsConstantTuple(f.objects[named])) {
     Known& known = AddFresh(f.objects[named]);
     for (size_t i = static_cast<size_t>(argcount); i < positional; ++i) known.items.push_back(pending_.shadows[i]);
   }
@@ -831,12 +855,23 @@ void Recorder::BindPending(FrameState& f) {
     }
     if (!found) Force(pending_.args[positional + k], shadow);
   }
-  // Defaults: fixed with the function, but a mutable one is an object that lives on.
+  // Defaults: fixed with the function, but a mutable one is an object that lives on. Those of a function that the trace
+  // has made are what it was given.
   const bool is_fixed = IsFixedFunction(f);
+  const Known* own = Find(reinterpret_cast<PyObject*>(f.function));
+  const bool is_made = own != nullptr && own->state != Known::State::kSource;
   for (int i = 0; i < named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
     if (PyCell_Check(value)) continue;
+    if (is_made) {
+      if (i < argcount) {
+        PyObject* defaults = f.function->func_defaults;
+        f.shadows[i] = ElementShadow(defaults, i - argcount + PyTuple_GET_SIZE(defaults));
+      }
+      AdoptResult(value);
+      continue;
+    }
     if (i >= argcount) {
       // Keyword-only defaults live in a dict that may change.
       SourceId source = guards_.Child(SourceOrPin(reinterpret_cast<PyObject*>(f.function)), Accessor::kKwDefault, 0,
@@ -1358,6 +1393,9 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     }
     case Op::kLoadDeref:
       return LoadDeref(f, e.arg, result);
+    case Op::kLoadConst:
+      MeetConstant(result);
+      return Shadow();
     case Op::kLoadClosure:
       ShareCell(f, e.arg);
       MeetCell(f, e.arg);
@@ -1418,8 +1456,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Expect::Kind::kSource:
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
-      if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == 0) return Shadow();
-      if (Find(result) != nullptr) return Shadow();  // t[:], t + (): the very tuple that was given
+      if (IsConstantTuple(result) || Find(result) != nullptr) return Shadow();  // t[:], t + (): the very one
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }

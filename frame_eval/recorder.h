@@ -292,6 +292,8 @@ class Recorder {
   Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
+  void MeetConstant(PyObject* tuple);    // of the code
+  bool IsConstantTuple(PyObject* object) const;
   void AdoptPinned(PyObject* object, const std::string& text);
   void Touch(PyObject* object);  // type or identity of an object known by a source
   void ReadClassCell(FrameState& f);
@@ -518,6 +520,7 @@ class Recorder {
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  bool FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
@@ -563,7 +566,7 @@ class Recorder {
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
   void Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
   void Link(OpenNumber* number, Node* node, size_t parameter);
-  void ReadAddress(PyObject* object);
+  void ReadAddress(PyObject* object, int depth = 0);
   void ReadOrderOf(PyObject* element);
   Shadow UnpackedItem(const FrameNote& note, const Event& e, PyObject* result);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
@@ -643,6 +646,9 @@ class Recorder {
   std::vector<Shadow> cells_;                             // content of those that have Shadow::Kind::kCell
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
+  // Tuples that were met as constants of code, and those in them. The compiler makes equal ones one object, so a default
+  // or a global may hold it as well.
+  absl::flat_hash_map<PyObject*, Ref<>> code_tuples_;
   std::vector<PyObject*> mutated_sources_;
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round

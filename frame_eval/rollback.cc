@@ -16,8 +16,18 @@ namespace {
 
 constexpr size_t kMostSizes = 4096;
 
+// What autograd asks of a tensor that is to be written to, beside what every guard holds: leaves and some views refuse.
+uint64_t HistoryOf(uint64_t hash, const at::Tensor& tensor) {
+  const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  hash = absl::HashOf(hash, meta != nullptr && meta->requires_grad_);
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (view == nullptr || !view->has_bw_view()) return hash;
+  meta = torch::autograd::impl::get_autograd_meta(view->get_backward_view().base_);
+  return absl::HashOf(hash, static_cast<int>(view->get_creation_meta()), meta != nullptr && meta->requires_grad_);
+}
+
 // Facts of the inputs by which ops raise or not, but for elements.
-uint64_t SizesOf(const std::vector<c10::IValue>& inputs) {
+uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs) {
   uint64_t hash = inputs.size();
   for (const c10::IValue& input : inputs) {
     if (input.isInt()) hash = absl::HashOf(hash, input.toInt());
@@ -29,6 +39,7 @@ uint64_t SizesOf(const std::vector<c10::IValue>& inputs) {
     if (tensor.layout() != c10::kStrided) continue;
     for (const int64_t stride : tensor.strides()) hash = absl::HashOf(hash, stride);
   }
+  for (const uint32_t i : segment.written_inputs) hash = HistoryOf(hash, inputs[i].toTensor());
   return hash;
 }
 
@@ -88,7 +99,7 @@ struct Rollback::Saved {
 
 Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : segment_(segment) {
   if (!segment.undoable) return;
-  sizes_ = SizesOf(inputs);
+  sizes_ = SizesOf(segment, inputs);
   const bool known = segment.sizes_that_ran.contains(sizes_) && !Armed(Fault::kRaise);  // a forced error knows no sizes
   if (known && !segment.raises_on_elements) return;
   AtenPause pause;
@@ -170,7 +181,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
     segment.raises_on_elements =
         segment.raises_on_elements || (changed && (facts.raises_on_elements || sizes_from_elements));
   }
-  segment.sizes_that_ran.insert(SizesOf(segment.examples.values));
+  segment.sizes_that_ran.insert(SizesOf(segment, segment.examples.values));
 }
 
 }  // namespace frametap

@@ -36,6 +36,7 @@ enum class Op : uint8_t {
   kLoadMethod,    // name; arg in After: 1 if the result is an unbound method that takes `owner` as self     in: owner
   kStoreAttr,     // name                                              in: value owner
   kDeleteAttr,    // name                                              in: owner
+  kLoadConst,     // of tuples only; After only
   kLoadGlobal,    // name; arg: 0 found in globals, 1 in builtins; After only
   kLoadName,      // name; arg: 0 locals, 1 globals, 2 builtins; After only
   kStoreName,     // name                                              in: value

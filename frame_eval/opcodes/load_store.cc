@@ -48,7 +48,10 @@ OPCODE(Swap, "a … b -- b … a") {
 }
 
 OPCODE(LoadConst, "-- value") {
-  m.Push(Py_NewRef(PyTuple_GET_ITEM(m.consts, arg)));
+  PyObject* value = PyTuple_GET_ITEM(m.consts, arg);
+  if (m.traced && PyTuple_CheckExact(value)) [[unlikely]]
+    m.AfterOnly(Op::kLoadConst, 0, nullptr, value);
+  m.Push(Py_NewRef(value));
   return Step::kNext;
 }
 

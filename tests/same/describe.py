@@ -175,9 +175,12 @@ class Describer:
                 flags.append(_digest(_bytes(plain)))
             elif t.is_sparse or t.layout == torch.sparse_csr:
                 flags.append(_digest(_bytes(plain.to_dense())))
-            flags += [name for name in ("requires_grad", "is_leaf") if getattr(t, name)]
-            if t.grad_fn is not None:
-                flags.append(f"grad_fn {type(t.grad_fn).__name__}")
+            try:
+                flags += [name for name in ("requires_grad", "is_leaf") if getattr(t, name)]
+                if t.grad_fn is not None:
+                    flags.append(f"grad_fn {type(t.grad_fn).__name__}")
+            except RuntimeError as e:  # a view whose base was changed in another mode
+                flags.append(str(e)[:40])
             if t.is_inference():
                 flags.append("inference")
             else:
@@ -187,7 +190,7 @@ class Describer:
             if t._backward_hooks:
                 flags.append(f"hooks {len(t._backward_hooks)}")
             self.lines.append(f"{head} = {' '.join(flags)} {_short_tensor(plain)}")
-        if t.is_leaf and t.grad is not None:
+        if "is_leaf" in flags and t.grad is not None:
             self.add(f"{path}.grad", t.grad)
         self._attributes(path, _dict_of(t))
 

@@ -6,7 +6,6 @@ its seed alone: ``python tests/stress/random_programs.py --seeds 1200:1201 --sho
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import sys
@@ -19,6 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fixtures.subject import frametap
+from stress import generated
 
 # {t}, {u}: tensors; {i}, {j}: ints; {s}: a float; {r}, {q}: lists of ints. What raises for some sizes is welcome.
 TENSORS = """
@@ -302,12 +302,8 @@ box.total += {t}.shape[0]; {t} = {t} * box.total
 """
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line]
-
-
-_TENSORS, _INTS, _FLOATS = map(_lines, (TENSORS, INTS, FLOATS))
-_ROWS, _STATEMENTS = map(_lines, (ROWS, STATEMENTS))
+_TENSORS, _INTS, _FLOATS = map(generated.lines, (TENSORS, INTS, FLOATS))
+_ROWS, _STATEMENTS = map(generated.lines, (ROWS, STATEMENTS))
 
 PRELUDE = """
 class Box:
@@ -444,23 +440,15 @@ def fault(seed: int, **options: Any) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0:1000", help="FROM:TO (0:1000)")
-    parser.add_argument("--backend", default="native")
+    parser = generated.arguments(__doc__)
     parser.add_argument("--dynamic", action="store_true", help="dynamic=True")
-    parser.add_argument("--show", action="store_true", help="print the programs")
     options = parser.parse_args()
-    first, _, last = options.seeds.partition(":")
-    faults = 0
-    for seed in range(int(first), int(last)):
-        if options.show:
-            print(program(seed).removeprefix(PRELUDE))
-        text = fault(seed, backend=options.backend, dynamic=options.dynamic or None)
-        if text:
-            faults += 1
-            print(text, flush=True)
-    print(f"{int(last) - int(first)} programs, {faults} differ")
-    return int(faults > 0)
+    chosen = {"backend": options.backend, "dynamic": options.dynamic or None}
+    return generated.run(
+        options,
+        lambda seed: program(seed).removeprefix(PRELUDE),
+        lambda seed: fault(seed, **chosen),
+    )
 
 
 if __name__ == "__main__":

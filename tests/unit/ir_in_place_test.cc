@@ -112,6 +112,8 @@ TEST(InPlace, GivesTheSameBits) {
                                                                at::kBFloat16, at::kHalf,  at::kLong}[inputs.Chance(6)];
       const std::vector<int64_t> sizes = inputs.Sizes();
       at::Tensor x = inputs.Floats(sizes, dtype);
+      c10::VariableVersion version = x.unsafeGetTensorImpl()->version_counter();  // shared, not copied
+      version.set_version(inputs.Chance(4) == 0 ? 1 : 0);
       const torch::jit::Stack rest = Rest(op.schema(), &inputs, sizes, dtype);
       torch::jit::Stack stack{x};
       stack.insert(stack.end(), rest.begin(), rest.end());
@@ -130,6 +132,7 @@ TEST(InPlace, GivesTheSameBits) {
       const at::Tensor &a = want[0].toTensor(), &b = stack[0].toTensor();
       ASSERT_EQ(a.scalar_type(), b.scalar_type()) << name << " " << seed;
       ASSERT_EQ(a.sizes(), b.sizes()) << name << " " << seed;
+      ASSERT_EQ(b.unsafeGetTensorImpl()->version_counter().current_version(), 0) << name << " " << seed;
       ASSERT_EQ(a.strides(), b.strides()) << name << " " << seed;
       ASSERT_EQ(a.storage_offset(), b.storage_offset()) << name << " " << seed;
       ASSERT_EQ(a.storage().nbytes(), b.storage().nbytes()) << name << " " << seed;
