@@ -467,7 +467,16 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
     }
     // That it is neither is its type's to say.
     FixType(shadow);
-    if (const SourceId source = SourceOf(value); source.valid() && !IsTensor(value)) guards_.Type(source, Here());
+    const SourceId assigned = SourceOf(value);
+    if (assigned.valid() && !IsTensor(value)) guards_.Type(assigned, Here());
+    if (IsTensor(value)) {
+      static PyObject* const mark = InternedName("_is_buffer");  // of nn.Buffer: what has it is registered
+      PyObject* own_of_tensor = InstanceDict(value);
+      if (own_of_tensor != nullptr && PyDict_Contains(own_of_tensor, mark) == 1) {
+        throw Break{Reason::unknown_mutation, "a buffer is assigned: " + Qualified(type, name)};
+      }
+      if (assigned.valid()) guards_.NoInstanceAttr(assigned, mark, Here());
+    }
     note.opaque_operation = true;
     for (const char* which : {"_parameters", "_modules", "_buffers"}) {
       PyObject* dict = dict_of(which);
