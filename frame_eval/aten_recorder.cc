@@ -1,5 +1,6 @@
 #include "frame_eval/aten_recorder.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
@@ -327,6 +328,23 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
   return Arg::Const(value);
 }
 
+class AtenRecorder::Running {
+ public:
+  Running(AtenRecorder* recorder, const c10::OperatorHandle* op) : recorder_(recorder) { recorder_->running_op = op; }
+  ~Running() { recorder_->running_op = nullptr; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  AtenRecorder* recorder_;
+};
+
+// Hooks on saved tensors (checkpointing) run in an op as well; they are what they are for.
+void AtenRecorder::MeetFrameBelow() {
+  if (running_op == nullptr || pending || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
+  pending = Break{Reason::python_kernel, c10::toString(running_op->operator_name())};
+}
+
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   if (pending) {
@@ -385,6 +403,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   {
     AtenPause below;
+    const Running runs(this, &op);
     op.redispatchBoxed(rest, stack);
   }
   if (pending) return;

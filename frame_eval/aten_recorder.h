@@ -74,7 +74,10 @@ class AtenRecorder {
   void Rewind(const Mark& mark);
   // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
   void DropNodes(Mark since);
-  std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
+  std::optional<Break> pending;                     // set by the fallback; the owner ends the segment at the next event
+  const c10::OperatorHandle* running_op = nullptr;  // the op that is recorded, while it runs
+  // A frame begins below it. The kernel is Python code then, and may change what the program reads next.
+  void MeetFrameBelow();
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
@@ -101,6 +104,7 @@ class AtenRecorder {
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
+  class Running;
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, uint32_t where);

@@ -312,7 +312,10 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
-  if (AtenRecorder::InsideOp()) return false;
+  if (AtenRecorder::InsideOp()) {
+    if (recorder_ != nullptr) recorder_->aten().MeetFrameBelow();
+    return false;
+  }
   if (recorder_ != nullptr) return true;
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
