@@ -48,6 +48,7 @@ QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3", "alloc:29"]
 PROGRAMS_A_CHILD = 40
 _UNCOUNTED = "ops of its __del__ do not count"
 _CAUGHT = "it catches what torch raises for want of memory"
+_COVERS = "a slice that covers a dimension is an op for some sizes only"
 # (kind of fault, program): why it is not compared.
 NOT_COMPARED = {
     ("alloc", "frame_locals_in_traceback_of_replay"): _CAUGHT,
@@ -56,10 +57,8 @@ NOT_COMPARED = {
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): _UNCOUNTED,
     ("raise", "finaliser_with_a_break_of_its_own_between_an_exit_and_its_frames"): _UNCOUNTED,
-    (
-        "raise",
-        "numbers_writes_to_slices_that_cover",
-    ): "a slice that covers a dimension is an op for some sizes only",
+    ("raise", "numbers_slices_by_numbers"): _COVERS,
+    ("raise", "numbers_writes_to_slices_that_cover"): _COVERS,
     ("raise", "out_arguments"): _UNWRITTEN,
     ("raise", "out_arguments_replaced"): "what the forced error leaves behind cannot be read",
     ("raise", "resize_of_argument_changes_facts"): _UNWRITTEN,
