@@ -795,6 +795,13 @@ def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
         return [((), art.Keys(tuple(expected)))]
     if kind in ("has", "absent"):
         return [((), art.Has(expected, kind == "has"))]
+    if kind == "no hooks":
+        own = [
+            ((), art.Has(name, False)) for name in ("_compiled_call_impl", "_call_impl", "forward")
+        ]
+        kinds = ("_backward", "_backward_pre", "_forward", "_forward_pre")
+        empty = [((("attr", f"{k}_hooks"), ("length", 0)), art.EqualTo(0)) for k in kinds]
+        return [*own, *empty]
     if kind == "len":
         return [((("length", 0),), art.EqualTo(expected))]
     if kind == "==":

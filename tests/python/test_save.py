@@ -405,6 +405,27 @@ def test_a_module_with_hooks(reload: Any) -> None:
         reload(captured)
 
 
+def test_a_module_as_an_argument(reload: Any) -> None:
+    def f(m: nn.Module, x: Tensor) -> Tensor:
+        return m(x) + 1
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    captured = frametap.compile(f)
+    captured(model, ones)
+    program = reload(captured)
+    assert torch.equal(program(model, ones), f(model, ones))
+    other = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    assert torch.equal(program(other, ones), f(other, ones))
+    handle = other[0].register_forward_hook(lambda module, args, out: out * 2)
+    with pytest.raises(frametap.ArtifactError, match="_forward_hooks"):
+        program(other, ones)
+    handle.remove()
+    assert torch.equal(program(other, ones), f(other, ones))
+    other[1].forward = lambda x: x * 3
+    with pytest.raises(frametap.ArtifactError, match="forward"):
+        program(other, ones)
+
+
 def test_calls_that_were_not_captured(reload: Any) -> None:
     captured = frametap.compile(defaults)
     captured(ones)
