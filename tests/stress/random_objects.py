@@ -625,7 +625,12 @@ def fault(seed: int, **options: Any) -> str:
     frametap.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain_run = perform(Run(made, _plain), 2)
+        try:
+            plain_run = perform(Run(made, _plain), 2)
+        except TypeError as error:
+            if "as child module" in str(error):
+                return ""  # no program: what is set up puts a value where a module was registered
+            raise
         captured_run = perform(Run(made, captured), 2)
     try:
         compare_runs(plain_run, captured_run)
