@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "frame_eval/stress.h"
 #include "ir/ops/op_facts.h"
 
@@ -328,21 +329,10 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
   return Arg::Const(value);
 }
 
-class AtenRecorder::Running {
- public:
-  Running(AtenRecorder* recorder, const c10::OperatorHandle* op) : recorder_(recorder) { recorder_->running_op = op; }
-  ~Running() { recorder_->running_op = nullptr; }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
- private:
-  AtenRecorder* recorder_;
-};
-
 // Hooks on saved tensors (checkpointing) run in an op as well; they are what they are for.
 void AtenRecorder::MeetFrameBelow() {
-  if (running_op == nullptr || pending || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
-  pending = Break{Reason::python_kernel, c10::toString(running_op->operator_name())};
+  if (running_op_ == nullptr || pending || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
+  pending = Break{Reason::python_kernel, c10::toString(running_op_->operator_name())};
 }
 
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -403,7 +393,8 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   {
     AtenPause below;
-    const Running runs(this, &op);
+    running_op_ = &op;
+    const absl::Cleanup done = [this] { running_op_ = nullptr; };
     op.redispatchBoxed(rest, stack);
   }
   if (pending) return;

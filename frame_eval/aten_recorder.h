@@ -74,10 +74,7 @@ class AtenRecorder {
   void Rewind(const Mark& mark);
   // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
   void DropNodes(Mark since);
-  std::optional<Break> pending;                     // set by the fallback; the owner ends the segment at the next event
-  const c10::OperatorHandle* running_op = nullptr;  // the op that is recorded, while it runs
-  // A frame begins below it. The kernel is Python code then, and may change what the program reads next.
-  void MeetFrameBelow();
+  std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
@@ -102,9 +99,10 @@ class AtenRecorder {
   // Called by the fallback, for each op that nothing pauses: before it runs, and to run it.
   void Meet() { ++ops_met_; }
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  // A frame begins below the op that is recorded: its kernel is Python code, and may change what the program reads next.
+  void MeetFrameBelow();
 
  private:
-  class Running;
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, uint32_t where);
@@ -123,6 +121,7 @@ class AtenRecorder {
   absl::flat_hash_map<std::string, int> names_;
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
   int next_name_ = 0;
+  const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
   size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_

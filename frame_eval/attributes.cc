@@ -212,7 +212,7 @@ bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* 
                  {"__module__", offsetof(PyFunctionObject, func_module)},
                  {"__annotations__", offsetof(PyFunctionObject, func_annotations)}};
   for (const auto& field : kFields) {
-    if (!OneOf(Text(name), {field.name})) continue;
+    if (std::strcmp(Text(name), field.name) != 0) continue;
     PyObject* notes = reinterpret_cast<PyFunctionObject*>(function)->func_annotations;
     if (std::strcmp(field.name, "__annotations__") == 0 && (notes == nullptr || !PyDict_Check(notes))) {
       throw Break{Reason::unknown_attribute, Qualified(&PyFunction_Type, name)};  // the read makes the dict
@@ -468,7 +468,6 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
     // That it is neither is its type's to say.
     FixType(shadow);
     const SourceId assigned = SourceOf(value);
-    if (assigned.valid() && !IsTensor(value)) guards_.Type(assigned, Here());
     if (IsTensor(value)) {
       static PyObject* const mark = InternedName("_is_buffer");  // of nn.Buffer: what has it is registered
       PyObject* own_of_tensor = InstanceDict(value);
@@ -476,6 +475,8 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
         throw Break{Reason::unknown_mutation, "a buffer is assigned: " + Qualified(type, name)};
       }
       if (assigned.valid()) guards_.NoInstanceAttr(assigned, mark, Here());
+    } else if (assigned.valid()) {
+      guards_.Type(assigned, Here());
     }
     note.opaque_operation = true;
     for (const char* which : {"_parameters", "_modules", "_buffers"}) {

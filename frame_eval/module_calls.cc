@@ -116,8 +116,6 @@ enum CallLine {
   kPassOnCall = 45,
 };
 constexpr int kHooks = 4;
-constexpr const char* kHookNames[kHooks] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
-                                            "_forward_pre_hooks"};
 constexpr const char* kGlobalHookNames[kHooks] = {"_global_backward_pre_hooks", "_global_backward_hooks",
                                                   "_global_forward_hooks", "_global_forward_pre_hooks"};
 
@@ -137,7 +135,7 @@ struct Ways {
   PyObject* torch = nullptr;
   PyObject* c = nullptr;
   PyObject* get_tracing_state = nullptr;
-  PyObject *hooks[kHooks] = {}, *global_hooks[kHooks] = {};
+  PyObject* global_hooks[kHooks] = {};
 };
 
 Ways ways;
@@ -203,10 +201,7 @@ bool LoadModuleCalls() {
   ways.torch = InternedName("torch");
   ways.c = InternedName("_C");
   ways.get_tracing_state = InternedName("_get_tracing_state");
-  for (int i = 0; i < kHooks; ++i) {
-    ways.hooks[i] = InternedName(kHookNames[i]);
-    ways.global_hooks[i] = InternedName(kGlobalHookNames[i]);
-  }
+  for (int i = 0; i < kHooks; ++i) ways.global_hooks[i] = InternedName(kGlobalHookNames[i]);
   return true;
 }
 
@@ -267,7 +262,7 @@ class Recorder::Crossing {
     if (!forward) return false;
     for (int i = 0; i < kHooks && !is_told; ++i) {
       Shadow shadow;
-      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, ways.hooks[i], &shadow);
+      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i], &shadow);
       if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
     }
     for (int i = 0; i < kHooks; ++i) {
@@ -339,14 +334,10 @@ class Recorder::Crossing {
     if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
       return false;
     }
-    PyObject* dict = DictAt(DictOf::kInstance, self_);
-    for (PyObject* name : NoHooksGuard::names().of_class) {
-      if (PyDict_GetItemWithError(dict, name) != nullptr) return false;
-    }
-    for (PyObject* name : NoHooksGuard::names().hooks) {
-      PyObject* hooks = PyDict_GetItemWithError(dict, name);
-      if (hooks == nullptr || !PyODict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) != 0) return false;
-      if (r_.Find(hooks) != nullptr || IsDataDescriptorOfClass(name)) return false;
+    const auto hooks = NoHooksGuard::HooksOf(self_);
+    if (!hooks) return false;
+    for (int i = 0; i < kHooks; ++i) {
+      if (r_.Find((*hooks)[i]) != nullptr || IsDataDescriptorOfClass(NoHooksGuard::names().hooks[i])) return false;
     }
     r_.Touch(self_);
     r_.guards_.NoHooks(known.source, r_.Here());

@@ -866,19 +866,8 @@ void Recorder::BindPending(FrameState& f) {
     if (PyCell_Check(value)) continue;
     if (is_made) {
       PyObject* holder = i < argcount ? f.function->func_defaults : f.function->func_kwdefaults;
-      const Py_ssize_t index = i < argcount ? i - argcount + PyTuple_GET_SIZE(holder) : 0;
-      const Known* held = Find(holder);
-      if (held != nullptr && held->state == Known::State::kSource && !held->adopted) {
-        // What it was given existed before the recording, which began between the two.
-        const SourceId source = held->source;
-        Touch(holder);
-        guards_.Length(source, Here());
-        const SourceId id = i < argcount ? guards_.Child(source, Accessor::kItem, index, nullptr, value)
-                                         : guards_.Child(source, Accessor::kKey, 0, SlotName(f.code, i), value);
-        f.shadows[i] = FromSource(id, value, false);
-        continue;
-      }
-      if (i < argcount) f.shadows[i] = ElementShadow(holder, index);
+      AdoptElements(holder);  // it may have existed before the recording, which began between the two
+      if (i < argcount) f.shadows[i] = ElementShadow(holder, i - argcount + PyTuple_GET_SIZE(holder));
       AdoptResult(value);
       continue;
     }

@@ -231,14 +231,18 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
   return miss;
 }
 
-// Numbers and sizes that kept a segment from being used. Not the latest alone: that may be for tensors of another kind.
-void NoteWhatDiffers(const EntryPoint& entry, const RootChain& chain, Store* store) {
+// Why the latest segment could not be used. Numbers and sizes that kept others from it are noted as well: the latest may
+// be for tensors of another kind.
+MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, Store* store) {
   constexpr size_t kMost = 8;
+  MissReport of_latest;
   for (size_t i = 0; i < std::min(kMost, entry.size()); ++i) {
-    const MissReport miss = WhyNot(*entry.segments()[i], chain);
+    MissReport miss = WhyNot(*entry.segments()[i], chain);
     if (miss.of_number) store->NoteChanging(miss.source);
     if (miss.of_size) store->NoteOtherSizes();
+    if (i == 0) of_latest = std::move(miss);
   }
+  return of_latest;
 }
 
 std::string WithFile(std::string message, const Position& at) {
@@ -754,8 +758,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       OwnCode own(thread_);
       ++store_->misses;
       const std::shared_ptr<Segment> latest = entry->latest();
-      const MissReport miss = WhyNot(*latest, chain);
-      NoteWhatDiffers(*entry, chain, store_.get());
+      const MissReport miss = NoteMisses(*entry, chain, store_.get());
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
       if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }

@@ -24,7 +24,7 @@ struct Unusual {
   bool is_hooks = false;
 };
 
-Unusual FirstUnusual(PyObject* object) {
+Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr) {
   PyObject* dict = object != nullptr ? DictAt(DictOf::kInstance, object) : nullptr;
   const bool is_readable = dict != nullptr && IsReadable(DictOf::kInstance, dict);
   const auto look_up = [&](PyObject* name, bool is_hooks) {
@@ -35,9 +35,10 @@ Unusual FirstUnusual(PyObject* object) {
   for (PyObject* name : NoHooksGuard::names().of_class) {
     if (const Unusual at = look_up(name, false); at.found != Found::kNo) return at;
   }
-  for (PyObject* name : NoHooksGuard::names().hooks) {
-    const Unusual at = look_up(name, true);
+  for (size_t i = 0; i < NoHooksGuard::names().hooks.size(); ++i) {
+    const Unusual at = look_up(NoHooksGuard::names().hooks[i], true);
     if (at.found != Found::kYes || !PyODict_CheckExact(at.own) || PyDict_GET_SIZE(at.own) != 0) return at;
+    if (hooks != nullptr) (*hooks)[i] = at.own;
   }
   return Unusual();
 }
@@ -55,6 +56,12 @@ const NoHooksGuard::Names& NoHooksGuard::names() {
 const Guard& NoHooksGuard::OrderedDict() {
   static const OrderedDictGuard guard;
   return guard;
+}
+
+std::optional<std::array<PyObject*, 4>> NoHooksGuard::HooksOf(PyObject* module) {
+  std::array<PyObject*, 4> hooks;
+  if (FirstUnusual(module, &hooks).name != nullptr) return std::nullopt;
+  return hooks;
 }
 
 bool NoHooksGuard::Holds(const Reached& at) const { return FirstUnusual(at.object).name == nullptr; }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "guards/guard.h"
 
@@ -23,6 +24,8 @@ class NoHooksGuard : public Guard {
   NoHooksGuard() : Guard(Kind::kNoHooks) {}
 
   static const Names& names();
+  // The dicts, beside names().hooks; borrowed. None if the guard does not hold for the module.
+  static std::optional<std::array<PyObject*, 4>> HooksOf(PyObject* module);
   static const Guard& OrderedDict();  // H1, of the object at one of `hooks`
 
   Scope scope() const override { return Scope::kContent; }

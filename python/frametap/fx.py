@@ -131,8 +131,8 @@ def build(
     Nor do numbers in ``free``, but for those in ``as_tensors``: these are arguments behind the inputs,
     float64 tensors without dimensions (:func:`takes_tensor`).
     """
-    builder = _Builder(graph, numbers, sizes or {})
-    return builder.module({*numbers, *left_out}, free, as_tensors)
+    builder = _Builder(graph, numbers, sizes or {}, free, as_tensors)
+    return builder.module({*numbers, *left_out})
 
 
 # Where a Python float becomes a tensor without dimensions in torch itself: arguments by number.
@@ -193,25 +193,24 @@ class _Builder:
         graph: _C.Graph,
         numbers: Mapping[_C.Value, Any],
         sizes: Mapping[_C.Value, tuple[_C.Value, int]],
+        free: Collection[_C.Value],
+        as_tensors: Sequence[_C.Value],
     ) -> None:
         self.graph = graph
         self.sizes = sizes
+        self.free = free
+        self.as_tensors = as_tensors
         self.root = torch.nn.Module()
         self.fx = torch.fx.Graph()
         self.env: dict[_C.Value, Any] = dict(numbers)
         self.numbers = numbers
         self.attributes = 0
 
-    def module(
-        self,
-        left_out: Collection[_C.Value],
-        free: Collection[_C.Value],
-        as_tensors: Sequence[_C.Value],
-    ) -> torch.fx.GraphModule:
+    def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
-            if value not in self.env and value not in self.sizes and value not in free:
+            if value not in self.env and value not in self.sizes and value not in self.free:
                 self.env[value] = self.fx.placeholder(_identifier(value.name, "arg"))
-        for i, value in enumerate(as_tensors):
+        for i, value in enumerate(self.as_tensors):
             self.env[value] = self.fx.placeholder(f"number{i}")
         # Asked for before any op can change them.
         for value, (tensor, dim) in self.sizes.items():
@@ -223,12 +222,12 @@ class _Builder:
         states = _StateSwitches(self.fx, self.graph.entry_state)
         for node in self.graph.nodes:
             outputs = node.outputs
-            if outputs and all(out in self.numbers or out in free for out in outputs):
+            if outputs and all(out in self.numbers or out in self.free for out in outputs):
                 continue
             meta = _source_meta(node)
             if not node.is_scalar:
                 states.switch_to(node.state, meta)
-            self._call(node, outputs, meta, as_tensors)
+            self._call(node, outputs, meta)
         states.leave()
         self.fx.output(tuple(self.env[out] for out in self.graph.outputs if out not in left_out))
         for call in reversed(self.fx.nodes):
@@ -238,15 +237,9 @@ class _Builder:
         module.graph.lint()
         return module
 
-    def _call(
-        self,
-        node: _C.Node,
-        outputs: list[_C.Value],
-        meta: dict[str, Any],
-        as_tensors: Sequence[_C.Value],
-    ) -> None:
+    def _call(self, node: _C.Node, outputs: list[_C.Value], meta: dict[str, Any]) -> None:
         op = node.op
-        if any(isinstance(arg, _C.Value) and arg in as_tensors for arg in node.args):
+        if any(isinstance(arg, _C.Value) and arg in self.as_tensors for arg in node.args):
             op = _OVERLOAD_FOR_TENSOR.get(op, op)
         target = target_of(op)
         args = [self._arg(arg) for arg in node.args]

@@ -572,7 +572,8 @@ class _Maker:
         ]
         for _ in range(r.randint(2, 6)):
             text = self.filled(r.choice(_EXCHANGES), _GLOBALS, 0)
-            if not text.startswith(("h0", "step", "other")):
+            # Functions are not made yet; an attribute that became a submodule refuses the next value.
+            if not text.startswith(("h0", "step", "other", "G_m.mode")):
                 made.append(text)
         return made
 
@@ -625,17 +626,12 @@ def fault(seed: int, **options: Any) -> str:
     frametap.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            plain_run = perform(Run(made, _plain), 2)
-        except TypeError as error:
-            if "as child module" in str(error):
-                return ""  # no program: what is set up puts a value where a module was registered
-            raise
+        plain_run = perform(Run(made, _plain), 2)
         captured_run = perform(Run(made, captured), 2)
     try:
         compare_runs(plain_run, captured_run)
     except Difference as difference:
-        return f"{program(seed).removeprefix(PRELUDE)}\n{difference}"
+        return f"{program(seed)}\n{difference}"
     finally:
         plain_run.close()
         captured_run.close()
