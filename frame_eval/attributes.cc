@@ -310,8 +310,14 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       return;
     }
     PyErr_Clear();
-    if (is_source) guards_.NoInstanceAttr(known->source, name, Here());
   }
+  static PyObject* const getattr_name = InternedName("__getattr__");
+  PyObject* const fallback = descriptor == nullptr ? _PyType_Lookup(type, getattr_name) : nullptr;
+  if (is_source && fallback != nullptr && fallback == Objects().module_getattr) {
+    ModuleAttribute(note, owner, name);
+    return;
+  }
+  if (dict != nullptr && is_source) guards_.NoInstanceAttr(known->source, name, Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (kind->tp_descr_get == nullptr) return AdoptOfClass(descriptor, type, name);
@@ -327,12 +333,6 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
-  static PyObject* getattr_name = InternedName("__getattr__");
-  PyObject* fallback = _PyType_Lookup(type, getattr_name);
-  if (fallback == Objects().module_getattr && is_source) {
-    ModuleAttribute(note, owner, name);
-    return;
-  }
   if (fallback == nullptr && PyModule_Check(owner)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
   if (fallback != nullptr && !PyFunction_Check(fallback)) {
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
@@ -340,37 +340,39 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
 }
 
 // nn.Module.__getattr__: parameters, then buffers, then submodules. What they hold is the answer: to ask __getattr__ as
-// well would raise an AttributeError and run a frame, for each attribute of each module.
-bool Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+// well would raise an AttributeError and run a frame, for each attribute of each module. The path to it says that the
+// instance itself has no such attribute.
+void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   static PyObject* const kDicts[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
   Known* known = Find(owner);
   PyObject* own = InstanceDict(owner);
   note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
-  for (PyObject* dict_name : kDicts) {
-    PyObject* dict = own ? PyDict_GetItemWithError(own, dict_name) : nullptr;
+  for (int home = 0; home < 3; ++home) {
+    PyObject* dict = own ? PyDict_GetItemWithError(own, kDicts[home]) : nullptr;
     if (dict == nullptr || !PyDict_CheckExact(dict)) {
       throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
     }
     PyObject* value = PyDict_GetItemWithError(dict, name);
     if (Shadow* written = WrittenShadow(dict, name)) {
+      guards_.NoInstanceAttr(known->source, name, Here());
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
       note.expect.answer = value;
-      return true;
+      return;
     }
     if (value == nullptr) continue;
     note.expect.answer = value;
     note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(known->source, Accessor::kModuleAttr, 0, name, value);
+    note.expect.source = guards_.Child(known->source, Accessor::kModuleAttr, home, name, value);
     note.expect.pinned = known->pinned;
-    return true;
+    return;
   }
+  guards_.NoInstanceAttr(known->source, name, Here());
   for (PyObject* dict_name : kDicts) {
     PyObject* dict = PyDict_GetItemWithError(own, dict_name);
     SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name, dict);
     guards_.Absent(source, name, Here());
   }
-  return false;
 }
 
 void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name) {

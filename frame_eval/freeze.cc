@@ -600,6 +600,8 @@ void Recorder::Compact(SegmentIr* ir) {
   }
   Graph graph;
   graph.states = old.states;
+  graph.values.reserve(old.values.size());
+  graph.nodes.reserve(old.nodes.size());
   std::vector<ValueId> map(old.values.size());
   int counter = 0;
   for (ValueId input : old.inputs) {
@@ -614,7 +616,7 @@ void Recorder::Compact(SegmentIr* ir) {
       if (arg.kind == Arg::Kind::kList) rename(arg.items);
     }
   };
-  absl::flat_hash_map<uint32_t, WherePtr> wheres;
+  std::vector<WherePtr> wheres(places_.size());
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     if (!keep[i]) continue;
     Node node = std::move(old.nodes[i]);

@@ -257,7 +257,8 @@ class Recorder::Crossing {
     if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2])) return false;
     At(kReadForward);
     const bool is_told = was_told == self_ || HasNoHooks();
-    if (IsTracing()) return false;
+    const bool is_met = HasMetGlobals();
+    if (!is_met && IsTracing()) return false;
     const Ref<> forward = Method(kReadForward, ways.forward, is_told);
     if (!forward) return false;
     for (int i = 0; i < kHooks && !is_told; ++i) {
@@ -265,11 +266,13 @@ class Recorder::Crossing {
       PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i], &shadow);
       if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
     }
-    for (int i = 0; i < kHooks; ++i) {
+    for (int i = 0; i < kHooks && !is_met; ++i) {
       Shadow shadow;
       PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways.global_hooks[i], &shadow);
       if (!IsNothing(kReadGlobalHooks + 2 * i + 1, hooks, shadow)) return false;
+      r_.call_globals_.hooks[static_cast<size_t>(i)] = hooks;
     }
+    r_.call_globals_.globals = f_.function->func_globals;
     PassOn(kMergeCall, kPassOnCall, forward.get(), contents[1], contents[2]);
     r_.cells_[f_.shadows[ways.forward_call].id] = Shadow();
     PyCell_Set(f_.objects[ways.forward_call], forward.get());
@@ -368,6 +371,15 @@ class Recorder::Crossing {
     return true;
   }
 
+  // What all calls of modules read, tracing by jit and the hooks of all modules, was read by one before. Another look
+  // would add no guard, as long as the trace has changed nothing.
+  bool HasMetGlobals() const {
+    const auto& met = r_.call_globals_;
+    if (met.globals != f_.function->func_globals || !r_.effects_.empty() || !r_.mutated_sources_.empty()) return false;
+    return std::all_of(met.hooks.begin(), met.hooks.end(), IsEmptyDict) &&
+           Must(PyObject_CallNoArgs(met.get_tracing_state)).get() == Py_None;
+  }
+
   // torch._C._get_tracing_state()
   bool IsTracing() {
     Shadow shadow;
@@ -380,6 +392,7 @@ class Recorder::Crossing {
     At(kGetTracingState);
     r_.Invoke(Call{f_, note_, get, {}, {}, {}});
     const Ref<> state = Must(PyObject_CallNoArgs(get));
+    r_.call_globals_.get_tracing_state = get;
     return state.get() != Py_None;
   }
 

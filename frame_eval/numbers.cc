@@ -544,7 +544,7 @@ bool Recorder::DecideSqueeze(const Node& node) {
   const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of what it was given
   if ((name != "aten::squeeze" && name != "aten::squeeze_copy") || node.args[0].kind != Arg::Kind::kValue) return false;
   const ValueId tensor = node.args[0].value;
-  const std::vector<int64_t> sizes = aten_.graph().value(tensor).type.sizes;
+  const Sizes sizes = aten_.graph().value(tensor).type.sizes;
   const auto rank = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> dims;
   if (node.args.size() == 1) {
@@ -633,7 +633,7 @@ std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_
       return constant(expr.number);
     case SizeExpr::Kind::kSizeOf: {
       const std::optional<Shadow> size = TraceSize(expr.value, expr.number, depth + 1);
-      const std::vector<int64_t>& sizes = aten_.graph().value(expr.value).type.sizes;
+      const Sizes& sizes = aten_.graph().value(expr.value).type.sizes;
       if (size && size->kind == Shadow::Kind::kNone) constant(sizes[static_cast<size_t>(expr.number)]);
       return size;
     }

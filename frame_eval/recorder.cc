@@ -149,7 +149,7 @@ uint32_t Recorder::CurrentPlace() {
   Place place;
   place.stack.reserve(frames_.size());
   for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) place.stack.emplace_back((*it)->code, (*it)->offset);
-  place.modules = module_scope_;
+  place.modules.assign(module_scope_.begin(), module_scope_.end());
   if (places_.empty() || !(places_.back() == place)) places_.push_back(std::move(place));
   return static_cast<uint32_t>(places_.size() - 1);
 }

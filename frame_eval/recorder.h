@@ -414,8 +414,8 @@ class Recorder {
     std::vector<PyObject*> names;
   };
   struct Place {  // where the program is: frames innermost first, modules outermost first
-    std::vector<std::pair<PyCodeObject*, int>> stack;
-    std::vector<PyObject*> modules;
+    absl::InlinedVector<std::pair<PyCodeObject*, int>, 8> stack;
+    absl::InlinedVector<PyObject*, 4> modules;
     bool operator==(const Place&) const = default;
   };
   class Crossing;
@@ -522,7 +522,7 @@ class Recorder {
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   bool FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
-  bool ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  void ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void BinaryNumbers(FrameNote& note, const Event& e);
   bool JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool in_place);
@@ -683,6 +683,11 @@ class Recorder {
   absl::flat_hash_map<PyObject*, ModuleScope> scopes_;  // of those that had ops
   absl::flat_hash_map<SourceId, SharedText> module_paths_;
   absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
+  struct {  // module_calls.cc: what all calls of modules read, once one has (borrowed)
+    PyObject* globals = nullptr;
+    PyObject* get_tracing_state = nullptr;
+    std::array<PyObject*, 4> hooks = {};
+  } call_globals_;
   PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it told that
   Pending pending_;
   bool has_pending_ = false;

@@ -354,9 +354,8 @@ Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t i
     case Accessor::kModuleAttr:
       step.key = Key::Of(key, nullptr);
       step.via = Step::Via::kModule;
-      for (step.home = 0; step.home < 2; ++step.home) {
-        if (parent != nullptr && ModuleAttr(step, parent) != nullptr) break;
-      }
+      step.home = static_cast<uint8_t>(index);
+      step.index = 0;
       return step;
     default:
       return step;

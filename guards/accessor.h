@@ -62,7 +62,7 @@ inline bool IsNumber(Accessor a) {
          a == Accessor::kLeft;
 }
 
-// A2. `parent` is the object that the parent has been seen to be.
+// A2. `parent` is the object that the parent has been seen to be. `index` of kModuleAttr: as Step::home.
 Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key);
 PyObject* ModuleDictName(int home);  // borrowed "_parameters", "_buffers", "_modules"
 

@@ -64,7 +64,7 @@ class GuardRecorder {
   SourceId Function(PyObject* function, int64_t slot = 0);
   SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
   bool IsPinned(PyObject* object) const;
-  // `key`: attribute name (str), dict key, or null; `index`: element number, dimension.
+  // `key`: attribute name (str), dict key, or null; `index`: as in MakeStep (accessor.h).
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
   int64_t SeenNumber(SourceId id) const;  // of one that is no object: a size, a length

@@ -11,7 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
 namespace frametap {
+
+// Of a tensor, outermost first. Thousands are made in a recording: few tensors have more dimensions.
+using Sizes = absl::InlinedVector<int64_t, 4>;
 
 struct Type {
   enum class Kind : uint8_t { kNone, kTensor, kTensorList, kInt, kFloat, kBool, kOpaque };
@@ -19,7 +24,7 @@ struct Type {
   Kind kind = Kind::kNone;
   // kTensor only:
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<int64_t> sizes;  // -1: not known
+  Sizes sizes;  // -1: not known
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   bool requires_grad = false;
 

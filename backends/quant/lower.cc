@@ -329,7 +329,7 @@ class Lowering {
     if (k.post.valid()) call.post = *PostOf(k.post, k.anchor, k.add.valid());
 
     const at::Tensor& bytes = *ConstantOf(weight.args[0].value);
-    const std::vector<int64_t>& sizes = from_.value(x).type.sizes;
+    const Sizes& sizes = from_.value(x).type.sizes;
     const std::string name = from_.value(weight.args[0].value).name + "_packed";
     std::vector<Arg> args;
     c10::OperatorHandle op = kernels_.linear;

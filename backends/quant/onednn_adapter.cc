@@ -62,7 +62,7 @@ c10::IValue Numbers(const std::vector<double>& numbers) {
   return list;
 }
 
-c10::IValue OptionalSizes(const std::vector<int64_t>& sizes) {
+c10::IValue OptionalSizes(c10::IntArrayRef sizes) {
   const bool known = !sizes.empty() && std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0; });
   return known ? c10::IValue(sizes) : c10::IValue();
 }
@@ -111,14 +111,14 @@ bool CpuTakesFullRange() {
 }
 
 at::Tensor PackConv(const Int8Kernels& kernels, const at::Tensor& weight, const at::Tensor& scales, const Params& x,
-                    const ConvShape& shape, const std::vector<int64_t>& x_sizes) {
+                    const ConvShape& shape, c10::IntArrayRef x_sizes) {
   torch::jit::Stack stack{weight,        scales,         x.scale,      x.zero_point,          shape.stride,
                           shape.padding, shape.dilation, shape.groups, OptionalSizes(x_sizes)};
   kernels.conv_pack.callBoxed(stack);
   return stack[0].toTensor();
 }
 
-at::Tensor PackLinear(const Int8Kernels& kernels, const at::Tensor& weight, const std::vector<int64_t>& x_sizes) {
+at::Tensor PackLinear(const Int8Kernels& kernels, const at::Tensor& weight, c10::IntArrayRef x_sizes) {
   torch::jit::Stack stack{weight, OptionalSizes(x_sizes)};
   kernels.linear_pack.callBoxed(stack);
   return stack[0].toTensor();

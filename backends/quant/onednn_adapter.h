@@ -56,8 +56,8 @@ struct KernelCall {
 
 // `x_sizes`: a hint for the layout, or empty.
 at::Tensor PackConv(const Int8Kernels& kernels, const at::Tensor& weight, const at::Tensor& scales, const Params& x,
-                    const ConvShape& shape, const std::vector<int64_t>& x_sizes);
-at::Tensor PackLinear(const Int8Kernels& kernels, const at::Tensor& weight, const std::vector<int64_t>& x_sizes);
+                    const ConvShape& shape, c10::IntArrayRef x_sizes);
+at::Tensor PackLinear(const Int8Kernels& kernels, const at::Tensor& weight, c10::IntArrayRef x_sizes);
 
 std::vector<Arg> ConvArgs(const KernelCall& call, const ConvShape& shape);
 // The result is added to `accumulator`, whose memory it may overwrite, before the post op (none or relu).

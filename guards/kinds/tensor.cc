@@ -13,7 +13,7 @@ namespace frametap {
 
 namespace {
 
-std::string Join(const std::vector<int64_t>& numbers, const std::vector<bool>* shown) {
+std::string Join(const Sizes& numbers, const std::vector<bool>* shown) {
   std::string text;
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) text += ", ";
@@ -41,9 +41,9 @@ TensorGuard::Facts TensorGuard::FactsOf(PyObject* tensor) {
   f.basics = BasicsOf(tensor);
   f.offset = false;
   if (impl.has_symbolic_sizes_strides() || impl.is_nested()) return f;
-  f.sizes = impl.sizes().vec();
+  f.sizes.assign(impl.sizes().begin(), impl.sizes().end());
   if (HasStrides(impl)) {
-    f.strides = impl.strides().vec();
+    f.strides.assign(impl.strides().begin(), impl.strides().end());
     f.offset = impl.storage_offset() != 0;
   }
   return f;

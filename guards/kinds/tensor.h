@@ -11,6 +11,7 @@
 
 #include "guards/guard.h"
 #include "guards/guard_recorder.h"
+#include "ir/type.h"
 
 namespace frametap {
 
@@ -54,7 +55,7 @@ class TensorGuard : public Guard {
   struct Facts {
     Basics basics;
     bool offset;  // storage_offset() != 0
-    std::vector<int64_t> sizes, strides;
+    Sizes sizes, strides;
   };
   static Facts FactsOf(PyObject* tensor);
   static std::string Text(const Facts& facts, const TensorRead& shown);

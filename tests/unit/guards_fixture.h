@@ -47,14 +47,20 @@ class GuardsTest : public testing::Test {
   static Ref<> Str(const char* text) { return Ref<>::Steal(PyUnicode_InternFromString(text)); }
   static Ref<> Int(long number) { return Ref<>::Steal(PyLong_FromLong(number)); }
 
-  static SourceId Attr(GuardRecorder& r, SourceId parent, const char* name, Accessor accessor = Accessor::kAttr) {
+  static SourceId Attr(GuardRecorder& r, SourceId parent, const char* name, Accessor accessor = Accessor::kAttr,
+                       int64_t index = 0) {
     Ref<> key = Str(name);
     Ref<> seen = Ref<>::Steal(PyObject_GetAttr(r.seen(parent), key.get()));
     EXPECT_TRUE(seen) << name;
-    return r.Child(parent, accessor, 0, key.get(), seen.get());
+    return r.Child(parent, accessor, index, key.get(), seen.get());
   }
   static SourceId ModuleAttr(GuardRecorder& r, SourceId parent, const char* name) {
-    return Attr(r, parent, name, Accessor::kModuleAttr);
+    int64_t home = 0;
+    for (; home < 2; ++home) {
+      Ref<> dict = Ref<>::Steal(PyObject_GetAttr(r.seen(parent), ModuleDictName(static_cast<int>(home))));
+      if (PyDict_GetItemString(dict.get(), name) != nullptr) break;
+    }
+    return Attr(r, parent, name, Accessor::kModuleAttr, home);
   }
   static SourceId KeyOf(GuardRecorder& r, SourceId parent, PyObject* key) {
     Ref<> seen = Ref<>::Steal(PyObject_GetItem(r.seen(parent), key));

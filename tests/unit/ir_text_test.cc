@@ -331,9 +331,9 @@ TEST(TextTest, SizesAreWorkedOutWithTheHints) {
       "graph (%x : f32[s0, 3], %n : int) for s0 = 7, u0 = 4 {\n"
       "  %0 : f32[(s0 - 1)//2 + 1, -s0 % 4, 2**3 - 2*u0] = aten.relu(%x)\n"
       "  %1 : f32[max(s0, u0), broadcast(1, s0), %n + 1] = aten.relu(%x)\n}\n");
-  EXPECT_EQ(graph.value(graph.inputs[0]).type.sizes, (std::vector<int64_t>{7, 3}));
-  EXPECT_EQ(graph.value(graph.nodes[0].outputs[0]).type.sizes, (std::vector<int64_t>{4, 1, 0}));
-  EXPECT_EQ(graph.value(graph.nodes[1].outputs[0]).type.sizes, (std::vector<int64_t>{7, 7, -1}));
+  EXPECT_EQ(graph.value(graph.inputs[0]).type.sizes, (Sizes{7, 3}));
+  EXPECT_EQ(graph.value(graph.nodes[0].outputs[0]).type.sizes, (Sizes{4, 1, 0}));
+  EXPECT_EQ(graph.value(graph.nodes[1].outputs[0]).type.sizes, (Sizes{7, 7, -1}));
 }
 
 TEST(TextTest, SymbolsThatAreWrong) {
