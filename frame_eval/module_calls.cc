@@ -171,12 +171,6 @@ bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
   return true;
 }
 
-// What the class has under the name, where the instance has nothing. Borrowed; null if that is not so.
-PyObject* InClassOnly(PyObject* object, PyObject* name) {
-  if (PyDict_GetItemWithError(DictAt(DictOf::kInstance, object), name) != nullptr) return nullptr;
-  return _PyType_Lookup(Py_TYPE(object), name);
-}
-
 bool IsEmptyDict(PyObject* object) {
   return (PyDict_CheckExact(object) || Py_TYPE(object) == Objects().ordered_dict) && PyDict_GET_SIZE(object) == 0;
 }
@@ -231,7 +225,7 @@ class Recorder::Crossing {
     }
     self_ = f_.objects[0];
     if (!IsUsual(f_.objects[1], f_.objects[2])) return false;
-    if (InClassOnly(self_, ways.compiled_call_impl) != Py_None) return false;
+    if (_PyType_Lookup(Py_TYPE(self_), ways.compiled_call_impl) != Py_None) return false;
     At(kReadCompiled);
     const bool is_told = HasNoHooks();
     if (!is_told) {
@@ -352,9 +346,9 @@ class Recorder::Crossing {
     return in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr;
   }
 
-  // A method of the class, bound as the read would.
+  // A method of the class, bound as the read would. `is_told`: the instance has nothing under the name.
   Ref<> Method(int line, PyObject* name, bool is_told) {
-    PyObject* function = InClassOnly(self_, name);
+    PyObject* function = _PyType_Lookup(Py_TYPE(self_), name);
     if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
     At(line);
     if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
