@@ -160,8 +160,11 @@ bool Recorder::IsDynamic(SourceId source) {
   }
   if (store_.has_changing_numbers() && store_.IsChanging(guards_.Name(source))) return true;
   // What the running function assigns to is a counter, a moving average ….
-  return guards_.accessor(source) == Accessor::kAttr &&
-         StoresAttribute(frames_.back()->code, guards_.Describe(source).text);
+  if (guards_.accessor(source) != Accessor::kAttr) return false;
+  PyCodeObject* const code = frames_.back()->code;
+  const auto [known, is_new] = stores_.try_emplace({code, guards_.Describe(source).text});
+  if (is_new) known->second = StoresAttribute(code, known->first.second);
+  return known->second;
 }
 
 bool Recorder::IsDynamic(ValueId value) {

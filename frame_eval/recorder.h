@@ -665,6 +665,7 @@ class Recorder {
     const Position* position = nullptr;
   } here_;                                                                                   // what was asked for last
   absl::flat_hash_map<std::tuple<PyObject*, PyObject*, PyObject*>, SourceId> globals_read_;  // dict, builtins, name
+  absl::flat_hash_map<std::pair<PyCodeObject*, std::string>, bool> stores_;                  // StoresAttribute
   absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
   absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from what is guarded already
   absl::flat_hash_map<PyObject*, int64_t> labels_;          // containers described so far (-1: not finished)
