@@ -171,9 +171,12 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
   if (PyObject* override_get = Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type) {
-      // The look-up follows the MRO of the instance's class.
-      Ref<> self = Ref<>::Steal(PyObject_GetAttrString(owner, "__self__"));
-      Ref<> self_class = Ref<>::Steal(PyObject_GetAttrString(owner, "__self_class__"));
+      // The look-up follows the MRO of the instance's class. The object's own fields are not looked for there: a class
+      // may have such names, too.
+      static PyObject* const self_name = InternedName("__self__");
+      static PyObject* const class_name = InternedName("__self_class__");
+      Ref<> self = Ref<>::Steal(PyObject_GenericGetAttr(owner, self_name));
+      Ref<> self_class = Ref<>::Steal(PyObject_GenericGetAttr(owner, class_name));
       if (!self || !self_class || !PyType_Check(self_class.get())) {
         PyErr_Clear();
         throw Break{Reason::unknown_attribute, Qualified(type, name)};
@@ -185,7 +188,7 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
     if (PyMethod_Check(owner)) {
       PyObject* function = PyMethod_GET_FUNCTION(owner);
       if (!PyFunction_Check(function) || _PyType_Lookup(&PyMethod_Type, name) != nullptr) return;
-      AdoptPinned(function, CallableName(function));
+      AdoptPinned(function);
       return GenericLoad(note, function, name);
     }
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.

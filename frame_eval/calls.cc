@@ -208,7 +208,7 @@ void Recorder::InvokePartial(Call& call) {
 // A new one runs the function behind the recorder's back.
 void Recorder::InvokeCached(Call& call) {
   auto known_by_identity = [&](PyObject* object) {
-    AdoptPinned(object, CallableName(object));
+    AdoptPinned(object);
     if (Known* known = Find(object); known != nullptr && known->state == Known::State::kSource) Fix(*known);
   };
   known_by_identity(call.callable);

@@ -354,7 +354,7 @@ void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
     }
     return;
   }
-  FromSource(guards_.Pinned(object, text), object, true);
+  FromSource(guards_.Pinned(object, text.empty() ? CallableName(object) : text), object, true);
 }
 
 Shadow Recorder::AdoptResult(PyObject* object) {
@@ -386,7 +386,7 @@ Shadow Recorder::AdoptResult(PyObject* object) {
     AddFresh(object);
     AdoptResult(PyMethod_GET_SELF(object));
   } else if (PyFunction_Check(object)) {
-    AdoptPinned(object, CallableName(object));  // reached through guarded reads only, which do not say what its code is
+    AdoptPinned(object);  // reached through guarded reads only, which do not say what its code is
   } else if (IsIdentityKind(object)) {
     AddFresh(object);  // types and modules, reached likewise: constants
   } else {

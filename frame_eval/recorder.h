@@ -294,8 +294,8 @@ class Recorder {
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
   void MeetConstant(PyObject* tuple);    // of the code
   bool IsConstantTuple(PyObject* object) const;
-  void AdoptPinned(PyObject* object, const std::string& text);
-  void Touch(PyObject* object);  // type or identity of an object known by a source
+  void AdoptPinned(PyObject* object, const std::string& text = "");  // "": the callable's name
+  void Touch(PyObject* object);                                      // type or identity of an object known by a source
   void ReadClassCell(FrameState& f);
   void Force(PyObject* object, Shadow shadow);  // fix the value of a scalar
   void ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed);
