@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "absl/hash/hash.h"
@@ -26,6 +27,26 @@ uint64_t HistoryOf(uint64_t hash, const at::Tensor& tensor) {
   return absl::HashOf(hash, static_cast<int>(view->get_creation_meta()), meta != nullptr && meta->requires_grad_);
 }
 
+// Which inputs share memory, and how far apart they begin: torch refuses to write to some of what it reads.
+uint64_t SharingOf(uint64_t hash, const std::vector<c10::IValue>& inputs) {
+  std::vector<std::pair<const c10::StorageImpl*, size_t>> storages;
+  storages.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].isTensor() || !inputs[i].toTensor().has_storage()) continue;
+    storages.emplace_back(inputs[i].toTensor().storage().unsafeGetStorageImpl(), i);
+  }
+  std::sort(storages.begin(), storages.end());
+  uint64_t pairs = 0;  // their sum: the order of addresses says nothing
+  for (size_t k = 1; k < storages.size(); ++k) {
+    const auto& [storage, i] = storages[k - 1];
+    const auto& [other, j] = storages[k];
+    if (storage != other) continue;
+    const int64_t apart = inputs[j].toTensor().storage_offset() - inputs[i].toTensor().storage_offset();
+    pairs += absl::HashOf(i, j, apart);
+  }
+  return absl::HashOf(hash, pairs);
+}
+
 // Facts of the inputs by which ops raise or not, but for elements.
 uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs) {
   uint64_t hash = inputs.size();
@@ -40,7 +61,7 @@ uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs)
     for (const int64_t stride : tensor.strides()) hash = absl::HashOf(hash, stride);
   }
   for (const uint32_t i : segment.written_inputs) hash = HistoryOf(hash, inputs[i].toTensor());
-  return hash;
+  return SharingOf(hash, inputs);
 }
 
 // The gradient history of a tensor, as a write in place changes it.

@@ -4,9 +4,9 @@
 //   B1  Afterwards memory, version counters, gradient history and random state are as they were before the replay.
 //       Where an op raises before the first change (Executable::Run says so), there is nothing to take back.
 //   B2  Copies are made only where an op may raise: inputs of sizes that have not run through before (or written to as
-//       leaves or as views, which have not), or an op behind the first change that refuses some elements (an index out
-//       of range). Of the latter, no more than kMostBytes: a replay must not copy a cache of keys and values at each
-//       token.
+//       leaves or as views, or sharing memory, which have not), or an op behind the first change that refuses some
+//       elements (an index out of range). Of the latter, no more than kMostBytes: a replay must not copy a cache of keys
+//       and values at each token.
 // Not here: what the recording itself has done (undo.h).
 #pragma once
 
