@@ -8,6 +8,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/accessor.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
@@ -346,12 +347,12 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
 // well would raise an AttributeError and run a frame, for each attribute of each module. The path to it says that the
 // instance itself has no such attribute.
 void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
-  static PyObject* const kDicts[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
+  constexpr int kHomes = 3;  // as in Step::home
   Known* known = Find(owner);
   PyObject* own = InstanceDict(owner);
   note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
-  for (int home = 0; home < 3; ++home) {
-    PyObject* dict = own ? PyDict_GetItemWithError(own, kDicts[home]) : nullptr;
+  for (int home = 0; home < kHomes; ++home) {
+    PyObject* dict = own ? PyDict_GetItemWithError(own, ModuleDictName(home)) : nullptr;
     if (dict == nullptr || !PyDict_CheckExact(dict)) {
       throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
     }
@@ -371,9 +372,9 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return;
   }
   guards_.NoInstanceAttr(known->source, name, Here());
-  for (PyObject* dict_name : kDicts) {
-    PyObject* dict = PyDict_GetItemWithError(own, dict_name);
-    SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name, dict);
+  for (int home = 0; home < kHomes; ++home) {
+    PyObject* dict = PyDict_GetItemWithError(own, ModuleDictName(home));
+    SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
     guards_.Absent(source, name, Here());
   }
 }
