@@ -5,7 +5,8 @@
 //   B3  An exception of an op leaves Run as the op threw it; the caller translates it. `*changed` then says whether
 //       anything that existed before the run may be another.
 //   B4  Compile refuses a graph that is not valid (ir/text.h). CompileFor trusts its graph: whoever records answers for
-//       it, and a look at every node of a recording costs as much as the plan for it.
+//       it, and a look at every node of a recording costs as much as the plan for it. The graph outlives the executable
+//       and changes in words only (Segment::Shown).
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -62,6 +63,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
   virtual Assumptions assumptions() const { return {}; }
+  // Whether it asks a graph for names of inputs or places of nodes.
+  virtual bool reads_words() const { return true; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
   // B4. A valid graph with the values that its inputs had while recording, for a backend that wants examples.
   virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) {

@@ -190,22 +190,22 @@ ValueId AtenRecorder::AddMade(Node node, Type type) {
   node.state = graph_.AddState(StateNow());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
-  Add(std::move(node), where());
+  Add(std::move(node), place());
   return out;
 }
 
-void AtenRecorder::Add(Node node, uint32_t where) {
+void AtenRecorder::Add(Node node, PlaceId place) {
   bool by_size = node.op && FactsOf(*node.op).size_dependent_rank;
   ranked_by_size_.resize(graph_.values.size());
   ForEachUse(node.args, [&](ValueId use) { by_size = by_size || ranked_by_size_[use.raw()]; });
   for (ValueId out : node.outputs) ranked_by_size_[out.raw()] = by_size;
   graph_.AddNode(std::move(node));
-  wheres_.push_back(where);
+  places_.push_back(place);
 }
 
 AtenRecorder::Mark AtenRecorder::mark() const {
-  return {graph_.nodes.size(), graph_.values.size(), inputs_.size(), graph_.constants.size(),
-          journal_.size(),     wheres_.size(),       ops_met_};
+  return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
+          graph_.constants.size(), journal_.size(),      ops_met_};
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
@@ -224,7 +224,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   graph_.inputs.resize(mark.inputs);
   graph_.constants.resize(mark.constants);
   ops_met_ = mark.ops_met;
-  wheres_.resize(mark.wheres);
+  places_.resize(mark.nodes);
 }
 
 void AtenRecorder::DropNodes(Mark since) {
@@ -360,7 +360,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }
   node.state = graph_.AddState(StateNow());
-  uint32_t at = where();
+  const PlaceId at = place();
 
   // Sizes of written arguments: an in-place op that changes them makes facts of the entry state stale.
   struct Written {

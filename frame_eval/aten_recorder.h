@@ -18,6 +18,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "ir/graph.h"
 
@@ -26,7 +27,7 @@ namespace frametap {
 class AtenRecorder {
  public:
   struct Mark {
-    size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, wheres = 0, ops_met = 0;
+    size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, ops_met = 0;
   };
   struct KnownTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> weak;
@@ -39,8 +40,8 @@ class AtenRecorder {
   AtenRecorder();
   ~AtenRecorder();
 
-  // What the fallback asks of its owner: where the program is (an opaque number, see Recorder) for the next node.
-  std::function<uint32_t()> where;
+  // What the fallback asks of its owner: where the program is, for the next node.
+  std::function<PlaceId()> place;
 
   void Start();  // ops of this thread are recorded from now on
   void Stop();
@@ -83,7 +84,7 @@ class AtenRecorder {
 
   Graph& graph() { return graph_; }
   const Graph& graph() const { return graph_; }
-  const std::vector<uint32_t>& wheres() const { return wheres_; }  // beside graph().nodes
+  const std::vector<PlaceId>& places() const { return places_; }  // beside graph().nodes
   bool writes_inputs() const { return writes_inputs_; }
   bool uses_random() const { return uses_random_; }
   size_t ops_met() const { return ops_met_; }  // by the program, whether or not they are in the graph
@@ -105,7 +106,7 @@ class AtenRecorder {
  private:
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
-  void Add(Node node, uint32_t where);
+  void Add(Node node, PlaceId place);
   ValueId AddMade(Node node, Type type);
   void NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
@@ -113,7 +114,7 @@ class AtenRecorder {
   std::string UniqueName(const std::string& wish);
 
   Graph graph_;
-  std::vector<uint32_t> wheres_;
+  std::vector<PlaceId> places_;
   std::vector<bool> ranked_by_size_;  // beside graph_.values, as far as nodes made them
   absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change

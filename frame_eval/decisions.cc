@@ -105,8 +105,9 @@ bool Recorder::Decide(PyObject* object) {
   return true;
 }
 
-void Recorder::DescribeDecisions(SegmentIr* ir) {
+void Recorder::DescribeDecisions(Segment* segment) {
   if (decisions_.empty()) return;
+  SegmentIr* const ir = &segment->ir;
   const Graph& old = aten_.graph();
   std::vector<bool> needed(old.values.size());
   for (const Decided& decided : decisions_) {
@@ -142,7 +143,7 @@ void Recorder::DescribeDecisions(SegmentIr* ir) {
     for (ValueId& out : node.outputs) {
       out = map[out.raw()] = graph.NewValue(std::to_string(counter++), old.value(out).type, id);
     }
-    node.where = WhereOf(places_[aten_.wheres()[i]]);
+    segment->decision_places.push_back(aten_.places()[i]);
     graph.AddNode(std::move(node));
   }
   for (const Decided& decided : decisions_) {

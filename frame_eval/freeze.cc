@@ -584,7 +584,8 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
 }
 
 // Number nodes, list items and inputs that nothing uses go; values are numbered anew. What stays leaves the recorder.
-void Recorder::Compact(SegmentIr* ir) {
+void Recorder::Compact(Segment* segment) {
+  SegmentIr* const ir = &segment->ir;
   Graph& old = aten_.graph();
   std::vector<bool> used(old.values.size());
   ForEachOperand(*ir, [&](Operand& operand) {
@@ -604,8 +605,10 @@ void Recorder::Compact(SegmentIr* ir) {
   graph.nodes.reserve(old.nodes.size());
   std::vector<ValueId> map(old.values.size());
   int counter = 0;
-  for (ValueId input : old.inputs) {
-    if (used[input.raw()]) map[input.raw()] = graph.AddInput(old.value(input).name, old.value(input).type);
+  for (const auto& [source, input] : aten_.inputs()) {
+    if (!used[input.raw()]) continue;
+    map[input.raw()] = graph.AddInput(old.value(input).name, old.value(input).type);
+    segment->input_sources.push_back(source);
   }
   for (const auto& [id, tensor] : old.constants) {
     if (used[id.raw()]) map[id.raw()] = graph.AddConstant(old.value(id).name, tensor);
@@ -616,7 +619,7 @@ void Recorder::Compact(SegmentIr* ir) {
       if (arg.kind == Arg::Kind::kList) rename(arg.items);
     }
   };
-  std::vector<WherePtr> wheres(places_.size());
+  segment->node_places.reserve(old.nodes.size());
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     if (!keep[i]) continue;
     Node node = std::move(old.nodes[i]);
@@ -627,9 +630,7 @@ void Recorder::Compact(SegmentIr* ir) {
       map[out.raw()] = renamed;
       out = renamed;
     }
-    WherePtr& where = wheres[aten_.wheres()[i]];
-    if (!where) where = WhereOf(places_[aten_.wheres()[i]]);
-    node.where = where;
+    segment->node_places.push_back(aten_.places()[i]);
     graph.AddNode(std::move(node));
   }
   std::vector<bool> is_output(graph.values.size());
@@ -763,39 +764,12 @@ void Recorder::DescribeExamples(Segment* segment) const {
   }
 }
 
-// Inputs are named after their sources: `x`, `weight`, `weight.1`.
-void Recorder::NameInputs() {
-  absl::flat_hash_map<std::string, int> counts;
-  for (const auto& [id, tensor] : aten_.graph().constants) counts[aten_.graph().value(id).name] = 1;
-  for (const auto& [id, value] : aten_.inputs()) {
-    const Source source = guards_.Describe(id);
-    std::string name;
-    if (source.accessor == Accessor::kStack) name = "stack";
-    if (source.accessor == Accessor::kNext) name = "item";
-    if (source.accessor == Accessor::kCount) name = "count";
-    if (source.accessor == Accessor::kItem) {
-      name = guards_.Describe(source.parent).text + std::to_string(source.index);
-    }
-    const bool is_size = source.accessor == Accessor::kSize;
-    for (char c : is_size ? guards_.Describe(source.parent).text : source.text) {
-      if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
-    }
-    if (is_size) name += "_size" + std::to_string(source.index);
-    if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
-    int count = counts[name]++;
-    aten_.graph().value(value).name = count == 0 ? name : name + "." + std::to_string(count);
-  }
-}
-
 std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   SegmentIr& ir = segment->ir;
   FixInputSizes(ir);
-  NameInputs();
   GuardAgainstAliases();
-  absl::flat_hash_map<std::string, SourceId> sources;
-  for (const auto& [source, value] : aten_.inputs()) sources[aten_.graph().value(value).name] = source;
-  DescribeDecisions(&ir);
-  Compact(&ir);
+  DescribeDecisions(segment.get());
+  Compact(segment.get());
   // Labels that nobody refers to are noise.
   std::vector<bool> referred(static_cast<size_t>(next_label_));
   ForEachOperand(ir, [&](Operand& o) {
@@ -804,9 +778,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ForEachOperand(ir, [&](Operand& o) {
     if (o.label >= 0 && !referred[static_cast<size_t>(o.label)]) o.label = -1;
   });
-  for (ValueId input : ir.graph.inputs) {
-    SourceId source = sources.at(ir.graph.value(input).name);
-    segment->input_sources.push_back(source);
+  for (const SourceId source : segment->input_sources) {
     PyObject* seen = guards_.seen(source);
     bool is_weight = seen != nullptr && IsTensor(seen) &&
                      (guards_.accessor(source) == Accessor::kModuleAttr ||
@@ -832,6 +804,8 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ir.state = guards_.StateLines();
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
+  places_.Keep();
+  segment->places = std::move(places_);
   for (const Effect& effect : ir.effects) {
     segment->effect_names.push_back(Must(PyUnicode_InternFromString(effect.name.c_str())));
   }

@@ -8,6 +8,8 @@
 // The bytecode is compared with what is written here when the extension is loaded. If it differs, nothing is crossed.
 #include "frame_eval/module_calls.h"
 
+#include <torch/csrc/jit/frontend/tracer.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -257,7 +259,7 @@ class Recorder::Crossing {
     if (!forward) return false;
     for (int i = 0; i < kHooks && !is_told; ++i) {
       Shadow shadow;
-      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i], &shadow);
+      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i].object.get(), &shadow);
       if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
     }
     for (int i = 0; i < kHooks && !is_met; ++i) {
@@ -333,8 +335,9 @@ class Recorder::Crossing {
     }
     const auto hooks = NoHooksGuard::HooksOf(self_);
     if (!hooks) return false;
-    for (int i = 0; i < kHooks; ++i) {
-      if (r_.Find((*hooks)[i]) != nullptr || IsDataDescriptorOfClass(NoHooksGuard::names().hooks[i])) return false;
+    for (size_t i = 0; i < hooks->size(); ++i) {
+      const bool is_known = r_.knows_ordered_dicts_ && r_.Find((*hooks)[i]) != nullptr;
+      if (is_known || IsDataDescriptorOfClass(NoHooksGuard::names().hooks[i].object.get())) return false;
     }
     r_.Touch(self_);
     r_.guards_.NoHooks(known.source, r_.Here());
@@ -370,8 +373,7 @@ class Recorder::Crossing {
   bool HasMetGlobals() const {
     const auto& met = r_.call_globals_;
     if (met.globals != f_.function->func_globals || !r_.effects_.empty() || !r_.mutated_sources_.empty()) return false;
-    return std::all_of(met.hooks.begin(), met.hooks.end(), IsEmptyDict) &&
-           Must(PyObject_CallNoArgs(met.get_tracing_state)).get() == Py_None;
+    return std::all_of(met.hooks.begin(), met.hooks.end(), IsEmptyDict) && !torch::jit::tracer::isTracing();
   }
 
   // torch._C._get_tracing_state()
@@ -385,9 +387,7 @@ class Recorder::Crossing {
     if (get == nullptr || !PyCFunction_CheckExact(get)) return true;
     At(kGetTracingState);
     r_.Invoke(Call{f_, note_, get, {}, {}, {}});
-    const Ref<> state = Must(PyObject_CallNoArgs(get));
-    r_.call_globals_.get_tracing_state = get;
-    return state.get() != Py_None;
+    return torch::jit::tracer::isTracing();
   }
 
   // To the call `callable(*args, **kwargs)`, its operands on the stack. The dict of keywords is a copy.

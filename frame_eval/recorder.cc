@@ -74,7 +74,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
       open_(OpenNumbers(store, has_marks_)) {
   objects_.reserve(1024);  // of one model
-  aten_.where = [this] { return CurrentPlace(); };
+  aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
   Position entry = PositionAt(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
   entry_globals_ = Ref<>::New(base.function->func_globals);
@@ -83,8 +83,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   entry_text_ =
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
-  note.inlined = true;
-  note.ForgetOperands();
+  note.Join();
   base.traced = true;
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
@@ -138,73 +137,20 @@ void Recorder::RootShadows(FrameState& f, int depth) {
 // ---- places and positions -------------------------------------------------------------------------------------------
 
 const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
-  if (code == here_.code && offset == here_.offset) return *here_.position;
-  auto [it, is_new] = positions_.try_emplace({code, offset});
+  const auto [it, is_new] = positions_.try_emplace({code, offset});
   if (is_new) it->second = tables_.try_emplace(code, code).first->second.At(offset);
-  here_ = {code, offset, &it->second};
   return it->second;
 }
 
-uint32_t Recorder::CurrentPlace() {
-  Place place;
-  place.stack.reserve(frames_.size());
-  for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) place.stack.emplace_back((*it)->code, (*it)->offset);
-  place.modules.assign(module_scope_.begin(), module_scope_.end());
-  if (places_.empty() || !(places_.back() == place)) places_.push_back(std::move(place));
-  return static_cast<uint32_t>(places_.size() - 1);
-}
-
-// Where a module is, below the outermost one: `blocks.0.linear`.
-SharedText Recorder::PathOf(SourceId id) {
-  std::vector<SourceId> way;  // from `id` up to what is known
-  SharedText path;
-  for (; id.valid() && guards_.parent(id).valid(); id = guards_.parent(id)) {
-    if (const auto known = module_paths_.find(id); known != module_paths_.end()) {
-      path = known->second;
-      break;
-    }
-    way.push_back(id);
+PlaceId Recorder::PlaceOf(size_t frame) {
+  const FrameState& f = *frames_[frame];
+  FrameNote& note = NoteOf(f);
+  if (note.place == kNowhere || note.place_offset != f.offset) {
+    const PlaceId caller = frame == 0 ? kNowhere : PlaceOf(frame - 1);
+    note.place = places_.Add(caller, f.code, f.offset, note.module ? &*note.module : nullptr);
+    note.place_offset = f.offset;
   }
-  for (; !way.empty(); way.pop_back()) {
-    const Source source = guards_.Describe(way.back());
-    std::string part;
-    if (source.accessor == Accessor::kItem) part = std::to_string(source.index);
-    if (source.accessor == Accessor::kAttr || source.accessor == Accessor::kModuleAttr) part = source.text;
-    if (source.accessor == Accessor::kKey) {
-      std::copy_if(source.text.begin(), source.text.end(), std::back_inserter(part),
-                   [](char c) { return c != '\'' && c != '"'; });
-    }
-    if (!part.empty() && part != "_modules") path = path.empty() ? part : absl::StrCat(path.str(), ".", part);
-    module_paths_[way.back()] = path;
-  }
-  return path;
-}
-
-const ModuleScope& Recorder::ScopeOf(PyObject* module) {
-  auto [it, is_new] = scopes_.try_emplace(module);
-  if (!is_new) return it->second;
-  SharedText& klass = class_names_[Py_TYPE(module)];
-  if (klass.empty()) klass = Py_TYPE(module)->tp_name;
-  const Known* known = Find(module);
-  it->second = {known != nullptr && known->source.valid() ? PathOf(known->source) : SharedText(), klass};
-  return it->second;
-}
-
-WherePtr Recorder::WhereOf(const Place& place) {
-  auto where = std::make_shared<Where>();
-  where->callers.reserve(place.stack.size());
-  where->scope.reserve(place.modules.size());
-  bool first = true;
-  for (const auto& [code, offset] : place.stack) {
-    const Position& at = PositionOf(code, offset);
-    if (first)
-      where->position = at;
-    else
-      where->callers.push_back(at);
-    first = false;
-  }
-  for (PyObject* module : place.modules) where->scope.push_back(ScopeOf(module));
-  return where;
+  return note.place;
 }
 
 Position Recorder::BreakPosition() const {
@@ -265,6 +211,7 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   known.pin = Ref<>::New(object);
   objects_[object] = &known;
   RecentOf(object) = {object, &known};
+  knows_ordered_dicts_ |= PyDict_Check(object) && PyODict_Check(object);
   if (state == Known::State::kSource) return known;
   if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
     WatchMade(object);
@@ -274,7 +221,7 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
 
 void Recorder::Forget(PyObject* object) {
   objects_.erase(object);
-  open_iterators_.erase(object);
+  if (!open_iterators_.empty()) open_iterators_.erase(object);
   RecentOf(object) = Recent();
 }
 
@@ -718,10 +665,8 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
       {Ref<>::New(reinterpret_cast<PyObject*>(caller.code)), Ref<>::New(caller.function->func_globals), caller.offset});
   entry_text_ += " in " + ToString(at);
   bound_at_entry_.clear();
-  module_scope_.clear();
   has_pending_ = false;
-  note.inlined = true;
-  note.ForgetOperands();
+  note.Join();
   note.in_event = false;
   caller.traced = true;
   if (!left.is_generator) {
@@ -757,8 +702,10 @@ bool Recorder::expects_frame(FrameState& f) const {
   const FrameState* caller = frames_.back();
   const FrameNote* note = static_cast<const FrameNote*>(caller->tracer_data);
   if (!note->in_event || note->opaque_operation) return false;
-  if (f.function != nullptr && f.function->func_name != nullptr && PyUnicode_Check(f.function->func_name) &&
-      std::strcmp(PyUnicode_AsUTF8(f.function->func_name), "__del__") == 0) {
+  PyObject* const name = f.function != nullptr ? f.function->func_name : nullptr;
+  constexpr Py_ssize_t kLength = std::char_traits<char>::length("__del__");
+  if (name != nullptr && PyUnicode_Check(name) && PyUnicode_GET_LENGTH(name) == kLength &&
+      PyUnicode_CompareWithASCIIString(name, "__del__") == 0) {
     return false;
   }
   bool direct = has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function);
@@ -774,8 +721,7 @@ bool Recorder::observes_inner_frames() const {
 }
 
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
-  note.inlined = true;
-  note.ForgetOperands();
+  note.Join();
   f.traced = true;
   const FrameState& caller = *frames_.back();
   note.to_cross = IsModuleCall(f.code);
@@ -808,8 +754,9 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   }
   has_pending_ = false;
   if (f.code == Objects().module_call_code && f.objects[0] != nullptr) {
-    module_scope_.push_back(f.objects[0]);
-    note.module_scope = true;
+    SharedText& klass = class_names_[Py_TYPE(f.objects[0])];
+    if (klass.empty()) klass = Py_TYPE(f.objects[0])->tp_name;
+    note.module = Places::Module{SourceOf(f.objects[0]), klass};
   }
   note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
 }
@@ -892,7 +839,6 @@ void Recorder::BindPending(FrameState& f) {
 void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {
   frames_.pop_back();
   note.inlined = false;
-  if (note.module_scope) module_scope_.pop_back();
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.

@@ -26,6 +26,7 @@
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
 #include "frame_eval/tracer.h"
@@ -163,12 +164,14 @@ struct OpenNumber {
 
 // The tracer's own part of a frame.
 struct FrameNote {
-  bool inlined = false;                // part of the recording
-  std::optional<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
-  bool in_event = false;               // between Before and After: frames that come now belong to the recording
-  bool direct = false;                 // called by bytecode of the frame below: shadows came with the call
-  bool module_scope = false;           // pushed a module scope
-  bool to_cross = false;               // its first instruction is where a call of a module is crossed
+  bool inlined = false;                  // part of the recording
+  std::optional<AtenPause> suspended;    // a frame that nobody called (a finaliser): its ops are not recorded
+  bool in_event = false;                 // between Before and After: frames that come now belong to the recording
+  bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
+  std::optional<Places::Module> module;  // that it calls
+  PlaceId place = kNowhere;              // where it stands, if `place_offset` is its offset
+  int place_offset = -1;
+  bool to_cross = false;  // its first instruction is where a call of a module is crossed
   Expect expect;
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
@@ -184,6 +187,13 @@ struct FrameNote {
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these two
   bool makes_iterator = false;      // over rows of numbers, some of which are not fixed (OpenIterator)
+  // The frame becomes part of a recording.
+  void Join() {
+    inlined = true;
+    module.reset();
+    place = kNowhere;
+    ForgetOperands();
+  }
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
   void ForgetOperands() {
     open.clear();
@@ -413,11 +423,6 @@ class Recorder {
     std::vector<Shadow> shadows;
     std::vector<PyObject*> names;
   };
-  struct Place {  // where the program is: frames innermost first, modules outermost first
-    absl::InlinedVector<std::pair<PyCodeObject*, int>, 8> stack;
-    absl::InlinedVector<PyObject*, 4> modules;
-    bool operator==(const Place&) const = default;
-  };
   class Crossing;
   // Its attributes are looked up by object.__getattribute__.
   static bool HasGenericGet(PyTypeObject* type);
@@ -589,8 +594,7 @@ class Recorder {
   void ReadState();
   void DescribeState(SegmentIr* ir);
   std::shared_ptr<Segment> Freeze(std::shared_ptr<Segment> segment);
-  void Compact(SegmentIr* ir);
-  void NameInputs();
+  void Compact(Segment* segment);
   void GuardAgainstAliases();
   void GuardAgainstSharedCells(size_t kept);
   void FixInputSizes(const SegmentIr& ir);
@@ -599,12 +603,9 @@ class Recorder {
   void DescribeExamples(Segment* segment) const;
   bool Decide(PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
   bool DecisionCone(ValueId value, std::vector<bool>* cone) const;
-  void DescribeDecisions(SegmentIr* ir);
+  void DescribeDecisions(Segment* segment);
   const Position& PositionOf(PyCodeObject* code, int offset);
-  uint32_t CurrentPlace();
-  WherePtr WhereOf(const Place& place);
-  SharedText PathOf(SourceId module);
-  const ModuleScope& ScopeOf(PyObject* module);  // at the end of the recording
+  PlaceId PlaceOf(size_t frame);  // of `frames_`
   ScalarOp NumberOp(const Event& e);
   ValueId NumberValue(Shadow shadow);
 
@@ -622,6 +623,7 @@ class Recorder {
   EagerState entry_state_;
   uint16_t entry_backends_;  // as WorldState
   absl::flat_hash_map<PyObject*, Known*> objects_;
+  bool knows_ordered_dicts_ = false;  // one of `objects_` is or was an OrderedDict
   std::array<Recent, 256> recent_;
   StableVector<Known> known_;  // where `objects_` points to; nothing leaves before the end
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
@@ -659,11 +661,6 @@ class Recorder {
   absl::flat_hash_set<ValueId> not_negative_;                               // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
-  struct {
-    PyCodeObject* code = nullptr;
-    int offset = 0;
-    const Position* position = nullptr;
-  } here_;                                                                                   // what was asked for last
   absl::flat_hash_map<std::tuple<PyObject*, PyObject*, PyObject*>, SourceId> globals_read_;  // dict, builtins, name
   absl::flat_hash_map<std::pair<PyCodeObject*, std::string>, bool> stores_;                  // StoresAttribute
   absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
@@ -679,14 +676,10 @@ class Recorder {
   absl::flat_hash_set<PyObject*> context_written_;
   std::string entry_text_;
   std::unique_ptr<UndoLog> undo_;  // fullgraph only
-  std::vector<Place> places_;
-  std::vector<PyObject*> module_scope_;
-  absl::flat_hash_map<PyObject*, ModuleScope> scopes_;  // of those that had ops
-  absl::flat_hash_map<SourceId, SharedText> module_paths_;
+  Places places_;
   absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
   struct {  // module_calls.cc: what all calls of modules read, once one has (borrowed)
     PyObject* globals = nullptr;
-    PyObject* get_tracing_state = nullptr;
     std::array<PyObject*, 4> hooks = {};
   } call_globals_;
   PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it told that

@@ -376,7 +376,8 @@ void NotePythonKernels() {
   NoteKernels(absl::HashOf(PySet_GET_SIZE(Objects().python_kernels), DictVersion(Objects().finalizers)));
 }
 
-GuardLine DecisionLine(const Decisions& decisions, size_t i) {
+GuardLine DecisionLine(Segment& segment, size_t i) {
+  const Decisions& decisions = segment.Shown().decisions;
   const Graph& graph = decisions.graph;
   GuardLine line;
   ValueId value = graph.outputs[i];
@@ -415,7 +416,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].toTensor().is_nonzero() == decisions.outcomes[i]) continue;
       if (miss != nullptr) {
-        const GuardLine line = DecisionLine(decisions, i);
+        const GuardLine line = DecisionLine(segment, i);
         if (line.source.valid()) miss->source = segment.Shown().sources.Name(line.source);
         miss->want = line.predicate;
         miss->got = decisions.outcomes[i] ? "False" : "True";

@@ -58,7 +58,7 @@ class Reifier {
 };
 
 // Decision `i` as a guard shows it: on the first tensor that it reads.
-GuardLine DecisionLine(const Decisions& decisions, size_t i);
+GuardLine DecisionLine(Segment& segment, size_t i);
 
 // After a hit of the segment's guards: whether its branches on tensors go as they went (decisions.cc). A miss is told
 // in `miss`, which may be null.

@@ -1,8 +1,36 @@
 #include "frame_eval/segment.h"
 
+#include <cctype>
+
 #include "frame_eval/event_log.h"
 
 namespace frametap {
+namespace {
+
+// After their sources, which are beside them: `x`, `weight`, `weight.1`.
+void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& sources, Graph* graph) {
+  absl::flat_hash_map<std::string, int> counts;
+  for (const auto& [id, tensor] : graph->constants) counts[graph->value(id).name] = 1;
+  for (size_t i = 0; i < input_sources.size(); ++i) {
+    const Source& source = sources[input_sources[i]];
+    const auto parent_text = [&] { return sources[source.parent].text; };
+    std::string name;
+    if (source.accessor == Accessor::kStack) name = "stack";
+    if (source.accessor == Accessor::kNext) name = "item";
+    if (source.accessor == Accessor::kCount) name = "count";
+    if (source.accessor == Accessor::kItem) name = parent_text() + std::to_string(source.index);
+    const bool is_size = source.accessor == Accessor::kSize;
+    for (char c : is_size ? parent_text() : source.text) {
+      if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
+    }
+    if (is_size) name += "_size" + std::to_string(source.index);
+    if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
+    const int count = counts[name]++;
+    graph->value(graph->inputs[i]).name = count == 0 ? name : name + "." + std::to_string(count);
+  }
+}
+
+}  // namespace
 
 const SegmentIr& Segment::Shown() {
   if (!shown_) {
@@ -11,6 +39,11 @@ const SegmentIr& Segment::Shown() {
     ir.sources = guards->Sources();
     ir.guards = guards->Lines(binds);
     ir.graph.symbols = guards->OpenSizes(binds);
+    NameInputs(input_sources, ir.sources, &ir.graph);
+    NameInputs(ir.decisions.sources, ir.sources, &ir.decisions.graph);
+    places.Tell(node_places, ir.sources, &ir.graph);
+    places.Tell(decision_places, ir.sources, &ir.decisions.graph);
+    places = Places();
     shown_ = true;
   }
   return ir;

@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "backends/backend.h"
 #include "frame_eval/entry_point.h"
+#include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "guards/guard_tree.h"
 #include "guards/ref.h"
@@ -40,10 +41,12 @@ struct Segment : std::enable_shared_from_this<Segment> {
   std::vector<SourceId> input_sources;    // beside ir.graph.inputs
   std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
   Examples examples;                      // inputs of the recording, until the graph is compiled
-  std::vector<at::Tensor> weights;        // beside ir.graph.inputs: defined where the input is a parameter or buffer
-  bool restartable = true;                // no op writes to a tensor that existed before, none uses random numbers
-  std::vector<uint32_t> written_inputs;   // inputs to whose memory ops write
-  bool undoable = false;                  // not restartable, but rollback.h can make it so
+  Places places;
+  std::vector<PlaceId> node_places, decision_places;  // beside ir.graph.nodes, ir.decisions.graph.nodes
+  std::vector<at::Tensor> weights;       // beside ir.graph.inputs: defined where the input is a parameter or buffer
+  bool restartable = true;               // no op writes to a tensor that existed before, none uses random numbers
+  std::vector<uint32_t> written_inputs;  // inputs to whose memory ops write
+  bool undoable = false;                 // not restartable, but rollback.h can make it so
   bool uses_random = false;
   bool refuted = false;             // a run found that what the graph takes for granted is not so: it fits no more
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
@@ -63,8 +66,8 @@ struct Segment : std::enable_shared_from_this<Segment> {
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
 
-  // `ir` with its guards and sources, which are put in words when somebody first asks, and with the symbols of its
-  // graph's sizes: most segments are never shown.
+  // `ir` with what is put in words when somebody first asks, as most segments are never shown: guards, sources, places of
+  // nodes, names of inputs, symbols of sizes.
   const SegmentIr& Shown();
 
  private:

@@ -257,7 +257,8 @@ bool IsHandlerStep(const FrameState& f) {
 }
 
 // Law Y4 of self_check.h: a recorder's graph is valid.
-absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, const Segment& segment) {
+absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, Segment& segment) {
+  if (backend.reads_words()) segment.Shown();
   if (SelfChecking()) {
     if (absl::Status valid = VerifyRunnable(segment.ir.graph); !valid.ok()) return valid;
   }

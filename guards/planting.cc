@@ -180,9 +180,9 @@ void Gardener::Place(const Predicate& p) {
 
 void Gardener::PlaceNoHooks(int32_t module) {
   const uint32_t own = ViewFor(module, DictOf::kInstance);
-  for (PyObject* name : NoHooksGuard::names().of_class) Expect(own, Key::Of(name, nullptr), false);
-  for (PyObject* name : NoHooksGuard::names().hooks) {
-    const int32_t hooks = ReadFrom(own, Key::Of(name, nullptr));
+  for (const Key& name : NoHooksGuard::names().of_class) Expect(own, name, false);
+  for (const Key& name : NoHooksGuard::names().hooks) {
+    const int32_t hooks = ReadFrom(own, name);
     tree_.nodes[hooks].on_bind.push_back(&NoHooksGuard::OrderedDict());
     tree_.checks.lengths.push_back({hooks, 0});
   }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "backends/backend.h"
@@ -20,17 +21,28 @@ namespace {
 
 class NativeExecutable : public Executable {
  public:
-  // `shared`: the plan for runs in which nobody looks on, if there is another one for them.
-  NativeExecutable(Plan plan, std::unique_ptr<const Plan> shared)
-      : plan_(std::move(plan)), shared_(std::move(shared)), judged_(plan_.kernels_noted) {}
+  explicit NativeExecutable(const Graph& graph) : graph_(graph) {}
 
+  // The plan is made by the first run: a graph that is never run again needs none, and a first call no time for one.
   std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+    MakeReady();
     TORCH_CHECK(inputs.size() == plan_.inputs, "the graph takes ", plan_.inputs, " inputs, not ", inputs.size());
     const bool may_leave_out = !plan_.judged.empty() && MayLeaveOut(inputs);
     return Run(may_leave_out && shared_ ? *shared_ : plan_, may_leave_out, std::move(inputs), changed);
   }
 
+  void MakeReady() {
+    std::call_once(is_planned_, [this] { MakePlans(); });
+  }
+
  private:
+  void MakePlans() {
+    const Repeats repeats = FindRepeats(graph_);
+    if (repeats.tensors) shared_ = std::make_unique<const Plan>(MakePlan(graph_, repeats, true));
+    plan_ = MakePlan(graph_, repeats, false);
+    judged_ = plan_.kernels_noted;
+  }
+
   static std::vector<c10::IValue> Run(const Plan& plan, bool may_leave_out, std::vector<c10::IValue> inputs,
                                       bool* changed) {
     std::vector<c10::IValue> registers = std::move(inputs);
@@ -169,25 +181,36 @@ class NativeExecutable : public Executable {
     stack->push_back(std::move(result));
   }
 
-  const Plan plan_;
-  const std::unique_ptr<const Plan> shared_;
-  std::atomic<uint64_t> judged_;  // the KernelsNoted for which the plan's verdicts are right
+  const Graph& graph_;  // B4 of backend.h
+  std::once_flag is_planned_;
+  Plan plan_;
+  std::unique_ptr<const Plan> shared_;  // for runs in which nobody looks on, if there is another one for them
+  std::atomic<uint64_t> judged_;        // the KernelsNoted for which the plan's verdicts are right
+};
+
+// Of a graph that the caller may let go.
+class OwnedExecutable : public NativeExecutable {
+ public:
+  explicit OwnedExecutable(std::unique_ptr<const Graph> graph) : NativeExecutable(*graph), graph_(std::move(graph)) {}
+
+ private:
+  const std::unique_ptr<const Graph> graph_;
 };
 
 class NativeBackend : public Backend {
  public:
   std::string name() const override { return "native"; }
+  bool reads_words() const override { return false; }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override {
     if (absl::Status valid = VerifyRunnable(graph); !valid.ok()) return valid;
-    return CompileFor(graph, {});
+    auto executable = std::make_unique<OwnedExecutable>(std::make_unique<const Graph>(graph));
+    executable->MakeReady();
+    return executable;
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples&) override {
-    const Repeats repeats = FindRepeats(graph);
-    std::unique_ptr<const Plan> shared;
-    if (repeats.tensors) shared = std::make_unique<const Plan>(MakePlan(graph, repeats, true));
-    return std::make_unique<NativeExecutable>(MakePlan(graph, repeats, false), std::move(shared));
+    return std::make_unique<NativeExecutable>(graph);
   }
 };
 

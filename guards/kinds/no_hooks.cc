@@ -16,6 +16,8 @@ class OrderedDictGuard : public Guard {
   std::string Why(const Reached&) const override { return "it is no OrderedDict"; }
 };
 
+Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
+
 // The first part that does not hold.
 struct Unusual {
   PyObject* name = nullptr;  // null: all hold
@@ -27,16 +29,19 @@ struct Unusual {
 Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr) {
   PyObject* dict = object != nullptr ? DictAt(DictOf::kInstance, object) : nullptr;
   const bool is_readable = dict != nullptr && IsReadable(DictOf::kInstance, dict);
-  const auto look_up = [&](PyObject* name, bool is_hooks) {
-    Unusual at{name, Found::kDoubt, nullptr, is_hooks};
-    if (is_readable) at.found = DictGet(dict, Key::Of(name, nullptr), &at.own);
+  const auto look_up = [&](const Key& name, bool is_hooks) {
+    Unusual at{name.object.get(), Found::kDoubt, nullptr, is_hooks};
+    if (is_readable) at.found = DictGet(dict, name, &at.own);
+    if (at.own != nullptr) __builtin_prefetch(at.own);  // a module that is called for the first time is in no cache
     return at;
   };
-  for (PyObject* name : NoHooksGuard::names().of_class) {
+  std::array<Unusual, std::tuple_size_v<decltype(NoHooksGuard::Names::hooks)>> own;
+  for (size_t i = 0; i < own.size(); ++i) own[i] = look_up(NoHooksGuard::names().hooks[i], true);
+  for (const Key& name : NoHooksGuard::names().of_class) {
     if (const Unusual at = look_up(name, false); at.found != Found::kNo) return at;
   }
-  for (size_t i = 0; i < NoHooksGuard::names().hooks.size(); ++i) {
-    const Unusual at = look_up(NoHooksGuard::names().hooks[i], true);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Unusual& at = own[i];
     if (at.found != Found::kYes || !PyODict_CheckExact(at.own) || PyDict_GET_SIZE(at.own) != 0) return at;
     if (hooks != nullptr) (*hooks)[i] = at.own;
   }
@@ -46,10 +51,9 @@ Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr
 }  // namespace
 
 const NoHooksGuard::Names& NoHooksGuard::names() {
-  static const Names names = {
-      {InternedName("_compiled_call_impl"), InternedName("_call_impl"), InternedName("forward")},
-      {InternedName("_backward_hooks"), InternedName("_backward_pre_hooks"), InternedName("_forward_hooks"),
-       InternedName("_forward_pre_hooks")}};
+  static const Names names = {{NameKey("_compiled_call_impl"), NameKey("_call_impl"), NameKey("forward")},
+                              {NameKey("_backward_hooks"), NameKey("_backward_pre_hooks"), NameKey("_forward_hooks"),
+                               NameKey("_forward_pre_hooks")}};
   return names;
 }
 

@@ -17,8 +17,8 @@ namespace frametap {
 class NoHooksGuard : public Guard {
  public:
   struct Names {  // interned
-    std::array<PyObject*, 3> of_class;
-    std::array<PyObject*, 4> hooks;
+    std::array<Key, 3> of_class;
+    std::array<Key, 4> hooks;
   };
 
   NoHooksGuard() : Guard(Kind::kNoHooks) {}

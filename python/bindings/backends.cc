@@ -67,11 +67,16 @@ py::list Run(const ExecutableHandle& self, const py::sequence& values) {
 ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph, const py::object& examples) {
   ExecutableHandle out;
   out.graph = graph.graph;
+  struct Kept {
+    std::shared_ptr<const Graph> graph;  // outlives the executable (B4)
+    std::unique_ptr<Executable> executable;
+  };
   if (!examples.is_none()) ThrowIfError(VerifyRunnable(*graph.graph), "GraphError");  // B4
   absl::StatusOr<std::unique_ptr<Executable>> executable =
       examples.is_none() ? backend->Compile(*graph.graph)
                          : backend->CompileFor(*graph.graph, {GraphInputs(*graph.graph, examples), {}, {}});
-  out.executable = ValueOrThrow(std::move(executable), "BackendError");
+  const std::shared_ptr<Kept> kept(new Kept{graph.graph, ValueOrThrow(std::move(executable), "BackendError")});
+  out.executable = std::shared_ptr<Executable>(kept, kept->executable.get());
   return out;
 }
 

@@ -147,7 +147,7 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
   static const char* const kKinds[] = {"null",  "value", "source", "const",  "tuple", "list",      "dict",  "set",
                                        "slice", "new",   "iter",   "method", "cell",  "generator", "shared"};
   d["kind"] = kKinds[static_cast<int>(operand.kind)];
-  if (operand.kind == Operand::Kind::kValue) d["value"] = segment.ir.graph.value(operand.value).name;
+  if (operand.kind == Operand::Kind::kValue) d["value"] = segment.Shown().graph.value(operand.value).name;
   if (operand.kind == Operand::Kind::kSource) {
     const SourceTable& sources = segment.Shown().sources;
     const Source& source = sources[operand.source];
@@ -285,7 +285,7 @@ void BindCompiled(py::module_& m) {
                                const SegmentIr& ir = s.segment->Shown();
                                std::vector<GuardLine> lines = ir.guards;
                                for (size_t i = 0; i < ir.decisions.outcomes.size(); ++i) {
-                                 lines.push_back(DecisionLine(ir.decisions, i));
+                                 lines.push_back(DecisionLine(*s.segment, i));
                                }
                                for (const GuardLine& line : lines) {
                                  if (!line.source.valid()) continue;

@@ -1,0 +1,98 @@
+#include "frame_eval/places.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "frame_eval/cpython/frame_view.h"
+
+namespace frametap {
+
+PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module* module) {
+  Site site{caller, offset, code, kNowhere};
+  if (module != nullptr) {
+    // The next call of a frame that is still there.
+    const bool is_known = !modules_.empty() && modules_.back().source == module->source && module->source.valid();
+    if (!is_known) modules_.push_back(*module);
+    site.module = static_cast<uint32_t>(modules_.size() - 1);
+  }
+  sites_.push_back(site);
+  return static_cast<PlaceId>(sites_.size() - 1);
+}
+
+void Places::Keep() {
+  absl::flat_hash_set<PyCodeObject*> met;
+  for (const Site& site : sites_) {
+    if (met.insert(site.code).second) codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(site.code)));
+  }
+}
+
+class Places::Teller {
+ public:
+  Teller(const Places& places, const SourceTable& sources) : places_(places), sources_(sources) {}
+
+  WherePtr At(PlaceId place) {
+    WherePtr& where = told_[place];
+    if (!where) where = Tell(place);
+    return where;
+  }
+
+ private:
+  std::shared_ptr<const Where> Tell(PlaceId place) {
+    auto where = std::make_shared<Where>();
+    where->position = PositionOf(places_.sites_[place]);
+    for (PlaceId at = place; at != kNowhere; at = places_.sites_[at].caller) {
+      const Site& site = places_.sites_[at];
+      if (at != place) where->callers.push_back(PositionOf(site));
+      if (site.module == kNowhere) continue;
+      const Module& module = places_.modules_[site.module];
+      where->scope.push_back({PathOf(module.source), module.klass});
+    }
+    std::reverse(where->scope.begin(), where->scope.end());
+    return where;
+  }
+
+  const Position& PositionOf(const Site& site) {
+    const auto [it, is_new] = positions_.try_emplace({site.code, site.offset});
+    if (is_new) it->second = tables_.try_emplace(site.code, site.code).first->second.At(site.offset);
+    return it->second;
+  }
+
+  // Below the outermost module: `blocks.0.linear`.
+  SharedText PathOf(SourceId id) {
+    if (!id.valid() || !sources_[id].parent.valid()) return SharedText();
+    const auto known = paths_.find(id);
+    if (known != paths_.end()) return known->second;
+    const Source& source = sources_[id];
+    std::string part;
+    if (source.accessor == Accessor::kItem) part = std::to_string(source.index);
+    if (source.accessor == Accessor::kAttr || source.accessor == Accessor::kModuleAttr) part = source.text;
+    if (source.accessor == Accessor::kKey) {
+      std::copy_if(source.text.begin(), source.text.end(), std::back_inserter(part),
+                   [](char c) { return c != '\'' && c != '"'; });
+    }
+    SharedText path = PathOf(source.parent);
+    if (!part.empty() && part != "_modules") path = path.empty() ? part : absl::StrCat(path.str(), ".", part);
+    paths_[id] = path;
+    return path;
+  }
+
+  const Places& places_;
+  const SourceTable& sources_;
+  absl::flat_hash_map<PlaceId, WherePtr> told_;
+  absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
+  absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;
+  absl::flat_hash_map<SourceId, SharedText> paths_;
+};
+
+void Places::Tell(const std::vector<PlaceId>& of_nodes, const SourceTable& sources, Graph* graph) const {
+  Teller teller(*this, sources);
+  for (size_t i = 0; i < of_nodes.size(); ++i) graph->nodes[i].where = teller.At(of_nodes[i]);
+}
+
+}  // namespace frametap
