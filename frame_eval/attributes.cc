@@ -53,11 +53,29 @@ PyObject* InstanceDict(PyObject* object) {
   return dict ? *dict : nullptr;
 }
 
+bool IsException(PyTypeObject* type) {
+  return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
+}
+
 bool IsPlainType(PyTypeObject* type) {
   for (PyTypeObject* const* t = Objects().plain_types; *t != nullptr; ++t) {
     if (type == *t) return true;
   }
-  return type->tp_base == &PyTuple_Type || PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
+  return type->tp_base == &PyTuple_Type || IsException(type);
+}
+
+// What super() finds: in the classes that follow its own one in the MRO of `start`. Borrowed; null if there is none.
+PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
+  static PyObject* const own_name = InternedName("__thisclass__");
+  const Ref<> own = Must(PyObject_GenericGetAttr(super, own_name));
+  PyObject* const mro = start->tp_mro;
+  Py_ssize_t i = 0;
+  while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != own.get()) ++i;
+  for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
+    PyObject* const dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict;
+    if (PyObject* const found = PyDict_GetItemWithError(dict, name)) return found;
+  }
+  return nullptr;
 }
 
 std::string Qualified(PyTypeObject* type, PyObject* name) {
@@ -77,6 +95,11 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
   }
   if (PyModule_CheckExact(owner)) {
     Touch(owner);
+    if (Shadow* written = WrittenShadow(PyModule_GetDict(owner), name)) {  // by `global`
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *written;
+      return;
+    }
     PyObject* value = PyDict_GetItemWithError(PyModule_GetDict(owner), name);
     if (value == nullptr) {
       PyErr_Clear();
@@ -135,6 +158,11 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   note.opaque_operation = true;
 }
 
+// Whether it is a descriptor, and of which kind, is its class's to say, and that can change.
+void Recorder::FixDescriptorKind(PyObject* in_class) {
+  if ((Py_TYPE(in_class)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) guards_.Class(Py_TYPE(in_class), Here());
+}
+
 void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
   PyTypeObject* meta = Py_TYPE(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
@@ -145,6 +173,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
+  if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(value, type, name);
   // A descriptor of Python code runs as a frame; what it returns is no constant.
@@ -183,7 +212,13 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
         throw Break{Reason::unknown_attribute, Qualified(type, name)};
       }
       Touch(self.get());
-      guards_.Class(reinterpret_cast<PyTypeObject*>(self_class.get()), Here());
+      auto* const start = reinterpret_cast<PyTypeObject*>(self_class.get());
+      guards_.Class(start, Here());
+      PyObject* const found = FoundBySuper(owner, start, name);
+      if (found != nullptr && Py_TYPE(found)->tp_descr_get == nullptr) {
+        AdoptOfClass(found, start, name);
+        note.expect.kind = Expect::Kind::kPinned;
+      }
       return;
     }
     if (PyMethod_Check(owner)) {
@@ -243,6 +278,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   Known* known = Find(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
   bool data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
+  if (descriptor != nullptr) FixDescriptorKind(descriptor);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (known == nullptr && !IsScalar(owner) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyFunction_Check(owner)) {
     // An object that a class or a constant holds.
@@ -263,7 +299,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
     if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
-      if (!is_source || IsPlainType(type)) {
+      if (!is_source || (IsPlainType(type) && !IsException(type))) {
         if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
         return;
       }
@@ -288,15 +324,18 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     if (Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
       if (OneOf(Text(name), {"__class__", "__doc__"})) return;
       if (std::strcmp(Text(name), "__dict__") == 0) {
-        if (!is_source) return;
         PyObject* dict = InstanceDict(owner);
         if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
+        if (!is_source) return HandOutDict(owner, dict);
+        // What the trace has written is not in it at a replay before the end.
+        if (known->written) throw Break{Reason::changed_during_call, Qualified(type, name)};
         note.expect.kind = Expect::Kind::kSource;
         note.expect.source = guards_.Child(known->source, Accessor::kDict, 0, nullptr, dict);
         note.expect.pinned = known->pinned;
         return;
       }
-      if (IsPlainType(type) || PyFunction_Check(owner)) return;
+      const bool is_changeable = is_source && IsException(type);
+      if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
     if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
@@ -325,9 +364,12 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (kind->tp_descr_get == nullptr) return AdoptOfClass(descriptor, type, name);
-    if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyStaticMethod_Type ||
-        kind == &PyMethodDescr_Type || kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
-        PyCFunction_Check(descriptor)) {
+    if (kind == &PyStaticMethod_Type) {  // the class says which object it holds
+      note.expect.kind = Expect::Kind::kPinned;
+      return;
+    }
+    if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
+        kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || PyCFunction_Check(descriptor)) {
       return;
     }
     if (kind == Objects().tuple_getter) {
@@ -510,9 +552,36 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
   Touch(owner);
 }
 
+// Of an object that the trace has made: what was stored there counts by its value from now on.
+void Recorder::HandOutDict(PyObject* owner, PyObject* dict) {
+  ForceWritten(owner);
+  if (Known* known = Find(owner)) known->dict_is_out = true;
+  if (Find(dict) != nullptr) return;
+  AdoptMade(dict);
+  Find(dict)->state = Known::State::kOpaque;  // the object's own: no other dict can stand for it
+}
+
+void Recorder::ForceWritten(PyObject* owner) {
+  Known* known = Find(owner);
+  PyObject* const dict = InstanceDict(owner);
+  if (known == nullptr || known->written == nullptr || dict == nullptr) return;
+  for (const auto& [name, shadow] : *known->written) {
+    PyObject* value = PyDict_GetItemWithError(dict, name);
+    if (value != nullptr) Force(value, shadow);
+  }
+  known->written.reset();
+}
+
+// Reads of the dict itself would not see what is written to its object.
+void Recorder::RefuseKnownDict(PyObject* owner, PyObject* name) {
+  PyObject* const dict = InstanceDict(owner);
+  if (dict != nullptr && SourceOf(dict).valid()) throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+}
+
 bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   PyTypeObject* type = Py_TYPE(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
+  if (descriptor != nullptr) FixDescriptorKind(descriptor);
   if (descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr &&
       Py_TYPE(descriptor) != &PyMemberDescr_Type) {
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
@@ -528,11 +597,16 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
   Known* known = Find(owner);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
   if (known->state != Known::State::kSource) {
-    SetWritten(owner, name, shadow);
+    // Its dict may be changed by itself: what is stored is found there.
+    if (known->dict_is_out)
+      Force(value, shadow);
+    else
+      SetWritten(owner, name, shadow);
     MarkMutated(owner);
     return true;
   }
   Touch(owner);
+  RefuseKnownDict(owner, name);
   if (!known->mutated) mutated_sources_.push_back(owner);
   MarkMutated(owner);
   AddEffect(Effect::Kind::kSetAttr, owner, Text(name), {value}, {shadow});
@@ -553,7 +627,10 @@ void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
   if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner)) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
-  if (known->state != Known::State::kSource) return MarkMutated(owner);
+  if (known->state != Known::State::kSource) {
+    if (known->written) known->written->erase(name);
+    return MarkMutated(owner);
+  }
   // Fixes that it is there: a missing one raises.
   if (WrittenShadow(owner, name) == nullptr) {
     PyObject* dict = InstanceDict(owner);
@@ -563,6 +640,7 @@ void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
     Touch(owner);
     guards_.Present(known->source, name, Here());
   }
+  RefuseKnownDict(owner, name);
   if (!known->mutated) mutated_sources_.push_back(owner);
   MarkMutated(owner);
   AddEffect(Effect::Kind::kDelAttr, owner, Text(name), {}, {});

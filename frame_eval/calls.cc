@@ -128,7 +128,7 @@ void Recorder::ReadCallbacks(const Call& call) {
       continue;
     } else if (row->by_value) {
       const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
-      if (bound) ForceDeep(PyCFunction_GET_SELF(function), Shadow(), false);
+      if (bound) ForceDeep(PyCFunction_GET_SELF(function), MeetSelf(function, PyCFunction_GET_SELF(function)), false);
       continue;
     } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
       // str of numbers and strings
@@ -284,6 +284,11 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
   PyObject* make = _PyType_Lookup(type, new_name);
   bool python_new = make != nullptr && Py_TYPE(make) == &PyStaticMethod_Type;
   if (init != nullptr && PyFunction_Check(init) && !python_new) {
+    // A constructor in C gets the arguments as well; these do not look at them.
+    const newfunc make_in_c = type->tp_new;
+    if (make_in_c != PyBaseObject_Type.tp_new && make_in_c != PyDict_Type.tp_new && make_in_c != PyType_GenericNew) {
+      ForceArguments(call, 0, true);
+    }
     // The new object is the first argument; it is not there yet, and needs no shadow.
     pending_.function = init;
     pending_.args.assign(1, Py_None);
@@ -308,10 +313,11 @@ void Recorder::Invoke(Call call) {
       const SourceId source = known->source;
       PyObject* function = PyMethod_GET_FUNCTION(callable);
       guards_.Type(source, Here());
-      shadow = FromSource(guards_.Child(source, Accessor::kSelf, 0, nullptr, self), self, false);
+      shadow = MeetSelf(callable, self);
       FromSource(guards_.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
     } else {
       Touch(callable);
+      shadow = MeetSelf(callable, self);
     }
     call.args.insert(call.args.begin(), self);
     call.shadows.insert(call.shadows.begin(), shadow);
@@ -354,6 +360,7 @@ void Recorder::Invoke(Call call) {
   Touch(callable);
   if (Py_TYPE(callable) == Objects().method_wrapper) {
     Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
+    AdoptResult(self.get());
     call.args.insert(call.args.begin(), self.get());  // the wrapper keeps it
     call.shadows.insert(call.shadows.begin(), Shadow());
   }
@@ -361,8 +368,9 @@ void Recorder::Invoke(Call call) {
     // A bound method of a builtin object: the object is an argument like any other.
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (!IsModuleFunction(callable)) {
+      const Shadow shadow = MeetSelf(callable, self);
       call.args.insert(call.args.begin(), self);
-      call.shadows.insert(call.shadows.begin(), Shadow());
+      call.shadows.insert(call.shadows.begin(), shadow);
     }
   }
   switch (row->conduct) {

@@ -77,6 +77,7 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
     Touch(container);
+    RefuseWrittenDict(container);
     if (ItemAt(container, item) != nullptr)
       guards_.Present(known->source, item, Here());
     else
@@ -162,6 +163,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       AdoptElements(container);
       return ItemOfRow(note, container, key);
     }
+    if (PyType_Check(container)) guards_.Class(reinterpret_cast<PyTypeObject*>(container), Here());
     if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
         !PyRange_Check(container)) {
       throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
@@ -185,13 +187,17 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       if (!present) MarkMutated(container);
     }
   }
-  if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
-    Touch(container);
-    if (Shadow* written = WrittenShadow(container, key)) {
+  if (PyDict_Check(container) && is_source && IsScalar(key)) {
+    Shadow* const written = WrittenShadow(container, key);
+    if (written != nullptr) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
-      return;
+      return Touch(container);
     }
+  }
+  if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
+    Touch(container);
+    RefuseWrittenDict(container);
     PyObject* value = ItemAt(container, key);
     if (value == nullptr) return guards_.Absent(known->source, key, Here());
     note.expect.kind = Expect::Kind::kSource;

@@ -195,7 +195,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     }
     if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
       // Made to describe another object, or a method bound by an instruction that tells nobody.
-      AdoptResult(object);
+      AdoptMade(object, true);
       known = Find(object);
     } else {
       throw Escapes(object);
@@ -242,6 +242,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   if (PyDict_CheckExact(object)) {
+    if (known.state == Known::State::kOpaque) throw Escapes(object);
     operand.kind = Operand::Kind::kDict;
     Py_ssize_t at = 0;
     PyObject *key, *value;
@@ -297,7 +298,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     operand.items.push_back(ConstantOperand(function->func_globals));
     add(function->func_qualname, Shadow());
     for (PyObject* part : {function->func_defaults, function->func_kwdefaults, function->func_closure}) {
-      if (part != nullptr && Find(part) == nullptr) AdoptResult(part);
+      if (part != nullptr && Find(part) == nullptr) AdoptMade(part, true);
       operand.items.push_back(part == nullptr ? ConstantOperand(Py_None) : Describe(part, Shadow()));
     }
     return operand;
@@ -316,7 +317,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     for (const char* part : {"func", "args", "keywords"}) {
       Ref<> value = Must(PyObject_GetAttrString(object, part));
       described_.push_back(value);
-      if (Find(value.get()) == nullptr) AdoptResult(value.get());
+      if (Find(value.get()) == nullptr) AdoptMade(value.get(), true);
       add(value.get(), Shadow());
     }
     return operand;
@@ -357,7 +358,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     described_.push_back(reduced);
     operand.kind = Operand::Kind::kIter;
-    AdoptResult(reduced.get());
+    AdoptMade(reduced.get(), true);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()); ++i) add(PyTuple_GET_ITEM(reduced.get(), i), Shadow());
     return operand;
   }
@@ -651,6 +652,10 @@ void Recorder::GuardAgainstSharedCells(size_t kept) {
     PyObject* set = effect.target.get();
     const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
     if (!target.valid() || target.raw() >= kept) continue;
+    for (const auto& [cell, fixed] : fixed_cells_) {
+      guards_.SameObject(target, ClosureCell(SourceOrPin(fixed.function), fixed.function, fixed.index), cell == set,
+                         Here());
+    }
     std::vector<SourceId> others;
     for (auto& [object, known] : objects_) {
       if (object == set || !PyCell_Check(object) || known->state != Known::State::kSource) continue;

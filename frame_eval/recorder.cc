@@ -304,7 +304,18 @@ void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
   FromSource(guards_.Pinned(object, text.empty() ? CallableName(object) : text), object, true);
 }
 
+// What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
+// no read says where it is to be found. (A tuple cannot be changed: what counts is in it.)
 Shadow Recorder::AdoptResult(PyObject* object) {
+  if (object == nullptr || IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
+  const bool is_new = Py_REFCNT(object) == 1 || PyTuple_Check(object) || IsGenerator(object) || IsIdentityKind(object);
+  if (!is_new) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  return AdoptMade(object);
+}
+
+// The object is the trace's own. `all`: so is what it holds, whoever else has that.
+Shadow Recorder::AdoptMade(PyObject* object, bool all) {
+  const auto adopt = [&](PyObject* item) { all ? AdoptMade(item, true) : AdoptResult(item); };
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) {
     if (aten_.Find(TensorOf(object)) == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
@@ -313,25 +324,27 @@ Shadow Recorder::AdoptResult(PyObject* object) {
   if (Find(object) != nullptr || IsConstantTuple(object)) return Shadow();
   if (PyTuple_Check(object)) {
     AddFresh(object);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) AdoptResult(PyTuple_GET_ITEM(object, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) adopt(PyTuple_GET_ITEM(object, i));
   } else if (PyList_Check(object)) {
     AddFresh(object);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) AdoptResult(PyList_GET_ITEM(object, i));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) adopt(PyList_GET_ITEM(object, i));
   } else if (PyDict_Check(object)) {
     AddFresh(object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
-      AdoptResult(key);
-      AdoptResult(value);
+      adopt(key);
+      adopt(value);
     }
   } else if (PyAnySet_Check(object)) {
     AddFresh(object);
-    Ref<> iterator = Must(PyObject_GetIter(object));
-    while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) AdoptResult(item.get());
+    Py_ssize_t at = 0;
+    PyObject* item;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(object, &at, &item, &hash)) adopt(item);
   } else if (PyMethod_Check(object)) {
     AddFresh(object);
-    AdoptResult(PyMethod_GET_SELF(object));
+    adopt(PyMethod_GET_SELF(object));
   } else if (PyFunction_Check(object)) {
     AdoptPinned(object);  // reached through guarded reads only, which do not say what its code is
   } else if (IsIdentityKind(object)) {
@@ -343,6 +356,16 @@ Shadow Recorder::AdoptResult(PyObject* object) {
   return Shadow();
 }
 
+// What a method binds, of Python code or of C: known by the path to the method, if the trace has not bound it itself.
+Shadow Recorder::MeetSelf(PyObject* method, PyObject* self) {
+  const Known* known = Find(method);
+  if (known != nullptr && known->state == Known::State::kSource) {
+    const SourceId source = guards_.Child(known->source, Accessor::kSelf, 0, nullptr, self);
+    return FromSource(source, self, known->pinned);
+  }
+  return AdoptResult(self);
+}
+
 void Recorder::Touch(PyObject* object) {
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
@@ -352,13 +375,20 @@ void Recorder::Touch(PyObject* object) {
   }
   if (known->pinned || (IsIdentityKind(object) && !IsExchangeable(object))) {
     Fix(*known);
+    if (PyType_Check(object)) return TouchMetaclass(reinterpret_cast<PyTypeObject*>(object));
     // The very object of a builtin type has no more to say.
-    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
+    if (PyFunction_Check(object) || PyModule_CheckExact(object) ||
         (Py_TYPE(object)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)) {
       return;
     }
   }
   guards_.Type(known->source, Here());
+}
+
+// What is done with a class asks the class of the class: isinstance, truth, ==, len.
+void Recorder::TouchMetaclass(PyTypeObject* type) {
+  PyTypeObject* const meta = Py_TYPE(type);
+  if ((meta->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) guards_.Class(meta, Here());
 }
 
 void Recorder::Fix(Known& known) {
@@ -449,6 +479,7 @@ Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
 void Recorder::AdoptElements(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
+  if (PyDict_Check(container)) RefuseWrittenDict(container);
   known->adopted = true;
   known->touched = true;
   bool pinned = known->pinned;
@@ -580,14 +611,18 @@ void Recorder::ReadAllTensors(PyObject* object, bool strides) {
 Shadow* Recorder::WrittenShadow(PyObject* owner, PyObject* name) {
   Known* known = Find(owner);
   if (known == nullptr || !known->written) return nullptr;
-  auto it = known->written->find(name);
+  // Names are interned, as those in code are; one that was computed may not be.
+  const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
+  auto it = known->written->find(is_computed ? Interned(name).get() : name);
   return it == known->written->end() ? nullptr : &it->second;
 }
 
 void Recorder::SetWritten(PyObject* owner, PyObject* name, Shadow shadow) {
   Known* known = Find(owner);
+  const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
+  if (is_computed) computed_names_.push_back(Interned(name));
   if (!known->written) known->written = std::make_unique<absl::flat_hash_map<PyObject*, Shadow>>();
-  (*known->written)[name] = shadow;
+  (*known->written)[is_computed ? computed_names_.back().get() : name] = shadow;
 }
 
 SourceId Recorder::SourceOrPin(PyObject* object) {
@@ -743,8 +778,10 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   if (has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function)) {
     note.direct = true;
     BindPending(f);
-    // `self` of a new instance has not been seen before.
-    if (f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0])) AdoptResult(f.objects[0]);
+    // `self` of a new instance has not been seen before: None stands for it in the call.
+    const bool has_first = f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0]);
+    const bool is_made = has_first && !pending_.args.empty() && pending_.args[0] == Py_None;
+    if (has_first) is_made ? AdoptMade(f.objects[0]) : AdoptResult(f.objects[0]);
   } else {
     for (int i = 0; i < f.nlocalsplus; ++i) {
       if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
@@ -964,11 +1001,26 @@ bool Recorder::IsFixedFunction(const FrameState& f) {
   return !source.valid() || pinned_[source.raw()];
 }
 
+// Which of the free variables the slot is.
+static int FreeIndex(const FrameState& f, int slot) {
+  int index = 0;
+  for (int i = 0; i < slot; ++i) index += KindOfSlot(f.code, i) == SlotKind::kFree;
+  return index;
+}
+
 // A variable of a function that is known by its code only: where its cell is one that was met elsewhere, that is guarded.
 void Recorder::MeetCell(FrameState& f, int slot) {
-  if (is_base(f) || KindOfSlot(f.code, slot) != SlotKind::kFree || IsFixedFunction(f)) return;
-  has_open_cells_ = true;
-  FromSource(CellSource(f, slot), f.objects[slot], false);
+  if (is_base(f) || KindOfSlot(f.code, slot) != SlotKind::kFree) return;
+  PyObject* const cell = f.objects[slot];
+  if (!IsFixedFunction(f)) {
+    has_open_cells_ = true;
+    FromSource(CellSource(f, slot), cell, false);
+  } else if (Find(reinterpret_cast<PyObject*>(f.function)) == nullptr ||
+             SourceOf(reinterpret_cast<PyObject*>(f.function)).valid()) {
+    // Which cell it is follows from the function; whether an open function has the same one does not.
+    fixed_cells_.try_emplace(cell, FixedCell{reinterpret_cast<PyObject*>(f.function), FreeIndex(f, slot)});
+    if (has_open_cells_ && SourceOf(cell).valid()) FromSource(CellSource(f, slot), cell, true);
+  }
 }
 
 // The cell itself of a variable that existed before: functions share it. That of a free variable belongs to the
@@ -977,18 +1029,20 @@ SourceId Recorder::CellSource(FrameState& f, int slot) {
   if (is_base(f) && KindOfSlot(f.code, slot) != SlotKind::kFree) {
     return guards_.Local(FrameSlot(level(), slot), PyUnicode_AsUTF8(SlotName(f.code, slot)), f.objects[slot]);
   }
-  static PyObject* closure_name = InternedName("__closure__");
   PyObject* function = reinterpret_cast<PyObject*>(f.function);
   SourceId source = is_base(f) ? guards_.Function(function, FrameSlot(level(), 0)) : SourceOf(function);
   // The trace has made it of a tuple of cells that it found on the stack.
   if (!source.valid() && Find(function) != nullptr) throw Break{Reason::unknown_operation, "a cell"};
   // Without a source it was reached through a class or a constant.
   if (!source.valid()) source = guards_.Pinned(function, PyUnicode_AsUTF8(f.function->func_name));
-  int free_index = 0;
-  for (int i = 0; i < slot; ++i) free_index += KindOfSlot(f.code, i) == SlotKind::kFree;
-  PyObject* closure = f.function->func_closure;
+  return ClosureCell(source, function, FreeIndex(f, slot));
+}
+
+SourceId Recorder::ClosureCell(SourceId source, PyObject* function, int index) {
+  static PyObject* const closure_name = InternedName("__closure__");
+  PyObject* const closure = PyFunction_GET_CLOSURE(function);
   const SourceId cells = guards_.Child(source, Accessor::kAttr, 0, closure_name, closure);
-  return guards_.Child(cells, Accessor::kItem, free_index, nullptr, PyTuple_GET_ITEM(closure, free_index));
+  return guards_.Child(cells, Accessor::kItem, index, nullptr, PyTuple_GET_ITEM(closure, index));
 }
 
 // Others may get at the cell from now on: it is known by its identity.
@@ -1273,6 +1327,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kMatch:
       // MATCH_CLASS reads attributes that nobody told of.
       if (e.n == 3 && SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
+      if (e.n == 3) ForceWritten(e.in[0]);
       for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:
@@ -1410,7 +1465,10 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Expect::Kind::kTaken:
       return AdoptTaken(result, taken_);
     case Expect::Kind::kPinned:
-      if (IsTensor(result) || PyMethod_Check(result) || PyCFunction_Check(result)) return AdoptResult(result);
+      // A method is made by each read, unless it is one that was kept.
+      if (IsTensor(result) || ((PyMethod_Check(result) || PyCFunction_Check(result)) && Py_REFCNT(result) == 1)) {
+        return AdoptResult(result);
+      }
       AdoptPinned(result, Py_TYPE(result)->tp_name);
       return Shadow();
     case Expect::Kind::kNothing:

@@ -50,6 +50,7 @@ struct Known {
   bool touched = false;        // its type or identity is guarded
   bool adopted = false;        // container: content guarded, elements known
   bool counted = false;        // container: its length is guarded
+  bool dict_is_out = false;    // made by the trace: its __dict__ was read
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
@@ -302,7 +303,10 @@ class Recorder {
   Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
-  void MeetConstant(PyObject* tuple);    // of the code
+  Shadow AdoptMade(PyObject* object, bool all = false);
+  Shadow MeetSelf(PyObject* method, PyObject* self);
+  void RefuseWrittenDict(PyObject* dict) const;  // iterators.cc
+  void MeetConstant(PyObject* tuple);  // of the code
   bool IsConstantTuple(PyObject* object) const;
   void AdoptPinned(PyObject* object, const std::string& text = "");  // "": the callable's name
   void Touch(PyObject* object);                                      // type or identity of an object known by a source
@@ -453,6 +457,11 @@ class Recorder {
 
   void Watch(PyObject* object);
   void WatchSource(SourceId id);
+  void TouchMetaclass(PyTypeObject* type);
+  void FixDescriptorKind(PyObject* in_class);
+  void RefuseKnownDict(PyObject* owner, PyObject* name);
+  void HandOutDict(PyObject* owner, PyObject* dict);
+  void ForceWritten(PyObject* owner);
   void WatchMade(PyObject* object);
   void WatchHolder(PyObject* object);
   static bool HoldsAnEnd(PyObject* object);  // may code run when it ends with all that it holds?
@@ -521,6 +530,7 @@ class Recorder {
   void ShareCell(FrameState& f, int slot);
   SourceId CellSource(FrameState& f, int slot);
   bool IsFixedFunction(const FrameState& f);
+  SourceId ClosureCell(SourceId source, PyObject* function, int index);
   void MeetCell(FrameState& f, int slot);
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name);
@@ -641,6 +651,11 @@ class Recorder {
   Taken taken_;                      // by the operation at work
   std::vector<bool> pinned_;         // by SourceId
   bool has_open_cells_ = false;      // of functions that are not fixed
+  struct FixedCell {                 // … that are, met before there were such
+    PyObject* function;
+    int index;  // in its closure
+  };
+  absl::flat_hash_map<PyObject*, FixedCell> fixed_cells_;
   std::vector<PendingEffect> effects_;
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
@@ -652,6 +667,7 @@ class Recorder {
   // or a global may hold it as well.
   absl::flat_hash_map<PyObject*, Ref<>> code_tuples_;
   std::vector<PyObject*> mutated_sources_;
+  std::vector<Ref<>> computed_names_;                      // keys of Known::written that are in no code
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted

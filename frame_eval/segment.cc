@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "absl/strings/str_cat.h"
 #include "frame_eval/event_log.h"
 
 namespace frametap {
@@ -9,8 +10,9 @@ namespace {
 
 // After their sources, which are beside them: `x`, `weight`, `weight.1`.
 void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& sources, Graph* graph) {
+  absl::flat_hash_set<std::string> taken;
   absl::flat_hash_map<std::string, int> counts;
-  for (const auto& [id, tensor] : graph->constants) counts[graph->value(id).name] = 1;
+  for (const auto& [id, tensor] : graph->constants) taken.insert(graph->value(id).name);
   for (size_t i = 0; i < input_sources.size(); ++i) {
     const Source& source = sources[input_sources[i]];
     const auto parent_text = [&] { return sources[source.parent].text; };
@@ -25,8 +27,11 @@ void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& s
     }
     if (is_size) name += "_size" + std::to_string(source.index);
     if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
-    const int count = counts[name]++;
-    graph->value(graph->inputs[i]).name = count == 0 ? name : name + "." + std::to_string(count);
+    std::string& given = graph->value(graph->inputs[i]).name;
+    do {
+      const int count = counts[name]++;
+      given = count == 0 ? name : absl::StrCat(name, ".", count);
+    } while (!taken.insert(given).second);
   }
 }
 

@@ -268,7 +268,8 @@ SourceId GuardRecorder::Function(PyObject* function, int64_t slot) {
 
 SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);
-  if (PyFunction_Check(object)) Identity(id, Spot());  // the object is known, but its code can be assigned to
+  // The object is known, but its code or class can be assigned to.
+  if (PyFunction_Check(object) || PyModule_Check(object)) Identity(id, Spot());
   return id;
 }
 

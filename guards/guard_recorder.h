@@ -34,7 +34,7 @@ struct TensorRead {
 
 // The thread's state that every segment guards; taken at the entry.
 struct WorldState {
-  bool grad_mode, inference_mode, autocast_cpu, deterministic;
+  bool grad_mode, forward_grad, inference_mode, autocast_cpu, autocast_cache, deterministic, anomaly_mode;
   int8_t autocast_dtype, default_dtype;
   // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention.
   uint16_t backends;

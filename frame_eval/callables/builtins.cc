@@ -43,6 +43,7 @@ void Len(Recorder& r, Call& call) {
   bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
   if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {
     r.Touch(object);
+    if (PyDict_Check(object)) r.RefuseWrittenDict(object);
     r.guards().Length(known->source, r.Here());
     return;
   }
@@ -122,6 +123,14 @@ void TruthValue(Recorder& r, Call& call) {
   if (call.args.size() == 1) r.TruthOf(call.note, call.args[0], call.shadows[0]);
 }
 
+// issubclass(C, D): reads the classes' bases.
+void IsSubclass(Recorder& r, Call& call) {
+  r.ForceArguments(call, 0, true);
+  for (PyObject* arg : call.args) {
+    if (PyType_Check(arg)) r.guards().Class(reinterpret_cast<PyTypeObject*>(arg), r.Here());
+  }
+}
+
 // isinstance(x, Sequence), issubclass(type, Sequence). CPython asks once for each type, and remembers what the class
 // and its __subclasshook__ said until a class is registered somewhere: that the first question runs Python code is of
 // no interest.
@@ -166,6 +175,9 @@ void ContextGet(Recorder& r, Call& call) {
     return;
   }
   r.guards().Identity(source, r.Here());
+  // Its own default, unless one was given: the variable keeps it for good.
+  if (call.args.size() < 2) r.Touch(variable);
+  call.note.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
 }
 
 void ContextSet(Recorder& r, Call& call) {
@@ -219,7 +231,8 @@ void ObjectNew(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
 
 void LoadBuiltins() {
   AddRows("builtins", "", Conduct::kPure, {"hash"}, Reads::kHash);
-  AddRows("builtins", "", Conduct::kPureObjects, {"callable", "issubclass", "classmethod", "staticmethod", "property"});
+  AddRows("builtins", "", Conduct::kPureObjects, {"callable", "classmethod", "staticmethod", "property"});
+  AddSpecial("builtins", "", "issubclass", IsSubclass);
   for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
   for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
   AddSpecial("builtins", "", "len", Len, true);

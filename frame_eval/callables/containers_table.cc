@@ -23,6 +23,7 @@ void DictGet(Recorder& r, Call& call) {
     if (written->kind != Shadow::Kind::kNone) throw Break{Reason::unknown_operation, "dict.get"};
     return;
   }
+  r.RefuseWrittenDict(dict);
   PyObject* value = r.ItemAt(dict, call.args[1]);
   if (value == nullptr) return r.guards().Absent(known->source, call.args[1], r.Here());
   call.note.expect.kind = Expect::Kind::kSource;

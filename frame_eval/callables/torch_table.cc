@@ -102,6 +102,15 @@ void SetFlags(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
+// Of the CPU it is part of the state that is guarded; others are not modelled.
+void AutocastDtype(Recorder& r, Call& call) {
+  r.ForceArguments(call, 0, false);
+  PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
+  if (device == nullptr || !PyUnicode_Check(device) || PyUnicode_CompareWithASCIIString(device, "cpu") != 0) {
+    throw Break{Reason::unknown_callable, "torch.get_autocast_dtype of another device"};
+  }
+}
+
 bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
 
 // Of argument `data` and those behind it.
@@ -205,6 +214,7 @@ void LoadTorch() {
   AddSpecial("torch", "", "tensor", MakeTensor);
   AddSpecial("torch", "", "as_tensor", AsTensor);
   AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
+  AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
   AddRows("torch", "", Conduct::kRefused,
           {"manual_seed", "from_numpy", "frombuffer", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,
@@ -215,10 +225,10 @@ void LoadTorch() {
           {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "autocast_increment_nesting",
            "autocast_decrement_nesting", "clear_autocast_cache"});
   AddRows("torch", "", Conduct::kPureObjects,
-          {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_autocast_dtype",
-           "is_autocast_cache_enabled", "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
-           "is_deterministic", "are_deterministic_algorithms_enabled", "Size", "finfo", "iinfo", "device",
-           "is_anomaly_enabled", "_is_functional_tensor"});
+          {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cache_enabled",
+           "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled", "is_deterministic",
+           "are_deterministic_algorithms_enabled", "Size", "finfo", "iinfo", "device", "is_anomaly_enabled",
+           "_is_functional_tensor"});
   AddRows("torch._C", "", Conduct::kPureObjects,
           {"_get_default_device",
            "is_grad_enabled",

@@ -9,6 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,8 @@
 // Its header includes all of ATen.
 namespace at::autocast {
 TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
-}
+TORCH_API bool is_autocast_cache_enabled();
+}  // namespace at::autocast
 
 namespace frametap {
 
@@ -115,7 +117,8 @@ uint16_t WorldState::BackendsNow() {
   return static_cast<uint16_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
                                context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
                                context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5 |
-                               context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7);
+                               context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
+                               context.userEnabledNNPACK() << 8);
 }
 
 WorldState WorldState::Now() {
@@ -126,10 +129,12 @@ WorldState WorldState::Now() {
 
   WorldState state{};
   state.grad_mode = autograd.get_grad_mode();
+  state.forward_grad = autograd.get_fw_grad_mode();
   state.inference_mode = autograd.get_inference_mode();
   state.autocast_cpu = autocast_on.has(c10::DispatchKey::AutocastCPU);
-  state.autocast_dtype =
-      state.autocast_cpu ? static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU)) : int8_t{-1};
+  state.autocast_dtype = static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU));
+  state.autocast_cache = at::autocast::is_autocast_cache_enabled();
+  state.anomaly_mode = torch::autograd::AnomalyMode::is_enabled();
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
   state.backends = BackendsNow();
@@ -147,6 +152,9 @@ std::vector<std::string> StateWords(const WorldState& state) {
   if (state.default_dtype != static_cast<int8_t>(c10::ScalarType::Float)) {
     words.push_back(Named("default_dtype", state.default_dtype));
   }
+  if (!state.autocast_cache) words.push_back("autocast_cache(off)");
+  if (!state.forward_grad) words.push_back("forward_grad(off)");
+  if (state.anomaly_mode) words.push_back("anomaly_mode(on)");
   if (state.deterministic) words.push_back("deterministic(on)");
   if (state.modes_active) words.push_back("modes(on)");
   return words;
@@ -170,6 +178,18 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
     return tell(OnOff("inference_mode", want.inference_mode), OnOff("inference_mode", got.inference_mode));
   }
   if (autocast(want) != autocast(got)) return tell(autocast(want), autocast(got));
+  if (want.autocast_dtype != got.autocast_dtype) {
+    return tell(Named("autocast_dtype", want.autocast_dtype), Named("autocast_dtype", got.autocast_dtype));
+  }
+  if (want.autocast_cache != got.autocast_cache) {
+    return tell(OnOff("autocast_cache", want.autocast_cache), OnOff("autocast_cache", got.autocast_cache));
+  }
+  if (want.forward_grad != got.forward_grad) {
+    return tell(OnOff("forward_grad", want.forward_grad), OnOff("forward_grad", got.forward_grad));
+  }
+  if (want.anomaly_mode != got.anomaly_mode) {
+    return tell(OnOff("anomaly_mode", want.anomaly_mode), OnOff("anomaly_mode", got.anomaly_mode));
+  }
   if (want.default_dtype != got.default_dtype) {
     return tell(Named("default_dtype", want.default_dtype), Named("default_dtype", got.default_dtype));
   }
