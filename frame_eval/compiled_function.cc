@@ -11,6 +11,7 @@
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/module_calls.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
@@ -165,17 +166,8 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   return Fast::kSlow;
 }
 
-bool IsEmptyDict(PyObject* dict, PyObject* name, Words* words) {
-  PyObject* value = PyDict_GetItemWithError(dict, name);
-  if (value == nullptr || !PyDict_Check(value) || PyDict_GET_SIZE(value) != 0) return false;
-  words->emplace_back(DictLengthPlace(value));
-  return true;
-}
-
 // Law F2: `forward` of the module's class, and the words that this rests on; null if a call does not come down to it.
 PyObject* FindForward(PyObject* module, Words* words) {
-  static PyObject* const kOwn[] = {InternedName("_forward_hooks"), InternedName("_forward_pre_hooks"),
-                                   InternedName("_backward_hooks"), InternedName("_backward_pre_hooks")};
   static PyObject* const kGlobal[] = {InternedName("_global_forward_hooks"), InternedName("_global_forward_pre_hooks"),
                                       InternedName("_global_backward_hooks"),
                                       InternedName("_global_backward_pre_hooks")};
@@ -184,35 +176,43 @@ PyObject* FindForward(PyObject* module, Words* words) {
   static PyObject* impl_name = InternedName("_call_impl");
   static PyObject* plain_impl = _PyType_Lookup(Objects().module, impl_name);
   PyTypeObject* type = Py_TYPE(module);
-  PyObject** dict = _PyObject_GetDictPtr(module);
   PyObject* globals = Objects().module_globals;
-  if (dict == nullptr || *dict == nullptr) return nullptr;
+  const auto own = NoHooksOf(module);
+  if (!own) return nullptr;
+  PyObject** dict = _PyObject_GetDictPtr(module);
   words->emplace_back(&module->ob_type);
   words->emplace_back(dict);
   words->emplace_back(DictVersionPlace(*dict));
   words->emplace_back(DictVersionPlace(globals));
-  for (PyObject* name : kOwn) {
-    if (!IsEmptyDict(*dict, name, words)) return nullptr;
-  }
+  for (PyObject* hooks : *own) words->emplace_back(DictLengthPlace(hooks));
   for (PyObject* name : kGlobal) {
-    if (!IsEmptyDict(globals, name, words)) return nullptr;
-  }
-  for (PyObject* name : {forward_name, compiled_name, impl_name}) {
-    if (PyDict_GetItemWithError(*dict, name) != nullptr) return nullptr;
+    PyObject* hooks = PyDict_GetItemWithError(globals, name);
+    if (hooks == nullptr || !(PyDict_CheckExact(hooks) || PyODict_CheckExact(hooks)) || PyDict_GET_SIZE(hooks) != 0) {
+      return nullptr;
+    }
+    words->emplace_back(DictLengthPlace(hooks));
   }
   if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
   PyObject* forward = _PyType_Lookup(type, forward_name);
   return forward != nullptr && PyFunction_Check(forward) ? forward : nullptr;
 }
 
-// Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed.
-PyObject* ModuleTarget(CompiledFunction* self, bool* is_forward) {
+// The __call__ of the object's class. Null where it is no function of Python: only a call of the object says then what
+// it is bound to, or that there is none.
+PyObject* CallOfClass(PyObject* object) {
   static PyObject* call_name = InternedName("__call__");
+  PyObject* call = _PyType_Lookup(Py_TYPE(object), call_name);
+  return call != nullptr && PyFunction_Check(call) ? call : nullptr;
+}
+
+// Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed; null as of
+// CallOfClass.
+PyObject* ModuleTarget(CompiledFunction* self, bool* is_forward) {
   PyTypeObject* type = Py_TYPE(self->self);
   Route& route = *self->to_forward;
   *is_forward = true;
   if (route.IsOpen(type)) return route.target;
-  PyObject* call = _PyType_Lookup(type, call_name);
+  PyObject* call = CallOfClass(self->self);
   route.target = nullptr;
   route.words.clear();
   if (call == Objects().module_call) route.target = FindForward(self->self, &route.words);
@@ -262,11 +262,28 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
   return session.Run(target, args, count, kwnames);
 }
 
+// What a call runs, borrowed; null: whatever Python finds when the object is called.
+PyObject* TargetOf(CompiledFunction* self, bool* is_forward) {
+  if (self->function == nullptr) return nullptr;  // the garbage collection has cleared it
+  if (self->callee == Callee::kModule) return ModuleTarget(self, is_forward);
+  return self->callee == Callee::kObject ? CallOfClass(self->self) : self->function;
+}
+
+PyObject* CallPlainly(const CompiledFunction* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  if (self->function == nullptr) {
+    PyErr_SetString(PyExc_ReferenceError, "what was compiled is being collected as garbage");
+    return nullptr;
+  }
+  const Ref<> held = Ref<>::New(self->self);
+  return PyObject_Vectorcall(held.get(), args, nargsf, kwnames);
+}
+
 PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   bool is_forward = false;
-  PyObject* target = self->callee == Callee::kModule ? ModuleTarget(self, &is_forward) : self->function;
+  PyObject* target = TargetOf(self, &is_forward);
+  if (target == nullptr) return CallPlainly(self, args, nargsf, kwnames);
   // `self` goes first.
   absl::InlinedVector<PyObject*, 12> all;
   if (self->self != nullptr) {
@@ -365,10 +382,18 @@ int SetOfFunction(PyObject* object, PyObject* value, void* name) {
   return -1;
 }
 
+PyObject* Original(PyObject* object, void*) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (self->callee == Callee::kBoundMethod && self->self != nullptr) return PyMethod_New(self->function, self->self);
+  PyObject* original = self->self != nullptr ? self->self : self->function;
+  if (original == nullptr) PyErr_SetString(PyExc_AttributeError, "_original");  // the garbage collection has cleared it
+  return Ref<>::New(original).Release();
+}
+
 PyObject* Repr(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   return PyUnicode_FromFormat("<frametap.compile of %R>",
-                              self->self && self->callee == Callee::kModule ? self->self : self->function);
+                              self->self && self->callee != Callee::kBoundMethod ? self->self : self->function);
 }
 
 PyMemberDef members[] = {
@@ -385,6 +410,7 @@ PyGetSetDef OfFunction(const char (&name)[n]) {
 }
 
 PyGetSetDef getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                        {"_original", Original, nullptr, "What was compiled.", nullptr},
                         OfFunction("__code__"),
                         OfFunction("__defaults__"),
                         OfFunction("__kwdefaults__"),

@@ -1,10 +1,11 @@
-// CompiledFunction: the Python object that stands for a captured function, method or module. Its vectorcall binds the
-// arguments as CPython would, asks the guards of the start's segments, and replays without a frame.
+// CompiledFunction: the Python object that stands for a captured function, method, module or callable object. Its
+// vectorcall binds the arguments as CPython would, asks the guards of the start's segments, and replays without a frame.
 //   F1  It never decides anything that plain Python would decide otherwise: if binding fails, the function itself is
 //       called and raises; if no segment fits, the call is recorded; during another recording the function is simply
 //       called.
 //   F2  A module's call goes straight to `forward` only while nn.Module.__call__ would do nothing else: no hooks of its
 //       own or global, no override of __call__. An exception has come through the frames of __call__ all the same.
+//       Which __call__ the class of a module or a callable object has is asked at each call.
 //   F3  It has what functions have: code, defaults and closure are those of the function (and are set there), copies are
 //       itself, and it is pickled by name.
 // Not here: what happens in the frame (session.h).
@@ -18,9 +19,9 @@
 
 namespace frametap {
 
-enum class Callee : uint8_t { kFunction, kBoundMethod, kModule };
+enum class Callee : uint8_t { kFunction, kBoundMethod, kModule, kObject };
 
-// A new CompiledFunction. `self`: the instance of a bound method, or the module; null for a function.
+// A new CompiledFunction. `self`: the instance of a bound method, the module or the object; null for a function.
 PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store);
 
 bool IsCompiledFunction(PyObject* object);

@@ -177,7 +177,21 @@ bool IsEmptyDict(PyObject* object) {
   return (PyDict_CheckExact(object) || Py_TYPE(object) == Objects().ordered_dict) && PyDict_GET_SIZE(object) == 0;
 }
 
+// Whether the hooks that nn.Module.__call__ asks for are those in the dict of the module: not what a __getattribute__ or
+// a descriptor says.
+bool ReadsHooksOfInstance(PyTypeObject* type) {
+  const auto& hooks = NoHooksGuard::names().hooks;
+  return PyType_IsSubtype(type, Objects().module) && Recorder::HasGenericGet(type) &&
+         std::all_of(hooks.begin(), hooks.end(),
+                     [&](const Key& name) { return _PyType_Lookup(type, name.object.get()) == nullptr; });
+}
+
 }  // namespace
+
+std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object) {
+  if (!ReadsHooksOfInstance(Py_TYPE(object))) return std::nullopt;
+  return NoHooksGuard::HooksOf(object);
+}
 
 bool LoadModuleCalls() {
   const PyTypeObject* module = Objects().module;
@@ -289,8 +303,8 @@ class Recorder::Crossing {
   bool IsUsual(PyObject* args, PyObject* kwargs) const {
     const Known* known = r_.Find(self_);
     return f_.depth == 0 && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs) && known != nullptr &&
-           known->state == Known::State::kSource && PyType_IsSubtype(Py_TYPE(self_), Objects().module) &&
-           HasGenericGet(Py_TYPE(self_)) && DictAt(DictOf::kInstance, self_) != nullptr;
+           known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
+           DictAt(DictOf::kInstance, self_) != nullptr;
   }
 
   // Borrowed; null if it is not simply read from where it is.
@@ -307,7 +321,6 @@ class Recorder::Crossing {
   PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
     PyObject* value = PyDict_GetItemWithError(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
-    if (IsDataDescriptorOfClass(name)) return nullptr;
     At(line);
     const Known& known = *r_.Find(self_);
     *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
@@ -335,18 +348,12 @@ class Recorder::Crossing {
     }
     const auto hooks = NoHooksGuard::HooksOf(self_);
     if (!hooks) return false;
-    for (size_t i = 0; i < hooks->size(); ++i) {
-      const bool is_known = r_.knows_ordered_dicts_ && r_.Find((*hooks)[i]) != nullptr;
-      if (is_known || IsDataDescriptorOfClass(NoHooksGuard::names().hooks[i].object.get())) return false;
+    for (PyObject* own : *hooks) {
+      if (r_.knows_ordered_dicts_ && r_.Find(own) != nullptr) return false;
     }
     r_.Touch(self_);
     r_.guards_.NoHooks(known.source, r_.Here());
     return true;
-  }
-
-  bool IsDataDescriptorOfClass(PyObject* name) const {
-    PyObject* in_class = _PyType_Lookup(Py_TYPE(self_), name);
-    return in_class != nullptr && Py_TYPE(in_class)->tp_descr_set != nullptr;
   }
 
   // A method of the class, bound as the read would. `is_told`: the instance has nothing under the name.

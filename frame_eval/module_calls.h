@@ -3,10 +3,16 @@
 
 #include <Python.h>
 
+#include <array>
+#include <optional>
+
 namespace frametap {
 
 bool LoadModuleCalls();                 // once, after LoadKnownObjects; false with a Python exception set
 bool IsModuleCall(PyCodeObject* code);  // one of its functions, and it may be crossed
+// The four dicts of hooks (borrowed), all empty, of a module whose call comes down to the `forward` of its class unless
+// other modules' hooks or the class's own call functions say otherwise; none of any other object.
+std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object);
 // For tests. Off: it is interpreted like any code. Gives whether it was crossed before: not where torch's code is not
 // what this was written for.
 bool CrossModuleCalls(bool on);

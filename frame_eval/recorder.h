@@ -416,6 +416,9 @@ class Recorder {
   void ReadIdentities(Reads reads, const Call& call);
   void ReadCallbacks(const Call& call);  // calls.cc: of what C code calls without telling anyone
 
+  // Its attributes are looked up by object.__getattribute__.
+  static bool HasGenericGet(PyTypeObject* type);
+
  private:
   struct Decided {
     ValueId value;
@@ -428,8 +431,6 @@ class Recorder {
     std::vector<PyObject*> names;
   };
   class Crossing;
-  // Its attributes are looked up by object.__getattribute__.
-  static bool HasGenericGet(PyTypeObject* type);
   struct EntryState {  // of one frame; kept for the self-check only
     std::vector<Ref<>> objects;
     int nlocalsplus = 0;

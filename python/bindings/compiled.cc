@@ -207,6 +207,7 @@ void BindCompiled(py::module_& m) {
         options.segment_limit = segment_limit;
         options.by_identity = by_identity;
         Callee kind = callee == "module"   ? Callee::kModule
+                      : callee == "object" ? Callee::kObject
                       : callee == "method" ? Callee::kBoundMethod
                                            : Callee::kFunction;
         auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);

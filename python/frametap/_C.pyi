@@ -181,9 +181,10 @@ class EffectRow(TypedDict):
 
 @final
 class CompiledFunction:
-    """What stands for a captured function, method or module."""
+    """What stands for a captured function, method, module or callable object."""
 
     _function: Any
+    _original: Any
     __self__: Any
     __wrapped__: Any
     __module__: str

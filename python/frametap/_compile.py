@@ -114,7 +114,7 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
     if isinstance(f, CompiledModule):
         f = f._orig_mod
     if isinstance(f, _C.CompiledFunction):
-        f = f._function if f.__self__ is None else types.MethodType(f._function, f.__self__)
+        f = f._original
     if isinstance(f, torch.nn.Module):
         return _compile_module(f, make)
     if isinstance(f, types.MethodType):
@@ -127,7 +127,7 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
         )
     call = getattr(type(f), "__call__", None)  # noqa: B004  (the function itself is wanted)
     if isinstance(call, types.FunctionType):
-        return functools.update_wrapper(make(call, f, "method"), f, updated=())
+        return functools.update_wrapper(make(call, f, "object"), f, updated=())
 
     # A functools.partial, or a function in C: watched from a frame around it.
     def call_it(*args: Any, **kwargs: Any) -> Any:
