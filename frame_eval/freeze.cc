@@ -788,7 +788,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
     bool is_weight = seen != nullptr && IsTensor(seen) &&
                      (guards_.accessor(source) == Accessor::kModuleAttr ||
                       (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
-    segment->weights.push_back(is_weight ? TensorOf(seen) : at::Tensor());
+    segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());
   }
   DescribeExamples(segment.get());
   std::vector<SourceId> wanted = segment->input_sources;

@@ -1,7 +1,7 @@
 // Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
 //   X1  Immutable after publication but for the counters, `sizes_that_ran`, the executable and the words, all changed
 //       under Python's lock.
-//   X2  Constants are held strongly; objects of the recording call are not.
+//   X2  Constants are held strongly; objects of the recording call and weights are not.
 // Store: all entry points of one compiled function.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include "frame_eval/entry_point.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
+#include "frame_eval/weak_tensor.h"
 #include "guards/guard_tree.h"
 #include "guards/ref.h"
 #include "ir/leaks.h"
@@ -43,7 +44,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   Examples examples;                      // inputs of the recording, until the graph is compiled
   Places places;
   std::vector<PlaceId> node_places, decision_places;  // beside ir.graph.nodes, ir.decisions.graph.nodes
-  std::vector<at::Tensor> weights;       // beside ir.graph.inputs: defined where the input is a parameter or buffer
+  std::vector<WeakTensor> weights;       // beside ir.graph.inputs: known where the input is a parameter or buffer
   bool restartable = true;               // no op writes to a tensor that existed before, none uses random numbers
   std::vector<uint32_t> written_inputs;  // inputs to whose memory ops write
   bool undoable = false;                 // not restartable, but rollback.h can make it so

@@ -4,16 +4,22 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backends/backend.h"
 #include "ir/graph.h"
 
 namespace frametap {
 
-// A graph as Python sees it. `weights[i]` is defined where input i is a parameter or buffer known at capture.
+// A graph as Python sees it. `weights[i]` is defined where input i is a parameter or buffer known at capture; a segment
+// does not keep them, whoever asked for its graph does.
 struct GraphHandle {
   std::shared_ptr<const Graph> graph;
   std::vector<at::Tensor> weights;
+  std::string gone;  // the first one that was freed between the capture and the question; "": none
+
+  const std::vector<at::Tensor>& WeightsOrThrow() const;
 };
 
 // A compiled graph as Python sees it: the executable with the names and kinds of what goes in and comes out.

@@ -257,7 +257,15 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("graph",
                              [](const SegmentHandle& s) {
                                std::shared_ptr<const Graph> graph(s.segment, &s.segment->Shown().graph);
-                               return GraphHandle{graph, s.segment->weights};
+                               GraphHandle handle{graph, {}, ""};
+                               for (size_t i = 0; i < s.segment->weights.size(); ++i) {
+                                 const WeakTensor& weight = s.segment->weights[i];
+                                 handle.weights.push_back(weight.Get());
+                                 if (weight.is_known() && !handle.weights.back().defined() && handle.gone.empty()) {
+                                   handle.gone = graph->value(graph->inputs[i]).name;
+                                 }
+                               }
+                               return handle;
                              })
       .def_property_readonly("inputs",
                              [](const SegmentHandle& s) {
@@ -273,8 +281,8 @@ void BindCompiled(py::module_& m) {
                                  d["local"] = root.accessor == Accessor::kLocal ? py::object(py::str(root.text))
                                                                                 : py::object(py::none());
                                  d["weight"] = py::none();
-                                 if (s.segment->weights[i].defined()) {
-                                   d["weight"] = py::reinterpret_steal<py::object>(WrapTensor(s.segment->weights[i]));
+                                 if (const at::Tensor weight = s.segment->weights[i].Get(); weight.defined()) {
+                                   d["weight"] = py::reinterpret_steal<py::object>(WrapTensor(weight));
                                  }
                                  out.append(d);
                                }

@@ -257,6 +257,16 @@ void BindNode(py::module_& m) {
 
 }  // namespace
 
+const std::vector<at::Tensor>& GraphHandle::WeightsOrThrow() const {
+  if (!gone.empty()) {
+    Throw(absl::FailedPreconditionError(absl::StrCat("graph: the weight '", gone,
+                                                     "' was freed or replaced since the capture, which does not keep "
+                                                     "it; call the captured function again, then ask for its graph")),
+          "GraphError");
+  }
+  return weights;
+}
+
 void BindGraph(py::module_& m) {
   BindValue(m);
   BindNode(m);
@@ -286,11 +296,11 @@ void BindGraph(py::module_& m) {
       .def_property_readonly(
           "weights",
           [](const GraphHandle& self) {
-            return ForEachId(self.graph->inputs.size(), [&](size_t i) {
-              return i < self.weights.size() ? TensorObject(self.weights[i]) : py::none();
-            });
+            const std::vector<at::Tensor>& weights = self.WeightsOrThrow();
+            return ForEachId(self.graph->inputs.size(),
+                             [&](size_t i) { return i < weights.size() ? TensorObject(weights[i]) : py::none(); });
           },
-          "Beside `inputs`: the parameter or buffer that the input reads, or None.")
+          "Beside `inputs`: what the parameter or buffer that the input reads holds, in its memory; or None.")
       .def_property_readonly(
           "nodes_with_fresh_sizes",
           [](const GraphHandle& self) {

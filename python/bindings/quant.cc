@@ -108,7 +108,7 @@ void BindQuant(py::module_& m) {
         ExecutableHandle executable;
         executable.graph = graph.graph;
         executable.executable =
-            ValueOrThrow(quant::MakeObservingExecutable(*graph.graph, graph.weights, observation), kError);
+            ValueOrThrow(quant::MakeObservingExecutable(*graph.graph, graph.WeightsOrThrow(), observation), kError);
         return py::make_tuple(py::cast(std::move(executable)), observation);
       },
       py::arg("graph"), "An executable that runs the graph unchanged and fills the observation beside it.");
@@ -116,9 +116,10 @@ void BindQuant(py::module_& m) {
       "quant_convert",
       [](const GraphHandle& graph, const quant::Observation& observation, const py::dict& options) {
         const quant::QuantConfig config = ConfigOf(options);
+        const std::vector<at::Tensor>& weights = graph.WeightsOrThrow();
         auto converted = [&] {
           const py::gil_scoped_release unlocked;
-          return quant::Convert(*graph.graph, graph.weights, observation, config);
+          return quant::Convert(*graph.graph, weights, observation, config);
         }();
         quant::QuantizedGraph quantized = ValueOrThrow(std::move(converted), kError);
         QuantizedHandle handle;

@@ -98,6 +98,7 @@ class _Converter:
         self.instructions = list(dis.get_instructions(self.code))
         self.weights: dict[str, torch.Tensor] = {}
         self.weight_names: dict[int, str] = {}
+        self.by_memory: dict[tuple[Any, ...], torch.Tensor] = {}
         self.state: dict[tuple[int, str], str] = {}  # (id(object), attribute) -> slot
         self.initial: dict[str, art.Const] = {}
         self.blocks: dict[str, art.Block | None] = {}
@@ -107,6 +108,8 @@ class _Converter:
         if isinstance(self.owner, torch.nn.Module):
             for name, tensor in _named_tensors(self.owner):
                 self.weight_names.setdefault(id(tensor), name)
+                if tensor.layout is torch.strided:
+                    self.by_memory.setdefault(_memory(tensor), tensor)
 
     def program(self) -> art.Program:
         entries = [s for s in self.segments if s.entry.endswith("start")]
@@ -280,9 +283,9 @@ class _Converter:
         where = self._resolve(row["path"], environment)
         if isinstance(where, art.Ref):
             return where
-        value = (
-            row["weight"] if where.value is _UNKNOWN and row["weight"] is not None else where.value
-        )
+        value = where.value
+        if value is _UNKNOWN and row["weight"] is not None:  # another tensor in the weight's memory
+            value = self.by_memory.setdefault(_memory(row["weight"]), row["weight"])
         if isinstance(value, torch.Tensor):
             return self._weight(value, row["source"])
         if _is_plain(value):
@@ -625,6 +628,10 @@ class _SegmentView:
 
 
 # -- the captured function --
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionType]:

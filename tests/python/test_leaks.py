@@ -157,6 +157,38 @@ def test_a_captured_model_dies() -> None:
     assert weight() is None
 
 
+def test_a_model_dies_that_a_captured_function_has_used() -> None:
+    box = {"net": nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))}
+    f = frametap.compile(lambda x: box["net"](x))
+    for _ in range(3):
+        f(torch.ones(2, 4))
+    weights = [weakref.ref(tensor) for tensor in box["net"].state_dict(keep_vars=True).values()]
+    del box["net"]
+    gc.collect()
+    assert [ref() for ref in weights] == [None] * len(weights)
+
+
+@needs_capture
+def test_weights_of_a_graph() -> None:
+    """A segment does not keep them; a graph does, and says what is gone by the time it is asked for."""
+    nets = [nn.Linear(2, 2, bias=False)]
+    f = frametap.compile(lambda x: nets[0](x))
+    f(torch.ones(1, 2))
+    weight = nets[0].weight
+    graph = frametap.graph(f)
+    held = next(tensor for tensor in graph.weights if tensor is not None)
+    assert held.data_ptr() == weight.data_ptr()
+    assert torch.equal(held, weight)
+    del weight, nets[0]
+    gc.collect()
+    assert any(tensor is not None for tensor in graph.weights)
+    del graph, held
+    gone = frametap.graph(f)
+    assert "linear" in str(gone)
+    with pytest.raises(frametap.FrametapError, match="was freed or replaced since the capture"):
+        _ = gone.weights
+
+
 def test_arguments_and_results_die() -> None:
     def body(x: Tensor, box: Any) -> Tensor:
         y = x * 2
