@@ -2,6 +2,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/dict_read.h"
+#include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -87,6 +88,10 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   bool plain_class = PyType_Check(item) && Py_TYPE(item)->tp_hash == PyType_Type.tp_hash &&
                      Py_TYPE(item)->tp_richcompare == PyType_Type.tp_richcompare;
   if (PyAnySet_CheckExact(container) && is_source && !known->adopted && (IsScalar(item) || plain_class)) {
+    if (const Py_hash_t hash = PyObject_Hash(item); hash == -1 || SetHas(container, item, hash) == Found::kDoubt) {
+      PyErr_Clear();  // what cannot be hashed raises when the program asks
+      throw Break{Reason::unknown_operation, "a set with elements that compare by code of their own"};
+    }
     Touch(container);
     if (plain_class) Touch(item);
     guards_.Member(known->source, item, Here());

@@ -201,6 +201,26 @@ bool IsPlainValue(PyObject* object) { return IsPlain(object, kMaxDepth); }
 
 bool SameValue(PyObject* a, PyObject* b) { return Same(a, b, kMaxDepth); }
 
+Found SetHas(PyObject* set, PyObject* item, Py_hash_t item_hash) {
+  Py_ssize_t at = 0;
+  PyObject* element;
+  Py_hash_t hash;
+  Found answer = Found::kNo;
+  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+    if (hash != item_hash) continue;
+    Found same = SameKey(element, item);
+    if (same == Found::kDoubt && IsPlainValue(element) && IsPlainValue(item)) {  // such as devices
+      const int equal = PyObject_RichCompareBool(element, item, Py_EQ);
+      if (equal < 0) PyErr_Clear();
+      same = equal < 0 ? Found::kDoubt : equal == 1 ? Found::kYes : Found::kNo;
+    }
+    // The element in doubt may be asked before the one that is the item.
+    if (same == Found::kDoubt) return Found::kDoubt;
+    if (same == Found::kYes) answer = Found::kYes;
+  }
+  return answer;
+}
+
 std::string ShortRepr(PyObject* object) {
   if (object == nullptr) return "nothing";
   ErrScope keep;

@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "guards/dict_read.h"
+
 namespace frametap {
 
 // None, Ellipsis, bool, int, float, complex, str, bytes, torch dtype, device, layout, memory format, and slices,
@@ -16,6 +18,10 @@ bool IsPlainValue(PyObject* object);
 
 // E1, E2. Neither raises nor allocates (but for ints beyond 64 bits, which CPython compares).
 bool SameValue(PyObject* a, PyObject* b);
+
+// Whether a set holds the item, as the set sees it (1 == True). `item`, of this hash, is plain, or a class whose metaclass
+// leaves both to type. kDoubt: only the __eq__ of an element could tell. Raises nothing.
+Found SetHas(PyObject* set, PyObject* item, Py_hash_t hash);
 
 // Short text without addresses: `3`, `'mean'`, `torch.float32`, `torch.nn.functional.relu`, `Model object`.
 // Runs no code of a user; leaves the error indicator as it was.

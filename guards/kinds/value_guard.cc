@@ -63,16 +63,24 @@ class SetGuard : public Guard {
 class MemberGuard : public Guard {
  public:
   MemberGuard(PyObject* set, PyObject* item)
-      : Guard(Kind::kValue), item_(Ref<>::New(item)), present_(PySet_Contains(set, item) == 1) {}
+      : Guard(Kind::kValue),
+        item_(Ref<>::New(item)),
+        hash_(PyObject_Hash(item)),
+        present_(SetHas(set, item, hash_) == Found::kYes) {}
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override {
     return at.object != nullptr && PyAnySet_CheckExact(at.object) &&
-           PySet_Contains(at.object, item_.get()) == (present_ ? 1 : 0);
+           SetHas(at.object, item_.get(), hash_) == (present_ ? Found::kYes : Found::kNo);
   }
   std::string Want() const override { return absl::StrCat(present_ ? "has " : "lacks ", ShortRepr(item_.get())); }
   std::string Why(const Reached& at) const override {
-    return absl::StrCat("element ", ShortRepr(item_.get()), present_ ? " is missing" : " was added");
+    const std::string item = ShortRepr(item_.get());
+    if (at.object != nullptr && PyAnySet_CheckExact(at.object) &&
+        SetHas(at.object, item_.get(), hash_) == Found::kDoubt) {
+      return absl::StrCat("element ", item, " cannot be looked up without running Python code");
+    }
+    return absl::StrCat("element ", item, present_ ? " is missing" : " was added");
   }
   int Traverse(visitproc visit, void* arg) const override {
     Py_VISIT(item_.get());
@@ -81,6 +89,7 @@ class MemberGuard : public Guard {
 
  private:
   Ref<> item_;
+  Py_hash_t hash_;
   bool present_;
 };
 
