@@ -124,6 +124,16 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
 // import a.b of what is imported already: an entry of sys.modules. Anything else runs the import system.
 void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   const char* text = Text(e.name);
+  // Another __import__ is the program's own.
+  static PyObject* const import_name = InternedName("__import__");
+  PyObject* builtins = f.function->func_builtins;
+  PyObject* importer = PyDict_GetItemWithError(builtins, import_name);
+  if (importer == nullptr || !PyCFunction_CheckExact(importer) ||
+      std::strcmp(reinterpret_cast<PyCFunctionObject*>(importer)->m_ml->ml_name, "__import__") != 0) {
+    throw Break{Reason::import_statement, text};
+  }
+  FromSource(guards_.Child(guards_.Pinned(builtins, "B"), Accessor::kGlobal, 0, import_name, importer), importer, true);
+  Touch(importer);
   long level = PyLong_AsLong(e.in[0]);
   std::string full = text;
   if (level > 0) {
