@@ -527,12 +527,15 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
     FixType(shadow);
     const SourceId assigned = SourceOf(value);
     if (IsTensor(value)) {
-      static PyObject* const mark = InternedName("_is_buffer");  // of nn.Buffer: what has it is registered
+      // Of nn.Buffer, and of a parameter of another class: what has one is registered.
+      static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
       PyObject* own_of_tensor = InstanceDict(value);
-      if (own_of_tensor != nullptr && PyDict_Contains(own_of_tensor, mark) == 1) {
-        throw Break{Reason::unknown_mutation, "a buffer is assigned: " + Qualified(type, name)};
+      for (PyObject* mark : kMarks) {
+        if (own_of_tensor != nullptr && PyDict_Contains(own_of_tensor, mark) == 1) {
+          throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};
+        }
+        if (assigned.valid()) guards_.NoInstanceAttr(assigned, mark, Here());
       }
-      if (assigned.valid()) guards_.NoInstanceAttr(assigned, mark, Here());
     } else if (assigned.valid()) {
       guards_.Type(assigned, Here());
     }
@@ -545,6 +548,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
       if (holds(dict)) {
         // A buffer gets a new tensor.
         if (!IsTensor(value) && value != Py_None) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+        ReadBufferRegistration(note, owner, name);
         FromSource(source, dict, known->pinned);
         guards_.Present(source, name, Here());
         AddEffect(Effect::Kind::kSetItem, dict, "", {name, value}, {Shadow(), shadow});
@@ -586,6 +590,27 @@ void Recorder::ForceWritten(PyObject* owner) {
 void Recorder::RefuseKnownDict(PyObject* owner, PyObject* name) {
   PyObject* const dict = InstanceDict(owner);
   if (dict != nullptr && SourceOf(dict).valid()) throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+}
+
+// nn.Module.register_buffer, which is called for a buffer that gets a new tensor: the class may have its own, and so may
+// the hooks of all modules have their say.
+void Recorder::ReadBufferRegistration(FrameNote& note, PyObject* owner, PyObject* name) {
+  static PyObject* const method = InternedName("register_buffer");
+  static PyObject* const plain = _PyType_Lookup(Objects().module, method);
+  static PyObject* const hooks_name = InternedName("_global_buffer_registration_hooks");
+  const SourceId module = SourceOf(owner);
+  PyObject* hooks = PyDict_GetItemWithError(Objects().module_globals, hooks_name);
+  const bool is_usual = _PyType_Lookup(Py_TYPE(owner), method) == plain &&
+                        PyDict_GetItemWithError(InstanceDict(owner), method) == nullptr && hooks != nullptr &&
+                        (PyDict_CheckExact(hooks) || PyODict_CheckExact(hooks)) && PyDict_GET_SIZE(hooks) == 0;
+  // A name with a dot, or none, is an error.
+  if (!is_usual || std::strchr(Text(name), '.') != nullptr || *Text(name) == '\0') {
+    throw Break{Reason::unknown_mutation, "a buffer is registered in another way: " + Qualified(Py_TYPE(owner), name)};
+  }
+  guards_.NoInstanceAttr(module, method, Here());
+  const SourceId globals = guards_.Pinned(Objects().module_globals, "torch.nn.modules.module");
+  const SourceId source = guards_.Child(globals, Accessor::kGlobal, 0, hooks_name, hooks);
+  TruthOf(note, hooks, FromSource(source, hooks, true));
 }
 
 bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {

@@ -256,6 +256,7 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != Known::State::kSource) {
       if (IsIdentityKind(object)) guards_.Identity(id, Here());
+      if (PyDict_Check(object)) RefuseWrittenDict(object);  // of globals
     } else if (known->source != id) {
       if (known->pinned && pinned) {
         // The steps before the last one lead to the same objects always; the last may lead elsewhere, either of them.
@@ -1068,7 +1069,9 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
     base_cells_.push_back(cell);
     return;
   }
-  FromSource(CellSource(f, e.arg), cell, !is_base(f) && IsFixedFunction(f));
+  const bool is_fixed = !is_base(f) && IsFixedFunction(f);
+  has_open_cells_ |= !is_base(f) && !is_fixed;
+  FromSource(CellSource(f, e.arg), cell, is_fixed);
   AddEffect(Effect::Kind::kSetCell, cell, PyUnicode_AsUTF8(SlotName(f.code, e.arg)), {e.in[0]}, {e.shadows[0]});
   Find(cell)->items.assign(1, e.shadows[0]);
 }

@@ -349,6 +349,7 @@ class Recorder {
   void GenericLoad(FrameNote& note, PyObject* owner, PyObject* name);  // object.__getattribute__
   void StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
   void DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  void ReadBufferRegistration(FrameNote& note, PyObject* owner, PyObject* name);
   bool GenericStore(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);  // object.__setattr__
   void GenericDelete(FrameNote& note, PyObject* owner, PyObject* name);                // object.__delattr__
   void Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow, Shadow container_shadow);
