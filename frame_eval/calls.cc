@@ -6,6 +6,7 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -95,6 +96,89 @@ void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* a
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) r.AdoptPinned(PyTuple_GET_ITEM(args, i), "partial.args");
   if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
+}
+
+bool IsOwnAndMayChange(Recorder& r, PyObject* object) {
+  const Known* known = r.Find(object);
+  const bool may_change = PyList_Check(object) || PyDict_Check(object) || PySet_Check(object);
+  return may_change && known != nullptr && known->state != Known::State::kSource;
+}
+
+// Methods that keep what their argument holds, and not the argument.
+bool TakesContent(const char* method) {
+  for (const char* one :
+       {"extend", "update", "difference_update", "intersection_update", "symmetric_difference_update"}) {
+    if (std::strcmp(method, one) == 0) return true;
+  }
+  return false;
+}
+
+// A row of the trace's own as a tuple that holds the same.
+Ref<> TupleOf(Recorder& r, PyObject* row) {
+  Ref<> tuple = Must(PySequence_Tuple(row));
+  if (PyTuple_GET_SIZE(tuple.get()) == 0) return tuple;  // there is one
+  Known& known = r.AddFresh(tuple.get());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) known.items.push_back(r.ElementShadow(row, i));
+  return tuple;
+}
+
+// A copy of what `arg` holds now, for an effect that takes it: effects are described at the end, when the trace may have
+// changed it. One from outside changes by effects, which come in their order.
+Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
+  const auto iterates_as = [arg](const PyTypeObject& builtin) { return Py_TYPE(arg)->tp_iter == builtin.tp_iter; };
+  const Known* known = r.Find(arg);
+  const bool is_ordered = PyODict_CheckExact(arg);
+  const bool is_dict = is_ordered || (PyDict_Check(arg) && iterates_as(PyDict_Type));
+  const bool is_list = PyList_Check(arg) && iterates_as(PyList_Type);
+  const bool is_builtin = is_dict || is_list || PyAnySet_CheckExact(arg);
+  if (Recorder::IsScalar(arg) || PyRange_Check(arg) || PyFrozenSet_CheckExact(arg) ||
+      (PyTuple_Check(arg) && iterates_as(PyTuple_Type)) ||
+      (is_builtin && known != nullptr && known->state == Known::State::kSource)) {
+    return Ref<>::New(arg);
+  }
+  if (is_list) return TupleOf(r, arg);
+  if (PyDictViewSet_Check(arg) || PyDictValues_Check(arg)) {
+    Ref<> content = Must(PySequence_Tuple(arg));
+    r.AdoptResult(content.get());
+    return content;
+  }
+  Ref<> copy;
+  if (is_ordered) {
+    copy = Must(PyDict_New());
+    const Ref<> keys = KeysInOrder(arg);
+    for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(keys.get()); ++i) {
+      PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
+      PyObject* value = Recorder::IsScalar(key) ? PyDict_GetItemWithError(arg, key) : nullptr;  // no hash of code
+      if (value == nullptr || PyDict_SetItem(copy.get(), key, value) < 0) copy = Ref<>();
+    }
+    PyErr_Clear();
+  } else if (is_dict) {
+    copy = Must(PyDict_Copy(arg));
+  } else if (PySet_CheckExact(arg)) {
+    if (std::strcmp(method, "extend") == 0) return TupleOf(r, arg);
+    copy = Must(PySet_New(arg));
+    const Ref<> order = Must(PySequence_Tuple(arg)), order_of_copy = Must(PySequence_Tuple(copy.get()));
+    for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(order.get()); ++i) {
+      if (PyTuple_GET_ITEM(order.get(), i) != PyTuple_GET_ITEM(order_of_copy.get(), i)) copy = Ref<>();
+    }
+  }
+  if (!copy) {
+    throw Break{Reason::unknown_mutation, std::string(method) + " with an object of type " + Py_TYPE(arg)->tp_name};
+  }
+  r.AddFresh(copy.get());
+  return copy;
+}
+
+// dict.update([[key, value]]): the pairs are taken apart too, also those of a row from outside.
+Ref<> PairsNow(Recorder& r, PyObject* rows) {
+  const PyTypeObject& builtin = PyTuple_Check(rows) ? PyTuple_Type : PyList_Type;
+  if (Py_TYPE(rows)->tp_iter != builtin.tp_iter) return ContentNow(r, rows, "update");
+  Ref<> pairs = Must(PyList_New(0));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(rows); ++i) {
+    const Ref<> pair = ContentNow(r, PySequence_Fast_GET_ITEM(rows, i), "update");
+    if (PyList_Append(pairs.get(), pair.get()) < 0) throw std::bad_alloc();
+  }
+  return TupleOf(r, pairs.get());
 }
 
 }  // namespace
@@ -423,6 +507,18 @@ void Recorder::Invoke(Call call) {
       if (is_source) {
         if (!call.names.empty()) throw Break{Reason::unknown_mutation, CallableName(callable)};
         std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
+        std::vector<Ref<>> contents;  // AddEffect keeps them
+        for (PyObject*& value : values) {
+          if (!TakesContent(row->name)) break;
+          const bool is_row = PyTuple_Check(value) || PyList_Check(value);
+          contents.push_back(is_row && PyDict_Check(self) ? PairsNow(*this, value)
+                                                          : ContentNow(*this, value, row->name));
+          value = contents.back().get();
+        }
+        if (row->reads != Reads::kValues && contents.empty() && !values.empty() &&
+            IsOwnAndMayChange(*this, values[0])) {
+          throw Break{Reason::unknown_mutation, CallableName(callable)};  // remove: compared with what it holds now
+        }
         AddEffect(Effect::Kind::kCall, self, row->name, values, std::vector<Shadow>(values.size()));
       }
       return;
