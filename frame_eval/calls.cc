@@ -299,6 +299,7 @@ void Recorder::InvokeCached(Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
     Force(arg, call.shadows[i]);
+    RefuseNan(arg);
     if (IsScalar(arg)) continue;
     // Hashed and compared by what it is.
     Known* known = Find(arg);

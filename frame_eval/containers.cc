@@ -74,6 +74,7 @@ PyObject* Recorder::ItemAt(PyObject* dict, PyObject* key) {
 
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
+  if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
@@ -193,6 +194,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     }
   }
   if (PyDict_Check(container) && is_source && IsScalar(key)) {
+    RefuseNan(key);
     Shadow* const written = WrittenShadow(container, key);
     if (written != nullptr) {
       note.expect.kind = Expect::Kind::kShadow;

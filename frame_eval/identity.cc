@@ -5,8 +5,11 @@
 //   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
 //   E3  A table of many objects: their addresses are guarded instead of each pair.
 //   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
+//   E5  NaN has the hash of its address and is equal to itself only, while a guard knows it by its bits: as a key, or
+//       among elements that are compared with it, it ends the segment.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
 #include <algorithm>
+#include <cmath>
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -27,7 +30,10 @@ bool HasDefaultEq(PyObject* object) {
 bool IsRow(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
 
 bool IsNan(PyObject* object) {
-  return PyFloat_CheckExact(object) && PyFloat_AS_DOUBLE(object) != PyFloat_AS_DOUBLE(object);
+  if (PyFloat_CheckExact(object)) return std::isnan(PyFloat_AS_DOUBLE(object));
+  if (!PyComplex_CheckExact(object)) return false;
+  const Py_complex number = PyComplex_AsCComplex(object);
+  return std::isnan(number.real) || std::isnan(number.imag);
 }
 
 // Of these there is one object for each value.
@@ -71,7 +77,7 @@ void ForEachElement(PyObject* container, F&& f) {
 
 // Objects, and those in tuples and lists, as in the pairs of dict([(key, value)]).
 void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
-  if (Recorder::IsScalar(object)) return;
+  if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
   if (levels > 0 && IsRow(object)) {
     return ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
   }
@@ -125,10 +131,15 @@ void Recorder::ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   guards_.Identity(SourceId(open.id), Here());
 }
 
+// E5
+void Recorder::RefuseNan(PyObject* scalar) {
+  if (IsNan(scalar)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
+}
+
 // E2
 void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
   if (IsScalar(a) && IsScalar(b)) {
-    if (IsNan(a) && IsNan(b)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
+    if (IsNan(a)) RefuseNan(b);
     return;
   }
   ReadSame(a, b);
@@ -178,16 +189,17 @@ void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
 void Recorder::ReadAddress(PyObject* object, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
+  RefuseNan(object);
   if (IsFixed(object)) return;
   if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
 }
 
 void Recorder::ReadKey(PyObject* table, PyObject* key) {
-  if (IsScalar(key) && !IsNan(key)) return;
+  if (IsScalar(key)) return RefuseNan(key);
   const bool is_itself = HasDefaultEq(key) && IsFixed(key);  // its place is guarded: equal to another one, or never
   absl::InlinedVector<PyObject*, 16> others;
   ForEachElement(table, [&](PyObject* other) {
-    if (IsScalar(other) ? !IsNan(other) : is_itself && HasDefaultEq(other) && IsFixed(other)) return;
+    if (IsScalar(other) || (is_itself && HasDefaultEq(other) && IsFixed(other))) return;
     others.push_back(other);
   });
   if (others.empty()) return;
@@ -208,7 +220,8 @@ void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
   std::vector<PyObject*> objects;
   for (PyObject* container : containers) {
     ForEachElement(container, [&](PyObject* element) {
-      if (!IsScalar(element)) objects.push_back(element);
+      if (IsScalar(element)) return RefuseNan(element);
+      objects.push_back(element);
     });
   }
   ReadDistinct(objects);
@@ -267,6 +280,7 @@ void Recorder::ReadOrder(PyObject* set) {
 }
 
 void Recorder::ReadOrderOf(PyObject* element) {
+  RefuseNan(element);
   if (Py_TYPE(element)->tp_hash != PyBaseObject_Type.tp_hash && !IsTensor(element)) return;
   if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
 }
@@ -275,6 +289,7 @@ void Recorder::ReadHash(PyObject* object) {
   if (PyTuple_Check(object) || PyFrozenSet_CheckExact(object)) {
     return ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
   }
+  RefuseNan(object);
   const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
                           Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
   if (by_address && !IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};

@@ -495,7 +495,10 @@ bool Recorder::EqualTuples(PyObject* a, PyObject* b) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
     PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
     const Shadow sx = ElementShadow(a, i), sy = ElementShadow(b, i);
-    if (!DecideNumbers(x, sx, y, sy, Py_EQ, false)) {
+    // Two floats that are not equal by a relation may be one NaN, which a tuple takes for equal.
+    const bool are_floats = PyFloat_CheckExact(x) && PyFloat_CheckExact(y);
+    if (are_floats) ReadEqualElements(x, y);
+    if (are_floats || !DecideNumbers(x, sx, y, sy, Py_EQ, false)) {
       Force(x, sx);
       Force(y, sy);
     }

@@ -1283,6 +1283,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;
       std::vector<PyObject*> keys;
       for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
+        RefuseNan(e.in[i]);
         if (!IsScalar(e.in[i])) keys.push_back(e.in[i]);
       }
       return ReadDistinct(keys);

@@ -212,6 +212,7 @@ void SetItem(Recorder& r, Call& call) {
   bool is_source = known == nullptr || known->state == Known::State::kSource;
   if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
   r.Own(call.args[0]);
+  if (PyDict_Check(call.args[0])) r.ReadKey(call.args[0], call.args[1]);
   if (is_source) {
     r.AddEffect(Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
   }

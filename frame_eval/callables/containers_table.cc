@@ -15,6 +15,7 @@ void DictGet(Recorder& r, Call& call) {
     return r.ReadIdentities(Reads::kKey, call);
   }
   r.Force(call.args[1], call.shadows[1]);
+  Recorder::RefuseNan(call.args[1]);
   for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   Known* known = r.Find(dict);
   if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
