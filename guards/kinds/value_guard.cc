@@ -30,26 +30,26 @@ class ValueGuard : public Guard {
   Ref<> object_;
 };
 
-// `set {1, 2}`: the elements of a set of plain values, whatever their order. The set may change inside.
+// `set of 2`: the elements of a set of plain values, in the order of iteration, which the program sees. The set may change
+// inside.
 class SetGuard : public Guard {
  public:
-  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Must(PyFrozenSet_New(set))) {}
+  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Must(PySequence_Tuple(set))) {}
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override {
     if (at.object == nullptr || !PySet_CheckExact(at.object)) return false;
-    if (PySet_GET_SIZE(at.object) != PySet_GET_SIZE(elements_.get())) return false;
-    Py_ssize_t position = 0;
+    if (PySet_GET_SIZE(at.object) != PyTuple_GET_SIZE(elements_.get())) return false;
+    Py_ssize_t position = 0, i = 0;
     PyObject* element;
     Py_hash_t hash;
     while (_PySet_NextEntry(at.object, &position, &element, &hash)) {
-      // Plain values have neither a __hash__ nor an __eq__ of a user.
-      if (!IsPlainValue(element) || PySet_Contains(elements_.get(), element) != 1) return false;
+      if (!SameValue(element, PyTuple_GET_ITEM(elements_.get(), i++))) return false;  // True is no 1 here
     }
     return true;
   }
-  std::string Want() const override { return absl::StrCat("set of ", PySet_GET_SIZE(elements_.get())); }
-  std::string Why(const Reached& at) const override { return "the elements of the set have changed"; }
+  std::string Want() const override { return absl::StrCat("set of ", PyTuple_GET_SIZE(elements_.get())); }
+  std::string Why(const Reached& at) const override { return "the elements of the set, or their order, have changed"; }
   int Traverse(visitproc visit, void* arg) const override {
     Py_VISIT(elements_.get());
     return 0;
