@@ -6,6 +6,7 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/reify.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -506,7 +507,11 @@ void Recorder::Invoke(Call call) {
       Own(self);
       ReadIdentities(row->reads, call);
       if (is_source) {
-        if (!call.names.empty()) throw Break{Reason::unknown_mutation, CallableName(callable)};
+        const Ref<> method = EffectMethod(self, Must(PyUnicode_InternFromString(row->name)).get());
+        PyErr_Clear();
+        // dict.pop of an OrderedDict is not its pop.
+        const bool is_own = method && FindCallable(method.get()) == row;
+        if (!call.names.empty() || !is_own) throw Break{Reason::unknown_mutation, CallableName(callable)};
         std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
         std::vector<Ref<>> contents;  // AddEffect keeps them
         for (PyObject*& value : values) {

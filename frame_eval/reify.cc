@@ -34,7 +34,24 @@ bool Advance(PyObject* iterator, PyObject* times) {
   return true;
 }
 
+PyTypeObject* BuiltinOf(PyObject* container) {
+  if (PyList_Check(container)) return &PyList_Type;
+  if (PyDict_Check(container)) return PyODict_Check(container) ? &PyODict_Type : &PyDict_Type;
+  return PySet_Check(container) ? &PySet_Type : nullptr;
+}
+
 }  // namespace
+
+Ref<> EffectMethod(PyObject* target, PyObject* name) {
+  PyTypeObject* const builtin = BuiltinOf(target);
+  if (builtin == nullptr || Py_TYPE(target) == builtin) return Ref<>::Steal(PyObject_GetAttr(target, name));
+  PyObject* const method = _PyType_Lookup(builtin, name);
+  if (method != nullptr && Py_TYPE(method)->tp_descr_get != nullptr) {
+    return Ref<>::Steal(Py_TYPE(method)->tp_descr_get(method, target, reinterpret_cast<PyObject*>(Py_TYPE(target))));
+  }
+  PyErr_SetObject(PyExc_AttributeError, name);
+  return Ref<>();
+}
 
 Reifier::Reifier(const Segment& segment) : segment_(segment) {
   sources_.reserve(segment.operand_sources.size());
@@ -302,7 +319,7 @@ bool Reifier::Commit() {
         break;
       case Effect::Kind::kExtend:
       case Effect::Kind::kCall: {
-        Ref<> method = Ref<>::Steal(PyObject_GetAttr(target, name));
+        Ref<> method = EffectMethod(target, name);
         Ref<> done = method ? Ref<>::Steal(PyObject_CallObject(method.get(), value)) : Ref<>();
         status = done ? 0 : -1;
         break;

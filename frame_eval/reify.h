@@ -57,6 +57,10 @@ class Reifier {
   std::vector<Made> effects_;
 };
 
+// The method that an effect on `target` calls. That of a container is its builtin type's: a class made of that may have
+// overridden it, and what the override did is in the graph and the other effects.
+Ref<> EffectMethod(PyObject* target, PyObject* name);
+
 // Decision `i` as a guard shows it: on the first tensor that it reads.
 GuardLine DecisionLine(Segment& segment, size_t i);
 
