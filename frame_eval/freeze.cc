@@ -12,6 +12,7 @@
 #include "frame_eval/rollback.h"
 #include "guards/iterator_view.h"
 #include "guards/kinds/keys.h"
+#include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -301,6 +302,8 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
       if (part != nullptr && Find(part) == nullptr) AdoptMade(part, true);
       operand.items.push_back(part == nullptr ? ConstantOperand(Py_None) : Describe(part, Shadow()));
     }
+    DescribeFunctionFields(object, &operand);
+    DescribeAttributes(object, &operand);
     return operand;
   }
   if (PyCFunction_Check(object)) {
@@ -320,6 +323,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
       if (Find(value.get()) == nullptr) AdoptMade(value.get(), true);
       add(value.get(), Shadow());
     }
+    DescribeAttributes(object, &operand);
     return operand;
   }
   if (PyRange_Check(object)) {  // the numbers that it was made of are fixed
@@ -363,6 +367,61 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   return DescribeInstance(object);
+}
+
+// What is in its __dict__.
+void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  if (dict == nullptr || *dict == nullptr) return;
+  Py_ssize_t at = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(*dict, &at, &name, &value)) {
+    const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    PyErr_Clear();  // lone surrogates
+    if (text == nullptr) throw Escapes(object);
+    const Shadow* written = WrittenShadow(object, name);
+    operand->names.emplace_back(text);
+    operand->items.push_back(Describe(value, written != nullptr ? *written : Shadow()));
+  }
+}
+
+// Of a function that the trace has made: what MAKE_FUNCTION alone does not give it.
+void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
+  auto* function = reinterpret_cast<PyFunctionObject*>(object);
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const auto differs = [](PyObject* field, PyObject* made) {
+    if (field == nullptr) field = Py_None;
+    if (made == nullptr) made = Py_None;
+    return field != made && !(PyUnicode_CheckExact(field) && PyUnicode_CheckExact(made) && SameValue(field, made));
+  };
+  const auto add = [&](const char* name, PyObject* value) {
+    const Ref<> key = Must(PyUnicode_InternFromString(name));
+    const Shadow* written = WrittenShadow(object, key.get());
+    operand->names.emplace_back(name);
+    operand->items.push_back(Describe(value != nullptr ? value : Py_None, written != nullptr ? *written : Shadow()));
+  };
+  if (differs(function->func_name, code->co_name)) add("__name__", function->func_name);
+  PyObject* const first = PyTuple_GET_SIZE(code->co_consts) > 0 ? PyTuple_GET_ITEM(code->co_consts, 0) : nullptr;
+  const bool has_doc = first != nullptr && PyUnicode_Check(first);
+  if (differs(function->func_doc, has_doc ? first : nullptr)) add("__doc__", function->func_doc);
+  PyObject* const module = PyDict_GetItemString(function->func_globals, "__name__");
+  if (differs(function->func_module, module)) add("__module__", function->func_module);
+  PyObject* const annotations = function->func_annotations;
+  if (annotations == nullptr || !PyTuple_CheckExact(annotations)) {
+    if (annotations == nullptr || PyDict_GET_SIZE(annotations) == 0) return;
+    if (Find(annotations) == nullptr) AdoptResult(annotations);
+    return add("__annotations__", annotations);
+  }
+  // As the instruction took them: names and values. Nobody has asked for the dict.
+  Operand dict;
+  dict.kind = Operand::Kind::kDict;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(annotations); ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(annotations, i);
+    if (!IsTensor(item) && Find(item) == nullptr) AdoptResult(item);
+    dict.items.push_back(Describe(item, ElementShadow(annotations, i)));
+  }
+  operand->names.emplace_back("__annotations__");
+  operand->items.push_back(std::move(dict));
 }
 
 // An instance of a Python class: its builtin base's content, its __dict__ and its slots.
@@ -410,15 +469,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     operand.names.push_back(PyUnicode_AsUTF8(name));
     operand.items.push_back(Describe(value, written ? *written : Shadow()));
   };
-  PyObject** dict = _PyObject_GetDictPtr(object);
-  if (dict != nullptr && *dict != nullptr) {
-    Py_ssize_t at = 0;
-    PyObject *name, *value;
-    while (PyDict_Next(*dict, &at, &name, &value)) {
-      if (!PyUnicode_Check(name)) throw Escapes(object);
-      add(name, value);
-    }
-  }
+  DescribeAttributes(object, &operand);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dict == nullptr) continue;

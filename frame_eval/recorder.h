@@ -591,6 +591,8 @@ class Recorder {
   bool GivesBack(const FrameNote& note, const Event& e, PyObject* result);
   void ReadListLength(const Node& node, const Event& e);
   Operand DescribeFresh(PyObject* object, const Known& known);
+  void DescribeAttributes(PyObject* object, Operand* operand);
+  void DescribeFunctionFields(PyObject* object, Operand* operand);
   Operand DescribeInstance(PyObject* object);
   Operand ConstantOperand(PyObject* object);
   void DescribeEffects(SegmentIr* ir);

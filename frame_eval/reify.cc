@@ -95,7 +95,8 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       bool ok = PyFunction_SetDefaults(object.get(), items[3].get()) == 0 &&
                 PyFunction_SetKwDefaults(object.get(), items[4].get()) == 0 &&
                 PyFunction_SetClosure(object.get(), items[5].get()) == 0;
-      return ok ? object : Ref<>();
+      if (!ok) return Ref<>();
+      break;
     }
     case NewKind::kPartial: {
       Ref<> args = Ref<>::Steal(PyTuple_New(PyTuple_GET_SIZE(items[1].get()) + 1));
@@ -104,7 +105,8 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items[1].get()); ++i) {
         PyTuple_SET_ITEM(args.get(), i + 1, Ref<>::New(PyTuple_GET_ITEM(items[1].get(), i)).Release());
       }
-      return Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
+      object = Ref<>::Steal(PyObject_Call(reinterpret_cast<PyObject*>(type), args.get(), items[2].get()));
+      break;
     }
     case NewKind::kRange:
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),

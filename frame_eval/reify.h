@@ -18,8 +18,8 @@ enum class NewKind : int64_t {
   kObject,    // object.__new__(type), attributes
   kDict,      // an instance of a dict subclass: content, attributes
   kTuple,     // an instance of a tuple subclass: content, attributes
-  kFunction,  // code, globals, qualname, defaults, kwdefaults, closure
-  kPartial,   // func, args, keywords
+  kFunction,  // code, globals, qualname, defaults, kwdefaults, closure; attributes
+  kPartial,   // func, args, keywords; attributes
   kRange,     // start, stop, step
 };
 
