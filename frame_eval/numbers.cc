@@ -358,6 +358,21 @@ bool Recorder::ScalarNode(FrameNote& note, const Event& e) {
   return true;
 }
 
+// "%r", "%-8a"
+static bool AsksForRepr(PyObject* format) {
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(format);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (PyUnicode_READ_CHAR(format, i) != '%') continue;
+    const auto is_flag = [](Py_UCS4 at) {
+      return at < 128 && at != 0 && std::strchr("#0- +.*123456789", at) != nullptr;
+    };
+    while (++i < size && is_flag(PyUnicode_READ_CHAR(format, i))) {
+    }
+    if (i < size && (PyUnicode_READ_CHAR(format, i) == 'r' || PyUnicode_READ_CHAR(format, i) == 'a')) return true;
+  }
+  return false;
+}
+
 void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   PyObject* left = e.in[0];
   PyObject* right = e.in[1];
@@ -373,7 +388,9 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   if (e.arg % kInplaceFrom == kNbAdd && JoinRows(note, left, right, in_place)) return;
   ForceDeep(left, e.shadows[0], true);
   ForceDeep(right, e.shadows[1], true);
-  if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) ReadPrinted(right, Printed::kStr);
+  if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {
+    ReadPrinted(right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
+  }
   if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
   if (in_place && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
     Known* known = Find(left);

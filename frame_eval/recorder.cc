@@ -1324,7 +1324,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kFormatValue:
       ForceDeep(e.in[0], e.shadows[0], false);
       if (e.n > 1) Force(e.in[1], e.shadows[1]);
-      return ReadPrinted(e.in[0], Printed::kStr);
+      return ReadPrinted(e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
     case Op::kGetLen:
       ForceDeep(e.in[0], e.shadows[0], false);
       return;
