@@ -70,7 +70,9 @@ bool MayOverwrite(const std::vector<c10::IValue>& stack) {
   if (storage.use_count() != 1 || storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) return false;
   if (stack.size() < 2 || !stack[1].isTensor()) return true;
   const c10::TensorImpl& other = *stack[1].toTensor().unsafeGetTensorImpl();
-  return (other.is_wrapped_number() || other.dtype() == self.dtype()) && IsBroadcastTo(other, self);
+  const bool keeps_dtype = other.is_wrapped_number() ? !c10::isComplexType(c10::typeMetaToScalarType(other.dtype()))
+                                                     : other.dtype() == self.dtype();
+  return keeps_dtype && IsBroadcastTo(other, self);
 }
 
 std::vector<std::string> OpsWithInPlaceForm() {
