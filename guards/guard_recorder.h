@@ -36,7 +36,7 @@ struct TensorRead {
 struct WorldState {
   bool grad_mode, forward_grad, inference_mode, autocast_cpu, autocast_cache, deterministic, anomaly_mode;
   int8_t autocast_dtype, default_dtype;
-  // torch.backends' switches, which Python code of torch reads: cudnn, mkldnn and the kinds of attention.
+  // torch.backends' switches (cudnn, mkldnn, the kinds of attention) and whether sparse tensors are checked.
   uint16_t backends;
   // Another number when methods or operators of torch.nn.Parameter or its bases, torch.Tensor among them, have changed.
   uint32_t tensor_class;

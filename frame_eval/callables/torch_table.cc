@@ -1,4 +1,6 @@
 // torch: functions and methods that dispatch, facts of tensors, switches of state.
+#include <ATen/Context.h>
+
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
@@ -75,6 +77,9 @@ void Item(Recorder& r, Call& call) {
   if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     throw Break{Reason::value_of_tensor, "item"};
   }
+  // A value of the graph is a float, or an int of 64 bits with a sign.
+  const at::Tensor& tensor = TensorOf(call.args[0]);
+  if (tensor.is_complex() || tensor.scalar_type() == at::kUInt64) throw Break{Reason::value_of_tensor, "item"};
   r.TorchCall(call.note, &call, "item");
   r.aten().expect_number = true;
 }
@@ -140,6 +145,18 @@ void NewTensor(Recorder& r, Call& call) {
   if (call.args.empty() || !IsExactTensor(call.args[0])) throw Break{Reason::tensor_subclass, ""};
   r.ReadRank(call.args[0]);  // a tensor without dimensions counts less for the type of a result
   MakeTensorOf(r, call, 1);
+}
+
+// torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
+void MakeSparse(Recorder& r, Call& call) {
+  for (size_t i = call.positional(); i < call.args.size(); ++i) {
+    if (PyUnicode_CompareWithASCIIString(call.names[i - call.positional()], "check_invariants") != 0) continue;
+    const bool as_switched =
+        call.args[i] == Py_None ||
+        (call.args[i] == Py_False && at::globalContext().checkSparseTensorInvariants() == std::optional(false));
+    if (!as_switched) throw Refusal(call.callable);
+  }
+  r.TorchCall(call.note, &call, "");
 }
 
 void ToList(Recorder& r, Call& call) { r.ListCall(call); }
@@ -213,6 +230,10 @@ void LoadTorch() {
   }
   AddSpecial("torch", "", "tensor", MakeTensor);
   AddSpecial("torch", "", "as_tensor", AsTensor);
+  for (const char* name : {"sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor",
+                           "sparse_bsc_tensor", "sparse_compressed_tensor"}) {
+    AddSpecial("torch", "", name, MakeSparse);
+  }
   AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
   AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
   AddRows("torch", "", Conduct::kRefused,
