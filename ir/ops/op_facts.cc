@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "ir/ops/takes_any_element.h"
 
 namespace frametap {
 namespace {
@@ -26,6 +27,7 @@ enum Bit : uint16_t {
   kRaises = 1 << 9,
 };
 constexpr size_t kAllBits = 1 << 10;
+constexpr uint16_t kTakesAny = 1 << 11;    // of a row: it raises for no element
 constexpr uint16_t kByOverload = 1 << 10;  // of a row: the rows that count are those of name.overload
 
 struct Row {
@@ -267,6 +269,16 @@ constexpr Row kRows[] = {
     {"aten::div_", kByOverload},
     {"aten::div_.Tensor_mode", kRaises},
 
+    // Of sequences that are not packed.
+    {"aten::gru", kByOverload},
+    {"aten::gru.input", kTakesAny},
+    {"aten::lstm", kByOverload},
+    {"aten::lstm.input", kTakesAny},
+    {"aten::rnn_relu", kByOverload},
+    {"aten::rnn_relu.input", kTakesAny},
+    {"aten::rnn_tanh", kByOverload},
+    {"aten::rnn_tanh.input", kTakesAny},
+
     // Generators reached without a generator argument and without a tag.
     {"aten::seed", kRandom},
     {"aten::initial_seed", kRandom},
@@ -380,8 +392,9 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
   const uint16_t schema = SchemaBits(op.schema());
   bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
   bits |= TagBits(op);
-  if (op.operator_name().getNamespace() != "aten") bits |= kRaises | kSizeRank;  // F1
-  return Combinations()[bits];
+  if (op.operator_name().getNamespace() != "aten") bits |= kSizeRank;                               // F1
+  if ((bits & (kTakesAny | kScalarMeta | kFactory)) == 0 && !TakesAnyElement(op)) bits |= kRaises;  // F1
+  return Combinations()[bits % kAllBits];
 }
 
 }  // namespace frametap

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -66,6 +69,55 @@ TEST(OpFactsTest, RandomFactoryRankList) {
   EXPECT_TRUE(Of("aten::_foreach_add", "Scalar").list_result);
   EXPECT_FALSE(Of("aten::cat").list_result);
   EXPECT_TRUE(Of("aten::_assert_async").no_result);
+}
+
+TEST(OpFactsTest, ElementsThatAreRefused) {
+  for (const char* name : {"aten::quantile", "aten::nanquantile", "aten::linalg_matrix_power", "aten::pinverse",
+                           "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex",
+                           "aten::fake_quantize_per_channel_affine", "aten::quantize_per_channel", "aten::istft",
+                           "aten::histogramdd", "aten::index_select", "aten::floor_divide", "aten::bernoulli_"}) {
+    for (const auto& op : c10::Dispatcher::singleton().getAllOpNames()) {
+      if (op.name != name) continue;
+      EXPECT_TRUE(Of(name, op.overload_name.c_str()).raises_on_elements) << name;
+    }
+  }
+  EXPECT_TRUE(Of("aten::div", "Tensor_mode").raises_on_elements);
+  EXPECT_TRUE(Of("aten::lstm", "data").raises_on_elements);
+}
+
+TEST(OpFactsTest, EverydayOpsRefuseNone) {
+  for (const auto& [name, overload] :
+       std::vector<std::pair<const char*, const char*>>{{"aten::add", "Tensor"},
+                                                        {"aten::add_", "Tensor"},
+                                                        {"aten::relu_", ""},
+                                                        {"aten::eq_", "Scalar"},
+                                                        {"aten::mm", ""},
+                                                        {"aten::linear", ""},
+                                                        {"aten::conv2d", ""},
+                                                        {"aten::batch_norm", ""},
+                                                        {"aten::layer_norm", ""},
+                                                        {"aten::softmax", "int"},
+                                                        {"aten::mean", "dim"},
+                                                        {"aten::view", ""},
+                                                        {"aten::transpose", "int"},
+                                                        {"aten::slice", "Tensor"},
+                                                        {"aten::contiguous", ""},
+                                                        {"aten::to", "dtype"},
+                                                        {"aten::cat", ""},
+                                                        {"aten::zeros_like", ""},
+                                                        {"aten::randn", ""},
+                                                        {"aten::dropout", ""},
+                                                        {"aten::copy_", ""},
+                                                        {"aten::zero_", ""},
+                                                        {"aten::clone", ""},
+                                                        {"aten::_foreach_add_", "Scalar"},
+                                                        {"aten::_fused_adamw_", ""},
+                                                        {"aten::lstm", "input"},
+                                                        {"aten::div", "Tensor"},
+                                                        {"aten::unsafe_split", "Tensor"},
+                                                        {"aten::scaled_dot_product_attention", ""}}) {
+    EXPECT_FALSE(Of(name, overload).raises_on_elements) << name;
+  }
 }
 
 }  // namespace
