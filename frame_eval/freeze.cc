@@ -16,6 +16,8 @@
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
+#include "ir/ops/op_facts.h"
+#include "ir/ops/scalar.h"
 
 namespace frametap {
 namespace {
@@ -646,7 +648,7 @@ void Recorder::Compact(Segment* segment) {
   std::vector<bool> keep(old.nodes.size());
   for (size_t i = old.nodes.size(); i-- > 0;) {
     const Node& node = old.nodes[i];
-    bool needed = !node.is_scalar() || node.scalar_op == ScalarOp::kContiguous;
+    bool needed = !node.is_scalar() || IsAssumption(node.scalar_op);
     for (ValueId out : node.outputs) needed = needed || used[out.raw()];
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });

@@ -17,6 +17,7 @@
 #include "guards/kinds/relation.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "ir/ops/gives_argument.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
 #include "ir/ops/size_rules.h"
@@ -849,10 +850,8 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
   if (!sizes_open()) return false;
   const size_t made = node_count() - note.nodes_before;
   const Graph& graph = aten_.graph();
-  // A run that finds it wrong must be able to take back what it has changed (rollback.h).
-  const bool can_start_over = !aten_.writes_inputs() || aten_.written_storages() != nullptr;
   const bool is_method = e.op == Op::kCall && std::strcmp(note.torch_name, "contiguous") == 0;
-  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && speculates_ && can_start_over &&
+  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && may_assume() &&
       TensorOf(result).layout() == c10::kStrided) {
     const std::optional<ValueId> value = aten_.ValueOf(TensorOf(result));
     if (!value) return false;
@@ -870,11 +869,57 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
   };
   if (name == "to" || name == "type_as") return is_const("memory_format", c10::IValue());
   if (name == "dropout" || name == "feature_dropout" || name == "alpha_dropout" || name == "feature_alpha_dropout") {
-    return is_const("train", false);
+    return is_const("train", false) || is_const("p", 0.0);
   }
   static constexpr std::string_view kByType[] = {"conj", "resolve_conj", "resolve_neg",
                                                  "real", "positive",     "lift_fresh"};
   return std::find(std::begin(kByType), std::end(kByType), name) != std::end(kByType);
+}
+
+// The same of a result that is not the argument, where the op gives its argument back at other times. Where nobody else
+// has the argument, nobody can tell the two apart.
+bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result) {
+  const Graph& graph = aten_.graph();
+  if (!result.value.valid()) return true;
+  const ValueId out = result.value;
+  const NodeId def = graph.value(out).def;
+  if (!def.valid() || def.raw() < note.nodes_before || !graph.node(def).op) return true;
+  const Node& node = graph.node(def);
+  if (node.op->schema().is_mutable()) return true;
+  switch (GivesArgumentOf(*node.op)) {
+    case GivesArgument::kNever:
+      return true;
+    case GivesArgument::kByType: {
+      const std::optional<int> format = node.op->schema().argumentIndexWithName("memory_format");
+      if (!format || node.args[static_cast<size_t>(*format)].constant.isNone()) return true;
+      break;
+    }
+    case GivesArgument::kByContent:
+      break;
+  }
+  const auto is_only_in_call = [&](ValueId id) {
+    for (int i = 0; e.op == Op::kCall && i < e.n; ++i) {
+      if (e.in[i] == nullptr || Py_REFCNT(e.in[i]) != 1 || !IsTensor(e.in[i])) continue;
+      const at::Tensor& tensor = TensorOf(e.in[i]);
+      const AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+      if (known != nullptr && known->value == id) return tensor.use_count() == 1;
+    }
+    return false;
+  };
+  const Type& made = graph.value(out).type;
+  absl::InlinedVector<ValueId, 2> others;
+  for (const Arg& arg : node.args) {
+    if (arg.kind != Arg::Kind::kValue) continue;
+    const Type& type = graph.value(arg.value).type;
+    const bool may_be_it =
+        type.kind == Type::Kind::kTensor && type.dtype == made.dtype && type.sizes.size() == made.sizes.size();
+    if (may_be_it && !is_only_in_call(arg.value)) others.push_back(arg.value);
+  }
+  if (!others.empty() && !may_assume()) return false;
+  for (const ValueId other : others) {
+    aten_.AddScalarNode(ScalarOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
+  }
+  return true;
 }
 
 // How many tensors came follows from one size; the list is the program's from now on.

@@ -1525,9 +1525,10 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     }
     bool is_argument = false;
     for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
-    bool wrote = made > 0 && aten_.graph().nodes.back().op && FactsOf(*aten_.graph().nodes.back().op).writes_inputs;
+    bool wrote = made > 0 && aten_.graph().nodes.back().op && aten_.graph().nodes.back().op->schema().is_mutable();
     // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
-    if ((made == 0 || (is_argument && !wrote)) && !GivesBack(note, e, result)) read_arguments(true);
+    const bool has_decided = made == 0 || (is_argument && !wrote);
+    if (has_decided ? !GivesBack(note, e, result) : !IsKnownToBeNew(note, e, *known)) read_arguments(true);
     return Shadow();
   }
   if (result == Py_None) return Shadow();

@@ -589,6 +589,12 @@ class Recorder {
   Shadow UnpackedItem(const FrameNote& note, const Event& e, PyObject* result);
   Shadow TorchResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   bool GivesBack(const FrameNote& note, const Event& e, PyObject* result);
+  bool ErrorsAreSeen() const;
+  bool IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result);
+  // Whether a graph may take something for granted: a run that finds it wrong must be able to start over (rollback.h).
+  bool may_assume() const {
+    return sizes_open() && speculates_ && (!aten_.writes_inputs() || aten_.written_storages() != nullptr);
+  }
   void ReadListLength(const Node& node, const Event& e);
   Operand DescribeFresh(PyObject* object, const Known& known);
   void DescribeAttributes(PyObject* object, Operand* operand);

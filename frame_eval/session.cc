@@ -223,8 +223,8 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
     return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}};
   }
   if (segment.refuted) {
-    return {"the graph", "contiguous() gives the tensor itself", "a copy",
-            "a tensor made on the way is not contiguous any more", segment.ir.exit.at};
+    return {"the graph", "contiguous() and the like gave the tensor itself, or a copy", "the other of the two",
+            "a tensor made on the way has other strides or sizes", segment.ir.exit.at};
   }
   MissReport miss = segment.guards->Explain(chain.roots());
   if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);

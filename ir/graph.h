@@ -63,6 +63,7 @@ enum class ScalarOp : uint8_t {
   kIntBroadcast,  // of two sizes that are broadcast with each other: the one that is not 1
   kSize,          // size(%tensor, 0): how large a dimension is
   kContiguous,    // contiguous(%tensor): true; raises AssumptionFails if it is not
+  kAnother,       // another(%tensor, %tensor): true; raises AssumptionFails if they are one and the same
 };
 
 // An argument of a node: a value, a constant, or a list that holds at least one value.
@@ -155,13 +156,17 @@ struct Graph {
   const Node& node(NodeId id) const { return nodes[id.raw()]; }
 };
 
+template <class F>
+void ForEachUseIn(const Arg& arg, F&& f) {
+  if (arg.kind == Arg::Kind::kValue) f(arg.value);
+  if (arg.kind != Arg::Kind::kList) return;
+  for (const Arg& item : arg.items) ForEachUseIn(item, f);
+}
+
 // Calls `f(ValueId)` for every value an argument list uses, lists included.
 template <class F>
 void ForEachUse(const std::vector<Arg>& args, F&& f) {
-  for (const Arg& a : args) {
-    if (a.kind == Arg::Kind::kValue) f(a.value);
-    if (a.kind == Arg::Kind::kList) ForEachUse(a.items, f);
-  }
+  for (const Arg& a : args) ForEachUseIn(a, f);
 }
 
 }  // namespace frametap

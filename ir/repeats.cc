@@ -9,6 +9,7 @@
 #include "ir/ops/below_autograd.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/plain_function.h"
+#include "ir/ops/scalar.h"
 
 namespace frametap {
 namespace {
@@ -39,7 +40,7 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 }
 
 bool ReadsTensor(const Node& node) {
-  return !node.is_scalar() || node.scalar_op == ScalarOp::kSize || node.scalar_op == ScalarOp::kContiguous;
+  return !node.is_scalar() || node.scalar_op == ScalarOp::kSize || IsAssumption(node.scalar_op);
 }
 
 class Finder {

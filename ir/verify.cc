@@ -143,8 +143,9 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
     bool fits = kind == Type::Kind::kNone || kind == Type::Kind::kOpaque;
     if (row.operands == Type::Kind::kNone) {
       const Type::Kind of = node.scalar_op == ScalarOp::kListItem ? Type::Kind::kTensorList : Type::Kind::kTensor;
-      fits = i == 0 ? !constant && (fits || kind == of)
-                    : constant && kind == Type::Kind::kInt && arg.constant.toInt() >= 0;
+      fits = i == 0 || node.scalar_op == ScalarOp::kAnother
+                 ? !constant && (fits || kind == of)
+                 : constant && kind == Type::Kind::kInt && arg.constant.toInt() >= 0;
     } else {
       fits = fits || kind == Type::Kind::kInt || kind == Type::Kind::kBool ||
              (kind == Type::Kind::kFloat && row.operands == Type::Kind::kFloat);

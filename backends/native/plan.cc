@@ -4,27 +4,15 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "ir/ops/gives_argument.h"
 #include "ir/ops/in_place.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
 namespace {
-
-// A composite op may give back an argument without saying so in its schema (dropout in eval mode, atleast_1d). These do
-// not.
-constexpr std::array<std::string_view, 6> kNeverGivesArgument = {"aten::linear", "aten::conv1d", "aten::conv2d",
-                                                                 "aten::conv3d", "aten::matmul", "aten::layer_norm"};
-
-bool MayGiveArgument(const c10::OperatorHandle& op) {
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
-  const std::string_view name = op.operator_name().name;
-  return std::find(kNeverGivesArgument.begin(), kNeverGivesArgument.end(), name) == kNeverGivesArgument.end();
-}
 
 class Planner {
  public:
@@ -88,7 +76,7 @@ class Planner {
     };
     for (const Node& node : graph_.nodes) {
       if (node.is_scalar()) continue;
-      const bool whole = FactsOf(*node.op).writes_inputs || MayGiveArgument(*node.op);
+      const bool whole = FactsOf(*node.op).writes_inputs || GivesArgumentOf(*node.op) != GivesArgument::kNever;
       const auto& parameters = node.op->schema().arguments();
       for (size_t i = 0; i < node.args.size(); ++i) {
         if (whole || parameters[i].alias_info() != nullptr) ForEachUse({node.args[i]}, expose);

@@ -55,6 +55,7 @@ constexpr ScalarRow kRows[] = {
     {ScalarOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
     {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
     {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
+    {ScalarOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr},
 };
 
 constexpr bool RowsAreInOrder() {
@@ -64,7 +65,7 @@ constexpr bool RowsAreInOrder() {
   return true;
 }
 static_assert(RowsAreInOrder());
-static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kContiguous) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kAnother) + 1);
 
 ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
@@ -266,6 +267,7 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
     case ScalarOp::kListItem:
     case ScalarOp::kSize:
     case ScalarOp::kContiguous:
+    case ScalarOp::kAnother:
       break;
   }
   return ScalarFault::kDomain;
@@ -282,6 +284,10 @@ c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
   if (op == ScalarOp::kSize) return a.toTensor().size(b.toInt());
   if (op == ScalarOp::kContiguous) {
     if (!a.toTensor().is_contiguous()) throw AssumptionFails("a tensor was contiguous when this was recorded");
+    return true;
+  }
+  if (op == ScalarOp::kAnother) {
+    if (a.toTensor().is_same(b.toTensor())) throw AssumptionFails("an op made a new tensor when this was recorded");
     return true;
   }
   TORCH_INTERNAL_ASSERT(op != ScalarOp::kNone, "not a scalar op");

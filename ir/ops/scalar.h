@@ -47,7 +47,7 @@ enum class ScalarFault : uint8_t {
   kDomain,          // Python raises ValueError, or the result is complex
 };
 
-// The ops on numbers (not kListItem, kSize, kContiguous). `b` is ignored by ops of one argument.
+// The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
 ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
 
 // The integer result does not fit 64 bits; Python's would.
@@ -58,6 +58,9 @@ struct IntOverflow : std::overflow_error {
 struct DivisionByZero : std::domain_error {
   using std::domain_error::domain_error;
 };
+
+// Run for what it refuses: nobody need use the result.
+inline bool IsAssumption(ScalarOp op) { return op == ScalarOp::kContiguous || op == ScalarOp::kAnother; }
 
 // What a graph takes for granted of a value that is made on the way is not so.
 struct AssumptionFails : std::runtime_error {

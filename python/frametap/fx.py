@@ -43,6 +43,14 @@ def require_contiguous(tensor: torch.Tensor) -> bool:
     return True
 
 
+def require_another(tensor: torch.Tensor, made: torch.Tensor) -> bool:
+    if made is tensor:
+        raise AssumptionFails(
+            "an op made a new tensor when this graph was recorded, and does not now"
+        )
+    return True
+
+
 # On plain numbers and on symbols.
 SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "int.add": operator.add,
@@ -86,10 +94,15 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "list.item": operator.getitem,
     "size": torch.ops.aten.sym_size.int,
     "contiguous": require_contiguous,
+    "another": require_another,
 }
 
 # Without effect where nobody uses the result.
-_NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {operator.getitem, require_contiguous}
+_NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {
+    operator.getitem,
+    require_contiguous,
+    require_another,
+}
 
 NUMBER_KINDS = frozenset({"int", "float", "bool"})
 
