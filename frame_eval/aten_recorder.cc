@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "frame_eval/stress.h"
 #include "ir/ops/op_facts.h"
+#include "ir/writes.h"
 
 namespace frametap {
 
@@ -46,15 +47,6 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
   at::NoGradGuard no_grad;
   AtenPause below;
   return wrapped.item();
-}
-
-// batch_norm and its relatives write running statistics only when they train.
-bool InferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
-  std::optional<int> index = schema.argumentIndexWithName("training");
-  if (!index) index = schema.argumentIndexWithName("train");
-  if (!index) return false;
-  const Arg& arg = node.args[static_cast<size_t>(*index)];
-  return arg.kind == Arg::Kind::kConst && arg.constant.isBool() && !arg.constant.toBool();
 }
 
 }  // namespace
@@ -110,18 +102,23 @@ AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-void AtenRecorder::NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments) {
-  if (arguments.empty()) writes_inputs_ = writes_unknown_ = true;
-  // Which argument is written is in the schema for most ops; for the rest any argument may be.
-  const auto& parameters = op.schema().arguments();
-  const bool first = !parameters.empty() && parameters[0].alias_info() != nullptr &&
-                     parameters[0].alias_info()->isWrite() && parameters[0].type()->kind() == c10::TypeKind::TensorType;
-  for (c10::StorageImpl* storage : arguments) {
-    if (source_storages_.contains(storage)) {
-      writes_inputs_ = true;
-      written_storages_.insert(storage);
+// A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
+void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& written) {
+  for (const at::Tensor& tensor : written) {
+    if (!tensor.has_storage()) {
+      writes_inputs_ = writes_unknown_ = true;
+      continue;
     }
-    if (first) return;
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    if (!source_storages_.contains(storage)) continue;
+    writes_inputs_ = true;
+    written_storages_.insert(storage);
+  }
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (!WritesTo(node, i)) continue;
+    ForEachUseIn(node.args[i], [this](ValueId use) {
+      NoteWritten(graph_, use, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+    });
   }
 }
 
@@ -369,15 +366,14 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     c10::StorageImpl* storage;
   };
   std::vector<Written> written;
-  std::vector<c10::StorageImpl*> written_storages;
+  std::vector<at::Tensor> all_written;
   auto will_write = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    if (tensor.has_storage()) {
-      written_storages.push_back(tensor.storage().unsafeGetStorageImpl());
-      if (before_write && source_storages_.contains(written_storages.back())) {
-        AtenPause below;
-        before_write(tensor);
-      }
+    all_written.push_back(tensor);
+    const bool existed = !tensor.has_storage() || source_storages_.contains(tensor.storage().unsafeGetStorageImpl());
+    if (before_write && existed) {
+      AtenPause below;
+      before_write(tensor);
     }
     KnownTensor* known = Find(tensor);
     if (known == nullptr || !known->source.valid()) return;
@@ -385,7 +381,9 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
         {tensor, tensor.sizes().vec(), tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
   };
   if (facts.writes_inputs) {
-    for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) {
+    for (size_t i = 0; i < arg_count; ++i) {
+      if (!WritesTo(node, i)) continue;
+      const c10::IValue& value = torch::jit::peek(*stack, i, arg_count);
       if (value.isTensor()) will_write(value.toTensor());
       if (!value.isTensorList()) continue;
       for (const at::Tensor& tensor : value.toTensorVector()) will_write(tensor);
@@ -405,8 +403,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       return;
     }
   }
-  // A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
-  if (facts.writes_inputs && !InferenceBatchNorm(schema, node)) NoteWrites(op, written_storages);
+  if (facts.writes_inputs) NoteWrites(node, all_written);
   if (facts.random) uses_random_ = true;
 
   NodeId id(graph_.nodes.size());

@@ -92,6 +92,8 @@ class AtenRecorder {
   const absl::flat_hash_set<c10::StorageImpl*>* written_storages() const {
     return writes_unknown_ ? nullptr : &written_storages_;
   }
+  // Whether a run may write to the memory of an input: more than what the recording has written to (writes.h).
+  bool writes_to_input(ValueId id) const { return id.raw() < written_values_.size() && written_values_[id.raw()]; }
   static EagerState StateNow();
   static void SeeEveryOp(bool on);  // of this thread, recorded or not, for forced faults (stress.h)
   // This thread is below a recorded op (a kernel that is Python code), or paused.
@@ -108,7 +110,7 @@ class AtenRecorder {
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, PlaceId place);
   ValueId AddMade(Node node, Type type);
-  void NoteWrites(const c10::OperatorHandle& op, const std::vector<c10::StorageImpl*>& arguments);
+  void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }
   std::string UniqueName(const std::string& wish);
@@ -126,6 +128,7 @@ class AtenRecorder {
   size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
+  std::vector<bool> written_values_;                         // beside graph_.values; may be shorter
   bool writes_inputs_ = false;
   bool writes_unknown_ = false;
   bool uses_random_ = false;

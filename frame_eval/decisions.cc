@@ -12,51 +12,13 @@
 #include "frame_eval/recorder.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
+#include "ir/writes.h"
 
 namespace frametap {
 namespace {
 
 constexpr size_t kMostNodes = 16;
 constexpr size_t kMostDecisions = 32;
-
-// Whether a result of the op may share memory with an argument: of another dtype only by an op made for that.
-bool MayShare(const Graph& graph, const Node& node, ValueId in) {
-  const Type& from = graph.value(in).type;
-  for (ValueId out : node.outputs) {
-    const Type& to = graph.value(out).type;
-    if (to.kind != Type::Kind::kTensor || from.kind != Type::Kind::kTensor || to.dtype == from.dtype) return true;
-  }
-  if (!node.op) return true;
-  const c10::OperatorName& name = node.op->operator_name();
-  for (const char* op : {"aten::view_as_real", "aten::view_as_complex", "aten::real", "aten::imag"}) {
-    if (name.name == op) return true;
-  }
-  return name.name == "aten::view" && name.overload_name == "dtype";
-}
-
-// Values in the memory that the trace has written, as far as can be told.
-std::vector<bool> Written(const Graph& graph) {
-  std::vector<bool> written(graph.values.size());
-  for (size_t i = graph.nodes.size(); i-- > 0;) {
-    const Node& node = graph.nodes[i];
-    if (node.op && FactsOf(*node.op).writes_inputs) {
-      const auto& parameters = node.op->schema().arguments();
-      bool declared = false;
-      for (const c10::Argument& p : parameters) declared = declared || (p.alias_info() && p.alias_info()->isWrite());
-      for (size_t a = 0; a < node.args.size(); ++a) {
-        if (declared && !(parameters[a].alias_info() && parameters[a].alias_info()->isWrite())) continue;
-        ForEachUse({node.args[a]}, [&](ValueId use) { written[use.raw()] = true; });
-      }
-    }
-    bool shares = false;
-    for (ValueId out : node.outputs) shares = shares || written[out.raw()];
-    if (!shares) continue;
-    ForEachUse(node.args, [&](ValueId use) {
-      if (MayShare(graph, node, use)) written[use.raw()] = true;
-    });
-  }
-  return written;
-}
 
 }  // namespace
 
@@ -95,7 +57,7 @@ bool Recorder::Decide(PyObject* object) {
   std::optional<ValueId> value = aten_.ValueOf(tensor);
   std::vector<bool> cone;
   if (!value || !DecisionCone(*value, &cone)) return false;
-  const std::vector<bool> written = Written(aten_.graph());
+  const std::vector<bool> written = WrittenValues(aten_.graph());
   for (size_t i = 0; i < cone.size(); ++i) {
     if (cone[i] && written[i]) return false;  // D2
   }

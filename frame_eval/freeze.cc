@@ -662,6 +662,9 @@ void Recorder::Compact(Segment* segment) {
   for (const auto& [source, input] : aten_.inputs()) {
     if (!used[input.raw()]) continue;
     map[input.raw()] = graph.AddInput(old.value(input).name, old.value(input).type);
+    if (aten_.writes_to_input(input)) {
+      segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
+    }
     segment->input_sources.push_back(source);
   }
   for (const auto& [id, tensor] : old.constants) {

@@ -128,7 +128,6 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
   size_t bytes = 0;
   for (const uint32_t i : segment.written_inputs) {
     const at::Tensor& tensor = inputs[i].toTensor();
-    if (tensor.layout() != c10::kStrided) return;
     bytes += tensor.nbytes();
   }
   if (known && bytes > kMostBytes) return;
@@ -182,12 +181,17 @@ bool Rollback::TakeBack() {
 
 void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImpl*>* written) {
   if (written == nullptr) return;
+  // Those that share memory with others that are written to are among them.
+  std::vector<uint32_t>& all = segment.written_inputs;
   for (size_t i = 0; i < segment.examples.values.size(); ++i) {
     const c10::IValue& example = segment.examples.values[i];
     if (!example.isTensor() || !example.toTensor().has_storage()) continue;
-    if (written->contains(example.toTensor().storage().unsafeGetStorageImpl())) {
-      segment.written_inputs.push_back(static_cast<uint32_t>(i));
-    }
+    if (written->contains(example.toTensor().storage().unsafeGetStorageImpl())) all.push_back(static_cast<uint32_t>(i));
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  for (const uint32_t i : all) {
+    if (segment.examples.values[i].toTensor().layout() != c10::kStrided) return;
   }
   segment.undoable = true;
   bool changed = false, sizes_from_elements = false;
