@@ -637,6 +637,27 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
   return frame;
 }
 
+// Whether an op behind the first change may refuse elements where that is more than an exception at the segment's start:
+// a handler waits for it, or effects have come before it.
+bool Recorder::ErrorsAreSeen() const {
+  const Graph& graph = aten_.graph();
+  bool changed = false, sizes_from_elements = false;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (!node.op) {
+      if (changed && IsAssumption(node.scalar_op)) return true;
+      continue;
+    }
+    const OpFacts& facts = FactsOf(*node.op);
+    changed = changed || facts.changes_what_was();
+    sizes_from_elements = sizes_from_elements || facts.data_dependent_size || facts.scalar_from_data;
+    if (!changed || !(facts.raises_on_elements || sizes_from_elements)) continue;
+    if (!effects_.empty() && effects_.front().nodes_before <= i) return true;
+    if (places_.IsHandled(aten_.places()[i])) return true;
+  }
+  return false;
+}
+
 // Number nodes, list items and inputs that nothing uses go; values are numbered anew. What stays leaves the recorder.
 void Recorder::Compact(Segment* segment) {
   SegmentIr* const ir = &segment->ir;
@@ -830,6 +851,8 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   FixInputSizes(ir);
   GuardAgainstAliases();
   DescribeDecisions(segment.get());
+  segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
+  if (!segment->restartable) segment->errors_are_seen = entry_is_handled_ || ErrorsAreSeen();
   Compact(segment.get());
   // Labels that nobody refers to are noise.
   std::vector<bool> referred(static_cast<size_t>(next_label_));
@@ -870,7 +893,6 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   for (const Effect& effect : ir.effects) {
     segment->effect_names.push_back(Must(PyUnicode_InternFromString(effect.name.c_str())));
   }
-  segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
   if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
   segment->ops_met = aten_.ops_met();
   segment->code = entry_code_;

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 
 namespace frametap {
@@ -23,6 +24,14 @@ PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module
   }
   sites_.push_back(site);
   return static_cast<PlaceId>(sites_.size() - 1);
+}
+
+bool Places::IsHandled(PlaceId place) const {
+  ExceptionHandler handler;
+  for (; place != kNowhere; place = sites_[place].caller) {
+    if (FindHandler(sites_[place].code, sites_[place].offset / 2, &handler)) return true;
+  }
+  return false;
 }
 
 void Places::Keep() {

@@ -31,6 +31,9 @@ class Places {
   // lock.
   PlaceId Add(PlaceId caller, PyCodeObject* code, int offset, const Module* module);
 
+  // Whether an exception there meets a handler, a `finally` or the end of a `with` in a frame of the trace.
+  bool IsHandled(PlaceId place) const;
+
   // The code objects, which the caller has kept alive until now.
   void Keep();
 

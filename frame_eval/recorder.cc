@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/callers.h"
+#include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
@@ -80,6 +81,8 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   entry_globals_ = Ref<>::New(base.function->func_globals);
   entry_function_ = entry.function;
   began_at_break_ = base.offset > StartOffset(base.code);
+  ExceptionHandler handler;
+  entry_is_handled_ = FindHandler(base.code, base.offset / 2, &handler);
   entry_text_ =
       base.offset == StartOffset(base.code) ? "start" : std::to_string(entry.line) + ":" + std::to_string(entry.col);
   frames_.push_back(&base);
@@ -644,6 +647,7 @@ void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string&
   effect.name = name;
   for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
   effect.shadows = std::move(shadows);
+  effect.nodes_before = node_count();
   effect.at = PositionOf(frames_.back()->code, frames_.back()->offset);
   if (watches_ends()) {
     auto count = [this](PyObject* held) {

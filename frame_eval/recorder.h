@@ -229,6 +229,7 @@ struct PendingEffect {
   std::vector<Ref<>> values;    // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
   std::vector<Shadow> shadows;  // beside `values`
   Position at;
+  size_t nodes_before = 0;
 };
 
 // Operands of a call in the order of its parameters, `self` of a bound method included.
@@ -668,6 +669,7 @@ class Recorder {
   };
   absl::flat_hash_map<PyObject*, FixedCell> fixed_cells_;
   std::vector<PendingEffect> effects_;
+  bool entry_is_handled_ = false;  // an exception at the entry meets a handler of the frame
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
   std::vector<PyObject*> base_cells_;                     // the entry frame's own

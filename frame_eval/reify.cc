@@ -459,6 +459,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   std::optional<AtenPause> uncounted;
   if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
   Rollback rollback(segment, inputs);
+  if (rollback.is_refused()) return false;
   bool changed = false;
   NotePythonKernels();
   try {

@@ -72,8 +72,8 @@ bool DecisionsHold(Segment& segment, MissReport* miss);
 void NotePythonKernels();
 
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
-// False with a Python exception set;
-// `*restart` says whether nothing was changed, so that plain Python may run instead.
+// False, mostly with a Python exception set: `*restart` says whether nothing was changed, so that plain Python may run
+// instead.
 bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart);
 
 }  // namespace frametap

@@ -53,72 +53,23 @@ uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs)
   for (const c10::IValue& input : inputs) {
     if (input.isInt()) hash = absl::HashOf(hash, input.toInt());
     if (input.isDouble()) hash = absl::HashOf(hash, input.toDouble());
+    if (input.isBool()) hash = absl::HashOf(hash, input.toBool());
     if (!input.isTensor()) continue;
     const at::Tensor& tensor = input.toTensor();
     hash = absl::HashOf(hash, tensor.dim());
     for (const int64_t size : tensor.sizes()) hash = absl::HashOf(hash, size);
     if (tensor.layout() != c10::kStrided) continue;
+    if (tensor.has_storage()) hash = absl::HashOf(hash, tensor.storage_offset(), tensor.storage().nbytes());
     for (const int64_t stride : tensor.strides()) hash = absl::HashOf(hash, stride);
   }
   for (const uint32_t i : segment.written_inputs) hash = HistoryOf(hash, inputs[i].toTensor());
   return SharingOf(hash, inputs);
 }
 
-// The gradient history of a tensor, as a write in place changes it.
-struct History {
-  at::Tensor tensor;
-  bool has_meta = false;
-  bool requires_grad = false;
-  decltype(torch::autograd::AutogradMeta::grad_fn_) grad_fn;
-  uint32_t output_nr = 0;
-
-  explicit History(at::Tensor t) : tensor(std::move(t)) {
-    const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
-    if (meta == nullptr) return;
-    has_meta = true;
-    requires_grad = meta->requires_grad_;
-    grad_fn = meta->grad_fn_;
-    output_nr = meta->output_nr_;
-  }
-  void Restore() const {
-    torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
-    if (meta == nullptr) return;
-    if (!has_meta) {
-      tensor.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
-      return;
-    }
-    meta->requires_grad_ = requires_grad;
-    meta->grad_fn_ = grad_fn;
-    meta->output_nr_ = output_nr;
-  }
-};
-
-std::vector<History> HistoriesOf(const at::Tensor& tensor) {
-  std::vector<History> histories;
-  histories.emplace_back(tensor);
-  if (auto* view = torch::autograd::impl::get_view_autograd_meta(tensor); view != nullptr && view->has_bw_view()) {
-    histories.emplace_back(view->get_backward_view().base_);
-  }
-  return histories;
-}
-
-// Each element once: torch copies nothing into an expanded tensor.
-at::Tensor Unexpanded(at::Tensor tensor) {
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.stride(d) == 0 && tensor.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
-  }
-  return tensor;
-}
-
 }  // namespace
 
-struct Rollback::Saved {
-  at::Tensor tensor, copy;
-  int64_t version;  // -1: it has none
-  std::vector<History> histories;
-};
-
 Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : segment_(segment) {
+  refused_ = !segment.restartable && !segment.undoable;
   if (!segment.undoable) return;
   sizes_ = SizesOf(segment, inputs);
   const bool known = segment.sizes_that_ran.contains(sizes_) && !Armed(Fault::kRaise);  // a forced error knows no sizes
@@ -130,13 +81,11 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
     const at::Tensor& tensor = inputs[i].toTensor();
     bytes += tensor.nbytes();
   }
+  refused_ = segment.errors_are_seen;
   if (known && bytes > kMostBytes) return;
   try {
     for (const uint32_t i : segment.written_inputs) {
-      const at::Tensor& tensor = inputs[i].toTensor();
-      const int64_t version =
-          tensor.is_inference() ? -1 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-      saved_.push_back({tensor, Unexpanded(tensor).clone(), version, HistoriesOf(tensor)});
+      saved_.emplace_back(inputs[i].toTensor());
     }
     if (segment.uses_random) {
       at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -144,9 +93,10 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
       random_state_ = at::Tensor(generator.getIntrusivePtr()->get_state());
     }
   } catch (const std::exception&) {
-    return;  // no memory for copies: the replay goes without
+    return;  // no memory for copies
   }
   armed_ = true;
+  refused_ = false;
 }
 
 Rollback::~Rollback() = default;
@@ -162,12 +112,8 @@ bool Rollback::TakeBack() {
   AtenPause pause;
   at::AutoDispatchBelowADInplaceOrView below;
   try {
-    for (const Saved& saved : saved_) Unexpanded(saved.tensor).copy_(saved.copy);
-    for (const Saved& saved : saved_) {
-      c10::VariableVersion version = saved.tensor.unsafeGetTensorImpl()->version_counter();  // shared, not copied
-      if (saved.version >= 0) version.set_version(saved.version);
-      for (const History& history : saved.histories) history.Restore();
-    }
+    for (const TensorState& saved : saved_) saved.RestoreElements();
+    for (const TensorState& saved : saved_) saved.RestoreHistory();
     if (random_state_.defined()) {
       at::Generator generator = at::detail::getDefaultCPUGenerator();
       std::lock_guard<std::mutex> lock(generator.mutex());

@@ -7,6 +7,8 @@
 //       leaves or as views, or sharing memory, which have not), or an op behind the first change that refuses some
 //       elements (an index out of range). Of the latter, no more than kMostBytes: a replay must not copy a cache of keys
 //       and values at each token.
+//   B3  Where there is no copy and an op may raise, the graph runs only if nobody can tell: no handler of the program waits
+//       for the exception, and no effect comes before it. Else plain Python runs the call.
 // Not here: what the recording itself has done (undo.h).
 #pragma once
 
@@ -18,6 +20,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/segment.h"
+#include "frame_eval/tensor_state.h"
 
 namespace frametap {
 
@@ -31,15 +34,16 @@ class Rollback {
   Rollback(const Rollback&) = delete;
   Rollback& operator=(const Rollback&) = delete;
 
+  // It would take too much, and an exception that comes without it would tell: the graph must not run.
+  bool is_refused() const { return refused_; }
   void Succeeded();
   bool TakeBack();  // false: something could not be taken back
 
  private:
-  struct Saved;
   Segment& segment_;
   uint64_t sizes_ = 0;
-  bool armed_ = false;
-  std::vector<Saved> saved_;
+  bool armed_ = false, refused_ = false;
+  std::vector<TensorState> saved_;
   at::Tensor random_state_;
 };
 

@@ -52,6 +52,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   bool refuted = false;             // a run found that what the graph takes for granted is not so: it fits no more
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
+  bool errors_are_seen = false;     // … and the program would see more of it than an exception at the segment's start
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
   double recording_seconds = 0;    // the call that was watched and the backend's work included

@@ -1,7 +1,7 @@
 #include "frame_eval/undo.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include "frame_eval/aten_recorder.h"
 #include "guards/must.h"
@@ -46,8 +46,8 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
 }
 
 void UndoLog::Before(const at::Tensor& written) {
-  at::NoGradGuard no_grad;
-  tensors_.emplace_back(written, written.detach().clone());
+  at::AutoDispatchBelowADInplaceOrView below;
+  tensors_.emplace_back(written);
 }
 
 Py_ssize_t UndoLog::CountOf(PyObject* object) const {
@@ -95,8 +95,11 @@ void UndoLog::TakeBack() {
     }
     PyErr_Clear();
   }
-  at::NoGradGuard no_grad;
-  for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->first.copy_(it->second);
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->RestoreElements();
+    for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->RestoreHistory();
+  }
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.getIntrusivePtr()->set_state(*random_state_.unsafeGetTensorImpl());

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "frame_eval/tensor_state.h"
 #include "guards/iterator_view.h"
 #include "guards/ref.h"
 #include "ir/segment_ir.h"
@@ -21,7 +22,7 @@ class UndoLog {
  public:
   UndoLog();                                                                  // remembers the random state
   void Before(Effect::Kind kind, PyObject* target, const std::string& name);  // the change has not happened yet
-  void Before(const at::Tensor& written);
+  void Before(const at::Tensor& written);                                     // likewise
   void TakeBack();
   Py_ssize_t CountOf(PyObject* object) const;  // references held here
 
@@ -34,7 +35,7 @@ class UndoLog {
     std::optional<IteratorPlace> place;
   };
   std::vector<Step> steps_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;  // written, copy
+  std::vector<TensorState> tensors_;
   at::Tensor random_state_;
 };
 

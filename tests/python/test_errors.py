@@ -137,6 +137,31 @@ def test_fullgraph_leaves_python_state_unchanged() -> None:
     assert module.calls == 1
 
 
+def test_fullgraph_leaves_tensors_unchanged() -> None:
+    """Elements, version counters and gradient histories of what was written, views and sparse tensors among it."""
+
+    def f(x: Tensor, made: Tensor, s: Tensor) -> None:
+        x.add_(1)
+        made[0].mul_(5)
+        s.mul_(2)
+        print(end="")
+
+    w = torch.ones(2, requires_grad=True)
+    x, made, s = torch.ones(2), w * 1, torch.eye(2).to_sparse()
+    saves_x = (w * x).sum()
+    versions = [t._version for t in (x, made, s)]
+    history = made.grad_fn
+    with pytest.raises(frametap.FullGraphError):
+        frametap.compile(f, fullgraph=True)(x, made, s)
+    assert x.tolist() == [1.0, 1.0]
+    assert s.to_dense().tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert [t._version for t in (x, made, s)] == versions
+    assert made.grad_fn is history
+    (saves_x + made.sum()).backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [2.0, 2.0]
+
+
 # -- compile --
 
 
