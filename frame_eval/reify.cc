@@ -13,6 +13,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/stress.h"
+#include "guards/kept_warnings.h"
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
 #include "ir/ops/below_autograd.h"
@@ -461,9 +462,11 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   Rollback rollback(segment, inputs);
   if (rollback.is_refused()) return false;
   bool changed = false;
+  KeptWarnings warnings;
   NotePythonKernels();
   try {
     AllocZone outside(false);
+    std::optional<c10::WarningUtils::WarningHandlerGuard> keep(&warnings);
     std::shared_ptr<Executable> executable = segment.executable;
     if (executable->releases_gil()) {
       // The thread's own state goes with it: nothing of Python is touched until the lock is back.
@@ -479,7 +482,11 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
-    return true;
+    keep.reset();
+    HookPause pause;  // as below a binding
+    if (warnings.TellPython()) return true;
+    *restart = segment.restartable || !changed || rollback.TakeBack();
+    return false;
   } catch (...) {
     try {
       throw;

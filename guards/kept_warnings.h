@@ -1,0 +1,22 @@
+// KeptWarnings: what ops warn of while a graph runs, without Python's lock maybe. Python hears of it afterwards, as it does
+// from torch's bindings.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <vector>
+
+namespace frametap {
+
+class KeptWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { warnings_.push_back(warning); }
+  // False with a Python exception set: the program's filters have made one an error.
+  bool TellPython() { return warnings_.empty() || Tell(); }
+
+ private:
+  bool Tell();
+  std::vector<c10::Warning> warnings_;
+};
+
+}  // namespace frametap
