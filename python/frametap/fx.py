@@ -259,6 +259,9 @@ class _Builder:
         kwargs: dict[str, Any] = {}
         if not node.is_scalar:
             args, kwargs = _call_form(target, args)
+        if op == "aten.dropout" and _drops_nothing(*node.args):
+            self.env[outputs[0]] = args[0]
+            return
         name = _identifier(outputs[0].name, "") if len(outputs) == 1 else ""
         call = self.fx.create_node("call_function", target, tuple(args), kwargs, name=name or None)
         call.meta.update(meta)
@@ -385,6 +388,11 @@ def _call_form(target: Any, args: list[Any]) -> tuple[list[Any], dict[str, Any]]
     while positional and _is_default(schema[len(positional) - 1], positional[-1]):
         positional.pop()
     return positional, keyword
+
+
+def _drops_nothing(_: Any, p: Any, train: Any) -> bool:
+    """Gives its argument back, where AOTAutograd's own form of dropout makes a copy."""
+    return train is False or (isinstance(p, int | float) and p == 0)
 
 
 def _is_default(argument: Any, value: Any) -> bool:

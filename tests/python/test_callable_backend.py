@@ -148,6 +148,21 @@ graph (%x : f32[4], %y : f32[4]) {
     assert run.run([torch.zeros(4), torch.zeros(4)])[0].tolist() == [0.0] * 4
 
 
+def test_P1_dropout_that_gives_its_argument_back():
+    text = """
+graph (%x : f32[4]) {
+  %0 = aten.dropout(%x, 0.5, False)
+  %1 = aten.add_.Tensor(%0, 1)
+  %2 = aten.dropout(%1, 0.0, True)
+  %3 = aten.add_.Tensor(%2, 1)
+  return %3
+}
+"""
+    x = torch.zeros(4)
+    assert compiled(text, "aot_eager").run([x])[0].tolist() == [2.0] * 4
+    assert x.tolist() == [2.0] * 4
+
+
 def test_inductor_numbers_views_and_random_numbers():
     text = """
 graph (%x : f32[16, 8], %k : float) {
