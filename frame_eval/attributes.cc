@@ -338,7 +338,8 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
         if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
         if (!is_source) return HandOutDict(owner, dict);
         // What the trace has written is not in it at a replay before the end.
-        if (known->written) throw Break{Reason::changed_during_call, Qualified(type, name)};
+        if (known->written)
+          throw Break{Reason::unknown_operation, Qualified(type, name) + " of an object that was written to"};
         note.expect.kind = Expect::Kind::kSource;
         note.expect.source = guards_.Child(known->source, Accessor::kDict, 0, nullptr, dict);
         note.expect.pinned = known->pinned;

@@ -53,7 +53,8 @@ bool Recorder::IsMetIterator(PyObject* object) const { return iterators_.contain
 // Something of the object that the dict belongs to was written, or of the module.
 // Its content is not that of the entry any more, and what it was is not known.
 void Recorder::RefuseWrittenDict(PyObject* dict) const {
-  if (!effects_.empty() && IsWrittenDict(dict)) throw Break{Reason::changed_during_call, Py_TYPE(dict)->tp_name};
+  if (!effects_.empty() && IsWrittenDict(dict))
+    throw Break{Reason::unknown_operation, "a dict whose object was written to"};
 }
 
 bool Recorder::IsWrittenDict(PyObject* dict) const {

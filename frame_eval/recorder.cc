@@ -308,12 +308,23 @@ void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
   FromSource(guards_.Pinned(object, text.empty() ? CallableName(object) : text), object, true);
 }
 
+// inspect.signature is not watched (builtins.cc): what it gives, and what is in that, was made by it.
+static bool IsPartOfSignature(PyObject* object) {
+  if (Py_TYPE(object) == &PyDictProxy_Type) return true;
+  const Ref<> inspect = Must(PyImport_ImportModule("inspect"));
+  for (const char* name : {"Parameter", "Signature"}) {
+    if (Must(PyObject_GetAttrString(inspect.get(), name)).get() == reinterpret_cast<PyObject*>(Py_TYPE(object)))
+      return true;
+  }
+  return false;
+}
+
 // What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
 // no read says where it is to be found. (A tuple cannot be changed: what counts is in it.)
 Shadow Recorder::AdoptResult(PyObject* object) {
   if (object == nullptr || IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
   const bool is_new = Py_REFCNT(object) == 1 || PyTuple_Check(object) || IsGenerator(object) || IsIdentityKind(object);
-  if (!is_new) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  if (!is_new && !IsPartOfSignature(object)) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   return AdoptMade(object);
 }
 
