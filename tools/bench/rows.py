@@ -9,7 +9,7 @@ import timing
 import torch
 from torch import Tensor
 
-from fixtures.models import BERT_2X768, MODELS, Case, available, blocks
+from fixtures.models import BERT_2X768, GPT2_2X768, MODELS, Case, available, blocks
 from fixtures.subject import frametap
 
 _ROWS = [
@@ -21,6 +21,7 @@ _ROWS = [
     ("bert, tiny, batch 2", MODELS["bert"], 2),
     ("bert, 2x768, batch 1", BERT_2X768, 1),
     ("gpt2, tiny, batch 2", MODELS["gpt2"], 2),
+    ("gpt2, 2x768, batch 1", GPT2_2X768, 1),
     ("vit, tiny, batch 2", MODELS["vit"], 2),
     ("u-net, batch 1", MODELS["unet"], 1),
 ]
