@@ -483,6 +483,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
     keep.reset();
+    if (warnings.empty()) return true;
     HookPause pause;  // as below a binding
     if (warnings.TellPython()) return true;
     *restart = segment.restartable || !changed || rollback.TakeBack();

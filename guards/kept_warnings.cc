@@ -4,7 +4,7 @@
 
 namespace frametap {
 
-bool KeptWarnings::Tell() {
+bool KeptWarnings::TellPython() {
   try {
     const torch::PyWarningHandler to_python;  // when it ends
     for (const c10::Warning& warning : warnings_) c10::warn(warning);

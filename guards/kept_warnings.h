@@ -11,11 +11,11 @@ namespace frametap {
 class KeptWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { warnings_.push_back(warning); }
+  bool empty() const { return warnings_.empty(); }
   // False with a Python exception set: the program's filters have made one an error.
-  bool TellPython() { return warnings_.empty() || Tell(); }
+  bool TellPython();
 
  private:
-  bool Tell();
   std::vector<c10::Warning> warnings_;
 };
 
