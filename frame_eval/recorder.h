@@ -307,7 +307,7 @@ class Recorder {
   Shadow AdoptMade(PyObject* object, bool all = false);
   Shadow MeetSelf(PyObject* method, PyObject* self);
   void RefuseWrittenDict(PyObject* dict) const;  // iterators.cc
-  void MeetConstant(PyObject* tuple);  // of the code
+  void MeetConstant(PyObject* tuple);            // of the code
   bool IsConstantTuple(PyObject* object) const;
   void AdoptPinned(PyObject* object, const std::string& text = "");  // "": the callable's name
   void Touch(PyObject* object);                                      // type or identity of an object known by a source

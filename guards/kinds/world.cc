@@ -115,12 +115,11 @@ std::string ActiveModes() { return std::string(ModesNow()); }
 uint16_t WorldState::BackendsNow() {
   const at::Context& context = at::globalContext();
   const std::optional<bool> checks_sparse = context.checkSparseTensorInvariants();
-  return static_cast<uint16_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
-                               context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
-                               context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5 |
-                               context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
-                               context.userEnabledNNPACK() << 8 | checks_sparse.has_value() << 9 |
-                               checks_sparse.value_or(false) << 10);
+  return static_cast<uint16_t>(
+      context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
+      context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
+      context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
+      context.userEnabledNNPACK() << 8 | checks_sparse.has_value() << 9 | checks_sparse.value_or(false) << 10);
 }
 
 WorldState WorldState::Now() {
