@@ -195,8 +195,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   }
   if (PyDict_Check(container) && is_source && IsScalar(key)) {
     RefuseNan(key);
-    Shadow* const written = WrittenShadow(container, key);
-    if (written != nullptr) {
+    if (Shadow* written = WrittenShadow(container, key)) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
       return Touch(container);

@@ -50,13 +50,13 @@ void Recorder::MeetIterator(PyObject* iterator, SourceId source, int depth) {
 
 bool Recorder::IsMetIterator(PyObject* object) const { return iterators_.contains(object); }
 
-// Something of the object that the dict belongs to was written, or of the module.
 // Its content is not that of the entry any more, and what it was is not known.
 void Recorder::RefuseWrittenDict(PyObject* dict) const {
   if (!effects_.empty() && IsWrittenDict(dict))
     throw Break{Reason::unknown_operation, "a dict whose object was written to"};
 }
 
+// Something of the object that the dict belongs to was written, or of the module.
 bool Recorder::IsWrittenDict(PyObject* dict) const {
   for (const PendingEffect& effect : effects_) {
     PyObject* target = effect.target.get();

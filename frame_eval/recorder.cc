@@ -322,7 +322,7 @@ static bool IsPartOfSignature(PyObject* object) {
 // What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
 // no read says where it is to be found. (A tuple cannot be changed: what counts is in it.)
 Shadow Recorder::AdoptResult(PyObject* object) {
-  if (object == nullptr || IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
+  if (IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
   const bool is_new = Py_REFCNT(object) == 1 || PyTuple_Check(object) || IsGenerator(object) || IsIdentityKind(object);
   if (!is_new && !IsPartOfSignature(object)) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   return AdoptMade(object);
