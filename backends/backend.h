@@ -44,12 +44,14 @@ struct Examples {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // `inputs` in the order of Graph::inputs (moved from); gives the values of Graph::outputs. Sets `*changed` before the
-  // first op that writes to a tensor or draws random numbers; one that does not know its ops sets it at once.
-  virtual std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) = 0;
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs) {
+  // `inputs` in the order of Graph::inputs; gives the values of Graph::outputs. Sets `*changed` before the first op that
+  // writes to a tensor or draws random numbers; one that does not know its ops sets it at once.
+  // The inputs stay the caller's, who lets them go when he has Python's lock again: where the last but one reference to
+  // a tensor goes that Python knows, c10 takes the lock, and a model has a thousand such tensors.
+  virtual std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) = 0;
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs) {
     bool changed = false;
-    return Run(std::move(inputs), &changed);
+    return Run(inputs, &changed);
   }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }

@@ -432,7 +432,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
     AtenPause uncounted;  // ops that the program has yet to come to
     NotePythonKernels();
     // With Python's lock: the guards' registers hold until Python code runs.
-    outputs = segment.decisions->Run(std::move(inputs));
+    outputs = segment.decisions->Run(inputs);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].toTensor().is_nonzero() == decisions.outcomes[i]) continue;
       if (miss != nullptr) {
@@ -474,10 +474,10 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
         PyThreadState* state = PyEval_SaveThread();
         ~Unlock() { PyEval_RestoreThread(state); }
       } unlock;
-      *outputs = executable->Run(std::move(inputs), &changed);
+      *outputs = executable->Run(inputs, &changed);
     } else {
       HookPause pause;  // the executable's own Python code is not the program's
-      *outputs = executable->Run(std::move(inputs), &changed);
+      *outputs = executable->Run(inputs, &changed);
     }
     TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);

@@ -71,12 +71,11 @@ class CallableExecutable : public Executable {
     }
   }
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
     *changed = true;
     py::gil_scoped_acquire lock;
     py::tuple args(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
-    inputs.clear();
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
     if (!results) {
       py::error_already_set error;

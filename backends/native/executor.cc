@@ -24,11 +24,11 @@ class NativeExecutable : public Executable {
   explicit NativeExecutable(const Graph& graph) : graph_(graph) {}
 
   // The plan is made by the first run: a graph that is never run again needs none, and a first call no time for one.
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
     MakeReady();
     TORCH_CHECK(inputs.size() == plan_.inputs, "the graph takes ", plan_.inputs, " inputs, not ", inputs.size());
     const bool may_leave_out = !plan_.judged.empty() && MayLeaveOut(inputs);
-    return Run(may_leave_out && shared_ ? *shared_ : plan_, may_leave_out, std::move(inputs), changed);
+    return Run(may_leave_out && shared_ ? *shared_ : plan_, may_leave_out, inputs, changed);
   }
 
   void MakeReady() {
@@ -43,11 +43,15 @@ class NativeExecutable : public Executable {
     judged_ = plan_.kernels_noted;
   }
 
-  static std::vector<c10::IValue> Run(const Plan& plan, bool may_leave_out, std::vector<c10::IValue> inputs,
+  // What steps read and write.
+  struct Values {
+    const std::vector<c10::IValue>& inputs;
+    std::vector<c10::IValue> registers;
+  };
+
+  static std::vector<c10::IValue> Run(const Plan& plan, bool may_leave_out, const std::vector<c10::IValue>& inputs,
                                       bool* changed) {
-    std::vector<c10::IValue> registers = std::move(inputs);
-    registers.resize(plan.registers);
-    for (const uint32_t i : plan.unused_inputs) registers[i] = c10::IValue();
+    Values values{inputs, std::vector<c10::IValue>(plan.registers)};
     torch::jit::Stack stack;
     stack.reserve(plan.widest);
     EagerStateScope scope;
@@ -62,7 +66,7 @@ class NativeExecutable : public Executable {
       if (step.changes) *changed = true;
       switch (step.kind) {
         case PlannedStep::Kind::kOp: {
-          PushArgs(plan, step, &stack, registers, may_leave_out);
+          PushArgs(plan, step, &stack, values, may_leave_out);
           const bool leave_out = may_leave_out && IsSameBelow(step.below_autograd, stack);
           if (!leave_out)
             below.reset();
@@ -75,12 +79,12 @@ class NativeExecutable : public Executable {
         case PlannedStep::Kind::kFactory: {
           // As torch's own bindings make tensors: filling a new one is no write that its version counts.
           const at::AutoDispatchBelowADInplaceOrView filling;
-          PushArgs(plan, step, &stack, registers, false);
+          PushArgs(plan, step, &stack, values, false);
           step.op->callBoxed(stack);
           break;
         }
         case PlannedStep::Kind::kScalar:
-          RunScalar(plan, step, &stack, registers);
+          RunScalar(plan, step, &stack, values);
           break;
         case PlannedStep::Kind::kCopyConstant:
           below.reset();
@@ -89,13 +93,13 @@ class NativeExecutable : public Executable {
       }
       for (uint32_t i = step.results_begin; i < step.results_end; ++i) {
         const uint32_t to = plan.results[i];
-        if (to != Plan::kDropped) registers[to] = std::move(stack[i - step.results_begin]);
+        if (to != Plan::kDropped) values.registers[to] = std::move(stack[i - step.results_begin]);
       }
       stack.clear();
     }
     std::vector<c10::IValue> outputs;
     outputs.reserve(plan.outputs.size());
-    for (const PlannedArg& output : plan.outputs) Push(plan, &outputs, output, registers);
+    for (const PlannedArg& output : plan.outputs) Push(plan, &outputs, output, values);
     return outputs;
   }
 
@@ -129,32 +133,34 @@ class NativeExecutable : public Executable {
            !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
   }
 
-  static void PushArgs(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack,
-                       std::vector<c10::IValue>& registers, bool may_leave_out) {
+  static void PushArgs(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack, Values& values,
+                       bool may_leave_out) {
     for (uint32_t i = step.args_begin; i < step.args_end; ++i) {
       const PlannedArg& arg = plan.args[i];
       if (arg.from == PlannedArg::From::kNumber)
         stack->push_back(plan.pool[arg.index + (may_leave_out && IsPlainFloat(stack->front()) ? 1 : 0)]);
       else
-        Push(plan, stack, arg, registers);
+        Push(plan, stack, arg, values);
     }
   }
 
-  static void Push(const Plan& plan, std::vector<c10::IValue>* to, const PlannedArg& arg,
-                   std::vector<c10::IValue>& registers) {
+  static void Push(const Plan& plan, std::vector<c10::IValue>* to, const PlannedArg& arg, Values& values) {
     switch (arg.from) {
       case PlannedArg::From::kPool:
       case PlannedArg::From::kNumber:
         to->push_back(plan.pool[arg.index]);
         return;
+      case PlannedArg::From::kInput:
+        to->push_back(values.inputs[arg.index]);
+        break;
       case PlannedArg::From::kCopy:
-        to->push_back(registers[arg.index]);
+        to->push_back(values.registers[arg.index]);
         break;
       case PlannedArg::From::kMove:
-        to->push_back(std::move(registers[arg.index]));
+        to->push_back(std::move(values.registers[arg.index]));
         break;
       case PlannedArg::From::kList:
-        to->push_back(MakeList(plan, plan.lists[arg.index], registers));
+        to->push_back(MakeList(plan, plan.lists[arg.index], values));
         return;
     }
     c10::IValue& value = to->back();
@@ -162,19 +168,18 @@ class NativeExecutable : public Executable {
     if (arg.boxing != Boxing::kAsIs && !value.isTensor()) value = Box(std::move(value), arg.boxing);
   }
 
-  static c10::IValue MakeList(const Plan& plan, const PlannedList& list, std::vector<c10::IValue>& registers) {
+  static c10::IValue MakeList(const Plan& plan, const PlannedList& list, Values& values) {
     std::vector<c10::IValue> items;
     items.reserve(list.items.size());
-    for (const PlannedArg& item : list.items) Push(plan, &items, item, registers);
+    for (const PlannedArg& item : list.items) Push(plan, &items, item, values);
     c10::impl::GenericList out(list.element);
     out.reserve(items.size());
     for (c10::IValue& item : items) out.push_back(std::move(item));
     return out;
   }
 
-  static void RunScalar(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack,
-                        std::vector<c10::IValue>& registers) {
-    PushArgs(plan, step, stack, registers, false);
+  static void RunScalar(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack, Values& values) {
+    PushArgs(plan, step, stack, values, false);
     const c10::IValue none;
     c10::IValue result = Evaluate(step.scalar_op, stack->front(), stack->size() > 1 ? (*stack)[1] : none);
     stack->clear();

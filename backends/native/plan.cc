@@ -20,18 +20,19 @@ class Planner {
       : graph_(graph),
         repeats_(repeats),
         share_tensors_(share_tensors),
-        register_of_(graph.values.size(), Plan::kDropped) {}
+        is_input_(graph.values.size()),
+        place_of_(graph.values.size(), Plan::kDropped) {}
 
   Plan Make() {
     plan_.inputs = graph_.inputs.size();
     plan_.kernels_noted = KernelsNoted();
     plan_.states = graph_.states;
-    for (const ValueId id : graph_.inputs) NewRegister(id);
+    for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
+      is_input_[graph_.inputs[i].raw()] = true;
+      place_of_[graph_.inputs[i].raw()] = i;
+    }
     CountUses();
     Constants();
-    for (const ValueId id : graph_.inputs) {
-      if (uses_[id.raw()] == 0) plan_.unused_inputs.push_back(register_of_[id.raw()]);
-    }
     for (const Node& node : graph_.nodes) {
       if (!IsLeftOut(node)) AddNode(node);
     }
@@ -56,7 +57,7 @@ class Planner {
     return def.valid() && IsLeftOut(graph_.node(def)) ? repeats_.stands_for[id.raw()] : id;
   }
 
-  uint32_t NewRegister(ValueId id) { return register_of_[id.raw()] = next_register_++; }
+  uint32_t NewRegister(ValueId id) { return place_of_[id.raw()] = next_register_++; }
 
   void CountUses() {
     uses_.assign(graph_.values.size(), 0);
@@ -109,9 +110,12 @@ class Planner {
       return arg;
     }
     // P1: uses are met in the order in which they happen.
-    arg.from = --uses_[id.raw()] == 0 ? PlannedArg::From::kMove : PlannedArg::From::kCopy;
+    const bool is_last = --uses_[id.raw()] == 0;
+    arg.from = is_input_[id.raw()] ? PlannedArg::From::kInput
+               : is_last           ? PlannedArg::From::kMove
+                                   : PlannedArg::From::kCopy;
     arg.boxing = boxing;
-    arg.index = register_of_[id.raw()];
+    arg.index = place_of_[id.raw()];
     return arg;
   }
 
@@ -214,7 +218,8 @@ class Planner {
   const bool share_tensors_;
   Plan plan_;
   uint32_t next_register_ = 0;
-  std::vector<uint32_t> register_of_;
+  std::vector<bool> is_input_;                       // by value
+  std::vector<uint32_t> place_of_;                   // by value: among the inputs, or a register
   std::vector<uint32_t> uses_;                       // those not met yet
   absl::flat_hash_map<uint32_t, uint32_t> shared_;   // constant -> pool
   absl::flat_hash_map<uint32_t, uint32_t> to_copy_;  // constant not copied yet -> pool

@@ -1,6 +1,6 @@
 // Plan: a graph made ready to run: where every argument comes from, and when every value is let go.
-//   P1  A value is moved out of its register by its last use, so that it is gone as soon as eager's would be; a value
-//       that nobody uses is never kept.
+//   P1  A value that the run made is moved out of its register by its last use, so that it is gone as soon as eager's
+//       would be; one that nobody uses is never kept. Inputs are the caller's.
 //   P2  What never changes is boxed once: constants, wrapped numbers, lists of constants.
 //   P3  A plan is immutable: runs share nothing but it.
 //   P4  A number that an op would convert to float32 at each run is converted once, where nobody can tell: the op and the
@@ -28,11 +28,11 @@
 namespace frametap {
 
 struct PlannedArg {
-  enum class From : uint8_t { kPool, kNumber, kCopy, kMove, kList };
+  enum class From : uint8_t { kPool, kNumber, kInput, kCopy, kMove, kList };
 
   From from = From::kPool;
-  Boxing boxing = Boxing::kAsIs;  // kCopy, kMove
-  uint32_t index = 0;             // into Plan::pool (of kNumber: and behind it as float32), registers, Plan::lists
+  Boxing boxing = Boxing::kAsIs;  // kInput, kCopy, kMove
+  uint32_t index = 0;  // into Plan::pool (of kNumber: and behind it as float32), inputs, registers, Plan::lists
 };
 
 struct PlannedList {
@@ -58,15 +58,14 @@ struct Plan {
   static constexpr uint32_t kDropped = 0xffffffffu;  // a result that nobody uses
 
   size_t inputs = 0;
-  size_t registers = 0;  // the inputs come first
-  size_t widest = 0;     // the most arguments or results of a step
+  size_t registers = 0;
+  size_t widest = 0;  // the most arguments or results of a step
   std::vector<PlannedStep> steps;
   std::vector<PlannedArg> args;
   std::vector<uint32_t> results;  // registers, or kDropped
   std::vector<PlannedList> lists;
   std::vector<c10::IValue> pool;
   std::vector<EagerState> states;
-  std::vector<uint32_t> unused_inputs;
   std::vector<std::pair<c10::OperatorHandle, OpVerdict>> judged;  // ops by which steps leave something out
   uint64_t kernels_noted = 0;                                     // when they were judged
   std::vector<PlannedArg> outputs;

@@ -42,10 +42,10 @@ class ObservingExecutable : public Executable {
         interesting_(Interesting(graph_, weights_)),
         observation_(std::move(observation)) {}
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
     *changed = true;
     Keep(inputs);
-    Walk walk(graph_, std::move(inputs), Held());
+    Walk walk(graph_, inputs, Held());
     for (ValueId v : graph_.inputs) Observe(&walk, v);
     while (!walk.done()) {
       const NodeId n = walk.Step();

@@ -17,11 +17,11 @@ class ReferenceExecutable : public Executable {
  public:
   explicit ReferenceExecutable(const Graph& graph) : graph_(graph) {}
 
-  std::vector<c10::IValue> Run(std::vector<c10::IValue> inputs, bool* changed) override {
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
     TORCH_CHECK(inputs.size() == graph_.inputs.size(), "the graph takes ", graph_.inputs.size(), " inputs, not ",
                 inputs.size());
     std::vector<c10::IValue> values(graph_.values.size());
-    for (size_t i = 0; i < inputs.size(); ++i) values[graph_.inputs[i].raw()] = std::move(inputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i) values[graph_.inputs[i].raw()] = inputs[i];
     EagerStateScope scope;
     for (const Node& node : graph_.nodes) {
       scope.Enter(graph_.states[node.state.raw()]);

@@ -55,9 +55,9 @@ py::list Run(const ExecutableHandle& self, const py::sequence& values) {
   std::vector<c10::IValue> results;
   if (self.executable->releases_gil()) {
     py::gil_scoped_release unlock;
-    results = self.executable->Run(std::move(inputs));
+    results = self.executable->Run(inputs);
   } else {
-    results = self.executable->Run(std::move(inputs));
+    results = self.executable->Run(inputs);
   }
   py::list out;
   for (const c10::IValue& result : results) out.append(ToPython(result));
