@@ -487,6 +487,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     HookPause pause;  // as below a binding
     if (warnings.TellPython()) return true;
     *restart = segment.restartable || !changed || rollback.TakeBack();
+    if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
     return false;
   } catch (...) {
     try {

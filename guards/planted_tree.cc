@@ -51,8 +51,8 @@ bool PlantedTree::Follow(int32_t i, const Roots& roots) {
   return frametap::Follow(guards_.steps[node.step], parent, roots, &registers[i]) && Bind(i);
 }
 
-bool PlantedTree::IsPinned(int32_t node) const {
-  return nodes[node].step >= 0 && guards_.steps[nodes[node].step].accessor == Accessor::kPinned;
+bool PlantedTree::IsReachedBy(Accessor accessor, int32_t node) const {
+  return nodes[node].step >= 0 && guards_.steps[nodes[node].step].accessor == accessor;
 }
 
 bool PlantedTree::TypesHold() {

@@ -135,10 +135,12 @@ struct PlantedTree {
   bool Follow(int32_t node, const Roots& roots);
   bool ReadAgain(Watch* watch);
   bool TensorsHold() const;
-  bool IsPinned(int32_t node) const;
+  bool IsPinned(int32_t node) const { return IsReachedBy(Accessor::kPinned, node); }
+  bool IsItem(int32_t node) const { return IsReachedBy(Accessor::kItem, node); }
 
  private:
   bool Bind(int32_t node);
+  bool IsReachedBy(Accessor accessor, int32_t node) const;  // and followed
 
   const FrozenGuards& guards_;
 };

@@ -90,12 +90,16 @@ void Standing::Take(const PlantedTree& tree) {
   const auto ask = [&](int32_t node, const Guard* guard) {
     if (!guard->Words(tree.registers[node], &words_)) checks_.contents.push_back({node, guard});
   };
+  const auto is_in_tuple = [&](int32_t node) {
+    const int32_t parent = tree.nodes[node].parent;
+    return tree.IsItem(node) && is_held[parent] && PyTuple_Check(tree.registers[parent].object);
+  };
   const auto type_word = [&](int32_t node) { words_.emplace_back(&tree.registers[node].object->ob_type); };
   for (const Stage& stage : tree.stages) {
     Left& left = stages_.emplace_back();
     for (const int32_t i : stage.followed) {
       const TreeNode& node = tree.nodes[i];
-      if (!tree.IsPinned(i)) {
+      if (!tree.IsPinned(i) && !is_in_tuple(i)) {
         left.followed.push_back(i);
         continue;
       }

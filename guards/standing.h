@@ -1,6 +1,7 @@
 // Standing: the quick answer of a guard tree. What was so at the last hit stands while the words that it rested on do.
 //   Q1  Only objects that are held all the time have words: what segments pin, and what a dict of an unchanged version
-//       holds. An object at an equal address reached in another way may be another one, so it is followed and asked.
+//       or a tuple of these holds. An object at an equal address reached in another way may be another one, so it is
+//       followed and asked.
 //   Q2  A view that has been another dict, or got other objects, kMostChanges times goes back to being read and checked
 //       as what it is.
 //   Q3  A doubt is no answer: then the tree is checked properly, and words are taken again, ever more seldom where they

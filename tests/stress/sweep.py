@@ -53,6 +53,10 @@ _COVERS = "a slice that covers a dimension is an op for some sizes only"
 NOT_COMPARED = {
     ("alloc", "frame_locals_in_traceback_of_replay"): _CAUGHT,
     ("alloc", "grad_mode_and_exception"): _CAUGHT,
+    (
+        "abort",
+        "much_is_written_before_an_element_is_refused",
+    ): "where nothing can be taken back, the line is the segment's",
     ("raise", "deepcopy_of_captured"): "the compiled object's __deepcopy__ is in the traceback",
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): _UNCOUNTED,
