@@ -537,7 +537,7 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
 
 void Recorder::DescribeState(SegmentIr* ir) {
   EagerState now = ends_with_break_ ? mark_.state : AtenRecorder::StateNow();
-  if ((ends_with_break_ ? mark_.context_sets : context_sets_) != 0) {
+  if ((ends_with_break_ ? mark_.context_sets : context_sets_.size()) != 0) {
     throw Break{Reason::escaping_object, "a context variable that is set"};
   }
   int nesting = ends_with_break_ ? mark_.autocast_nesting : autocast_nesting_;

@@ -683,7 +683,7 @@ void Recorder::SetMark(FrameState& f, FrameNote& note) {
   mark.state = state_now_;
   mark.backends = backends_now_;
   mark.autocast_nesting = autocast_nesting_;
-  mark.context_sets = context_sets_;
+  mark.context_sets = context_sets_.size();
   mark.epoch = ++epoch_;
   note.marked = true;
 }

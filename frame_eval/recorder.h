@@ -137,7 +137,7 @@ struct Mark {
   EagerState state;
   uint16_t backends = 0;
   int autocast_nesting = 0;
-  int context_sets = 0;
+  size_t context_sets = 0;
   uint32_t epoch = 0;
 };
 
@@ -332,10 +332,15 @@ class Recorder {
   Spot Here() const { return {frames_.back()->code, frames_.back()->offset}; }
   GuardRecorder& guards() { return guards_; }
   void CountAutocastNesting(int change) { autocast_nesting_ += change; }
-  bool ContextVariableSet(PyObject* variable) const { return context_written_.contains(variable); }
-  void CountContextVariable(PyObject* variable, int change) {
-    context_written_.insert(variable);
-    context_sets_ += change;
+  // Context variables that the trace has set and not reset yet. A token is known by when it was made.
+  bool IsContextSet() const { return !context_sets_.empty(); }
+  bool IsContextSet(PyObject* variable) const { return LastContextSet(variable) != context_sets_.size(); }
+  void SetContext(PyObject* variable) { context_sets_.push_back({variable, ++epoch_}); }
+  bool ResetContext(PyObject* variable, const Known& token) {  // false: it is not of the variable's last set
+    const size_t last = LastContextSet(variable);
+    if (last == context_sets_.size() || context_sets_[last].epoch != token.epoch) return false;
+    context_sets_.erase(context_sets_.begin() + static_cast<ptrdiff_t>(last));
+    return true;
   }
   Operand Describe(PyObject* object, Shadow shadow);  // throws Break(escaping_object)
   ConstId AddConstant(PyObject* object);
@@ -701,8 +706,16 @@ class Recorder {
   CollectorPause collector_;
   bool ends_with_break_ = false;
   int autocast_nesting_ = 0;
-  int context_sets_ = 0;  // of context variables, less the resets
-  absl::flat_hash_set<PyObject*> context_written_;
+  struct ContextSet {
+    PyObject* variable;  // fixed, and so kept
+    uint32_t epoch;
+  };
+  std::vector<ContextSet> context_sets_;             // in their order
+  size_t LastContextSet(PyObject* variable) const {  // their number, if there is none
+    size_t i = context_sets_.size();
+    while (i > 0 && context_sets_[i - 1].variable != variable) --i;
+    return i > 0 ? i - 1 : context_sets_.size();
+  }
   std::string entry_text_;
   std::unique_ptr<UndoLog> undo_;  // fullgraph only
   Places places_;

@@ -140,7 +140,7 @@ std::string Recorder::FaultOfSource(PyObject* object, SourceId source) {
   if (!same) return guards_.Name(source) + " was another object";
   // What the trace has changed is not at the entry's place any more.
   const bool was_resumed = guards_.parent(source).valid() && IsOutsideGenerator(guards_.seen(guards_.parent(source)));
-  if (!effects_.empty() || was_resumed) return "";
+  if (!effects_.empty() || IsContextSet() || was_resumed) return "";
   return guards_.FaultAt(source);
 }
 

@@ -155,13 +155,23 @@ void Super(Recorder& r, Call& call) {
   for (PyObject* arg : call.args) r.Touch(arg);
 }
 
-// ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace.
+// Which variable it is: the value of any other one is another question.
+void FixContextVariable(Recorder& r, PyObject* variable) {
+  r.SourceOrPin(variable);
+  Known* known = r.Find(variable);
+  if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "ContextVar"};
+  r.Fix(*known);
+}
+
+// ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace, and
+// between is as at the entry while nothing is set.
 void ContextGet(Recorder& r, Call& call) {
   PyObject* variable = call.args.empty() ? nullptr : call.args[0];
   if (variable == nullptr || !PyContextVar_CheckExact(variable))
     throw Break{Reason::unknown_callable, "ContextVar.get"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  if (r.ContextVariableSet(variable)) return;
+  if (r.IsContextSet()) FixContextVariable(r, variable);
+  if (r.IsContextSet(variable)) return;
   PyObject* value = nullptr;
   if (PyContextVar_Get(variable, Py_NotImplemented, &value) < 0) {
     PyErr_Clear();
@@ -184,16 +194,19 @@ void ContextSet(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0]))
     throw Break{Reason::unknown_callable, "ContextVar"};
   r.Force(call.args[1], call.shadows[1]);
-  r.Touch(call.args[0]);
-  r.CountContextVariable(call.args[0], 1);
+  FixContextVariable(r, call.args[0]);
+  r.SetContext(call.args[0]);
 }
 
+// In another order than that of the sets, the values that they replaced come back in that order.
 void ContextReset(Recorder& r, Call& call) {
   Known* token = call.args.size() == 2 ? r.Find(call.args[1]) : nullptr;
   if (token == nullptr || token->state == Known::State::kSource) {
     throw Break{Reason::unknown_callable, "ContextVar.reset of a token that existed before"};
   }
-  r.CountContextVariable(call.args[0], -1);
+  if (!r.ResetContext(call.args[0], *token)) {
+    throw Break{Reason::unknown_callable, "ContextVar.reset of a token that is not the last one"};
+  }
 }
 
 // id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
