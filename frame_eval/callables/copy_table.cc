@@ -1,5 +1,9 @@
 // copy.deepcopy of plain data: everything that the copy takes is fixed, and the copy belongs to the trace. (Followed
 // instruction by instruction, it would ask for the id of each object that it makes.)
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
@@ -9,6 +13,9 @@
 namespace frametap {
 namespace {
 
+// copyreg.dispatch_table and copy._deepcopy_dispatch: what these say of a class goes before what it says itself.
+PyObject* g_dispatch[2] = {};
+
 // A class of Python code whose instances are copied as object's methods do it: a new object, and a copy of __dict__.
 bool CopiesByDict(PyTypeObject* type) {
   for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
@@ -17,15 +24,35 @@ bool CopiesByDict(PyTypeObject* type) {
       return false;
     }
   }
-  for (const char* name : {"__deepcopy__", "__setstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__"}) {
+  for (const char* name :
+       {"__deepcopy__", "__setstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__", "__getattr__"}) {
     const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != nullptr) return false;
   }
-  for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__"}) {
+  for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__", "__getattribute__"}) {
     const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != _PyType_Lookup(&PyBaseObject_Type, text.get())) return false;
   }
   return true;
+}
+
+// copy asks the instance for its hooks, so that they may be its own.
+bool HasHooks(PyObject* dict) {
+  for (const char* name : {"__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__"}) {
+    const Ref<> text = Must(PyUnicode_InternFromString(name));
+    if (PyDict_GetItemWithError(dict, text.get()) != nullptr) return true;
+  }
+  return false;
+}
+
+// object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. The guards are of the class with it.
+bool HasSlotNames(PyTypeObject* type) {
+  static PyObject* const name = InternedName("__slotnames__");
+  PyObject* names = PyDict_GetItemWithError(type->tp_dict, name);
+  if (names != nullptr && !(PyList_CheckExact(names) && PyList_GET_SIZE(names) == 0)) {
+    throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+  }
+  return names != nullptr;
 }
 
 class Copied {
@@ -36,6 +63,10 @@ class Copied {
     r_.Force(object, shadow);
     if (Recorder::IsScalar(object) || !seen_.insert(object).second) return;
     if (IsTensor(object)) throw Break{Reason::unknown_callable, "copy.deepcopy of a tensor"};
+    if (PyFunction_Check(object) || PyType_Check(object) || PyCFunction_Check(object)) {
+      return r_.Touch(object);  // copied as itself
+    }
+    Meet(object);
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
       r_.AdoptElements(object);
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
@@ -45,15 +76,47 @@ class Copied {
       r_.AdoptElements(object);
       FixItems(object, object);
     } else if (PySet_CheckExact(object) || PyFrozenSet_CheckExact(object)) {
+      FixDispatch(Py_TYPE(object));
       r_.ForceDeep(object, Shadow(), false);
-    } else if (PyFunction_Check(object) || PyType_Check(object) || PyCFunction_Check(object)) {
-      r_.Touch(object);  // copied as itself
     } else {
       FixInstance(object);
     }
   }
 
+  // What is one object is copied once.
+  void FixWhichAreOne() {
+    constexpr size_t kMostPaired = 16;
+    for (const auto& [type, objects] : met_) {
+      for (size_t i = 0; i < objects.size(); ++i) {
+        if (objects.size() > kMostPaired) {
+          r_.guards().Address(r_.SourceOf(objects[i]), r_.Here());
+          continue;
+        }
+        for (size_t k = 0; k < i; ++k) r_.ReadSame(objects[k], objects[i]);
+      }
+    }
+  }
+
  private:
+  void Meet(PyObject* object) {
+    if (!r_.SourceOf(object).valid() || r_.IsConstantTuple(object)) return;
+    auto of_type =
+        std::find_if(met_.begin(), met_.end(), [&](const auto& one) { return one.first == Py_TYPE(object); });
+    if (of_type == met_.end()) of_type = met_.insert(met_.end(), {Py_TYPE(object), {}});
+    of_type->second.push_back(object);
+  }
+
+  void FixDispatch(PyTypeObject* type) {
+    PyObject* const key = reinterpret_cast<PyObject*>(type);
+    for (PyObject* const table : g_dispatch) {
+      r_.RefuseWrittenDict(table);
+      if (PyDict_GetItemWithError(table, key) != nullptr) {
+        throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+      }
+      r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
+    }
+  }
+
   // Of a dict; shadows of what the trace has written lie with `owner`, the dict or its object.
   void FixItems(PyObject* dict, PyObject* owner) {
     Py_ssize_t at = 0;
@@ -70,9 +133,11 @@ class Copied {
     Known* known = r_.Find(object);
     PyObject** dict = _PyObject_GetDictPtr(object);
     if (known == nullptr || known->state == Known::State::kOpaque || dict == nullptr || *dict == nullptr ||
-        !CopiesByDict(type)) {
+        !CopiesByDict(type) || HasHooks(*dict)) {
       throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
     }
+    FixDispatch(type);
+    if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
     r_.Touch(object);
     r_.guards().Class(type, r_.Here());
     if (known->state == Known::State::kSource && !known->mutated) {
@@ -87,11 +152,14 @@ class Copied {
 
   Recorder& r_;
   absl::flat_hash_set<PyObject*> seen_;
+  std::vector<std::pair<PyTypeObject*, std::vector<PyObject*>>> met_;  // what existed before, by its type
 };
 
 void DeepCopy(Recorder& r, Call& call) {
   if (call.args.size() != 1) throw Break{Reason::unknown_callable, "copy.deepcopy"};
-  Copied(r).Fix(call.args[0], call.shadows[0]);
+  Copied copied(r);
+  copied.Fix(call.args[0], call.shadows[0]);
+  copied.FixWhichAreOne();
   call.note.opaque_operation = true;
 }
 
@@ -100,6 +168,9 @@ void DeepCopy(Recorder& r, Call& call) {
 void LoadCopy() {
   Ref<> module = Ref<>::Steal(PyImport_ImportModule("copy"));
   Ref<> deepcopy = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), "deepcopy")) : Ref<>();
+  Ref<> copyreg = Must(PyImport_ImportModule("copyreg"));
+  g_dispatch[0] = Must(PyObject_GetAttrString(copyreg.get(), "dispatch_table")).Release();
+  g_dispatch[1] = Must(PyObject_GetAttrString(module.get(), "_deepcopy_dispatch")).Release();
   AddRow(deepcopy.get(), {"deepcopy", Conduct::kSpecial, DeepCopy});
 }
 
