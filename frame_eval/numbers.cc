@@ -938,9 +938,13 @@ void Recorder::ReadListLength(const Node& node, const Event& e) {
   const ValueId tensor = node.args[0].value;
   const auto rank = static_cast<int64_t>(aten_.graph().value(tensor).type.sizes.size());
   const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();
-  // A number of sections is the number of tensors, but for `chunk`.
+  // A number of sections is the number of tensors, but for `chunk`. One that is a tensor's element is guarded by nobody.
   for (const Arg& arg : node.args) {
     if (arg.kind == Arg::Kind::kValue && arg.value != tensor) {
+      const Type& type = aten_.graph().value(arg.value).type;
+      if (type.kind == Type::Kind::kTensor && type.sizes.empty()) {
+        throw Break{Reason::value_of_tensor, "the number of tensors that an op gives"};
+      }
       Force(nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
     }
   }
