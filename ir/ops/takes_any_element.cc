@@ -1,6 +1,7 @@
 #include "ir/ops/takes_any_element.h"
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 
 #include <algorithm>
 #include <iterator>
@@ -53,7 +54,6 @@ constexpr absl::string_view kNames[] = {
     "_masked_softmax",
     "_native_batch_norm_legit",
     "_prelu_kernel",
-    "_reshape_from_tensor",
     "_safe_softmax",
     "_scaled_mm",
     "_shape_as_tensor",
@@ -143,7 +143,6 @@ constexpr absl::string_view kNames[] = {
     "cosine_embedding_loss",
     "cosine_similarity",
     "count_nonzero",
-    "cov",
     "cross",
     "cummax",
     "cummin",
@@ -163,6 +162,7 @@ constexpr absl::string_view kNames[] = {
     "einsum",
     "eq",
     "equal",
+    "expand_as",
     "exponential",
     "feature_alpha_dropout",
     "feature_dropout",
@@ -215,13 +215,11 @@ constexpr absl::string_view kNames[] = {
     "linalg_vecdot",
     "linalg_vector_norm",
     "linear",
-    "linspace",
     "log_normal",
     "log_sigmoid",
     "log_sigmoid_forward",
     "log_softmax",
     "logcumsumexp",
-    "logspace",
     "logsumexp",
     "lt",
     "margin_ranking_loss",
@@ -282,6 +280,7 @@ constexpr absl::string_view kNames[] = {
     "replication_pad1d",
     "replication_pad2d",
     "replication_pad3d",
+    "reshape_as",
     "rms_norm",
     "roll",
     "rot90",
@@ -315,6 +314,7 @@ constexpr absl::string_view kNames[] = {
     "thnn_conv2d",
     "threshold",
     "tile",
+    "to",
     "topk",
     "trace",
     "transpose",
@@ -336,6 +336,7 @@ constexpr absl::string_view kNames[] = {
     "var",
     "var_mean",
     "vdot",
+    "view_as",
     "view_copy",
     "vstack",
     "where",
@@ -348,10 +349,20 @@ constexpr absl::string_view kPrefixes[] = {
     "_foreach_", "_upsample_", "fft_", "new_", "special_", "upsample_",
 };
 
+bool HoldsTensors(const c10::Type& type) {
+  const auto contained = type.containedTypes();
+  return type.kind() == c10::TypeKind::TensorType ||
+         std::any_of(contained.begin(), contained.end(), [](const c10::TypePtr& part) { return HoldsTensors(*part); });
+}
+
+// Of one tensor and of numbers: elements of another one may say where the view begins (narrow).
 bool IsView(const c10::FunctionSchema& schema) {
   bool is_view = false;
   for (const c10::Argument& a : schema.arguments()) {
-    if (a.alias_info() == nullptr) continue;
+    if (a.alias_info() == nullptr) {
+      if (HoldsTensors(*a.type())) return false;
+      continue;
+    }
     if (a.alias_info()->isWrite()) return false;
     is_view = true;
   }

@@ -72,10 +72,11 @@ TEST(OpFactsTest, RandomFactoryRankList) {
 }
 
 TEST(OpFactsTest, ElementsThatAreRefused) {
-  for (const char* name : {"aten::quantile", "aten::nanquantile", "aten::linalg_matrix_power", "aten::pinverse",
-                           "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex",
-                           "aten::fake_quantize_per_channel_affine", "aten::quantize_per_channel", "aten::istft",
-                           "aten::histogramdd", "aten::index_select", "aten::floor_divide", "aten::bernoulli_"}) {
+  for (const char* name :
+       {"aten::quantile", "aten::nanquantile", "aten::linalg_matrix_power", "aten::pinverse", "aten::linalg_inv_ex",
+        "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex", "aten::fake_quantize_per_channel_affine",
+        "aten::quantize_per_channel", "aten::istft", "aten::histogramdd", "aten::index_select", "aten::floor_divide",
+        "aten::bernoulli_", "aten::cov"}) {
     for (const auto& op : c10::Dispatcher::singleton().getAllOpNames()) {
       if (op.name != name) continue;
       EXPECT_TRUE(Of(name, op.overload_name.c_str()).raises_on_elements) << name;
@@ -83,6 +84,9 @@ TEST(OpFactsTest, ElementsThatAreRefused) {
   }
   EXPECT_TRUE(Of("aten::div", "Tensor_mode").raises_on_elements);
   EXPECT_TRUE(Of("aten::lstm", "data").raises_on_elements);
+  EXPECT_TRUE(Of("aten::narrow", "Tensor").raises_on_elements);
+  EXPECT_TRUE(Of("aten::masked_fill_", "Tensor").raises_on_elements);
+  EXPECT_TRUE(Of("aten::linspace", "Tensor_Scalar").raises_on_elements);
 }
 
 TEST(OpFactsTest, EverydayOpsRefuseNone) {
@@ -99,6 +103,10 @@ TEST(OpFactsTest, EverydayOpsRefuseNone) {
                                                         {"aten::softmax", "int"},
                                                         {"aten::mean", "dim"},
                                                         {"aten::view", ""},
+                                                        {"aten::view_as", ""},
+                                                        {"aten::narrow", ""},
+                                                        {"aten::masked_fill", "Scalar"},
+                                                        {"aten::linspace", ""},
                                                         {"aten::transpose", "int"},
                                                         {"aten::slice", "Tensor"},
                                                         {"aten::contiguous", ""},
