@@ -1,4 +1,5 @@
 // Builtins that look at objects: types, attributes, identity, context variables, abstract base classes.
+#include <cstddef>
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
@@ -231,9 +232,74 @@ void SetItem(Recorder& r, Call& call) {
   }
 }
 
-// Python functions whose result follows from which function or class they are given: not watched, only kept.
-void OpaqueFunction(Recorder& r, Call& call) {
-  r.ForceArguments(call, 0, false);
+[[noreturn]] void RefuseSignature(PyObject* object) {
+  throw Break{Reason::unknown_callable, std::string("inspect.signature of ") + Py_TYPE(object)->tp_name};
+}
+
+// All that is in a dict of the function.
+void FixDict(Recorder& r, PyObject* dict) {
+  r.SourceOrPin(dict);
+  Known* known = r.Find(dict);
+  if (known == nullptr || known->state != Known::State::kSource || known->mutated) RefuseSignature(dict);
+  r.Fix(*known);
+  r.AdoptElements(dict);
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!IsTensor(value)) r.Touch(value);
+  }
+}
+
+// The one that `function` wraps, or null.
+PyObject* FixSignature(Recorder& r, PyObject* function) {
+  static PyObject* const wrapped_name = InternedName("__wrapped__");
+  static PyObject* const hooks[] = {InternedName("__signature__"), InternedName("__text_signature__"),
+                                    InternedName("_partialmethod")};
+  auto* const f = reinterpret_cast<PyFunctionObject*>(function);
+  r.AdoptPinned(function);
+  Known* known = r.Find(function);
+  if (known == nullptr || known->state != Known::State::kSource || known->written) RefuseSignature(function);
+  r.Fix(*known);
+  const SourceId source = known->source;
+  const auto own = [&](PyObject* name) {
+    PyObject* value = f->func_dict != nullptr ? PyDict_GetItemWithError(f->func_dict, name) : nullptr;
+    if (value == nullptr) r.guards().NoInstanceAttr(source, name, r.Here());
+    return value;
+  };
+  for (PyObject* name : hooks) {
+    if (own(name) != nullptr) RefuseSignature(function);
+  }
+  if (PyObject* wrapped = own(wrapped_name)) {
+    r.FromSource(r.guards().Child(source, Accessor::kAttr, 0, wrapped_name, wrapped), wrapped, true);
+    r.Touch(wrapped);
+    return wrapped;
+  }
+  for (Py_ssize_t i = 0; f->func_defaults != nullptr && i < PyTuple_GET_SIZE(f->func_defaults); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(f->func_defaults, i);
+    r.FromSource(r.guards().Child(source, Accessor::kDefault, i, nullptr, item), item, true);
+  }
+  if (f->func_kwdefaults != nullptr) FixDict(r, f->func_kwdefaults);
+  // To ask for annotations makes the dict.
+  if (f->func_annotations == nullptr || !PyDict_CheckExact(f->func_annotations)) {
+    throw Break{Reason::done_once, "inspect.signature"};
+  }
+  r.guards().Field(source, offsetof(PyFunctionObject, func_annotations), r.Here());
+  FixDict(r, f->func_annotations);
+  return nullptr;
+}
+
+// inspect.signature of a Python function or of a method: not watched. All that it reads is fixed, and what it gives is
+// the trace's own (IsPartOfSignature).
+void InspectSignature(Recorder& r, Call& call) {
+  constexpr int kLongestChain = 16;
+  if (call.args.size() != 1) throw Break{Reason::unknown_callable, "inspect.signature"};
+  PyObject* object = call.args[0];
+  r.ForceDeep(object, call.shadows[0], false);
+  for (int i = 0; object != nullptr; ++i) {
+    if (PyMethod_Check(object)) object = PyMethod_GET_FUNCTION(object);
+    if (!PyFunction_Check(object) || i == kLongestChain) RefuseSignature(object);
+    object = FixSignature(r, object);
+  }
   call.note.opaque_operation = true;
 }
 
@@ -258,7 +324,7 @@ void LoadBuiltins() {
   AddSpecial("contextvars", "ContextVar", "reset", ContextReset);
   for (const char* owner : {"dict", "list"}) AddSpecial("builtins", owner, "__setitem__", SetItem);
   AddSpecial("collections", "OrderedDict", "__setitem__", SetItem);
-  AddSpecial("inspect", "", "signature", OpaqueFunction);
+  AddSpecial("inspect", "", "signature", InspectSignature);
   AddRows("sys", "", Conduct::kPureObjects, {"intern", "is_finalizing"});
   AddSpecial("builtins", "", "setattr", SetAttr);
   AddSpecial("builtins", "", "delattr", DelAttr);
