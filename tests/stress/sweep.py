@@ -48,15 +48,14 @@ QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3", "alloc:29"]
 PROGRAMS_A_CHILD = 40
 _UNCOUNTED = "ops of its __del__ do not count"
 _CAUGHT = "it catches what torch raises for want of memory"
+_SEGMENT_LINE = "where too much was written to be taken back, the line is that of the segment"
 _COVERS = "a slice that covers a dimension is an op for some sizes only"
 # (kind of fault, program): why it is not compared.
 NOT_COMPARED = {
     ("alloc", "frame_locals_in_traceback_of_replay"): _CAUGHT,
     ("alloc", "grad_mode_and_exception"): _CAUGHT,
-    (
-        "abort",
-        "much_is_written_before_an_element_is_refused",
-    ): "where nothing can be taken back, the line is the segment's",
+    ("abort", "much_is_written_before_an_element_is_refused"): _SEGMENT_LINE,
+    ("exit", "much_is_written_before_an_element_is_refused"): _SEGMENT_LINE,
     ("raise", "deepcopy_of_captured"): "the compiled object's __deepcopy__ is in the traceback",
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): _UNCOUNTED,
