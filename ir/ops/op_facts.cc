@@ -28,7 +28,7 @@ enum Bit : uint16_t {
 };
 constexpr size_t kAllBits = 1 << 10;
 constexpr uint16_t kTakesAny = 1 << 11;    // of a row: it raises for no element
-constexpr uint16_t kByOverload = 1 << 10;  // of a row: the rows that count are those of name.overload
+constexpr uint16_t kByOverload = 1 << 10;  // of a row: one of name.overload goes before it
 
 struct Row {
   const char* name;  // all overloads, or one
@@ -56,7 +56,9 @@ constexpr Row kRows[] = {
     {"aten::full_like", kFactory},
     {"aten::ones_like", kFactory},
     {"aten::rand_like", kFactory},
-    {"aten::randint_like", kFactory},
+    {"aten::randint_like", kFactory | kByOverload},
+    {"aten::randint_like.Tensor", kFactory | kRaises},
+    {"aten::randint_like.Tensor_generator", kFactory | kRaises},
     {"aten::randn_like", kFactory},
     {"aten::zeros_like", kFactory},
 
@@ -304,8 +306,10 @@ uint16_t RowBits(const c10::OperatorName& op) {
     return map;
   }();
   auto it = rows->find(op.name);
-  if (it != rows->end() && it->second == kByOverload) it = rows->find(op.name + "." + op.overload_name);
-  return it == rows->end() ? 0 : it->second;
+  if (it == rows->end()) return 0;
+  if ((it->second & kByOverload) == 0) return it->second;
+  const auto own = rows->find(op.name + "." + op.overload_name);
+  return own != rows->end() ? own->second : it->second & ~kByOverload;
 }
 
 enum class Holds : uint8_t { kNothing, kTensor, kTensorList, kNumber, kOther };

@@ -85,6 +85,7 @@ TEST(OpFactsTest, ElementsThatAreRefused) {
   EXPECT_TRUE(Of("aten::div", "Tensor_mode").raises_on_elements);
   EXPECT_TRUE(Of("aten::lstm", "data").raises_on_elements);
   EXPECT_TRUE(Of("aten::narrow", "Tensor").raises_on_elements);
+  EXPECT_TRUE(Of("aten::randint_like", "Tensor").raises_on_elements);
   EXPECT_TRUE(Of("aten::masked_fill_", "Tensor").raises_on_elements);
   EXPECT_TRUE(Of("aten::linspace", "Tensor_Scalar").raises_on_elements);
 }
@@ -114,6 +115,7 @@ TEST(OpFactsTest, EverydayOpsRefuseNone) {
                                                         {"aten::cat", ""},
                                                         {"aten::zeros_like", ""},
                                                         {"aten::randn", ""},
+                                                        {"aten::randint_like", "low_dtype"},
                                                         {"aten::dropout", ""},
                                                         {"aten::copy_", ""},
                                                         {"aten::zero_", ""},
