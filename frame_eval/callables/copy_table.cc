@@ -16,7 +16,8 @@ namespace {
 // copyreg.dispatch_table and copy._deepcopy_dispatch: what these say of a class goes before what it says itself.
 PyObject* g_dispatch[2] = {};
 
-// A class of Python code whose instances are copied as object's methods do it: a new object, and a copy of __dict__.
+// A class of Python code whose instances are copied as object's methods do it: a new object, and a copy of __dict__. (A
+// __getattribute__, as configurations of transformers have, is taken to do nothing for the names that copy asks for.)
 bool CopiesByDict(PyTypeObject* type) {
   for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
     if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
@@ -29,7 +30,7 @@ bool CopiesByDict(PyTypeObject* type) {
     const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != nullptr) return false;
   }
-  for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__", "__getattribute__"}) {
+  for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__"}) {
     const Ref<> text = Must(PyUnicode_InternFromString(name));
     if (_PyType_Lookup(type, text.get()) != _PyType_Lookup(&PyBaseObject_Type, text.get())) return false;
   }
@@ -45,7 +46,7 @@ bool HasHooks(PyObject* dict) {
   return false;
 }
 
-// object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. The guards are of the class with it.
+// object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. Guards are of the class with it.
 bool HasSlotNames(PyTypeObject* type) {
   static PyObject* const name = InternedName("__slotnames__");
   PyObject* names = PyDict_GetItemWithError(type->tp_dict, name);
@@ -76,8 +77,7 @@ class Copied {
       r_.AdoptElements(object);
       FixItems(object, object);
     } else if (PySet_CheckExact(object) || PyFrozenSet_CheckExact(object)) {
-      FixDispatch(Py_TYPE(object));
-      r_.ForceDeep(object, Shadow(), false);
+      FixSet(object);
     } else {
       FixInstance(object);
     }
@@ -114,6 +114,17 @@ class Copied {
         throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
       }
       r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
+    }
+  }
+
+  void FixSet(PyObject* set) {
+    FixDispatch(Py_TYPE(set));
+    r_.ForceDeep(set, Shadow(), false);
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(set, &at, &element, &hash)) {
+      if (!Recorder::IsScalar(element)) throw Break{Reason::unknown_callable, "copy.deepcopy of a set of objects"};
     }
   }
 
