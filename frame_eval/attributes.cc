@@ -232,14 +232,15 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
       auto* const start = reinterpret_cast<PyTypeObject*>(self_class.get());
       guards_.Class(start, Here());
       PyObject* const found = FoundBySuper(owner, start, name);
-      if (found != nullptr && Py_TYPE(found)->tp_descr_get == nullptr) {
-        AdoptOfClass(found, start, name);
-        note.expect.kind = Expect::Kind::kPinned;
-      }
+      if (found == nullptr) return;
+      const bool is_plain = Py_TYPE(found)->tp_descr_get == nullptr;
+      if (is_plain) AdoptOfClass(found, start, name);
+      if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.expect.kind = Expect::Kind::kPinned;
       return;
     }
     if (PyMethod_Check(owner)) {
       PyObject* function = PyMethod_GET_FUNCTION(owner);
+      if (PartOfMethod(note, owner, name)) return;
       if (!PyFunction_Check(function) || _PyType_Lookup(&PyMethod_Type, name) != nullptr) return;
       AdoptPinned(function);
       return GenericLoad(note, function, name);
@@ -250,6 +251,24 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   GenericLoad(note, owner, name);
+}
+
+// What a method from outside binds, and of Python code the function that it runs.
+bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
+  const Known* known = Find(method);
+  if (known == nullptr || known->state != Known::State::kSource) return false;
+  const bool is_self = std::strcmp(Text(name), "__self__") == 0;
+  PyObject* part = nullptr;
+  if (PyMethod_Check(method) && (is_self || std::strcmp(Text(name), "__func__") == 0)) {
+    part = is_self ? PyMethod_GET_SELF(method) : PyMethod_GET_FUNCTION(method);
+  } else if (PyCFunction_Check(method) && is_self) {
+    part = PyCFunction_GET_SELF(method);
+  }
+  if (part == nullptr) return false;
+  note.expect.kind = Expect::Kind::kSource;
+  note.expect.source = guards_.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part);
+  note.expect.pinned = known->pinned;
+  return true;
 }
 
 // What a function from outside has in fields of its own. What it runs belongs to which function it is
@@ -352,6 +371,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
         note.expect.pinned = known->pinned;
         return;
       }
+      if (PartOfMethod(note, owner, name)) return;
       const bool is_changeable = is_source && IsException(type);
       if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};

@@ -319,13 +319,30 @@ static bool IsPartOfSignature(PyObject* object) {
   return false;
 }
 
+// What is reached through guarded reads only and is a constant then: what is read of it is guarded by itself, or cannot
+// change, or is in it (a tuple, a method).
+static bool IsConstant(PyObject* object) {
+  if (PyCFunction_Check(object)) return IsModuleFunction(object);
+  if (PyTuple_Check(object)) return Py_TYPE(object)->tp_dictoffset == 0;
+  return PyFunction_Check(object) || PyMethod_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
+         PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type;
+}
+
+static bool IsEnumeration(PyObject* object) {
+  static PyObject* const base =
+      Must(PyObject_GetAttrString(Must(PyImport_ImportModule("enum")).get(), "Enum")).Release();
+  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(base));
+}
+
 // What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
-// no read says where it is to be found. (A tuple cannot be changed: what counts is in it.)
+// no read says where it is to be found.
 Shadow Recorder::AdoptResult(PyObject* object) {
   if (IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
-  const bool is_new = Py_REFCNT(object) == 1 || PyTuple_Check(object) || IsGenerator(object) || IsIdentityKind(object);
-  if (!is_new && !IsPartOfSignature(object)) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
-  return AdoptMade(object);
+  const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
+  if (is_new) return AdoptMade(object);
+  if (!IsEnumeration(object)) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  AdoptPinned(object, Py_TYPE(object)->tp_name);
+  return Shadow();
 }
 
 // The object is the trace's own. `all`: so is what it holds, whoever else has that.
@@ -363,7 +380,7 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   } else if (PyFunction_Check(object)) {
     AdoptPinned(object);  // reached through guarded reads only, which do not say what its code is
   } else if (IsIdentityKind(object)) {
-    AddFresh(object);  // types and modules, reached likewise: constants
+    AddFresh(object);  // types and modules, reached likewise: constants; and new ones of the other kinds
   } else {
     AddFresh(object, PySlice_Check(object) || Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE ? Known::State::kFresh
                                                                                               : Known::State::kOpaque);

@@ -464,6 +464,7 @@ class Recorder {
     PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())); }
   };
 
+  bool PartOfMethod(FrameNote& note, PyObject* method, PyObject* name);
   void Watch(PyObject* object);
   void WatchSource(SourceId id);
   void TouchMetaclass(PyTypeObject* type);

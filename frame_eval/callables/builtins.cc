@@ -53,20 +53,29 @@ void Len(Recorder& r, Call& call) {
   r.Touch(object);
 }
 
+// Of an object that is a class: itself, or its class.
+bool IsHeldByClass(PyObject* object, PyObject* name) {
+  return !PyType_Check(object) || _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr ||
+         _PyType_Lookup(Py_TYPE(object), name) != nullptr;
+}
+
 void GetAttr(Recorder& r, Call& call) {
   if (call.args.size() < 2 || !PyUnicode_CheckExact(call.args[1])) return r.ForceDeep(call.callable, Shadow(), true);
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   const Ref<> name = Interned(call.args[1]);
   r.LoadAttribute(call.note, call.args[0], call.shadows[0], name.get());
   if (call.args.size() > 2 || std::strcmp(FindCallable(call.callable)->name, "hasattr") == 0) {
-    // With a default the result may be that, or a bool: nothing is to be expected of it. Numbers are fixed.
+    // With a default the result may be that, or a bool: nothing is to be expected of it, unless a class has the name.
+    // Numbers are fixed.
     if (call.note.expect.kind == Expect::Kind::kSource) {
       SourceId source = call.note.expect.source;
       PyObject* seen = r.guards().seen(source);
       if (seen != nullptr) r.Force(seen, r.FromSource(source, seen, call.note.expect.pinned));
     }
     if (call.note.expect.kind == Expect::Kind::kShadow) throw Break{Reason::unknown_operation, "getattr"};
+    const bool is_held = call.note.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
     call.note.expect = Expect();
+    if (is_held) call.note.expect.kind = Expect::Kind::kPinned;
   }
 }
 
