@@ -95,6 +95,7 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
   }
   if (PyModule_CheckExact(owner)) {
     Touch(owner);
+    RefuseMutatedDict(PyModule_GetDict(owner));
     if (Shadow* written = WrittenShadow(PyModule_GetDict(owner), name)) {  // by `global`
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
@@ -381,6 +382,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   }
   PyObject* dict = InstanceDict(owner);
   if (dict != nullptr) {
+    RefuseMutatedDict(dict);
     PyObject* value = PyDict_GetItemWithError(dict, name);
     if (value != nullptr) {
       note.expect.answer = value;
@@ -431,6 +433,10 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   Known* known = Find(owner);
   PyObject* own = InstanceDict(owner);
   note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
+  bool is_changed = false;       // a dict that is asked earlier
+  const auto source_of = [&](int home, PyObject* dict) {
+    return guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
+  };
   for (int home = 0; home < kHomes; ++home) {
     PyObject* dict = own ? PyDict_GetItemWithError(own, ModuleDictName(home)) : nullptr;
     if (dict == nullptr || !PyDict_CheckExact(dict)) {
@@ -444,18 +450,28 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
       note.expect.answer = value;
       return;
     }
+    if (has_mutated_dicts_ && IsMutatedDict(dict)) {
+      // Of what the trace has put there as an item all is known.
+      FromSource(source_of(home, dict), dict, known->pinned);
+      is_changed = true;
+      if (value == nullptr) continue;
+      guards_.NoInstanceAttr(known->source, name, Here());
+      note.expect.answer = value;
+      return;
+    }
     if (value == nullptr) continue;
     note.expect.answer = value;
     note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(known->source, Accessor::kModuleAttr, home, name, value);
+    if (is_changed) guards_.NoInstanceAttr(known->source, name, Here());
+    note.expect.source = is_changed ? guards_.Child(source_of(home, dict), Accessor::kKey, 0, name, value)
+                                    : guards_.Child(known->source, Accessor::kModuleAttr, home, name, value);
     note.expect.pinned = known->pinned;
     return;
   }
   guards_.NoInstanceAttr(known->source, name, Here());
   for (int home = 0; home < kHomes; ++home) {
     PyObject* dict = PyDict_GetItemWithError(own, ModuleDictName(home));
-    SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
-    guards_.Absent(source, name, Here());
+    if (!is_changed || !IsMutatedDict(dict)) guards_.Absent(source_of(home, dict), name, Here());
   }
 }
 
@@ -572,6 +588,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
       PyObject* dict = dict_of(which);
       Ref<> dict_name = Must(PyUnicode_InternFromString(which));
       if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+      RefuseMutatedDict(dict);
       SourceId source = guards_.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
       if (holds(dict)) {
         // A buffer gets a new tensor.

@@ -346,6 +346,7 @@ class Recorder::Crossing {
     if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
       return false;
     }
+    r_.RefuseMutatedDict(*_PyObject_GetDictPtr(self_));
     const auto hooks = NoHooksGuard::HooksOf(self_);
     if (!hooks) return false;
     for (PyObject* own : *hooks) {

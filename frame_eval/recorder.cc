@@ -591,10 +591,26 @@ void Recorder::Own(PyObject* container) {
     if (guards_.accessor(known->source) == Accessor::kDict) {
       throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
     }
+    if (PyDict_Check(container)) {
+      // What was written by a name (a global, a buffer) is kept apart.
+      if (known->written != nullptr && PyDict_CheckExact(container)) {
+        throw Break{Reason::unknown_operation, "a dict whose object was written to"};
+      }
+      has_mutated_dicts_ = true;
+    }
     AdoptElements(container);
     if (!known->mutated) mutated_sources_.push_back(container);
   }
   MarkMutated(container);
+}
+
+bool Recorder::IsMutatedDict(PyObject* dict) {
+  const Known* known = dict != nullptr ? Find(dict) : nullptr;
+  return known != nullptr && known->state == Known::State::kSource && known->mutated;
+}
+
+void Recorder::ThrowMutatedDict() {
+  throw Break{Reason::unknown_operation, "a name in a dict that was written to as a dict"};
 }
 
 SourceId Recorder::SourceOf(PyObject* object) {
@@ -890,6 +906,7 @@ void Recorder::BindPending(FrameState& f) {
     }
     if (i >= argcount) {
       // Keyword-only defaults live in a dict that may change.
+      RefuseMutatedDict(f.function->func_kwdefaults);
       SourceId source = guards_.Child(SourceOrPin(reinterpret_cast<PyObject*>(f.function)), Accessor::kKwDefault, 0,
                                       SlotName(code, i), value);
       f.shadows[i] = FromSource(source, value, is_fixed);
@@ -973,6 +990,8 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
     return;
   }
   PyObject* builtins = e.arg == 0 ? nullptr : f.function->func_builtins;
+  RefuseMutatedDict(globals);
+  if (builtins != nullptr) RefuseMutatedDict(builtins);
   SourceId& read = globals_read_[{globals, builtins, e.name}];
   if (read.valid() && guards_.seen(read) == result) {
     if (IsScalar(result)) *out = Shadow{Shadow::Kind::kSource, read.raw()};

@@ -307,7 +307,12 @@ class Recorder {
   Shadow AdoptMade(PyObject* object, bool all = false);
   Shadow MeetSelf(PyObject* method, PyObject* self);
   void RefuseWrittenDict(PyObject* dict) const;  // iterators.cc
-  void MeetConstant(PyObject* tuple);            // of the code
+  // Of a dict of names whose items the trace has changed: a path by a name would find what it held at the entry.
+  void RefuseMutatedDict(PyObject* dict) {
+    if (has_mutated_dicts_ && IsMutatedDict(dict)) [[unlikely]]
+      ThrowMutatedDict();
+  }
+  void MeetConstant(PyObject* tuple);  // of the code
   bool IsConstantTuple(PyObject* object) const;
   void AdoptPinned(PyObject* object, const std::string& text = "");  // "": the callable's name
   void Touch(PyObject* object);                                      // type or identity of an object known by a source
@@ -464,6 +469,8 @@ class Recorder {
     PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())); }
   };
 
+  bool IsMutatedDict(PyObject* dict);
+  [[noreturn]] static void ThrowMutatedDict();
   bool PartOfMethod(FrameNote& note, PyObject* method, PyObject* name);
   void Watch(PyObject* object);
   void WatchSource(SourceId id);
@@ -686,6 +693,7 @@ class Recorder {
   // or a global may hold it as well.
   absl::flat_hash_map<PyObject*, Ref<>> code_tuples_;
   std::vector<PyObject*> mutated_sources_;
+  bool has_mutated_dicts_ = false;                         // a dict is among them
   std::vector<Ref<>> computed_names_;                      // keys of Known::written that are in no code
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
