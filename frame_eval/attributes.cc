@@ -178,7 +178,9 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
 
 // Whether it is a descriptor, and of which kind, is its class's to say, and that can change.
 void Recorder::FixDescriptorKind(PyObject* in_class) {
-  if ((Py_TYPE(in_class)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) guards_.Class(Py_TYPE(in_class), Here());
+  if ((Py_TYPE(in_class)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return;
+  guards_.Class(Py_TYPE(in_class), Here());
+  RefuseForeignOperator(in_class);
 }
 
 void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {

@@ -17,6 +17,7 @@
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
+#include "guards/watch.h"
 #include "ir/frame_slot.h"
 #include "ir/ops/op_facts.h"
 
@@ -471,6 +472,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
     return;
   }
+  RefuseForeignOperator(object);
   bool is_row = PyTuple_Check(object) || PyList_Check(object);
   if (is_row || PyDict_Check(object)) {
     if (!walk->Visit(object)) return;
@@ -1153,7 +1155,61 @@ void Recorder::RefuseForeign(const Event& e) {
   }
 }
 
+// What C code looks up in the class of an object.
+static const std::vector<PyObject*>& OperatorNames() {
+  static const std::vector<PyObject*> names = [] {
+    std::vector<PyObject*> all;
+    for (const char* name : {"bool",    "len",     "length_hint", "contains", "iter",  "next",   "reversed", "getitem",
+                             "setitem", "delitem", "missing",     "eq",       "ne",    "lt",     "le",       "gt",
+                             "ge",      "hash",    "neg",         "pos",      "abs",   "invert", "int",      "float",
+                             "complex", "index",   "bytes",       "round",    "trunc", "floor",  "ceil",     "str",
+                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete"}) {
+      all.push_back(InternedName(absl::StrCat("__", name, "__").c_str()));
+    }
+    for (const char* name : {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift",
+                             "rshift", "and", "xor", "or"}) {
+      for (const char* side : {"", "r", "i"}) all.push_back(InternedName(absl::StrCat("__", side, name, "__").c_str()));
+    }
+    return all;
+  }();
+  return names;
+}
+
+// Python code comes as a frame. What a base in C has under the name is told of as that of the base; of a number or string
+// it follows from the value, under any name. (pybind11's classes are extension types: IsForeign.)
+static bool IsKnownOperator(PyTypeObject* type, PyObject* name, PyObject* found) {
+  if (found == nullptr || found == Py_None || PyFunction_Check(found) || PyInstanceMethod_Check(found)) return true;
+  if (Py_TYPE(found) != &PyWrapperDescr_Type && Py_TYPE(found) != &PyMethodDescr_Type) return false;
+  constexpr unsigned long kValues = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  const bool is_value = (type->tp_flags & kValues) != 0 || PyType_IsSubtype(type, &PyFloat_Type) != 0;
+  return PyType_IsSubtype(type, PyDescr_TYPE(found)) != 0 && (PyDescr_NAME(found) == name || is_value);
+}
+
+bool Recorder::HasForeignOperator(PyTypeObject* type) {
+  struct Answer {
+    PyTypeObject* type = nullptr;
+    uint32_t version = 0;  // no other type has ever had it
+    bool has_one = false;
+  };
+  static std::array<Answer, 256> answers;
+  const uint32_t version = TypeVersion(type);
+  Answer& answer = answers[(reinterpret_cast<uintptr_t>(type) >> 5) % answers.size()];
+  if (answer.type == type && answer.version == version && version != 0) return answer.has_one;
+  const auto& names = OperatorNames();
+  const bool is_tensor = PyType_IsSubtype(type, Objects().tensor_base) != 0;
+  const bool has_one = !is_tensor && std::any_of(names.begin(), names.end(), [type](PyObject* name) {
+    return !IsKnownOperator(type, name, _PyType_Lookup(type, name));
+  });
+  answer = {type, version, has_one};
+  return has_one;
+}
+
+void Recorder::ThrowForeignOperator(PyObject* object) {
+  throw Break{Reason::unknown_operation, std::string("an operator in C of ") + Py_TYPE(object)->tp_name};
+}
+
 bool Recorder::IsForeign(PyObject* object) {
+  if (HasForeignOperator(object)) return true;
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
   PyTypeObject* type = Py_TYPE(object);
@@ -1278,6 +1334,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return;
     }
     case Op::kForIter: {
+      RefuseForeignOperator(e.in[0]);
       Known* known = Find(e.in[0]);
       if (open_iterators_.contains(e.in[0])) {
         known->MutatedIn(epoch_);

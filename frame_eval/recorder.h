@@ -406,7 +406,16 @@ class Recorder {
   void Invoke(Call call);  // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
-  bool IsForeign(PyObject* object);  // of an extension type, from outside: its content cannot be guarded
+  // Of an extension type, from outside: its content cannot be guarded. Or of a class with such an operator.
+  bool IsForeign(PyObject* object);
+  // The class has an operator that is neither Python code nor that of a builtin base: C code that nobody tells of.
+  static bool HasForeignOperator(PyObject* object) {
+    return (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && HasForeignOperator(Py_TYPE(object));
+  }
+  static void RefuseForeignOperator(PyObject* object) {
+    if (HasForeignOperator(object)) [[unlikely]]
+      ThrowForeignOperator(object);
+  }
 
   // -- which objects they are (identity.cc) --
   static bool IsIdentityKind(PyObject* object);
@@ -471,6 +480,8 @@ class Recorder {
 
   bool IsMutatedDict(PyObject* dict);
   [[noreturn]] static void ThrowMutatedDict();
+  static bool HasForeignOperator(PyTypeObject* type);
+  [[noreturn]] static void ThrowForeignOperator(PyObject* object);
   bool PartOfMethod(FrameNote& note, PyObject* method, PyObject* name);
   void Watch(PyObject* object);
   void WatchSource(SourceId id);

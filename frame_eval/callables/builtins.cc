@@ -40,6 +40,7 @@ void Len(Recorder& r, Call& call) {
     return;
   }
   if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
+  Recorder::RefuseForeignOperator(object);
   Known* known = r.Find(object);
   bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
   if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {

@@ -35,6 +35,7 @@ void DictGet(Recorder& r, Call& call) {
 // x.__contains__(item), operator.contains(x, item)
 void Contains(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
+  Recorder::RefuseForeignOperator(call.args[0]);
   r.Force(call.args[1], call.shadows[1]);
   r.Contains(call.note, call.args[0], call.args[1]);
 }
@@ -47,6 +48,7 @@ void Is(Recorder& r, Call& call) {
 template <int py_compare_op>
 void Compare(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "a comparison"};
+  for (PyObject* arg : call.args) Recorder::RefuseForeignOperator(arg);
   r.CompareValues(call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
 }
 

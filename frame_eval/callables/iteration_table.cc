@@ -10,6 +10,7 @@ namespace {
 void Next(Recorder& r, Call& call) {
   if (call.args.empty()) return;
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  Recorder::RefuseForeignOperator(call.args[0]);
   const Known* known = r.Find(call.args[0]);
   if (known != nullptr && known->state != Known::State::kSource) return r.MarkMutated(call.args[0]);
   if (r.TakeNext(call.note, call.args[0])) return;
