@@ -28,7 +28,8 @@ namespace {
 struct Route {
   uint32_t type_version = 0;
   Words words;
-  PyObject* target = nullptr;  // borrowed of the class
+  PyObject* target = nullptr;         // borrowed of the class
+  PyTypeObject* announced = nullptr;  // the module's class that the package knows of; not held
 
   bool IsOpen(PyTypeObject* type) const {
     return target != nullptr && TypeIsUnchanged(type, type_version) &&
@@ -40,6 +41,7 @@ struct CompiledFunction {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* self;
+  PyObject* callable;  // what kCallable stands for; `function` calls it
   PyObject* dict;
   PyObject* weakrefs;
   std::shared_ptr<Store>* store;
@@ -301,9 +303,29 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   return result;
 }
 
+// Law F3: what the package says of copies, pickles and classes.
+PyObject* AskPackage(const char* name, PyObject* args) {
+  const Ref<> arguments = Ref<>::Steal(args);
+  const Ref<> module = arguments ? Ref<>::Steal(PyImport_ImportModule("frametap._compile")) : Ref<>();
+  const Ref<> function = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), name)) : Ref<>();
+  return function ? PyObject_CallObject(function.get(), arguments.get()) : nullptr;
+}
+
+// A module may be given another class, by its own first call too (lazy modules): what users hold is to follow.
+void AnnounceClass(PyObject* object) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (self->self == nullptr || self->to_forward->announced == Py_TYPE(self->self)) return;
+  const ErrScope keep;
+  self->to_forward->announced = Py_TYPE(self->self);
+  const Ref<> done = Ref<>::Steal(AskPackage("follow_class", PyTuple_Pack(1, object)));
+  if (!done) PyErr_WriteUnraisable(object);
+}
+
 PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) noexcept {
   try {
-    return Call(object, args, nargsf, kwnames);
+    PyObject* result = Call(object, args, nargsf, kwnames);
+    if (reinterpret_cast<CompiledFunction*>(object)->callee == Callee::kModule) AnnounceClass(object);
+    return result;
   } catch (...) {  // no memory before the program began
     if (PyErr_Occurred() == nullptr) SetPythonErrorFromException();
     return nullptr;
@@ -315,6 +337,7 @@ int Traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->self);
+  Py_VISIT(self->callable);
   Py_VISIT(self->dict);
   // A store that a running call, a Python-side view or a bound copy shares may be reached from outside.
   if (self->store != nullptr && self->store->use_count() == 1) return (*self->store)->Traverse(visit, arg);
@@ -326,6 +349,7 @@ int Clear(PyObject* object) {
   if (self->store != nullptr) (*self->store)->Reset();
   Py_CLEAR(self->function);
   Py_CLEAR(self->self);
+  Py_CLEAR(self->callable);
   Py_CLEAR(self->dict);
   return 0;
 }
@@ -339,6 +363,7 @@ void Dealloc(PyObject* object) {
   if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
   Py_CLEAR(self->function);
   Py_CLEAR(self->self);
+  Py_CLEAR(self->callable);
   Py_CLEAR(self->dict);
   delete self->store;
   self->store = nullptr;
@@ -348,22 +373,67 @@ void Dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
-PyObject* Get(PyObject* object, PyObject* instance, PyObject*) {
+// What was compiled; null with an AttributeError once the garbage collection has cleared it.
+Ref<> OriginalOf(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
-  if (instance == nullptr || instance == Py_None || self->callee != Callee::kFunction)
-    return Ref<>::New(object).Release();
-  return PyMethod_New(object, instance);
+  if (self->callee == Callee::kBoundMethod && self->self != nullptr) {
+    return Ref<>::Steal(PyMethod_New(self->function, self->self));
+  }
+  PyObject* original = self->callable != nullptr ? self->callable : self->self != nullptr ? self->self : self->function;
+  if (original == nullptr) PyErr_SetString(PyExc_AttributeError, "_original");
+  return Ref<>::New(original);
+}
+PyObject* Original(PyObject* object, void*) { return OriginalOf(object).Release(); }
+
+bool StandsForObject(const CompiledFunction* self) {
+  return self->callee == Callee::kObject || self->callee == Callee::kCallable;
 }
 
-// Law F3: what the package says of copies and pickles.
-PyObject* AskPackage(const char* name, PyObject* args) {
-  const Ref<> arguments = Ref<>::Steal(args);
-  const Ref<> module = arguments ? Ref<>::Steal(PyImport_ImportModule("frametap._compile")) : Ref<>();
-  const Ref<> function = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), name)) : Ref<>();
-  return function ? PyObject_CallObject(function.get(), arguments.get()) : nullptr;
+// Law F4: functions are bound, methods and modules are not, and other objects as their classes say.
+PyObject* Get(PyObject* object, PyObject* instance, PyObject* owner) {
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (self->callee == Callee::kFunction && instance != nullptr && instance != Py_None) {
+    return PyMethod_New(object, instance);
+  }
+  if (!StandsForObject(self)) return Ref<>::New(object).Release();
+  const Ref<> original = OriginalOf(object);
+  if (!original) return nullptr;
+  descrgetfunc get = Py_TYPE(original.get())->tp_descr_get;
+  if (get == nullptr) return Ref<>::New(object).Release();
+  Ref<> bound = Ref<>::Steal(get(original.get(), instance, owner));
+  if (!bound) return nullptr;
+  if (bound.get() == original.get()) return Ref<>::New(object).Release();
+  if (PyMethod_Check(bound.get()) && PyMethod_GET_FUNCTION(bound.get()) == original.get()) {
+    return PyMethod_New(object, PyMethod_GET_SELF(bound.get()));
+  }
+  return bound.Release();
 }
 
-PyObject* Copy(PyObject* object, PyObject*) { return Ref<>::New(object).Release(); }
+// Law F4: what type() does to functions of these names while it makes a class.
+PyObject* SetName(PyObject* object, PyObject* args) {
+  PyObject *owner = nullptr, *name = nullptr;
+  if (!PyArg_UnpackTuple(args, "__set_name__", 2, 2, &owner, &name)) return nullptr;
+  auto* self = reinterpret_cast<CompiledFunction*>(object);
+  if (StandsForObject(self)) {
+    static PyObject* set_name = InternedName("__set_name__");
+    const Ref<> original = OriginalOf(object);
+    if (!original) return nullptr;
+    if (_PyType_Lookup(Py_TYPE(original.get()), set_name) == nullptr) Py_RETURN_NONE;
+    return PyObject_CallMethodObjArgs(original.get(), set_name, owner, name, nullptr);
+  }
+  if (self->callee != Callee::kFunction || !PyUnicode_Check(name)) Py_RETURN_NONE;
+  const bool of_class = PyUnicode_CompareWithASCIIString(name, "__init_subclass__") == 0 ||
+                        PyUnicode_CompareWithASCIIString(name, "__class_getitem__") == 0;
+  if (!of_class && PyUnicode_CompareWithASCIIString(name, "__new__") != 0) Py_RETURN_NONE;
+  const Ref<> wrapped = Ref<>::Steal(of_class ? PyClassMethod_New(object) : PyStaticMethod_New(object));
+  if (!wrapped || PyObject_SetAttr(owner, name, wrapped.get()) < 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* Copy(PyObject* object, PyObject*) {
+  if (!StandsForObject(reinterpret_cast<CompiledFunction*>(object))) return Ref<>::New(object).Release();
+  return AskPackage("copy_of", PyTuple_Pack(1, object));
+}
 PyObject* DeepCopy(PyObject* object, PyObject* memo) {
   return AskPackage("deepcopy_of", PyTuple_Pack(2, object, memo));
 }
@@ -382,18 +452,55 @@ int SetOfFunction(PyObject* object, PyObject* value, void* name) {
   return -1;
 }
 
-PyObject* Original(PyObject* object, void*) {
+// Law F5: the attributes of an object, a partial or a C function are the original's, and so are those that a method has
+// of its function. `__wrapped__` leads to it, unless it has one of its own.
+PyObject* GetAttribute(PyObject* object, PyObject* name) {
+  static PyObject* const wrapped_name = InternedName("__wrapped__");
+  static PyObject* const original_name = InternedName("_original");
   auto* self = reinterpret_cast<CompiledFunction*>(object);
-  if (self->callee == Callee::kBoundMethod && self->self != nullptr) return PyMethod_New(self->function, self->self);
-  PyObject* original = self->self != nullptr ? self->self : self->function;
-  if (original == nullptr) PyErr_SetString(PyExc_AttributeError, "_original");  // the garbage collection has cleared it
-  return Ref<>::New(original).Release();
+  const bool is_method = self->callee == Callee::kBoundMethod;
+  // How it is called, copied, pickled and bound is its own. What objects in general have as fields is the original's.
+  PyObject* own = _PyType_Lookup(Py_TYPE(object), name);
+  const bool is_field = own == nullptr || Py_TYPE(own)->tp_descr_get == nullptr || Py_TYPE(own) == &PyGetSetDescr_Type;
+  if (!is_method && (!is_field || PyUnicode_Compare(name, original_name) == 0))
+    return PyObject_GenericGetAttr(object, name);
+  if (is_method) {
+    PyObject* found = PyObject_GenericGetAttr(object, name);
+    if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    PyErr_Clear();
+  }
+  const Ref<> original = OriginalOf(object);
+  if (!original) return nullptr;
+  PyObject* found = PyObject_GetAttr(original.get(), name);
+  if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  if (PyUnicode_Compare(name, wrapped_name) != 0) return nullptr;
+  PyErr_Clear();
+  return Ref<>(original).Release();
+}
+
+int SetAttribute(PyObject* object, PyObject* name, PyObject* value) {
+  if (!StandsForObject(reinterpret_cast<CompiledFunction*>(object)))
+    return PyObject_GenericSetAttr(object, name, value);
+  const Ref<> original = OriginalOf(object);
+  return original ? PyObject_SetAttr(original.get(), name, value) : -1;
+}
+
+// Law F5: it equals what it stands for, and what equals that.
+PyObject* Compare(PyObject* object, PyObject* other, int op) {
+  const Ref<> left = OriginalOf(object);
+  const Ref<> right = !left ? Ref<>() : Py_TYPE(other) == CompiledObjectType() ? OriginalOf(other) : Ref<>::New(other);
+  return right ? PyObject_RichCompare(left.get(), right.get(), op) : nullptr;
+}
+Py_hash_t Hash(PyObject* object) {
+  const Ref<> original = OriginalOf(object);
+  return original ? PyObject_Hash(original.get()) : -1;
 }
 
 PyObject* Repr(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
+  PyObject* held = self->callable != nullptr ? self->callable : self->self;
   return PyUnicode_FromFormat("<frametap.compile of %R>",
-                              self->self && self->callee != Callee::kBoundMethod ? self->self : self->function);
+                              held && self->callee != Callee::kBoundMethod ? held : self->function);
 }
 
 PyMemberDef members[] = {
@@ -421,6 +528,7 @@ PyGetSetDef getset[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSe
 PyMethodDef methods[] = {{"__copy__", Copy, METH_NOARGS, nullptr},
                          {"__deepcopy__", DeepCopy, METH_O, nullptr},
                          {"__reduce__", Reduce, METH_NOARGS, nullptr},
+                         {"__set_name__", SetName, METH_VARARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
 template <class F>
@@ -437,32 +545,54 @@ PyTypeObject* CompiledFunctionType() {
                            {Py_tp_descr_get, Slot(Get)},   {Py_tp_repr, Slot(Repr)},
                            {Py_tp_members, members},       {Py_tp_getset, getset},
                            {Py_tp_methods, methods},       {0, nullptr}};
-    PyType_Spec spec = {
-        "frametap.CompiledFunction", sizeof(CompiledFunction), 0,
-        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        slots};
+    PyType_Spec spec = {"frametap.CompiledFunction", sizeof(CompiledFunction), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                            Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                        slots};
     return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   }();
   return type;
 }
 
+PyTypeObject* CompiledObjectType() {
+  static PyTypeObject* type = [] {
+    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)},       {Py_tp_traverse, Slot(Traverse)},
+                           {Py_tp_clear, Slot(Clear)},           {Py_tp_getattro, Slot(GetAttribute)},
+                           {Py_tp_setattro, Slot(SetAttribute)}, {Py_tp_hash, Slot(Hash)},
+                           {Py_tp_richcompare, Slot(Compare)},   {0, nullptr}};
+    PyType_Spec spec = {
+        "frametap.CompiledObject", sizeof(CompiledFunction), 0,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        slots};
+    return reinterpret_cast<PyTypeObject*>(
+        PyType_FromSpecWithBases(&spec, reinterpret_cast<PyObject*>(CompiledFunctionType())));
+  }();
+  return type;
+}
+
 PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store) {
-  PyTypeObject* type = CompiledFunctionType();
+  const bool is_plain = callee == Callee::kFunction || callee == Callee::kModule;
+  PyTypeObject* type = is_plain ? CompiledFunctionType() : CompiledObjectType();
   if (type == nullptr) return nullptr;
   auto* compiled = reinterpret_cast<CompiledFunction*>(type->tp_alloc(type, 0));
   if (compiled == nullptr) return nullptr;
   compiled->vectorcall = CallFunction;
   compiled->function = Ref<>::New(function).Release();
-  compiled->self = Ref<>::New(self).Release();
+  (callee == Callee::kCallable ? compiled->callable : compiled->self) = Ref<>::New(self).Release();
   compiled->store = new std::shared_ptr<Store>(std::move(store));
-  if (callee == Callee::kModule) compiled->to_forward = new Route();
+  if (callee == Callee::kModule) {
+    compiled->to_forward = new Route();
+    compiled->to_forward->announced = Py_TYPE(self);
+  }
   compiled->callee = callee;
   int flags = PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags : 0;
   compiled->capturable = !(flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
   return reinterpret_cast<PyObject*>(compiled);
 }
 
-bool IsCompiledFunction(PyObject* object) { return Py_TYPE(object) == CompiledFunctionType(); }
+bool IsCompiledFunction(PyObject* object) {
+  return Py_TYPE(object) == CompiledFunctionType() || Py_TYPE(object) == CompiledObjectType();
+}
 std::shared_ptr<Store> StoreOf(PyObject* compiled) { return *reinterpret_cast<CompiledFunction*>(compiled)->store; }
 PyObject* FunctionOf(PyObject* compiled) { return reinterpret_cast<CompiledFunction*>(compiled)->function; }
 

@@ -7,7 +7,11 @@
 //       own or global, no override of __call__. An exception has come through the frames of __call__ all the same.
 //       Which __call__ the class of a module or a callable object has is asked at each call.
 //   F3  It has what functions have: code, defaults and closure are those of the function (and are set there), copies are
-//       itself, and it is pickled by name.
+//       itself, and it is pickled by name. Other objects are copied, and the copy is compiled.
+//   F4  In a class it is bound as what was compiled is: functions are, partials and C functions are not, and objects as
+//       their own __get__ and __set_name__ say. What an object's __get__ makes of it may call the original plainly.
+//   F5  Attributes, equality and hash of an object, a partial or a C function are the original's; a method's too, but for
+//       attributes that are set on it.
 // Not here: what happens in the frame (session.h).
 #pragma once
 
@@ -19,14 +23,17 @@
 
 namespace frametap {
 
-enum class Callee : uint8_t { kFunction, kBoundMethod, kModule, kObject };
+// kCallable: a partial or a C function, which has no Python code; `function` calls it.
+enum class Callee : uint8_t { kFunction, kBoundMethod, kModule, kObject, kCallable };
 
-// A new CompiledFunction. `self`: the instance of a bound method, the module or the object; null for a function.
+// A new CompiledFunction. `self`: the instance of a bound method, the module, the object or callable; null for a
+// function.
 PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store);
 
 bool IsCompiledFunction(PyObject* object);
 std::shared_ptr<Store> StoreOf(PyObject* compiled);
 PyObject* FunctionOf(PyObject* compiled);  // borrowed
 PyTypeObject* CompiledFunctionType();      // ready after the first call; null with a Python exception
+PyTypeObject* CompiledObjectType();        // its subtype for what is no function and no module
 
 }  // namespace frametap

@@ -181,7 +181,7 @@ const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delite
 void BindCompiled(py::module_& m) {
   if (!LoadKnownObjects() || !LoadModuleCalls() || !LoadCallables()) throw py::error_already_set();
   PyTypeObject* type = CompiledFunctionType();
-  if (type == nullptr) throw py::error_already_set();
+  if (type == nullptr || CompiledObjectType() == nullptr) throw py::error_already_set();
   m.attr("CompiledFunction") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
   m.def("problem", [] {
     std::string version = VersionProblem();
@@ -206,10 +206,11 @@ void BindCompiled(py::module_& m) {
         if (dynamic) options.dynamic = *dynamic ? Dynamic::kAlways : Dynamic::kNever;
         options.segment_limit = segment_limit;
         options.by_identity = by_identity;
-        Callee kind = callee == "module"   ? Callee::kModule
-                      : callee == "object" ? Callee::kObject
-                      : callee == "method" ? Callee::kBoundMethod
-                                           : Callee::kFunction;
+        Callee kind = callee == "module"     ? Callee::kModule
+                      : callee == "object"   ? Callee::kObject
+                      : callee == "method"   ? Callee::kBoundMethod
+                      : callee == "callable" ? Callee::kCallable
+                                             : Callee::kFunction;
         auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);
         std::erase_if(Stores(), [](const std::weak_ptr<Store>& known) { return known.expired(); });
         Stores().push_back(store);

@@ -127,19 +127,27 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
         )
     call = getattr(type(f), "__call__", None)  # noqa: B004  (the function itself is wanted)
     if isinstance(call, types.FunctionType):
-        return functools.update_wrapper(make(call, f, "object"), f, updated=())
+        return make(call, f, "object")
 
     # A functools.partial, or a function in C: watched from a frame around it.
     def call_it(*args: Any, **kwargs: Any) -> Any:
         return f(*args, **kwargs)
 
-    return functools.update_wrapper(make(call_it, None, "function"), f, updated=())
+    return make(call_it, f, "callable")
+
+
+def copy_of(compiled: _C.CompiledFunction) -> Any:
+    """``copy.copy`` of a compiled object or partial."""
+    return _same_of(compiled, copy.copy(compiled._original))
 
 
 def deepcopy_of(compiled: _C.CompiledFunction, memo: dict[int, Any]) -> Any:
     """``copy.deepcopy`` of a compiled function or method: what has no copy of its own is its own copy."""
-    f = copy.deepcopy(compiled.__wrapped__, memo)
-    if f is compiled.__wrapped__:
+    return _same_of(compiled, copy.deepcopy(compiled._original, memo))
+
+
+def _same_of(compiled: _C.CompiledFunction, f: Any) -> Any:
+    if f is compiled._original:
         return compiled
     return _compiled(f, functools.partial(_C.compile_function, **_C.settings(compiled)))
 
@@ -152,7 +160,7 @@ def reduced(compiled: _C.CompiledFunction) -> Any:
             found = getattr(found, name)
     except (KeyError, AttributeError):
         found = None
-    return compiled.__qualname__ if found is compiled else (_plain, (compiled.__wrapped__,))
+    return compiled.__qualname__ if found is compiled else (_plain, (compiled._original,))
 
 
 def _checked(options: dict[str, Any] | None) -> tuple[int, bool]:

@@ -189,7 +189,7 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
                 )
             )
     counts = _C.counts(compiled)
-    target = compiled.__self__ if compiled.__self__ is not None else compiled._function
+    target = compiled.__self__ if compiled.__self__ is not None else compiled._original
     name = getattr(target, "__qualname__", type(target).__name__)
     return Explanation(
         name,

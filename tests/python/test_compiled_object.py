@@ -136,7 +136,7 @@ def test_a_deep_copy_of_a_partial_is_independent() -> None:
     x = torch.ones(2)
     want = f(x)
     clone = copy.deepcopy(f)
-    clone.__wrapped__.args[0].scale = 7.0
+    clone.args[0].scale = 7.0
     assert torch.equal(f(x), want)
     assert torch.equal(clone(x), x - 7)
 
@@ -234,6 +234,167 @@ def test_keys_and_weak_references() -> None:
     gc.collect()
     assert reference() is None
     assert gone == ["f"]
+
+
+class Deco:
+    """A decorator that binds as it likes."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.name = ""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+class PartialDeco(Deco):
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return functools.partial(self, instance)
+
+
+def test_other_objects_are_bound_as_their_classes_say() -> None:
+    class Own:
+        scale = 3.0
+        partial = frametap.compile(functools.partial(torch.mul, torch.full((2,), 2.0)))
+        builtin = frametap.compile(torch.relu)
+        cached = frametap.compile(functools.lru_cache(lambda self: self.scale))
+        bound = frametap.compile(Deco(lambda self, x: x * self.scale))
+        partly = frametap.compile(PartialDeco(lambda self, x: x * self.scale))
+        plain = frametap.compile(Callable())
+
+    own, x = Own(), torch.ones(2)
+    for _ in range(3):
+        assert torch.equal(own.partial(x), x * 2)
+        assert torch.equal(own.builtin(-x), x * 0)
+        assert own.cached() == Own.cached(own) == 3
+        assert torch.equal(own.bound(x), x * 3)
+        assert torch.equal(own.partly(x), x * 3)
+        assert torch.equal(own.plain(x), x * 2)
+    assert own.bound.name == Own.bound.name == "Own.bound"
+    if not EAGER:
+        assert frametap.explain(Own.bound).hits > 0
+
+
+def test_names_that_type_knows() -> None:
+    class Base:
+        heard: tuple[str, ...] = ()
+
+        @frametap.compile
+        def __init_subclass__(cls, **keywords: Any) -> None:
+            cls.heard = (*cls.heard, cls.__name__, *keywords)
+
+        @frametap.compile
+        def __class_getitem__(cls, key: Any) -> Any:
+            return cls, key
+
+        @frametap.compile
+        def __new__(cls, scale: float) -> Any:
+            self = object.__new__(cls)
+            self.scale = scale  # type: ignore[attr-defined]
+            return self
+
+    class Sub(Base, tag=1):
+        pass
+
+    for _ in range(3):
+        assert Sub.heard == ("Sub", "tag")
+        assert Sub[int] == (Sub, int)
+        assert Sub(2.0).scale == 2.0  # type: ignore[attr-defined]
+        assert Sub(2.0).__new__(Sub, 3.0).scale == 3.0  # type: ignore[attr-defined]
+
+
+# -- attributes of what is no function --
+
+
+class Callable:
+    count = 0
+    scale = 2.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x * self.scale
+
+
+def test_attributes_of_a_callable_object() -> None:
+    thing = Callable()
+    f, x = frametap.compile(thing), torch.ones(2)
+    for i in range(3):
+        assert torch.equal(f(x), x * 2)
+        assert f.count == thing.count == i + 1
+    f.scale = 5.0
+    f.tag = "t"
+    assert torch.equal(f(x), x * 5)
+    assert vars(f) == {"count": 4, "scale": 5.0, "tag": "t"}
+    del f.scale
+    assert torch.equal(f(x), x * 2)
+    assert isinstance(f, Callable)
+    assert "scale" in dir(f)
+    with pytest.raises(AttributeError, match="'Callable' object has no attribute 'nothing'"):
+        _ = f.nothing
+    assert f == thing
+    assert thing == f
+    assert {f: 1}[thing] == 1
+    assert inspect.signature(f) == inspect.signature(thing)
+
+
+def test_copies_of_a_callable_object() -> None:
+    f, x = frametap.compile(Callable()), torch.ones(2)
+    for make in (copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))):
+        f(x)
+        other = make(f)
+        assert other.count == f.count
+        other.scale = 7.0
+        assert torch.equal(other(x), x * 7)
+        assert torch.equal(f(x), x * 2)
+        assert other != f
+
+
+def test_attributes_of_a_partial_and_of_a_builtin() -> None:
+    x = torch.ones(2)
+    f = frametap.compile(functools.partial(torch.add, x, alpha=2))
+    assert (f.func, f.args[0] is x, f.keywords) == (torch.add, True, {"alpha": 2})
+    f.tag = 1
+    assert f.tag == 1
+    assert frametap.compile(torch.relu).__name__ == "relu"
+    assert frametap.compile(torch.relu) == torch.relu
+    cached = frametap.compile(functools.lru_cache(plain))
+    assert cached(x) is cached(x)
+    assert cached.cache_info().hits == 1
+    assert cached.__wrapped__ is plain
+    assert inspect.signature(cached) == inspect.signature(plain)
+
+
+def test_attributes_of_a_bound_method() -> None:
+    model = Model(2.0)
+    Model.plain.tag = "t"  # type: ignore[attr-defined]
+    f = frametap.compile(model.plain)
+    assert f.__func__ is Model.plain
+    assert f.__self__ is model
+    assert f.tag == "t"
+    assert f == model.plain
+    assert f != Model(2.0).plain
+    assert hash(f) == hash(model.plain)
+    steps = [model.plain]
+    steps.remove(f)
+    assert steps == []
+
+
+def test_a_step_that_a_scheduler_follows() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], 0.5)
+    optimizer.step = frametap.compile(optimizer.step)  # type: ignore[method-assign]
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(2):
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+        scheduler.step()
+    assert torch.allclose(parameter, torch.full((2,), 0.45))
 
 
 # -- wrong arguments --
