@@ -1,7 +1,8 @@
 """``frametap.compile`` and what reads its results.
 
 The compiled object is a C object (``_C.CompiledFunction``); this file decides what it is made of: a
-function, a bound method, or a module, whose compiled form shares the module's own state.
+function, a bound method, or a module, whose compiled form shares the module's own state
+(``_compiled_module.py``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from frametap import _C
 from frametap._callable import resolve_backend
+from frametap._compiled_module import CompiledModule, compile_module, follow_class, plain
 from frametap._errors import CaptureError, FrametapError
 from frametap._guards import Guard
 
@@ -25,8 +27,12 @@ __all__ = [
     "CompiledModule",
     "compile",
     "compiled_of",
+    "copy_of",
+    "deepcopy_of",
+    "follow_class",
     "graph",
     "guards",
+    "reduced",
     "reset",
     "segments",
 ]
@@ -116,7 +122,7 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
     if isinstance(f, _C.CompiledFunction):
         f = f._original
     if isinstance(f, torch.nn.Module):
-        return _compile_module(f, make)
+        return compile_module(f, make)
     if isinstance(f, types.MethodType):
         return functools.update_wrapper(make(f.__func__, f.__self__, "method"), f, updated=())
     if isinstance(f, types.FunctionType):
@@ -160,7 +166,7 @@ def reduced(compiled: _C.CompiledFunction) -> Any:
             found = getattr(found, name)
     except (KeyError, AttributeError):
         found = None
-    return compiled.__qualname__ if found is compiled else (_plain, (compiled._original,))
+    return compiled.__qualname__ if found is compiled else (plain, (compiled._original,))
 
 
 def _checked(options: dict[str, Any] | None) -> tuple[int, bool]:
@@ -178,68 +184,6 @@ def _checked(options: dict[str, Any] | None) -> tuple[int, bool]:
     if type(by_identity) is not bool:
         raise FrametapError(f"compile: by_identity must be True or False, got {by_identity!r:.60}")
     return limit, by_identity
-
-
-class CompiledModule(torch.nn.Module):
-    """A module that was compiled: it shares the original's attributes, parameters, hooks and mode.
-
-    Its class is a subclass of the original's, so that isinstance, attributes and methods are as before.
-    """
-
-    _orig_mod: torch.nn.Module
-    _frametap: Any
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self)._frametap(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        kind = type(self)
-        return kind._recompile(copy.deepcopy(kind._orig_mod, memo))
-
-    def __reduce__(self) -> Any:
-        # What was captured belongs to this process: the module itself is kept.
-        return (_plain, (type(self)._orig_mod,))
-
-    def __repr__(self) -> str:
-        return f"Compiled({type(self)._orig_mod!r})"
-
-
-def _plain(f: Any) -> Any:
-    return f
-
-
-def _compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> CompiledModule:
-    original = type(module)
-    call = original.__call__
-    compiled = make(
-        call if isinstance(call, types.FunctionType) else torch.nn.Module.__call__, module, "module"
-    )
-    kind = type(
-        original.__name__,
-        (CompiledModule, original),
-        {
-            "__module__": original.__module__,
-            "__qualname__": original.__qualname__,
-            "__doc__": original.__doc__,
-            "_orig_mod": _Constant(module),
-            "_frametap": compiled,
-            "_recompile": staticmethod(lambda other: _compile_module(other, make)),
-        },
-    )
-    twin = kind.__new__(kind)
-    # One state for both: parameters, buffers, submodules, hooks, mode.
-    object.__setattr__(twin, "__dict__", module.__dict__)
-    return twin
-
-
-class _Constant:
-    """A class attribute that is an nn.Module (plain ones would be found before `__getattr__`, too)."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self.value
 
 
 def compiled_of(f: Any, caller: str) -> Any:

@@ -1,0 +1,214 @@
+"""The compiled form of a module: an object beside it that has the same state, and another way of being called.
+
+It is made of a class of its own, a subclass of the module's, so that isinstance, attributes and methods are as before.
+Nobody else is to notice that class: what is asked of it or done to it is asked of the module's class (see `_Kind`).
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from frametap import _C
+from frametap._errors import FrametapError
+
+__all__ = ["CompiledModule", "compile_module", "follow_class", "plain"]
+
+_BASES = type.__dict__["__bases__"]
+
+
+class _Kind(type):
+    """The class of the compiled modules' classes. Their instances, attributes and subclasses are the original class's."""
+
+    _orig_mod: Any
+
+    def __new__(
+        mcs, name: str, bases: tuple[Any, ...], namespace: dict[str, Any], **keywords: Any
+    ) -> Any:
+        bases = tuple(type(b._orig_mod) if isinstance(b, _Kind) else b for b in bases)
+        return types.new_class(name, bases, keywords, lambda names: names.update(namespace))
+
+    @property
+    def __dict__(cls) -> Any:
+        return type(cls._orig_mod).__dict__
+
+    @property
+    def __bases__(cls) -> Any:
+        return type(cls._orig_mod).__bases__
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return type(cls._orig_mod)(*args, **kwargs)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        setattr(type(cls._orig_mod), name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        delattr(type(cls._orig_mod), name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, type(cls._orig_mod))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, type(cls._orig_mod))
+
+
+@functools.cache
+def _kind_below(metaclass: type) -> type:
+    made = _Kind if metaclass is type else type.__new__(type, "_Kind", (_Kind, metaclass), {})
+    copyreg.pickle(made, lambda kind: (plain, (type(kind._orig_mod),)))
+    return made
+
+
+class CompiledModule(torch.nn.Module):
+    """A module that was compiled: it shares the original's attributes, parameters, hooks and mode.
+
+    Its class is a subclass of the original's, so that isinstance, attributes and methods are as before.
+    """
+
+    _orig_mod: torch.nn.Module
+    _frametap: Any
+    _recompile: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self)._frametap(*args, **kwargs)
+
+    @property
+    def __class__(self) -> Any:
+        _follow(type(self))
+        return type(type(self)._orig_mod)
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        type(self)._orig_mod.__class__ = (
+            type(value._orig_mod) if isinstance(value, _Kind) else value
+        )
+        _follow(type(self))
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """The original's bases are not told of a class that is no part of the program."""
+
+    @staticmethod
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        # `type(self).__new__(type(self))` of a copying method.
+        original = type(cls._orig_mod)
+        return original.__new__(original, *args, **kwargs)
+
+    def __eq__(self, other: object) -> Any:
+        # Code inside meets the original: as a key, and in a list or set, the two are one.
+        original = type(self)._orig_mod
+        return original == (type(other)._orig_mod if isinstance(other, CompiledModule) else other)
+
+    def __hash__(self) -> int:
+        return hash(type(self)._orig_mod)
+
+    def __copy__(self) -> Any:
+        kind = type(self)
+        return kind._recompile(copy.copy(kind._orig_mod))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        kind = type(self)
+        return kind._recompile(copy.deepcopy(kind._orig_mod, memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What was captured belongs to this process: the module itself is kept.
+        return (plain, (type(self)._orig_mod,))
+
+    def __repr__(self) -> str:
+        return f"Compiled({type(self)._orig_mod!r})"
+
+
+def plain(f: Any) -> Any:
+    """What a pickle of something compiled makes: the original."""
+    return f
+
+
+def compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> CompiledModule:
+    original = type(module)
+    call = original.__call__
+    compiled = make(
+        call if isinstance(call, types.FunctionType) else torch.nn.Module.__call__, module, "module"
+    )
+    namespace = {
+        **_of_class(original),
+        **{name: _of_original(name) for name in _slots(original)},
+        "_orig_mod": _Constant(module),
+        "_frametap": compiled,
+        "_recompile": staticmethod(lambda other: compile_module(other, make)),
+    }
+    if hasattr(original, "__del__"):
+        namespace["__del__"] = lambda _: None  # the original has its own end
+    # Metaclasses that keep account of classes are not told either.
+    kind = type.__new__(
+        _kind_below(type(original)), original.__name__, (CompiledModule, original), namespace
+    )
+    compiled._kind = kind
+    try:
+        twin = object.__new__(kind)
+    except TypeError as error:
+        raise FrametapError(
+            f"compile: instances of {original.__name__} have state that is not in their __dict__; "
+            "compile the function or module that does the work"
+        ) from error
+    # One state for both: parameters, buffers, submodules, hooks, mode.
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    return twin
+
+
+def _follow(kind: type) -> None:
+    """The original may have been given another class: parametrizations and lazy modules do that."""
+    original = type(kind._orig_mod)  # type: ignore[attr-defined]
+    if _BASES.__get__(kind)[1] is original:
+        return
+    _BASES.__set__(kind, (CompiledModule, original))
+    for name, value in {"__name__": original.__name__, **_of_class(original)}.items():
+        type.__setattr__(kind, name, value)
+
+
+def follow_class(compiled: _C.CompiledFunction) -> None:
+    """After a call that found, or made, the module to be of another class."""
+    _follow(compiled._kind)
+
+
+def _of_class(original: type) -> dict[str, Any]:
+    return {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+
+
+def _slots(original: type) -> list[str]:
+    found: list[Mapping[str, Any]] = [vars(base) for base in original.__mro__]
+    return [
+        name
+        for names in found
+        for name, value in names.items()
+        if isinstance(value, types.MemberDescriptorType)
+    ]
+
+
+def _of_original(name: str) -> property:
+    """An attribute that is not in the __dict__."""
+
+    def get(self: Any) -> Any:
+        return getattr(type(self)._orig_mod, name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(type(self)._orig_mod, name, value)
+
+    def drop(self: Any) -> None:
+        delattr(type(self)._orig_mod, name)
+
+    return property(get, put, drop)
+
+
+class _Constant:
+    """A class attribute that is an nn.Module (plain ones would be found before `__getattr__`, too)."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self.value
