@@ -485,11 +485,15 @@ int SetAttribute(PyObject* object, PyObject* name, PyObject* value) {
   return original ? PyObject_SetAttr(original.get(), name, value) : -1;
 }
 
-// Law F5: it equals what it stands for, and what equals that.
+// Law F5: it equals what it stands for, and what equals that; it is true where that is.
 PyObject* Compare(PyObject* object, PyObject* other, int op) {
   const Ref<> left = OriginalOf(object);
   const Ref<> right = !left ? Ref<>() : Py_TYPE(other) == CompiledObjectType() ? OriginalOf(other) : Ref<>::New(other);
   return right ? PyObject_RichCompare(left.get(), right.get(), op) : nullptr;
+}
+int Truth(PyObject* object) {
+  const Ref<> original = OriginalOf(object);
+  return original ? PyObject_IsTrue(original.get()) : -1;
 }
 Py_hash_t Hash(PyObject* object) {
   const Ref<> original = OriginalOf(object);
@@ -556,10 +560,15 @@ PyTypeObject* CompiledFunctionType() {
 
 PyTypeObject* CompiledObjectType() {
   static PyTypeObject* type = [] {
-    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)},       {Py_tp_traverse, Slot(Traverse)},
-                           {Py_tp_clear, Slot(Clear)},           {Py_tp_getattro, Slot(GetAttribute)},
-                           {Py_tp_setattro, Slot(SetAttribute)}, {Py_tp_hash, Slot(Hash)},
-                           {Py_tp_richcompare, Slot(Compare)},   {0, nullptr}};
+    PyType_Slot slots[] = {{Py_tp_dealloc, Slot(Dealloc)},
+                           {Py_tp_traverse, Slot(Traverse)},
+                           {Py_tp_clear, Slot(Clear)},
+                           {Py_tp_getattro, Slot(GetAttribute)},
+                           {Py_tp_setattro, Slot(SetAttribute)},
+                           {Py_nb_bool, Slot(Truth)},
+                           {Py_tp_hash, Slot(Hash)},
+                           {Py_tp_richcompare, Slot(Compare)},
+                           {0, nullptr}};
     PyType_Spec spec = {
         "frametap.CompiledObject", sizeof(CompiledFunction), 0,
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,

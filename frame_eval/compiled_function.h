@@ -10,8 +10,8 @@
 //       itself, and it is pickled by name. Other objects are copied, and the copy is compiled.
 //   F4  In a class it is bound as what was compiled is: functions are, partials and C functions are not, and objects as
 //       their own __get__ and __set_name__ say. What an object's __get__ makes of it may call the original plainly.
-//   F5  Attributes, equality and hash of an object, a partial or a C function are the original's; a method's too, but for
-//       attributes that are set on it.
+//   F5  Attributes, equality, hash and truth of an object, a partial or a C function are the original's; a method's too,
+//       but for attributes that are set on it.
 // Not here: what happens in the frame (session.h).
 #pragma once
 

@@ -343,6 +343,21 @@ def test_attributes_of_a_callable_object() -> None:
     assert inspect.signature(f) == inspect.signature(thing)
 
 
+def test_truth_of_a_callable_object() -> None:
+    class Stages(list):  # type: ignore[type-arg]
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    f = frametap.compile(Stages())
+    g = frametap.compile(lambda x: x * 2 if f else x * 3)
+    for _ in range(3):
+        assert not f
+        assert torch.equal(g(torch.ones(2)), torch.full((2,), 3.0))
+    f.append(1)
+    assert f
+    assert torch.equal(g(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_copies_of_a_callable_object() -> None:
     f, x = frametap.compile(Callable()), torch.ones(2)
     for make in (copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))):
