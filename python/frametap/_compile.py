@@ -121,7 +121,7 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
         f = f._orig_mod
     if isinstance(f, _C.CompiledFunction):
         f = f._original
-    if isinstance(f, torch.nn.Module):
+    if issubclass(type(f), torch.nn.Module):  # a proxy is none, whatever its __class__ says
         return compile_module(f, make)
     if isinstance(f, types.MethodType):
         return functools.update_wrapper(make(f.__func__, f.__self__, "method"), f, updated=())

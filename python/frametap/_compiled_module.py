@@ -55,7 +55,8 @@ class _Kind(type):
         return isinstance(instance, type(cls._orig_mod))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, type(cls._orig_mod))
+        # By the bases alone: an abstract class asks all its subclasses, and so this one.
+        return type.__subclasscheck__(type(cls._orig_mod), subclass)
 
 
 @functools.cache

@@ -124,6 +124,31 @@ def test_bases_hear_of_no_other_class() -> None:
     assert isinstance(Two(1.0), type(g))
 
 
+def test_abstract_classes() -> None:
+    class Base(nn.Module, abc.ABC):
+        @abc.abstractmethod
+        def forward(self, x: Tensor) -> Tensor: ...
+
+    class Own(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    class Registered(abc.ABC):
+        pass
+
+    Registered.register(Own)
+    f = frametap.compile(Own())
+    assert same(f, 2)
+    assert isinstance(f, Base)
+    assert isinstance(f, Registered)
+    assert isinstance(Own(), type(f))
+    assert isinstance(Own(), Own)
+    for kind in (Own, Base, Registered, type(f)):
+        assert not isinstance(nn.ReLU(), kind)
+        assert not issubclass(nn.ReLU, kind)
+        assert issubclass(type(f), kind)
+
+
 def test_a_class_with_a_new_of_its_own() -> None:
     class Own(Net):
         def __new__(cls, scale: float) -> Any:

@@ -358,6 +358,29 @@ def test_truth_of_a_callable_object() -> None:
     assert torch.equal(g(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def test_a_proxy_of_a_module() -> None:
+    class Proxy:
+        def __init__(self, of: Any) -> None:
+            object.__setattr__(self, "of", of)
+
+        def __getattribute__(self, name: str) -> Any:
+            of = object.__getattribute__(self, "of")
+            return of if name == "of" else getattr(of, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            setattr(self.of, name, value)
+
+        def __call__(self, x: Tensor) -> Any:
+            return self.of(x)
+
+    f = frametap.compile(Proxy(torch.nn.Linear(2, 2)))
+    assert isinstance(f, torch.nn.Linear)
+    f.bias = None
+    assert f.of.bias is None
+    for _ in range(3):
+        assert torch.equal(f(torch.ones(2)), f.weight.sum(1))
+
+
 def test_copies_of_a_callable_object() -> None:
     f, x = frametap.compile(Callable()), torch.ones(2)
     for make in (copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))):
