@@ -9,6 +9,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/accessor.h"
+#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
@@ -648,8 +649,7 @@ void Recorder::ReadBufferRegistration(FrameNote& note, PyObject* owner, PyObject
   const SourceId module = SourceOf(owner);
   PyObject* hooks = PyDict_GetItemWithError(Objects().module_globals, hooks_name);
   const bool is_usual = _PyType_Lookup(Py_TYPE(owner), method) == plain &&
-                        PyDict_GetItemWithError(InstanceDict(owner), method) == nullptr && hooks != nullptr &&
-                        (PyDict_CheckExact(hooks) || PyODict_CheckExact(hooks)) && PyDict_GET_SIZE(hooks) == 0;
+                        PyDict_GetItemWithError(InstanceDict(owner), method) == nullptr && IsEmptyDict(hooks);
   // A name with a dot, or none, is an error.
   if (!is_usual || std::strchr(Text(name), '.') != nullptr || *Text(name) == '\0') {
     throw Break{Reason::unknown_mutation, "a buffer is registered in another way: " + Qualified(Py_TYPE(owner), name)};

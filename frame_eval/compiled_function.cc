@@ -16,6 +16,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
+#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
@@ -189,9 +190,7 @@ PyObject* FindForward(PyObject* module, Words* words) {
   for (PyObject* hooks : *own) words->emplace_back(DictLengthPlace(hooks));
   for (PyObject* name : kGlobal) {
     PyObject* hooks = PyDict_GetItemWithError(globals, name);
-    if (hooks == nullptr || !(PyDict_CheckExact(hooks) || PyODict_CheckExact(hooks)) || PyDict_GET_SIZE(hooks) != 0) {
-      return nullptr;
-    }
+    if (!IsEmptyDict(hooks)) return nullptr;
     words->emplace_back(DictLengthPlace(hooks));
   }
   if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;

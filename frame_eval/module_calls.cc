@@ -173,10 +173,6 @@ bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
   return true;
 }
 
-bool IsEmptyDict(PyObject* object) {
-  return (PyDict_CheckExact(object) || Py_TYPE(object) == Objects().ordered_dict) && PyDict_GET_SIZE(object) == 0;
-}
-
 // Whether the hooks that nn.Module.__call__ asks for are those in the dict of the module: not what a __getattribute__ or
 // a descriptor says.
 bool ReadsHooksOfInstance(PyTypeObject* type) {
@@ -370,7 +366,7 @@ class Recorder::Crossing {
   }
 
   bool IsNothing(int line, PyObject* hooks, Shadow shadow) {
-    if (hooks == nullptr || !IsEmptyDict(hooks)) return false;
+    if (!IsEmptyDict(hooks)) return false;
     At(line);
     r_.TruthOf(note_, hooks, shadow);
     return true;

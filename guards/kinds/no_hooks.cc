@@ -50,6 +50,10 @@ Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr
 
 }  // namespace
 
+bool IsEmptyDict(PyObject* object) {
+  return object != nullptr && (PyDict_CheckExact(object) || PyODict_CheckExact(object)) && PyDict_GET_SIZE(object) == 0;
+}
+
 const NoHooksGuard::Names& NoHooksGuard::names() {
   static const Names names = {{NameKey("_compiled_call_impl"), NameKey("_call_impl"), NameKey("forward")},
                               {NameKey("_backward_hooks"), NameKey("_backward_pre_hooks"), NameKey("_forward_hooks"),

@@ -14,6 +14,9 @@
 
 namespace frametap {
 
+// A dict or OrderedDict without items, of whose truth no other code is asked. False of null.
+bool IsEmptyDict(PyObject* object);
+
 class NoHooksGuard : public Guard {
  public:
   struct Names {  // interned
