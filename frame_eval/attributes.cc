@@ -139,14 +139,10 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   long level = PyLong_AsLong(e.in[0]);
   std::string full = text;
   if (level > 0) {
-    Event read;
-    read.op = Op::kLoadGlobal;
     static PyObject* const package_name = InternedName("__package__");
-    read.name = package_name;
-    PyObject* package = PyDict_GetItemWithError(f.function->func_globals, package_name);
-    if (package == nullptr || !PyUnicode_Check(package)) throw Break{Reason::import_statement, text};
     Shadow shadow;
-    LoadGlobal(f, note, read, package, &shadow);
+    PyObject* package = ReadGlobal(f, note, package_name, &shadow);
+    if (package == nullptr || !PyUnicode_Check(package)) throw Break{Reason::import_statement, text};
     Force(package, shadow);
     std::string base_name = Text(package);
     for (long i = 1; i < level; ++i) base_name = base_name.substr(0, base_name.rfind('.'));

@@ -34,6 +34,9 @@ bool LoadKnownObjects() {
   objects.partial = type("functools", {"partial"});
   objects.cached_function = type("functools", {"_lru_cache_wrapper"});
   objects.ordered_dict = type("collections", {"OrderedDict"});
+  objects.enumeration = type("enum", {"Enum"});
+  objects.signature = type("inspect", {"Signature"});
+  objects.signature_part = type("inspect", {"Parameter"});
   objects.weak_reference = type("weakref", {"ReferenceType"});
   objects.tuple_getter = type("collections", {"_tuplegetter"});
   objects.module_getattr = Load("torch.nn", {"Module", "__getattr__"});
@@ -44,6 +47,8 @@ bool LoadKnownObjects() {
   objects.module_globals = Load("torch.nn.modules.module", {"__dict__"});
   objects.python_kernels = Load("torch.library", {"_impls"});
   objects.finalizers = Load("weakref", {"finalize", "_registry"});
+  objects.copy_dispatch[0] = Load("copyreg", {"dispatch_table"});
+  objects.copy_dispatch[1] = Load("copy", {"_deepcopy_dispatch"});
   Ref<> text = Ref<>::Steal(PyObject_GetAttrString(Py_None, "__str__"));
   objects.method_wrapper = text ? Py_TYPE(text.get()) : nullptr;
   Py_XINCREF(reinterpret_cast<PyObject*>(objects.method_wrapper));

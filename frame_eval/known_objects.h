@@ -14,6 +14,9 @@ struct KnownObjects {
   PyTypeObject* partial;           // functools.partial
   PyTypeObject* cached_function;   // what functools.lru_cache makes
   PyTypeObject* ordered_dict;      // collections.OrderedDict
+  PyTypeObject* enumeration;       // enum.Enum
+  PyTypeObject* signature;         // inspect.Signature
+  PyTypeObject* signature_part;    // inspect.Parameter
   PyTypeObject* weak_reference;    // weakref.ref
   PyTypeObject* method_wrapper;    // type of object().__str__
   PyTypeObject* tuple_getter;      // descriptor of a named tuple's fields
@@ -24,6 +27,7 @@ struct KnownObjects {
   PyObject* module_globals;        // globals of torch.nn.modules.module
   PyObject* python_kernels;        // torch.library's set of the kernels that were registered from Python
   PyObject* finalizers;            // the dict of all weakref.finalize objects
+  PyObject* copy_dispatch[2];      // copyreg.dispatch_table and copy._deepcopy_dispatch
   PyTypeObject* scalar_types[8];   // torch.dtype, device, layout, memory_format, …; null-terminated
   PyTypeObject* plain_types[32];   // C types whose data attributes are facts of the value; null-terminated
 };

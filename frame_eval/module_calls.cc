@@ -325,13 +325,7 @@ class Recorder::Crossing {
 
   PyObject* Global(int line, PyObject* name, Shadow* shadow) {
     At(line);
-    PyObject* value = PyDict_GetItemWithError(f_.function->func_globals, name);
-    if (value == nullptr) return nullptr;
-    Event read;
-    read.op = Op::kLoadGlobal;
-    read.name = name;
-    r_.LoadGlobal(f_, note_, read, value, shadow);
-    return value;
+    return r_.ReadGlobal(f_, note_, name, shadow);
   }
 
   // All that both functions ask of the instance, in one guard. False: each part is to be told by itself. So it is after

@@ -311,13 +311,8 @@ void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
 
 // inspect.signature is not watched (builtins.cc): what it gives, and what is in that, was made by it.
 static bool IsPartOfSignature(PyObject* object) {
-  if (Py_TYPE(object) == &PyDictProxy_Type) return true;
-  const Ref<> inspect = Must(PyImport_ImportModule("inspect"));
-  for (const char* name : {"Parameter", "Signature"}) {
-    if (Must(PyObject_GetAttrString(inspect.get(), name)).get() == reinterpret_cast<PyObject*>(Py_TYPE(object)))
-      return true;
-  }
-  return false;
+  const PyTypeObject* type = Py_TYPE(object);
+  return type == &PyDictProxy_Type || type == Objects().signature || type == Objects().signature_part;
 }
 
 // What is reached through guarded reads only and is a constant then: what is read of it is guarded by itself, or cannot
@@ -329,19 +324,15 @@ static bool IsConstant(PyObject* object) {
          PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type;
 }
 
-static bool IsEnumeration(PyObject* object) {
-  static PyObject* const base =
-      Must(PyObject_GetAttrString(Must(PyImport_ImportModule("enum")).get(), "Enum")).Release();
-  return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(base));
-}
-
 // What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
 // no read says where it is to be found.
 Shadow Recorder::AdoptResult(PyObject* object) {
   if (IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
   const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
   if (is_new) return AdoptMade(object);
-  if (!IsEnumeration(object)) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  if (!PyObject_TypeCheck(object, Objects().enumeration)) {
+    throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  }
   AdoptPinned(object, Py_TYPE(object)->tp_name);
   return Shadow();
 }
@@ -983,6 +974,16 @@ SourceId Recorder::GlobalsOf(FrameState& f) {
   }
   PyErr_Clear();
   return guards_.Pinned(globals, name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
+}
+
+PyObject* Recorder::ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out) {
+  PyObject* value = PyDict_GetItemWithError(f.function->func_globals, name);
+  if (value == nullptr) return nullptr;
+  Event read;
+  read.op = Op::kLoadGlobal;
+  read.name = name;
+  LoadGlobal(f, note, read, value, out);
+  return value;
 }
 
 void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* result, Shadow* out) {

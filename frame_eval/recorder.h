@@ -551,6 +551,8 @@ class Recorder {
   void InvokeCached(Call& call);
   SourceId GlobalsOf(FrameState& f);
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
+  // A global of the frame that no instruction of its own reads. Null: there is none.
+  PyObject* ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out);
   void RefuseForeign(const Event& e);
   void Import(FrameState& f, FrameNote& note, const Event& e);
   Shadow LoadDeref(FrameState& f, int slot, PyObject* result);

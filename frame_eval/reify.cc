@@ -463,6 +463,11 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   if (rollback.is_refused()) return false;
   bool changed = false;
   KeptWarnings warnings;
+  const auto may_restart = [&] {
+    const bool is_undone = segment.restartable || !changed || rollback.TakeBack();
+    if (is_undone && Armed(Fault::kRaise)) SetPlacesPassed(places);
+    return is_undone;
+  };
   NotePythonKernels();
   try {
     AllocZone outside(false);
@@ -486,8 +491,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     if (warnings.empty()) return true;
     HookPause pause;  // as below a binding
     if (warnings.TellPython()) return true;
-    *restart = segment.restartable || !changed || rollback.TakeBack();
-    if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
+    *restart = may_restart();
     return false;
   } catch (...) {
     try {
@@ -496,8 +500,7 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
       segment.refuted = true;
     } catch (...) {
     }
-    *restart = segment.restartable || !changed || rollback.TakeBack();
-    if (*restart && Armed(Fault::kRaise)) SetPlacesPassed(places);
+    *restart = may_restart();
     SetPythonErrorFromException();
     // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
     if (!PyErr_ExceptionMatches(PyExc_Exception)) *restart = false;

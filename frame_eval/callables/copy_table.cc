@@ -1,6 +1,7 @@
 // copy.deepcopy of plain data: everything that the copy takes is fixed, and the copy belongs to the trace. (Followed
 // instruction by instruction, it would ask for the id of each object that it makes.)
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -13,8 +14,9 @@
 namespace frametap {
 namespace {
 
-// copyreg.dispatch_table and copy._deepcopy_dispatch: what these say of a class goes before what it says itself.
-PyObject* g_dispatch[2] = {};
+[[noreturn]] void Refuse(PyTypeObject* type) {
+  throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+}
 
 // A class of Python code whose instances are copied as object's methods do it: a new object, and a copy of __dict__. (A
 // __getattribute__, as configurations of transformers have, is taken to do nothing for the names that copy asks for.)
@@ -39,11 +41,10 @@ bool CopiesByDict(PyTypeObject* type) {
 
 // copy asks the instance for its hooks, so that they may be its own.
 bool HasHooks(PyObject* dict) {
-  for (const char* name : {"__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__"}) {
-    const Ref<> text = Must(PyUnicode_InternFromString(name));
-    if (PyDict_GetItemWithError(dict, text.get()) != nullptr) return true;
-  }
-  return false;
+  static PyObject* const hooks[] = {InternedName("__deepcopy__"), InternedName("__reduce_ex__"),
+                                    InternedName("__reduce__"), InternedName("__getstate__")};
+  return std::any_of(std::begin(hooks), std::end(hooks),
+                     [dict](PyObject* name) { return PyDict_GetItemWithError(dict, name) != nullptr; });
 }
 
 // object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. Guards are of the class with it.
@@ -51,7 +52,7 @@ bool HasSlotNames(PyTypeObject* type) {
   static PyObject* const name = InternedName("__slotnames__");
   PyObject* names = PyDict_GetItemWithError(type->tp_dict, name);
   if (names != nullptr && !(PyList_CheckExact(names) && PyList_GET_SIZE(names) == 0)) {
-    throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+    Refuse(type);
   }
   return names != nullptr;
 }
@@ -106,13 +107,12 @@ class Copied {
     of_type->second.push_back(object);
   }
 
+  // What copy's tables say of a class goes before what it says itself.
   void FixDispatch(PyTypeObject* type) {
     PyObject* const key = reinterpret_cast<PyObject*>(type);
-    for (PyObject* const table : g_dispatch) {
+    for (PyObject* const table : Objects().copy_dispatch) {
       r_.RefuseWrittenDict(table);
-      if (PyDict_GetItemWithError(table, key) != nullptr) {
-        throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
-      }
+      if (PyDict_GetItemWithError(table, key) != nullptr) Refuse(type);
       r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
     }
   }
@@ -145,7 +145,7 @@ class Copied {
     PyObject** dict = _PyObject_GetDictPtr(object);
     if (known == nullptr || known->state == Known::State::kOpaque || dict == nullptr || *dict == nullptr ||
         !CopiesByDict(type) || HasHooks(*dict)) {
-      throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+      Refuse(type);
     }
     FixDispatch(type);
     if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
@@ -179,9 +179,6 @@ void DeepCopy(Recorder& r, Call& call) {
 void LoadCopy() {
   Ref<> module = Ref<>::Steal(PyImport_ImportModule("copy"));
   Ref<> deepcopy = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), "deepcopy")) : Ref<>();
-  Ref<> copyreg = Must(PyImport_ImportModule("copyreg"));
-  g_dispatch[0] = Must(PyObject_GetAttrString(copyreg.get(), "dispatch_table")).Release();
-  g_dispatch[1] = Must(PyObject_GetAttrString(module.get(), "_deepcopy_dispatch")).Release();
   AddRow(deepcopy.get(), {"deepcopy", Conduct::kSpecial, DeepCopy});
 }
 

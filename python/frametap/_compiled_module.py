@@ -10,7 +10,7 @@ import copy
 import copyreg
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ class _Kind(type):
     def __new__(
         mcs, name: str, bases: tuple[Any, ...], namespace: dict[str, Any], **keywords: Any
     ) -> Any:
-        bases = tuple(type(b._orig_mod) if isinstance(b, _Kind) else b for b in bases)
-        return types.new_class(name, bases, keywords, lambda names: names.update(namespace))
+        originals = tuple(_class_of_program(base) for base in bases)
+        return types.new_class(name, originals, keywords, lambda names: names.update(namespace))
 
     @property
     def __dict__(cls) -> Any:
@@ -57,6 +57,11 @@ class _Kind(type):
     def __subclasscheck__(cls, subclass: type) -> bool:
         # By the bases alone: an abstract class asks all its subclasses, and so this one.
         return type.__subclasscheck__(type(cls._orig_mod), subclass)
+
+
+def _class_of_program(kind: Any) -> Any:
+    """The original class, where a class made here is given."""
+    return type(kind._orig_mod) if isinstance(kind, _Kind) else kind
 
 
 @functools.cache
@@ -86,9 +91,7 @@ class CompiledModule(torch.nn.Module):
 
     @__class__.setter
     def __class__(self, value: Any) -> None:
-        type(self)._orig_mod.__class__ = (
-            type(value._orig_mod) if isinstance(value, _Kind) else value
-        )
+        type(self)._orig_mod.__class__ = _class_of_program(value)
         _follow(type(self))
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -181,11 +184,10 @@ def _of_class(original: type) -> dict[str, Any]:
 
 
 def _slots(original: type) -> list[str]:
-    found: list[Mapping[str, Any]] = [vars(base) for base in original.__mro__]
     return [
         name
-        for names in found
-        for name, value in names.items()
+        for base in original.__mro__
+        for name, value in vars(base).items()
         if isinstance(value, types.MemberDescriptorType)
     ]
 
