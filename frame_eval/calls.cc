@@ -99,6 +99,9 @@ void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* a
   if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
 }
 
+// What it replays is what plain Python computes: not another backend's, nor int8 (its weights belong to one model).
+bool RunsAsRecorded(Store& store) { return store.backend().name() == "native" && !store.options().by_identity; }
+
 bool IsOwnAndMayChange(Recorder& r, PyObject* object) {
   const Known* known = r.Find(object);
   const bool may_change = PyList_Check(object) || PyDict_Check(object) || PySet_Check(object);
@@ -416,12 +419,14 @@ void Recorder::Invoke(Call call) {
     Touch(callable);
     return row->special(*this, call);
   }
-  if (IsCompiledFunction(callable)) {
-    // Inside a recording it only passes the call on.
+  if (PyObject* compiled = CompiledFormOf(callable)) {
+    // Inside a recording it only passes the call on, to one and the same object.
     Touch(callable);
-    Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
-    if (self.get() != Py_None) throw Break{Reason::unknown_callable, "a compiled method or module"};
-    call.callable = FunctionOf(callable);
+    if (!RunsAsRecorded(*StoreOf(compiled))) throw Break{Reason::own_executable, CallableName(callable)};
+    if (PyObject* self = SelfOf(compiled)) AdoptPinned(self);
+    const Ref<> original = Must(PyObject_GetAttrString(compiled, "_original"));
+    call.callable =
+        PyMethod_Check(original.get()) || SelfOf(compiled) != nullptr ? original.get() : FunctionOf(compiled);
     return Invoke(std::move(call));
   }
   if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);

@@ -283,7 +283,9 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   bool is_forward = false;
-  PyObject* target = TargetOf(self, &is_forward);
+  // A recorder sees __call__ for itself (and asks of it only what there is to ask).
+  const bool is_watched = self->callee == Callee::kModule && Session::Recording();
+  PyObject* target = is_watched ? nullptr : TargetOf(self, &is_forward);
   if (target == nullptr) return CallPlainly(self, args, nargsf, kwnames);
   // `self` goes first.
   absl::InlinedVector<PyObject*, 12> all;
@@ -329,6 +331,20 @@ PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, P
     if (PyErr_Occurred() == nullptr) SetPythonErrorFromException();
     return nullptr;
   }
+}
+
+// What stands for a module whose compiled form is of the class. Borrowed; null of other classes.
+PyObject* FunctionOfKind(PyTypeObject* kind) {
+  static PyObject* name = InternedName("_frametap");
+  PyObject* compiled = _PyType_Lookup(kind, name);
+  return compiled != nullptr && Py_TYPE(compiled) == CompiledFunctionType() ? compiled : nullptr;
+}
+
+PyObject* CallModule(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* kwnames) {
+  const Ref<> compiled = Ref<>::New(FunctionOfKind(Py_TYPE(module)));
+  if (compiled) return CallFunction(compiled.get(), args, static_cast<size_t>(count), kwnames);
+  PyErr_Format(PyExc_TypeError, "'%.200s' object was not made by frametap.compile", Py_TYPE(module)->tp_name);
+  return nullptr;
 }
 
 int Traverse(PyObject* object, visitproc visit, void* arg) {
@@ -534,6 +550,9 @@ PyMethodDef methods[] = {{"__copy__", Copy, METH_NOARGS, nullptr},
                          {"__set_name__", SetName, METH_VARARGS, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
+PyMethodDef module_call = {"__call__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(CallModule)),
+                           METH_FASTCALL | METH_KEYWORDS, "__call__($self, /, *args, **kwargs)\n--\n\n"};
+
 template <class F>
 void* Slot(F* function) {
   return reinterpret_cast<void*>(function);
@@ -598,10 +617,20 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee,
   return reinterpret_cast<PyObject*>(compiled);
 }
 
+PyObject* NewCompiledModuleCall(PyTypeObject* type) { return PyDescr_NewMethod(type, &module_call); }
 bool IsCompiledFunction(PyObject* object) {
   return Py_TYPE(object) == CompiledFunctionType() || Py_TYPE(object) == CompiledObjectType();
 }
 std::shared_ptr<Store> StoreOf(PyObject* compiled) { return *reinterpret_cast<CompiledFunction*>(compiled)->store; }
+PyObject* CompiledFormOf(PyObject* object) {
+  if (IsCompiledFunction(object)) return object;
+  static PyObject* name = InternedName("__call__");
+  PyObject* call = _PyType_Lookup(Py_TYPE(object), name);
+  const bool is_ours = call != nullptr && Py_TYPE(call) == &PyMethodDescr_Type &&
+                       reinterpret_cast<PyMethodDescrObject*>(call)->d_method == &module_call;
+  return is_ours ? FunctionOfKind(Py_TYPE(object)) : nullptr;
+}
+PyObject* SelfOf(PyObject* compiled) { return reinterpret_cast<CompiledFunction*>(compiled)->self; }
 PyObject* FunctionOf(PyObject* compiled) { return reinterpret_cast<CompiledFunction*>(compiled)->function; }
 
 }  // namespace frametap

@@ -30,7 +30,13 @@ enum class Callee : uint8_t { kFunction, kBoundMethod, kModule, kObject, kCallab
 // function.
 PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store);
 
+// What `__call__` is in the class of modules' compiled forms: calls what the object's class has under `_frametap`.
+PyObject* NewCompiledModuleCall(PyTypeObject* type);
+
 bool IsCompiledFunction(PyObject* object);
+// The CompiledFunction that a call of the object is one of: itself, or what stands for a module. Borrowed, or null.
+PyObject* CompiledFormOf(PyObject* object);
+PyObject* SelfOf(PyObject* compiled);  // borrowed; null of functions
 std::shared_ptr<Store> StoreOf(PyObject* compiled);
 PyObject* FunctionOf(PyObject* compiled);  // borrowed
 PyTypeObject* CompiledFunctionType();      // ready after the first call; null with a Python exception

@@ -222,6 +222,12 @@ void BindCompiled(py::module_& m) {
       py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
       py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"));
 
+  m.def("module_call", [](const py::type& type) {
+    PyObject* call = NewCompiledModuleCall(reinterpret_cast<PyTypeObject*>(type.ptr()));
+    if (call == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(call);
+  });
+
   m.def("settings", [](const py::object& f) {
     std::shared_ptr<Store> store = StoreOfObject(f);
     py::dict d;

@@ -81,9 +81,6 @@ class CompiledModule(torch.nn.Module):
     _frametap: Any
     _recompile: Any
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self)._frametap(*args, **kwargs)
-
     @property
     def __class__(self) -> Any:
         _follow(type(self))
@@ -125,6 +122,9 @@ class CompiledModule(torch.nn.Module):
 
     def __repr__(self) -> str:
         return f"Compiled({type(self)._orig_mod!r})"
+
+
+CompiledModule.__call__ = _C.module_call(CompiledModule)  # type: ignore[method-assign]
 
 
 def plain(f: Any) -> Any:

@@ -307,4 +307,4 @@ def test_as_a_child_of_what_is_captured() -> None:
         assert torch.equal(y, torch.full((2,), 4.0))
         assert rest == [True, False, True, 3.0, 2.0]
     if not EAGER:
-        assert frametap.explain(child).hits > 0
+        assert frametap.explain(f).hits > 0
