@@ -362,6 +362,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (std::strcmp(Text(name), "__dict__") == 0) {
         PyObject* dict = InstanceDict(owner);
         if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
+        RefuseSharedDict(owner, dict);
         if (!is_source) return HandOutDict(owner, dict);
         // What the trace has written is not in it at a replay before the end.
         if (known->written)
@@ -382,6 +383,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   PyObject* dict = InstanceDict(owner);
   if (dict != nullptr) {
     RefuseMutatedDict(dict);
+    RefuseSharedDict(owner, dict);
     PyObject* value = PyDict_GetItemWithError(dict, name);
     if (value != nullptr) {
       note.expect.answer = value;
@@ -636,6 +638,20 @@ void Recorder::RefuseKnownDict(PyObject* owner, PyObject* name) {
   if (dict != nullptr && SourceOf(dict).valid()) throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
 }
 
+void Recorder::NoteWriter(PyObject* owner) {
+  PyObject* const dict = InstanceDict(owner);
+  if (dict == nullptr) return;
+  RefuseSharedDict(owner, dict);
+  dict_writers_.try_emplace(dict, owner);
+}
+
+void Recorder::ThrowIfShared(PyObject* owner, PyObject* dict) const {
+  const auto writer = dict_writers_.find(dict);
+  if (writer == dict_writers_.end() || writer->second == owner) return;
+  throw Break{Reason::unknown_operation,
+              std::string("a dict of attributes that two objects share: ") + Py_TYPE(owner)->tp_name};
+}
+
 // nn.Module.register_buffer, which is called for a buffer that gets a new tensor: the class may have its own, and so may
 // the hooks of all modules have their say.
 void Recorder::ReadBufferRegistration(FrameNote& note, PyObject* owner, PyObject* name) {
@@ -685,6 +701,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
   }
   Touch(owner);
   RefuseKnownDict(owner, name);
+  NoteWriter(owner);
   if (!known->mutated) mutated_sources_.push_back(owner);
   MarkMutated(owner);
   AddEffect(Effect::Kind::kSetAttr, owner, Text(name), {value}, {shadow});
@@ -719,6 +736,7 @@ void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
     guards_.Present(known->source, name, Here());
   }
   RefuseKnownDict(owner, name);
+  NoteWriter(owner);
   if (!known->mutated) mutated_sources_.push_back(owner);
   MarkMutated(owner);
   AddEffect(Effect::Kind::kDelAttr, owner, Text(name), {}, {});

@@ -337,6 +337,7 @@ class Recorder::Crossing {
       return false;
     }
     r_.RefuseMutatedDict(*_PyObject_GetDictPtr(self_));
+    r_.RefuseSharedDict(self_, *_PyObject_GetDictPtr(self_));
     const auto hooks = NoHooksGuard::HooksOf(self_);
     if (!hooks) return false;
     for (PyObject* own : *hooks) {

@@ -312,6 +312,11 @@ class Recorder {
     if (has_mutated_dicts_ && IsMutatedDict(dict)) [[unlikely]]
       ThrowMutatedDict();
   }
+  // Of an object's own dict that another object has, too, and was written to by: what is known lies with that one.
+  void RefuseSharedDict(PyObject* owner, PyObject* dict) const {
+    if (!dict_writers_.empty()) [[unlikely]]
+      ThrowIfShared(owner, dict);
+  }
   void MeetConstant(PyObject* tuple);  // of the code
   bool IsConstantTuple(PyObject* object) const;
   void AdoptPinned(PyObject* object, const std::string& text = "");  // "": the callable's name
@@ -488,6 +493,8 @@ class Recorder {
   void TouchMetaclass(PyTypeObject* type);
   void FixDescriptorKind(PyObject* in_class);
   void RefuseKnownDict(PyObject* owner, PyObject* name);
+  void NoteWriter(PyObject* owner);
+  void ThrowIfShared(PyObject* owner, PyObject* dict) const;
   void HandOutDict(PyObject* owner, PyObject* dict);
   void ForceWritten(PyObject* owner);
   void WatchMade(PyObject* object);
@@ -706,8 +713,10 @@ class Recorder {
   // or a global may hold it as well.
   absl::flat_hash_map<PyObject*, Ref<>> code_tuples_;
   std::vector<PyObject*> mutated_sources_;
-  bool has_mutated_dicts_ = false;                         // a dict is among them
-  std::vector<Ref<>> computed_names_;                      // keys of Known::written that are in no code
+  absl::flat_hash_map<PyObject*, PyObject*>
+      dict_writers_;                   // objects' own dicts, and by which object they were written to
+  bool has_mutated_dicts_ = false;     // a dict is among them
+  std::vector<Ref<>> computed_names_;  // keys of Known::written that are in no code
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted

@@ -147,6 +147,7 @@ class Copied {
         !CopiesByDict(type) || HasHooks(*dict)) {
       Refuse(type);
     }
+    r_.RefuseSharedDict(object, *dict);
     FixDispatch(type);
     if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
     r_.Touch(object);
