@@ -287,7 +287,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     if (std::optional<ValueId> id = ValueOf(tensor)) return Arg::Of(*id);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
-      return Arg::Const(c10::IValue(NumberIn(tensor)));
+      return ArgOf(c10::IValue(NumberIn(tensor)));
     }
     if (expect_constant) {
       ValueId id = graph_.AddConstant(UniqueName("c"), tensor);
@@ -315,6 +315,9 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     std::vector<int64_t> sizes;
     for (const c10::IValue& item : value.toListRef()) sizes.push_back(item.toSymInt().guard_int(__FILE__, __LINE__));
     return Arg::Const(c10::IValue(sizes));
+  }
+  if (value.isUnsigned() && !value.isInt() && !pending) {
+    pending = Break{Reason::unknown_operation, "an int of 64 bits without a sign"};  // graphs have no type for it
   }
   if (value.isSymInt()) return Arg::Const(c10::IValue(value.toSymInt().guard_int(__FILE__, __LINE__)));
   if (value.isSymFloat()) return Arg::Const(c10::IValue(value.toSymFloat().guard_float(__FILE__, __LINE__)));

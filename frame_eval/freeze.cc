@@ -658,7 +658,8 @@ bool Recorder::ErrorsAreSeen() const {
   return false;
 }
 
-// Number nodes, list items and inputs that nothing uses go; values are numbered anew. What stays leaves the recorder.
+// Number nodes, list items and inputs that nothing uses go, but for nodes that refuse or raise. Values are numbered anew;
+// what stays leaves the recorder.
 void Recorder::Compact(Segment* segment) {
   SegmentIr* const ir = &segment->ir;
   Graph& old = aten_.graph();
@@ -669,7 +670,7 @@ void Recorder::Compact(Segment* segment) {
   std::vector<bool> keep(old.nodes.size());
   for (size_t i = old.nodes.size(); i-- > 0;) {
     const Node& node = old.nodes[i];
-    bool needed = !node.is_scalar() || IsAssumption(node.scalar_op);
+    bool needed = !node.is_scalar() || IsAssumption(node.scalar_op) || MayRaise(node.scalar_op);
     for (ValueId out : node.outputs) needed = needed || used[out.raw()];
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });

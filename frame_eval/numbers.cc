@@ -267,6 +267,7 @@ Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject
       return Shadow();
     }
     if (of_ints) {
+      FixType(Canonical(shadow));  // `n - n` keeps nothing of n, and is 0.0 of a float
       terms[args.size()] = {Canonical(shadow), number.i};
       args.emplace_back();
     } else {
@@ -281,9 +282,12 @@ Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject
   return Shadow{Shadow::Kind::kValue, value.raw()};
 }
 
-// A number whose value nobody has read, but of which type it is.
+// A number whose value nobody has read, but of which type it is. Sizes and lengths are ints.
 void Recorder::FixType(Shadow shadow) {
-  if (shadow.kind == Shadow::Kind::kSource) guards_.Type(SourceId(shadow.id), Here());
+  if (shadow.kind != Shadow::Kind::kSource) return;
+  const SourceId source(shadow.id);
+  const Accessor accessor = guards_.accessor(source);
+  if (accessor != Accessor::kSize && accessor != Accessor::kLength) guards_.Type(source, Here());
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
@@ -59,11 +60,65 @@ absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
   return status;
 }
 
+// Numbers that follow from numbers of the inputs. Compilers have symbols for them, which neither overflow nor raise.
+class NumberCheck {
+ public:
+  explicit NumberCheck(const Graph& graph) : inputs_(graph.inputs.size()) {
+    absl::flat_hash_map<uint32_t, size_t> places;
+    for (size_t i = 0; i < inputs_; ++i) {
+      if (IsNumber(graph.value(graph.inputs[i]).type.kind)) places[graph.inputs[i].raw()] = i;
+    }
+    for (const Node& node : graph.nodes) {
+      if (!node.is_scalar()) continue;
+      Step step{node.scalar_op, {}};
+      bool known = true;
+      for (size_t i = 0; i < node.args.size(); ++i) {
+        const Arg& arg = node.args[i];
+        const auto place = arg.kind == Arg::Kind::kValue ? places.find(arg.value.raw()) : places.end();
+        known = known && (arg.kind == Arg::Kind::kConst || place != places.end());
+        if (known) step.operands[i] = place == places.end() ? Operand{arg.constant, 0} : Operand{{}, place->second};
+      }
+      if (!known) continue;
+      places[node.outputs[0].raw()] = inputs_ + steps_.size();
+      steps_.push_back(std::move(step));
+    }
+  }
+
+  // Throws what ops on numbers throw.
+  void Run(const std::vector<c10::IValue>& inputs) const {
+    if (steps_.empty()) return;
+    std::vector<c10::IValue> made;
+    made.reserve(steps_.size());
+    const auto of = [&](const Operand& operand) -> const c10::IValue& {
+      if (!operand.constant.isNone()) return operand.constant;
+      return operand.place < inputs_ ? inputs[operand.place] : made[operand.place - inputs_];
+    };
+    for (const Step& step : steps_) made.push_back(Evaluate(step.op, of(step.operands[0]), of(step.operands[1])));
+  }
+
+ private:
+  struct Operand {
+    c10::IValue constant = 0;  // None: what is at `place`
+    size_t place = 0;          // of an input, or behind them of a step
+  };
+  struct Step {
+    ScalarOp op;
+    Operand operands[2];  // an op of one argument ignores the second
+  };
+
+  static bool IsNumber(Type::Kind kind) {
+    return kind == Type::Kind::kInt || kind == Type::Kind::kFloat || kind == Type::Kind::kBool;
+  }
+
+  size_t inputs_;
+  std::vector<Step> steps_;
+};
+
 class CallableExecutable : public Executable {
  public:
   // `compiles`: the program compiles the graph, it does not run it as it is.
   CallableExecutable(py::object program, bool compiles, const Graph& graph)
-      : program_(std::move(program)), compiles_(compiles) {
+      : program_(std::move(program)), compiles_(compiles), numbers_(graph) {
     for (ValueId id : graph.outputs) {
       const Type::Kind kind = graph.value(id).type.kind;
       // A value without a recorded type (a graph parsed from a short text) may be anything.
@@ -72,6 +127,7 @@ class CallableExecutable : public Executable {
   }
 
   std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
+    numbers_.Run(inputs);
     *changed = true;
     py::gil_scoped_acquire lock;
     py::tuple args(inputs.size());
@@ -102,6 +158,7 @@ class CallableExecutable : public Executable {
  private:
   Held program_;
   const bool compiles_;
+  const NumberCheck numbers_;
   std::vector<Type::Kind> kinds_;
 };
 

@@ -33,6 +33,7 @@ void Convert(Recorder& r, Call& call) {
     if (to_float != static_cast<bool>(PyFloat_CheckExact(call.args[0]))) {
       return Compute(r, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
     }
+    r.FixType(call.shadows[0]);
     call.note.expect.kind = Expect::Kind::kShadow;  // the very object
     call.note.expect.shadow = call.shadows[0];
     return;

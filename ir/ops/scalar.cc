@@ -140,6 +140,20 @@ bool Commutes(ScalarOp op) {
   }
 }
 
+bool MayRaise(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kIntOf:
+    case ScalarOp::kIntFloor:
+    case ScalarOp::kIntCeil:
+    case ScalarOp::kIntRound:
+    case ScalarOp::kFloatPow:
+    case ScalarOp::kFloatExp:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
   for (const ScalarRow& row : kRows) {
     if (row.op != ScalarOp::kNone && name == row.name) return row.op;

@@ -59,8 +59,11 @@ struct DivisionByZero : std::domain_error {
   using std::domain_error::domain_error;
 };
 
-// Run for what it refuses: nobody need use the result.
+// Refuses what is not as it was when this was recorded.
 inline bool IsAssumption(ScalarOp op) { return op == ScalarOp::kContiguous || op == ScalarOp::kAnother; }
+
+// Python raises for some operands (int(inf), 10.0 ** 400), and the guards do not say that these are others.
+bool MayRaise(ScalarOp op);
 
 // What a graph takes for granted of a value that is made on the way is not so.
 struct AssumptionFails : std::runtime_error {

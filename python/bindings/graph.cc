@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
 #include "guards/tensor_door.h"
+#include "ir/ops/scalar.h"
 #include "ir/symbolic_sizes.h"
 #include "ir/text.h"
 #include "python/bindings/bindings.h"
@@ -239,6 +240,9 @@ void BindNode(py::module_& m) {
       .def_property_readonly(
           "is_scalar", [](const NodeView& self) { return self.node().is_scalar(); },
           "Arithmetic on Python numbers, not an op of torch.")
+      .def_property_readonly(
+          "may_raise", [](const NodeView& self) { return MayRaise(self.node().scalar_op); },
+          "Arithmetic on Python numbers that raises for some of them: `int(inf)`.")
       .def_property_readonly("args", NodeArgs)
       .def_property_readonly("schema_args", SchemaArgs)
       .def_property_readonly("outputs", [](const NodeView& self) { return Views(self.graph, self.node().outputs); })

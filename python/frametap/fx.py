@@ -97,7 +97,7 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "another": require_another,
 }
 
-# Without effect where nobody uses the result.
+# Without effect where nobody uses the result, but for what may raise.
 _NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {
     operator.getitem,
     require_contiguous,
@@ -218,6 +218,7 @@ class _Builder:
         self.env: dict[_C.Value, Any] = dict(numbers)
         self.numbers = numbers
         self.attributes = 0
+        self.may_raise: set[torch.fx.Node] = set()
 
     def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
@@ -244,7 +245,8 @@ class _Builder:
         states.leave()
         self.fx.output(tuple(self.env[out] for out in self.graph.outputs if out not in left_out))
         for call in reversed(self.fx.nodes):
-            if call.op == "call_function" and call.target in _NUMBERS_ONLY and not call.users:
+            is_number = call.op == "call_function" and call.target in _NUMBERS_ONLY
+            if is_number and not call.users and call not in self.may_raise:
                 self.fx.erase_node(call)
         module = torch.fx.GraphModule(self.root, self.fx, class_name="FrametapGraph")
         module.graph.lint()
@@ -265,6 +267,8 @@ class _Builder:
         name = _identifier(outputs[0].name, "") if len(outputs) == 1 else ""
         call = self.fx.create_node("call_function", target, tuple(args), kwargs, name=name or None)
         call.meta.update(meta)
+        if node.may_raise:
+            self.may_raise.add(call)
         if len(outputs) == 1:
             self.env[outputs[0]] = call
             return

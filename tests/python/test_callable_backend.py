@@ -459,6 +459,28 @@ def test_what_a_graph_takes_for_granted_is_found_out(backend):
     assert frametap.explain(captured).recordings == 3  # strides are guarded from then on
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_numbers_that_nobody_uses_raise_and_ints_do_not_overflow(backend):
+    def unused(x: torch.Tensor, n: float) -> torch.Tensor:
+        int(n)
+        return x * 2
+
+    def product(x: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
+        return x * (n * 2**40), n
+
+    captured = frametap.compile(unused, backend=backend)
+    for n in (2.5, 3.5, 4.5):
+        assert torch.equal(captured(torch.ones(2), n), torch.full((2,), 2.0))
+    with pytest.raises(OverflowError, match="cannot convert float infinity to integer"):
+        captured(torch.ones(2), float("inf"))
+    captured = frametap.compile(product, backend=backend)
+    for n in (3, 2, 5):
+        assert torch.equal(captured(torch.ones(2), n)[0], product(torch.ones(2), n)[0])
+    with pytest.raises(OverflowError, match="int too big to convert"):
+        captured(torch.ones(2), 2**40)
+    assert frametap.explain(captured).hits >= 1
+
+
 def test_patches_of_modules_while_compiling_are_no_changes():
     """Compilers replace torch.nn.Module.__call__ while they trace; guards on classes must not miss."""
     models = [torch.nn.Linear(3, 3) for _ in range(2)]

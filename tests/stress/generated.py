@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fixtures.subject import frametap
+from same.harness import Difference, Program, Run, compare_runs, perform
 
 
 def lines(text: str) -> list[str]:
@@ -34,3 +43,33 @@ def run(
             print(text, flush=True)
     print(f"{int(last) - int(first)} programs, {faults} differ")
     return int(faults > 0)
+
+
+def text_of(name: str, code: str, calls: str) -> str:
+    """The program as text for a file of `tests/same`."""
+    return f"=== {name}\n{code}\n--- call ---\n{calls}"
+
+
+def fault(name: str, code: str, calls: str, **options: Any) -> str:
+    """Runs a program captured with `options` and plainly; what differs, in words, or nothing."""
+    made = Program(name, f"<program {name}>", code, 1, calls, code.count("\n") + 3)
+
+    def plain(f: Any = None, **_: Any) -> Any:
+        return f
+
+    def captured(f: Callable[..., Any], **_: Any) -> Any:
+        return frametap.compile(f, **options)
+
+    frametap.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain_run = perform(Run(made, plain), 2)
+        captured_run = perform(Run(made, captured), 2)
+    try:
+        compare_runs(plain_run, captured_run)
+    except Difference as difference:
+        return f"{text_of(name, code, calls)}\n{difference}"
+    finally:
+        plain_run.close()
+        captured_run.close()
+    return ""

@@ -12,8 +12,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fixtures.subject import frametap
-from same.harness import Difference, Program, Run, compare_runs, perform
 from stress import generated
 
 # {t}: a tensor; {i}: an int; {b}: a box; {l}: a list; {d}: a dict; {u}: a tuple; {m}: a module;
@@ -607,35 +603,12 @@ class _Maker:
 
 def program(seed: int) -> str:
     """The program as text for a file of `tests/same`."""
-    code, calls = _Maker(seed).program()
-    return f"=== objects_{seed}\n{code}\n--- call ---\n{calls}"
-
-
-def _plain(f: Any = None, **_: Any) -> Any:
-    return f
+    return generated.text_of(f"objects_{seed}", *_Maker(seed).program())
 
 
 def fault(seed: int, **options: Any) -> str:
     """Runs the program of this seed; what differs from plain Python, in words, or nothing."""
-    code, calls = _Maker(seed).program()
-    made = Program(f"objects_{seed}", f"<program {seed}>", code, 1, calls, code.count("\n") + 3)
-
-    def captured(f: Callable[..., Any], **_: Any) -> Any:
-        return frametap.compile(f, **options)
-
-    frametap.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        plain_run = perform(Run(made, _plain), 2)
-        captured_run = perform(Run(made, captured), 2)
-    try:
-        compare_runs(plain_run, captured_run)
-    except Difference as difference:
-        return f"{program(seed)}\n{difference}"
-    finally:
-        plain_run.close()
-        captured_run.close()
-    return ""
+    return generated.fault(f"objects_{seed}", *_Maker(seed).program(), **options)
 
 
 def main() -> int:
