@@ -117,7 +117,6 @@ x[: int({e}) % 4]
 (x > 0) * {e}
 F.pad(x, (abs(int({e})) % 3, 1))
 torch.add(x, x, alpha={e})
-torch.arange(int({e}) % 7)
 torch.full((2,), {e})
 torch.scalar_tensor({e})
 torch.tensor([{e}, 1])
