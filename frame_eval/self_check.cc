@@ -1,5 +1,6 @@
 #include "frame_eval/self_check.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -26,11 +27,12 @@ bool self_check::on = [] {
 
 namespace {
 
-// A number as Python and as the graph have it: equal bit by bit, so that a NaN is itself.
+// A number as Python and as the graph have it: equal bit by bit, for zeros have signs. A NaN is any NaN: which sign that of
+// two NaNs' sum has depends on the compiler's order of operands.
 bool SameNumber(PyObject* object, const c10::IValue& number) {
   if (PyFloat_CheckExact(object) && number.isDouble()) {
     const double a = PyFloat_AS_DOUBLE(object), b = number.toDouble();
-    return std::memcmp(&a, &b, sizeof a) == 0;
+    return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));
   }
   int overflow = 0;
   if (PyBool_Check(object) && number.isBool()) return number.toBool() == (object == Py_True);
