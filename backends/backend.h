@@ -53,6 +53,8 @@ class Executable {
     bool changed = false;
     return Run(inputs, &changed);
   }
+  // Whether a run looks at the input. Others need not be alive meanwhile.
+  virtual bool Reads(size_t input) { return true; }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
 

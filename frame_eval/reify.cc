@@ -9,9 +9,11 @@
 #include "absl/hash/hash.h"
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/graph_inputs.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/rollback.h"
+#include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/kept_warnings.h"
 #include "guards/tensor_door.h"
@@ -360,36 +362,6 @@ bool Reifier::Commit() {
   return true;
 }
 
-namespace {
-
-// What a graph takes, from the registers of the guards, which have seen the types. False: a number does not fit, with a
-// Python exception set.
-bool GatherInputs(const Segment& segment, const std::vector<SourceId>& sources, std::vector<c10::IValue>* inputs) {
-  inputs->reserve(sources.size());
-  for (const SourceId source : sources) {
-    const Reached at = segment.guards->At(source);
-    PyObject* object = at.object;
-    if (object == nullptr) {
-      inputs->emplace_back(at.number);
-    } else if (PyFloat_CheckExact(object)) {
-      inputs->emplace_back(PyFloat_AS_DOUBLE(object));
-    } else if (PyLong_Check(object)) {
-      int overflow = 0;
-      const int64_t number = PyLong_AsLongLongAndOverflow(object, &overflow);
-      if (overflow != 0) {
-        PyErr_SetString(PyExc_OverflowError, "an int of more than 64 bits");
-        return false;
-      }
-      inputs->emplace_back(number);
-    } else {
-      inputs->emplace_back(TensorOf(object));
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 // The set of their names may be as large as before with other names in it. But they are registered with a
 // torch.library.Library, and each new one leaves a finaliser.
 void NotePythonKernels() {
@@ -423,8 +395,9 @@ GuardLine DecisionLine(Segment& segment, size_t i) {
 bool DecisionsHold(Segment& segment, MissReport* miss) {
   if (segment.decisions == nullptr) return true;
   const Decisions& decisions = segment.ir.decisions;
-  std::vector<c10::IValue> inputs, outputs;
-  if (!GatherInputs(segment, decisions.sources, &inputs)) {
+  std::vector<c10::IValue> inputs(decisions.sources.size()), outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (GatherInput(*segment.guards, decisions.sources[i], &inputs[i])) continue;
     PyErr_Clear();
     return false;
   }
@@ -452,14 +425,19 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
 }
 
 bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
-  std::vector<c10::IValue> inputs;
   *restart = true;
-  if (!GatherInputs(segment, segment.input_sources, &inputs)) return false;
+  GraphInputs inputs(segment);
+  if (!inputs.Gather()) return false;
+  if (SelfChecking() && !inputs.AreRight()) {
+    PyErr_SetString(PyExc_SystemError, "frametap self-check: a weight of the graph is another one");
+    *restart = false;
+    return false;
+  }
   const uint64_t places = PlacesPassed();
   const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
   std::optional<AtenPause> uncounted;
   if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
-  Rollback rollback(segment, inputs);
+  Rollback rollback(segment, inputs.values());
   if (rollback.is_refused()) return false;
   bool changed = false;
   KeptWarnings warnings;
@@ -472,17 +450,17 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
   try {
     AllocZone outside(false);
     std::optional<c10::WarningUtils::WarningHandlerGuard> keep(&warnings);
-    std::shared_ptr<Executable> executable = segment.executable;
-    if (executable->releases_gil()) {
+    Executable& executable = inputs.executable();
+    if (executable.releases_gil()) {
       // The thread's own state goes with it: nothing of Python is touched until the lock is back.
       struct Unlock {
         PyThreadState* state = PyEval_SaveThread();
         ~Unlock() { PyEval_RestoreThread(state); }
       } unlock;
-      *outputs = executable->Run(inputs, &changed);
+      *outputs = executable.Run(inputs.values(), &changed);
     } else {
       HookPause pause;  // the executable's own Python code is not the program's
-      *outputs = executable->Run(inputs, &changed);
+      *outputs = executable.Run(inputs.values(), &changed);
     }
     TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);

@@ -1,6 +1,6 @@
 // Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
-//   X1  Immutable after publication but for the counters, `sizes_that_ran`, the executable and the words, all changed
-//       under Python's lock.
+//   X1  Immutable after publication but for the counters, `sizes_that_ran`, `free_rows`, the executable and the words, all
+//       changed under Python's lock.
 //   X2  Constants are held strongly; objects of the recording call and weights are not.
 // Store: all entry points of one compiled function.
 #pragma once
@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "backends/backend.h"
 #include "frame_eval/entry_point.h"
+#include "frame_eval/graph_inputs.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/weak_tensor.h"
@@ -36,12 +37,13 @@ struct Segment : std::enable_shared_from_this<Segment> {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;
   std::shared_ptr<Executable> executable;
-  std::shared_ptr<Executable> decisions;  // null: none
-  std::vector<Ref<>> constants;           // by ConstId
-  std::vector<Ref<>> effect_names;        // beside ir.effects, interned: so that committing makes nothing
-  std::vector<SourceId> input_sources;    // beside ir.graph.inputs
-  std::vector<SourceId> operand_sources;  // sources that operands of exit and effects name, each once
-  Examples examples;                      // inputs of the recording, until the graph is compiled
+  std::shared_ptr<Executable> decisions;             // null: none
+  std::vector<Ref<>> constants;                      // by ConstId
+  std::vector<Ref<>> effect_names;                   // beside ir.effects, interned: so that committing makes nothing
+  std::vector<SourceId> input_sources;               // beside ir.graph.inputs
+  std::vector<std::unique_ptr<InputRow>> free_rows;  // that no run has (graph_inputs.h)
+  std::vector<SourceId> operand_sources;             // sources that operands of exit and effects name, each once
+  Examples examples;                                 // inputs of the recording, until the graph is compiled
   Places places;
   std::vector<PlaceId> node_places, decision_places;  // beside ir.graph.nodes, ir.decisions.graph.nodes
   std::vector<WeakTensor> weights;       // beside ir.graph.inputs: known where the input is a parameter or buffer

@@ -38,6 +38,8 @@ class Tree final : public GuardTree {
   SourceTable Sources() const override { return TableOf(frozen_.steps); }
   bool IsNumber(SourceId id) const override { return frametap::IsNumber(frozen_.steps[id.raw()].accessor); }
   uint64_t dict_reads() const override { return planted_ ? planted_->dict_reads : 0; }
+  uint64_t standing() const override { return standing_.number(); }
+  bool Stands(SourceId id) const override { return standing_.Holds(planted_->node_of_source[id.raw()]); }
   int Traverse(visitproc visit, void* arg) const override;
   Reached At(SourceId id) const override {
     const int32_t node = planted_->node_of_source[id.raw()];

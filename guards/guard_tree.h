@@ -56,6 +56,10 @@ class GuardTree {
   virtual Reached At(SourceId id) const = 0;
   PyObject* Object(SourceId id) const { return At(id).object; }
   int64_t Number(SourceId id) const { return At(id).number; }
+  // After a hit: not 0 if what a model holds was as at an earlier hit, which had the same number. While it stays, a tensor
+  // that stands (Stands) is the same one, at its place.
+  virtual uint64_t standing() const { return 0; }
+  virtual bool Stands(SourceId id) const { return false; }
   // Slow: evaluates everything without caches and says what fails first; empty `source` if nothing does.
   virtual MissReport Explain(const Roots& roots) = 0;
   // Self-check, right after Check gave `verdict`: evaluates everything without caches. "" if that comes to the same

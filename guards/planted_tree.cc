@@ -25,7 +25,7 @@ bool Checks::Hold(const Reached* registers) const {
   return true;
 }
 
-bool PlantedTree::TensorsHold() const {
+bool AllHold(const std::vector<TensorCheck>& tensors, const std::vector<Reached>& registers) {
   for (const TensorCheck& c : tensors) {
     PyObject* tensor = registers[c.node].object;
     if (!c.basics.Hold(tensor) || (c.shape != nullptr && !c.shape->ShapeHolds(tensor))) return false;
@@ -42,7 +42,7 @@ bool PlantedTree::Holds(const Roots& roots) {
       if (!watches[w].IsSame() && !ReadAgain(&watches[w])) return false;
     }
   }
-  return TensorsHold() && checks.Hold(registers.data());
+  return AllHold(tensors, registers) && checks.Hold(registers.data());
 }
 
 bool PlantedTree::Follow(int32_t i, const Roots& roots) {

@@ -73,6 +73,8 @@ struct TensorCheck {
   const TensorGuard* shape;  // null if no size was read
 };
 
+bool AllHold(const std::vector<TensorCheck>& tensors, const std::vector<Reached>& registers);
+
 struct ContentCheck {
   int32_t node;
   const Guard* guard;
@@ -134,7 +136,6 @@ struct PlantedTree {
   // A node that is followed each time. False: it does not lead there, or what is there is not what must be.
   bool Follow(int32_t node, const Roots& roots);
   bool ReadAgain(Watch* watch);
-  bool TensorsHold() const;
   bool IsPinned(int32_t node) const { return IsReachedBy(Accessor::kPinned, node); }
   bool IsItem(int32_t node) const { return IsReachedBy(Accessor::kItem, node); }
 

@@ -9,7 +9,15 @@ namespace frametap {
 
 Standing::Answer Standing::Check(PlantedTree& tree, const Roots& roots) {
   if (!stands_) return Answer::kUnknown;
-  size_t word = 0;
+  const uint64_t epoch = DictEpoch();
+  const bool is_quiet = epoch == epoch_;  // Q4
+  size_t word = 0, quiet = 0;
+  const auto words_hold = [&](size_t end_word, size_t end_quiet) {
+    const bool hold = is_quiet ? QuietHold(quiet, end_quiet) : WordsHold(tree, word, end_word);
+    word = end_word;
+    quiet = end_quiet;
+    return hold;
+  };
   const auto unknown = [this] {
     stands_ = false;  // a proper check may fill registers, and then find that the guards do not hold
     return Answer::kUnknown;
@@ -21,14 +29,14 @@ Standing::Answer Standing::Check(PlantedTree& tree, const Roots& roots) {
     for (const uint32_t w : stage.kept) {
       if (!tree.watches[w].IsSame() && !Renew(tree, w)) return unknown();
     }
-    if (!WordsHold(tree, word, stage.end_word)) return unknown();
-    word = stage.end_word;
+    if (!words_hold(stage.end_word, stage.end_quiet)) return unknown();
     for (const uint32_t w : stage.loose) {
       if (!tree.watches[w].IsSame() && !tree.ReadAgain(&tree.watches[w])) return Answer::kMiss;
     }
   }
-  if (!WordsHold(tree, word, words_.size())) return unknown();
-  if (!tree.TensorsHold() || !checks_.Hold(tree.registers.data())) return Answer::kMiss;
+  if (!words_hold(words_.size(), quiet_.size()) || !tensors_.Hold()) return unknown();
+  if (!AllHold(other_tensors_, tree.registers) || !checks_.Hold(tree.registers.data())) return Answer::kMiss;
+  epoch_ = epoch;
   ++hits_;
   return Answer::kHit;
 }
@@ -42,6 +50,14 @@ bool Standing::WordsHold(PlantedTree& tree, size_t begin, size_t end) {
     const auto version = std::lower_bound(versions_.begin(), versions_.end(), std::pair(at, uint32_t{0}));
     if (version == versions_.end() || version->first != at || !Renew(tree, version->second)) return false;
     word->Renew();
+  }
+  return true;
+}
+
+bool Standing::QuietHold(size_t begin, size_t end) const {
+  for (size_t i = begin; i < end; ++i) {
+    if (!quiet_[i].IsSame()) [[unlikely]]
+      return false;
   }
   return true;
 }
@@ -82,19 +98,27 @@ void Standing::Held(PlantedTree& tree) {
 }
 
 void Standing::Take(const PlantedTree& tree) {
+  ++taken_;
   words_.clear();
+  quiet_.clear();
   versions_.clear();
   stages_.clear();
   checks_ = Checks();
   std::vector<bool> is_held(tree.nodes.size());  // Q1
   const auto ask = [&](int32_t node, const Guard* guard) {
+    const size_t before = words_.size();
     if (!guard->Words(tree.registers[node], &words_)) checks_.contents.push_back({node, guard});
+    quiet_.insert(quiet_.end(), words_.begin() + static_cast<std::ptrdiff_t>(before), words_.end());
+  };
+  const auto any_word = [&](const void* at) {
+    words_.emplace_back(at);
+    quiet_.push_back(words_.back());
   };
   const auto is_in_tuple = [&](int32_t node) {
     const int32_t parent = tree.nodes[node].parent;
     return tree.IsItem(node) && is_held[parent] && PyTuple_Check(tree.registers[parent].object);
   };
-  const auto type_word = [&](int32_t node) { words_.emplace_back(&tree.registers[node].object->ob_type); };
+  const auto type_word = [&](int32_t node) { any_word(&tree.registers[node].object->ob_type); };
   for (const Stage& stage : tree.stages) {
     Left& left = stages_.emplace_back();
     for (const int32_t i : stage.followed) {
@@ -118,7 +142,7 @@ void Standing::Take(const PlantedTree& tree) {
       if (is_followed) {
         left.kept.push_back(w);
       } else {
-        if (view.dict != DictOf::kSelf) words_.emplace_back(watch.slot);
+        if (view.dict != DictOf::kSelf) any_word(watch.slot);
         versions_.emplace_back(words_.size(), w);
         words_.emplace_back(DictVersionPlace(watch.dict));
       }
@@ -127,7 +151,9 @@ void Standing::Take(const PlantedTree& tree) {
       }
     }
     left.end_word = words_.size();
+    left.end_quiet = quiet_.size();
   }
+  TakeTensors(tree, is_held);
   for (const TypeCheck& c : tree.checks.types) {
     if (is_held[c.node]) {
       type_word(c.node);
@@ -153,6 +179,18 @@ void Standing::Take(const PlantedTree& tree) {
     if (!is_held[c.a] || !is_held[c.b]) checks_.pairs.push_back(c);
   }
   checks_.numbers = tree.checks.numbers;
+}
+
+void Standing::TakeTensors(const PlantedTree& tree, const std::vector<bool>& is_held) {
+  tensors_.Clear();
+  other_tensors_.clear();
+  holds_tensor_.assign(tree.nodes.size(), false);
+  for (const TensorCheck& c : tree.tensors) {
+    if (!is_held[c.node] || c.shape != nullptr) other_tensors_.push_back(c);
+    if (!is_held[c.node]) continue;
+    tensors_.Add(tree.registers[c.node].object, c.basics);
+    holds_tensor_[c.node] = true;
+  }
 }
 
 }  // namespace frametap

@@ -6,12 +6,15 @@
 //       as what it is.
 //   Q3  A doubt is no answer: then the tree is checked properly, and words are taken again, ever more seldom where they
 //       do not last.
+//   Q4  As long as no dict of the process has changed (DictEpoch), those that were seen to be as before still are: half of
+//       the words say no more than that.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "guards/held_tensors.h"
 #include "guards/planted_tree.h"
 #include "guards/words.h"
 
@@ -25,17 +28,24 @@ class Standing {
   Answer Check(PlantedTree& tree, const Roots& roots);
   void Held(PlantedTree& tree);  // properly checked
 
+  // After a hit: another one whenever words were taken, 0 if there are none.
+  uint64_t number() const { return stands_ ? taken_ : 0; }
+  // The tensor at the node has been compared, and which one it is.
+  bool Holds(int32_t node) const { return node != kNoNode && holds_tensor_[node]; }
+
  private:
   // Of a stage of the tree, in this order: each part relies on what the ones before have confirmed.
   struct Left {
     std::vector<int32_t> followed;
     std::vector<uint32_t> kept;  // watches of objects that are followed
-    size_t end_word = 0;
+    size_t end_word = 0, end_quiet = 0;
     std::vector<uint32_t> loose;  // watches that have no words
   };
 
   void Take(const PlantedTree& tree);
+  void TakeTensors(const PlantedTree& tree, const std::vector<bool>& is_held);
   bool WordsHold(PlantedTree& tree, size_t begin, size_t end);
+  bool QuietHold(size_t begin, size_t end) const;
   bool Renew(PlantedTree& tree, uint32_t watch);
 
   static constexpr uint32_t kLongestWait = 64;
@@ -44,9 +54,15 @@ class Standing {
   bool stands_ = false;
   uint32_t held_ = 0, wait_ = 1;  // proper checks since words were taken, and how many there must be
   uint64_t hits_ = 0;             // since words were taken
+  uint64_t taken_ = 0;
+  uint64_t epoch_ = 0;  // DictEpoch at the last hit
   Words words_;
+  Words quiet_;                                        // those that may differ though no dict has changed (Q4)
   std::vector<std::pair<size_t, uint32_t>> versions_;  // the words that are versions of dicts, and their watches
   std::vector<Left> stages_;
+  HeldTensors tensors_;
+  std::vector<bool> holds_tensor_;  // by node: it is among them
+  std::vector<TensorCheck> other_tensors_;
   Checks checks_;
 };
 

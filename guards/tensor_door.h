@@ -1,5 +1,5 @@
 // The one door to torch's Python tensors: from a PyObject to its TensorImpl and back.
-// Its implementation is the only place in guards/ and frame_eval/ that includes torch/csrc headers.
+// Its implementation is the only place in guards/ and frame_eval/ that includes the headers of torch's Python classes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -40,6 +40,23 @@ bool LayoutIsAsExpected() {
 
 }  // namespace
 
+// 3.11 numbers all changes of dicts in one row. A change that is made here gets the next number, unless there were others.
+uint64_t DictEpoch() {
+  static PyObject* const own = PyDict_New();
+  static PyObject* const key = InternedName("last");
+  static PyObject* held = Py_False;  // not counted: these two are for ever
+  static uint64_t epoch = 0, last = 0;
+  held = held == Py_True ? Py_False : Py_True;  // the object that is there already would change nothing
+  if (own == nullptr || PyDict_SetItem(own, key, held) < 0) {
+    PyErr_Clear();
+    return ++epoch;
+  }
+  const uint64_t now = DictVersion(own);
+  if (now != last + 1) ++epoch;
+  last = now;
+  return epoch;
+}
+
 bool HasOnlyExactStrKeys(PyObject* dict) {
   static const bool as_expected = LayoutIsAsExpected();
   return as_expected && KindOf(dict) != 0;

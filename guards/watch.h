@@ -3,6 +3,7 @@
 //   W1  A dict's version is unique in the process: equal dict and version mean equal content, even if the dict of that
 //       address has died in between. So a remembered pair needs no reference.
 //   W2  A type's version changes when an attribute of it or of a base changes. Zero means "cannot be watched".
+//   W3  While DictEpoch() gives the same number, no dict has been changed, whichever it is.
 #pragma once
 
 #include <Python.h>
@@ -18,6 +19,9 @@ inline uint64_t DictVersion(PyObject* dict) { return *DictVersionPlace(dict); }
 
 // Where a dict keeps how many keys it has.
 inline const Py_ssize_t* DictLengthPlace(PyObject* dict) { return &reinterpret_cast<PyDictObject*>(dict)->ma_used; }
+
+// W3. A dict that is made counts as changed, too.
+uint64_t DictEpoch();
 
 // All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if
 // unsure.

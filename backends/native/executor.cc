@@ -4,6 +4,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,11 @@ class NativeExecutable : public Executable {
     TORCH_CHECK(inputs.size() == plan_.inputs, "the graph takes ", plan_.inputs, " inputs, not ", inputs.size());
     const bool may_leave_out = !plan_.judged.empty() && MayLeaveOut(inputs);
     return Run(may_leave_out && shared_ ? *shared_ : plan_, may_leave_out, inputs, changed);
+  }
+
+  bool Reads(size_t input) override {
+    MakeReady();
+    return std::binary_search(plan_.inputs_read.begin(), plan_.inputs_read.end(), input);
   }
 
   void MakeReady() {
@@ -105,8 +111,8 @@ class NativeExecutable : public Executable {
 
   // A2, A3 of below_autograd.h.
   bool MayLeaveOut(const std::vector<c10::IValue>& inputs) {
-    for (const c10::IValue& input : inputs) {
-      if (input.isTensor() && !IsPlain(input.toTensor())) return false;
+    for (const uint32_t i : plan_.inputs_read) {
+      if (inputs[i].isTensor() && !IsPlain(inputs[i].toTensor())) return false;
     }
     return NobodyLooksOn() && AreAsJudged();
   }

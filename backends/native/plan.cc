@@ -32,6 +32,9 @@ class Planner {
       place_of_[graph_.inputs[i].raw()] = i;
     }
     CountUses();
+    for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
+      if (uses_[graph_.inputs[i].raw()] > 0) plan_.inputs_read.push_back(i);
+    }
     Constants();
     for (const Node& node : graph_.nodes) {
       if (!IsLeftOut(node)) AddNode(node);

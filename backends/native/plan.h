@@ -58,6 +58,7 @@ struct Plan {
   static constexpr uint32_t kDropped = 0xffffffffu;  // a result that nobody uses
 
   size_t inputs = 0;
+  std::vector<uint32_t> inputs_read;  // ascending
   size_t registers = 0;
   size_t widest = 0;  // the most arguments or results of a step
   std::vector<PlannedStep> steps;

@@ -87,11 +87,7 @@ void TensorGuard::Read(const TensorRead& read) {
 bool TensorGuard::Basics::Hold(PyObject* object) const {
   if (Py_TYPE(object) != type) return false;
   const c10::TensorImpl& impl = *TensorOf(object).unsafeGetTensorImpl();
-  if (impl.key_set().raw_repr() != keys || impl.has_symbolic_sizes_strides()) return false;
-  const c10::Device device = impl.device();
-  return static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype())) == dtype && impl.dim() == rank &&
-         static_cast<int8_t>(device.type()) == device_type && device.index() == device_index &&
-         impl.requires_grad() == requires_grad;
+  return HoldOf(impl) && impl.requires_grad() == requires_grad;
 }
 
 bool TensorGuard::ShapeHolds(PyObject* tensor) const {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <Python.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+#include <c10/core/TensorImpl.h>
 
 #include <cstdint>
 #include <string>
@@ -30,7 +32,14 @@ class TensorGuard : public Guard {
     bool requires_grad;
 
     bool Hold(PyObject* object) const;
+    bool HoldOf(const c10::TensorImpl& impl) const {  // all but `type` and `requires_grad`
+      if (impl.key_set().raw_repr() != keys || impl.has_symbolic_sizes_strides()) return false;
+      const c10::Device device = impl.device();
+      return static_cast<int8_t>(c10::typeMetaToScalarType(impl.dtype())) == dtype && impl.dim() == rank &&
+             static_cast<int8_t>(device.type()) == device_type && device.index() == device_index;
+    }
     uint64_t Key() const;
+    friend bool operator==(const Basics&, const Basics&) = default;
   };
   static Basics BasicsOf(PyObject* tensor);
   static uint64_t SizesKey(PyObject* tensor);

@@ -1,7 +1,9 @@
 // Modules: what may change between two calls, one thing at a time; and that unchanged dicts are not read again.
 #include <chrono>
 #include <cstdio>
+#include <functional>
 
+#include "guards/watch.h"
 #include "tests/unit/guards_fixture.h"
 
 namespace frametap {
@@ -170,6 +172,52 @@ TEST_F(GuardsModuleTest, V3_UnchangedDictsAreNotReadAgain) {
   Exec("with torch.no_grad():\n  for p in model.parameters(): p.add_(1)\nmodel.load_state_dict(model.state_dict())");
   ASSERT_EQ(tree->Check(Now()), Verdict::kHit);
   EXPECT_EQ(tree->dict_reads(), first + 1);
+}
+
+// While no dict changes, those that were seen are taken for unchanged. What else may change is looked at all the same.
+TEST_F(GuardsModuleTest, Q4_ChangesThatTouchNoDictAreSeen) {
+  Exec(R"(
+block = model.blocks[0]
+weight, bias = block.linear.weight, block.linear.bias
+block_dict = block.__dict__
+other_dict = {**block_dict, '_forward_hooks': OrderedDict({1: len})}
+class Other(Block): pass
+old, half = weight.data, torch.zeros(3, 3, dtype=torch.float16)
+kinds = model.kinds
+)");
+  auto tree = Record();
+  PyObject *block = Get("block"), *weight = Get("weight"), *bias = Get("bias");
+  const auto set = [](PyObject* object, const char* name, PyObject* value) {
+    return PyObject_SetAttrString(object, name, value) == 0;
+  };
+  const auto require_grad = [](PyObject* tensor, PyObject* on) {
+    return bool{Ref<>::Steal(PyObject_CallMethod(tensor, "requires_grad_", "O", on))};
+  };
+  const std::tuple<const char*, std::function<bool()>, std::function<bool()>> rows[] = {
+      {"dtype", [&] { return set(weight, "data", Get("half")); }, [&] { return set(weight, "data", Get("old")); }},
+      {"requires_grad", [&] { return require_grad(bias, Py_False); }, [&] { return require_grad(bias, Py_True); }},
+      {"class", [&] { return set(block, "__class__", Get("Other")); },
+       [&] { return set(block, "__class__", Get("Block")); }},
+      {"__dict__", [&] { return set(block, "__dict__", Get("other_dict")); },
+       [&] { return set(block, "__dict__", Get("block_dict")); }},
+      {"length", [&] { return PyList_Append(Get("kinds"), Py_None) == 0; },
+       [&] { return PyList_SetSlice(Get("kinds"), 2, 3, nullptr) == 0; }},
+  };
+  const Roots roots = Now();
+  for (const auto& [what, change, back] : rows) {
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(tree->Check(roots), Verdict::kHit) << what;
+    const uint64_t epoch = DictEpoch();
+    ASSERT_TRUE(change());
+    EXPECT_EQ(DictEpoch(), epoch) << what;
+    EXPECT_EQ(tree->Check(roots), Verdict::kMiss) << what;
+    ASSERT_TRUE(back());
+    EXPECT_EQ(tree->Check(roots), Verdict::kHit) << what;
+  }
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(tree->Check(roots), Verdict::kHit);
+  const uint64_t epoch = DictEpoch();
+  PyObject_SetItem(Eval("block._forward_hooks").get(), Py_None, Py_None);
+  EXPECT_NE(DictEpoch(), epoch);
+  EXPECT_EQ(tree->Check(roots), Verdict::kMiss);
 }
 
 TEST_F(GuardsModuleTest, NothingOfTheArgumentsIsKept) {

@@ -2,7 +2,8 @@
 
 First table: nothing is computed. What was captured is given an executable that hands its input back, and so is
 torch.compile's backend: guards, gathering and handing back remain, in a model of n blocks, and where n segments begin at
-one entry point and are called in turn.
+one entry point and are called in turn. Between two calls a program may leave all dicts alone, or change one (a global, an
+attribute), which guards must then look after: both are shown.
 
 Second table: modules that compute almost nothing on a tensor of one element, next to the same ops called from a bare
 function.
@@ -123,6 +124,26 @@ def front_end(
     return timing.warmed(row, repeats)
 
 
+def one_after_the_other(x: Tensor) -> Callable[[Any], Callable[[], Any]]:
+    return lambda f: lambda: f(x)
+
+
+def after_changes(x: Tensor) -> Callable[[Any], Callable[[], Any]]:
+    """A dict that has nothing to do with it is changed before each call."""
+
+    def calls(f: Any) -> Callable[[], Any]:
+        namespace: dict[str, object] = {}
+        turn = itertools.cycle((0, 1))
+
+        def call() -> Any:
+            namespace["turn"] = next(turn)
+            return f(x)
+
+        return call
+
+    return calls
+
+
 def in_turn(names: list[str], x: Tensor) -> Callable[[Any], Callable[[], Any]]:
     """One name a call: the next one each time."""
 
@@ -162,12 +183,15 @@ def main() -> int:
     with torch.no_grad():
         for count in (1, 10, 100, 200):
             case = blocks(count)
-            if timing.wanted(arguments, name := f"{count} blocks, {4 * count} parameters"):
-                x = case.inputs(4)["input"]
-                model = case.build().eval()
-                row = front_end(model, lambda f, x=x: lambda: f(x), 1000 // (count + 10), dynamo)
-                timing.race(row, arguments.rounds)
-                alone.add(name, row)
+            x = case.inputs(4)["input"]
+            for how, calls in (
+                ("", one_after_the_other(x)),
+                (", a dict changes", after_changes(x)),
+            ):
+                if timing.wanted(arguments, name := f"{count} blocks, {4 * count} parameters{how}"):
+                    row = front_end(case.build().eval(), calls, 50, dynamo)
+                    timing.race(row, arguments.rounds)
+                    alone.add(name, row)
         for count in (1, 8, 64):
             if timing.wanted(arguments, name := f"{count} segments in turn"):
                 names = [f"name{i}" for i in range(count)]
@@ -179,7 +203,7 @@ def main() -> int:
         for count in (0, 50):
             if timing.wanted(arguments, name := f"{count} relations of two sizes"):
                 x = torch.zeros(40, 3)
-                row = front_end(branches(count), lambda f, x=x: lambda: f(x), 200, dynamo)
+                row = front_end(branches(count), one_after_the_other(x), 200, dynamo)
                 timing.race(row, arguments.rounds)
                 alone.add(name, row)
         for count in (1, 10, 50, 200):
