@@ -3,7 +3,7 @@
 //   G2  Arguments are in schema order and complete (defaults are filled in); the printer leaves defaults out.
 //   G3  Order is program order. In-place ops are ordinary nodes; nothing may move across a node that writes to what it
 //       reads.
-// Not here: text (print.cc, parse.cc), checks (verify.cc), guards, how it is run (backends/).
+// Not here: text (print.cc, parse.h), checks (verify.cc), guards, how it is run (backends/).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -2,7 +2,7 @@
 //   L1  A literal parses to the same bits: floats are printed shortest-exact, -0.0, inf and the payload of a nan are
 //       kept.
 //   L2  How an int is written follows from the schema: a dtype, layout or memory format has a name.
-// Not here: values and nodes (print.cc, parse.cc).
+// Not here: values and nodes (print.cc, parse.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>
