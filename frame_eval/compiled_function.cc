@@ -149,9 +149,9 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
     Reifier reifier(*segment);
     if (PyErr_Occurred() != nullptr) return Fast::kRaised;
     std::vector<c10::IValue> outputs;
-    bool restart = false;
-    if (!RunGraph(*segment, &outputs, &restart)) {
-      if (!restart) return Fast::kRaised;
+    if (const Ran ran = RunGraph(*segment, &outputs); ran != Ran::kThrough) {
+      if (ran == Ran::kRaised) return Fast::kRaised;
+      if (ran == Ran::kRefused) store.LeftAlone(Reason::cannot_take_back, PositionAt(code, StartOffset(code)));
       // Nothing has happened: plain Python meets the exception at its own line.
       PyErr_Clear();
       AllocZone outside(false);
@@ -245,11 +245,15 @@ void AddModuleFrames() {
 
 PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* const* args, size_t count,
                      PyObject* kwnames) {
-  if (!self->capturable || !PyFunction_Check(target) || Session::Recording() || AtenRecorder::InsideOp() ||
-      ThreadIsTraced()) {
+  if (!PyFunction_Check(target) || Session::Recording() || AtenRecorder::InsideOp()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   std::shared_ptr<Store> store = *self->store;
+  if (!self->capturable || ThreadIsTraced()) {
+    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target));
+    store->LeftAlone(self->capturable ? Reason::thread_is_traced : Reason::generator_function, PositionAt(code, 0));
+    return PyObject_Vectorcall(target, args, count, kwnames);
+  }
   PyObject* result = nullptr;
   switch (ReplayCall(*store, reinterpret_cast<PyFunctionObject*>(target), args, count, kwnames, &result)) {
     case Fast::kDone:

@@ -424,21 +424,19 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
   }
 }
 
-bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart) {
-  *restart = true;
+Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
   GraphInputs inputs(segment);
-  if (!inputs.Gather()) return false;
+  if (!inputs.Gather()) return Ran::kUndone;
   if (SelfChecking() && !inputs.AreRight()) {
     PyErr_SetString(PyExc_SystemError, "frametap self-check: a weight of the graph is another one");
-    *restart = false;
-    return false;
+    return Ran::kRaised;
   }
   const uint64_t places = PlacesPassed();
   const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
   std::optional<AtenPause> uncounted;
   if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
   Rollback rollback(segment, inputs.values());
-  if (rollback.is_refused()) return false;
+  if (rollback.is_refused()) return Ran::kRefused;
   bool changed = false;
   KeptWarnings warnings;
   const auto may_restart = [&] {
@@ -466,11 +464,10 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
     keep.reset();
-    if (warnings.empty()) return true;
+    if (warnings.empty()) return Ran::kThrough;
     HookPause pause;  // as below a binding
-    if (warnings.TellPython()) return true;
-    *restart = may_restart();
-    return false;
+    if (warnings.TellPython()) return Ran::kThrough;
+    return may_restart() ? Ran::kUndone : Ran::kRaised;
   } catch (...) {
     try {
       throw;
@@ -478,11 +475,10 @@ bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart
       segment.refuted = true;
     } catch (...) {
     }
-    *restart = may_restart();
+    const bool is_undone = may_restart();
     SetPythonErrorFromException();
     // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) *restart = false;
-    return false;
+    return is_undone && PyErr_ExceptionMatches(PyExc_Exception) ? Ran::kUndone : Ran::kRaised;
   }
 }
 

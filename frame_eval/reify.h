@@ -71,9 +71,15 @@ bool DecisionsHold(Segment& segment, MissReport* miss);
 // Tells executables whether kernels were registered from Python (A3 of ir/ops/below_autograd.h): before one is made or run.
 void NotePythonKernels();
 
+// How a run of a graph ended. After the last two nothing was changed, so that plain Python may run instead.
+enum class Ran : uint8_t {
+  kThrough,
+  kRaised,   // with a Python exception
+  kUndone,   // likewise
+  kRefused,  // not run: what it writes could not be taken back (rollback.h)
+};
+
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).
-// False, mostly with a Python exception set: `*restart` says whether nothing was changed, so that plain Python may run
-// instead.
-bool RunGraph(Segment& segment, std::vector<c10::IValue>* outputs, bool* restart);
+Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs);
 
 }  // namespace frametap

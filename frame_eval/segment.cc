@@ -85,6 +85,11 @@ void Store::Hit(Segment& segment) {
     TellSegment(LogEntry::Kind::kHit, segment);
 }
 
+void Store::LeftAlone(Reason reason, Position at) {
+  const ReasonRow& row = RowOf(reason);
+  if (FirstTold(row.name)) Log({LogEntry::Kind::kAbort, at.function, row.name, row.text, row.advice, at, {}});
+}
+
 void Store::Reset() {
   // Destructors may run Python code that comes back here: empty the members first.
   auto entries = std::move(entries_);

@@ -122,6 +122,7 @@ class Store {
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
   void Reset();
   void Log(LogEntry entry);
+  void LeftAlone(Reason reason, Position at);  // a call that ran in plain Python: logged the first time
   int Traverse(visitproc visit, void* arg) const;
 
   PyObject* function() const { return function_.get(); }

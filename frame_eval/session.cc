@@ -894,9 +894,9 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   Reifier reifier(segment);
   if (PyErr_Occurred() != nullptr) return Go::kRaise;
   std::vector<c10::IValue> outputs;
-  bool restart = false;
-  if (!RunGraph(segment, &outputs, &restart)) {
-    if (!restart) return Go::kRaise;
+  if (const Ran ran = RunGraph(segment, &outputs); ran != Ran::kThrough) {
+    if (ran == Ran::kRaised) return Go::kRaise;
+    if (ran == Ran::kRefused) store_->LeftAlone(Reason::cannot_take_back, PositionAt(f.code, f.offset));
     // Nothing has happened yet: plain Python meets the same exception, at the right place.
     PyErr_Clear();
     note.wait_offset = -1;

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import logging
 import random
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,51 @@ def test_what_an_import_runs_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     report = frametap.explain(captured)
     assert {row.file for row in report.breaks} == {__file__}
     assert {s.function for s in frametap.segments(captured)} == {"f"}
+
+
+def generates(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x + 1
+
+
+def doubles(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def takes_after_writing(x: torch.Tensor, table: torch.Tensor, i: torch.Tensor) -> Any:
+    try:
+        x.add_(1)
+        return table[i]
+    except IndexError:
+        return None
+
+
+def only_abort(captured: Any) -> tuple[str, int]:
+    rows = [row for row in frametap.explain(captured).aborts if row.reason != "done_once"]
+    assert len(rows) == 1, rows  # once, not for each call
+    return rows[0].reason, rows[0].line - captured.__code__.co_firstlineno
+
+
+def test_what_runs_in_plain_python_is_told() -> None:
+    captured = frametap.compile(generates)
+    for _ in range(2):
+        assert [t.tolist() for t in captured(torch.ones(2))] == [[2.0, 2.0]]
+    assert only_abort(captured) == ("generator_function", 0)
+
+    captured = frametap.compile(doubles)
+    sys.setprofile(lambda *_: None)
+    try:
+        captured(torch.ones(2))
+    finally:
+        sys.setprofile(None)
+    assert only_abort(captured) == ("thread_is_traced", 0)
+    captured(torch.ones(2))
+    assert len(frametap.segments(captured)) == 1
+
+    captured = frametap.compile(takes_after_writing)
+    many, table = torch.zeros(2 << 20), torch.arange(4.0)
+    for i in (1, 2, 9, 3):
+        want = None if i == 9 else [float(i)]
+        got = captured(many, table, torch.tensor([i]))
+        assert (got if got is None else got.tolist()) == want
+    assert many[0] == 4
+    assert only_abort(captured)[0] == "cannot_take_back"
