@@ -1,12 +1,13 @@
 #include "guards/guard_recorder.h"
 
+#include <algorithm>
+#include <bit>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/keys.h"
@@ -23,11 +24,12 @@ namespace frametap {
 
 namespace {
 
-// Two words instead of four: thousands of keys are hashed in a recording.
-template <class H>
-H CombineKey(H h, uint32_t source, uint8_t what, int64_t number, const void* object) {
-  const uint64_t address = reinterpret_cast<uintptr_t>(object) >> 4;
-  return H::combine(std::move(h), uint64_t{source} << 8 | what, static_cast<uint64_t>(number) ^ address << 16);
+// Thousands of keys are hashed in a recording: two multiplications mix all that is in one. The upper bits are the best.
+uint64_t HashOfKey(uint32_t source, uint8_t what, int64_t number, const void* object) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+  const uint64_t first = (uint64_t{source} << 8 | what) * kOdd;
+  const uint64_t second = static_cast<uint64_t>(number) ^ reinterpret_cast<uintptr_t>(object) << 12;
+  return ((first ^ first >> 32) + second) * kOdd;
 }
 
 // S1 without building text: `key` is the address of an object that stands for all equal keys.
@@ -38,10 +40,7 @@ struct SourceKey {
   const void* key;
 
   friend bool operator==(const SourceKey&, const SourceKey&) = default;
-  template <class H>
-  friend H AbslHashValue(H h, const SourceKey& k) {
-    return CombineKey(std::move(h), k.parent, static_cast<uint8_t>(k.accessor), k.index, k.key);
-  }
+  uint64_t Hash() const { return HashOfKey(parent, static_cast<uint8_t>(accessor), index, key); }
 };
 
 // R3. What of a source a predicate speaks of; two predicates with one key say the same.
@@ -52,60 +51,70 @@ struct PredicateKey {
   const void* object;
 
   friend bool operator==(const PredicateKey&, const PredicateKey&) = default;
-  template <class H>
-  friend H AbslHashValue(H h, const PredicateKey& k) {
-    return CombineKey(std::move(h), k.source, static_cast<uint8_t>(k.kind), k.detail, k.object);
-  }
+  uint64_t Hash() const { return HashOfKey(source, static_cast<uint8_t>(kind), detail, object); }
 };
 
 constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
 constexpr int64_t kNumbersDetail = -1;  // of a relation: of several numbers
 
-// Keys by number, each once. The table holds the numbers only: of a recording's thousands of keys it stays small.
+// Keys by number, each once, and only the last ones are taken away again. The table holds the numbers and half of their
+// hashes: it stays small, and hardly ever looks at a key that is not the one asked for.
 template <class Key>
 class Numbering {
  public:
-  Numbering() : numbers_(0, Hash{&keys_}, Equal{&keys_}) {}
-  Numbering(const Numbering&) = delete;
-  Numbering& operator=(const Numbering&) = delete;
-
   void Reserve(size_t count) {
     keys_.reserve(count);
-    numbers_.reserve(count);
+    Grow(std::bit_ceil(2 * count));
   }
   // The number of `key`: the next one if it is new.
   std::pair<uint32_t, bool> Add(const Key& key) {
-    const uint32_t next = static_cast<uint32_t>(keys_.size());
+    if (2 * keys_.size() >= slots_.size()) Grow(std::max<size_t>(2 * slots_.size(), 64));
+    const auto hash = static_cast<uint32_t>(key.Hash() >> 32);
+    Slot& slot = slots_[SlotOf(key, hash)];
+    if (slot.number != kNone) return {slot.number, false};
+    slot = {hash, static_cast<uint32_t>(keys_.size())};
     keys_.push_back(key);
-    const auto [it, is_new] = numbers_.insert(next);
-    if (!is_new) keys_.pop_back();
-    return {*it, is_new};
+    return {slot.number, true};
   }
   std::optional<uint32_t> Find(const Key& key) const {
-    const auto it = numbers_.find(key);
-    return it == numbers_.end() ? std::nullopt : std::optional(*it);
+    if (keys_.empty()) return std::nullopt;
+    const Slot& slot = slots_[SlotOf(key, static_cast<uint32_t>(key.Hash() >> 32))];
+    return slot.number == kNone ? std::nullopt : std::optional(slot.number);
   }
   void Truncate(size_t count) {
-    for (; keys_.size() > count; keys_.pop_back()) numbers_.erase(static_cast<uint32_t>(keys_.size() - 1));
+    if (count >= keys_.size()) return;
+    keys_.resize(count);
+    Grow(slots_.size());
   }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    const std::vector<Key>* keys;
-    size_t operator()(uint32_t number) const { return absl::HashOf((*keys)[number]); }
-    size_t operator()(const Key& key) const { return absl::HashOf(key); }
-  };
-  struct Equal {
-    using is_transparent = void;
-    const std::vector<Key>* keys;
-    bool operator()(uint32_t a, uint32_t b) const { return a == b || (*keys)[a] == (*keys)[b]; }
-    bool operator()(uint32_t a, const Key& b) const { return (*keys)[a] == b; }
-    bool operator()(const Key& a, uint32_t b) const { return a == (*keys)[b]; }
+  static constexpr uint32_t kNone = 0xffffffff;
+  struct Slot {
+    uint32_t hash = 0;
+    uint32_t number = kNone;
   };
 
+  // Where `key` is, or the empty place for it.
+  size_t SlotOf(const Key& key, uint32_t hash) const {
+    size_t at = hash & (slots_.size() - 1);
+    while (slots_[at].number != kNone && !(slots_[at].hash == hash && keys_[slots_[at].number] == key)) {
+      at = (at + 1) & (slots_.size() - 1);
+    }
+    return at;
+  }
+  // A table of `size`, a power of two, for the keys that there are.
+  void Grow(size_t size) {
+    const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(size));
+    for (const Slot& slot : old) {
+      if (slot.number >= keys_.size()) continue;
+      size_t at = slot.hash & (size - 1);
+      while (slots_[at].number != kNone) at = (at + 1) & (size - 1);
+      slots_[at] = slot;
+    }
+  }
+
   std::vector<Key> keys_;
-  absl::flat_hash_set<uint32_t, Hash, Equal> numbers_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace
