@@ -187,12 +187,14 @@ ValueId AtenRecorder::AddMade(Node node, Type type) {
   node.state = graph_.AddState(StateNow());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
-  Add(std::move(node), place());
+  const bool rank_by_size = node.op && FactsOf(*node.op).size_dependent_rank;
+  Add(std::move(node), place(), rank_by_size);
   return out;
 }
 
-void AtenRecorder::Add(Node node, PlaceId place) {
-  bool by_size = node.op && FactsOf(*node.op).size_dependent_rank;
+// `rank_by_size`: ranks of results may follow from sizes of arguments.
+void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
+  bool by_size = rank_by_size;
   ranked_by_size_.resize(graph_.values.size());
   ForEachUse(node.args, [&](ValueId use) { by_size = by_size || ranked_by_size_[use.raw()]; });
   for (ValueId out : node.outputs) ranked_by_size_[out.raw()] = by_size;
@@ -428,7 +430,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node.outputs.push_back(graph_.NewValue(NextName(), type, id));
     }
   }
-  Add(std::move(node), at);
+  Add(std::move(node), at, facts.size_dependent_rank);
   // Elements of list results: one `list item` node each, so that every tensor has a value of its own.
   const size_t return_count = schema.returns().size();
   for (size_t i = 0; i < return_count; ++i) {

@@ -108,7 +108,7 @@ class AtenRecorder {
  private:
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
-  void Add(Node node, PlaceId place);
+  void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
