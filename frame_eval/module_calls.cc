@@ -107,6 +107,7 @@ constexpr Line kCall[] = {
     {"LOAD_CONST", "None"},                         // 47
 };
 enum CallLine {
+  kResumeCall = 6,  // the lines before it make cells
   kReadTorch = 7,
   kReadC,
   kReadGetTracingState,
@@ -117,6 +118,7 @@ enum CallLine {
   kMergeCall = 44,
   kPassOnCall = 45,
 };
+constexpr size_t kCellCount = kResumeCall;
 constexpr int kHooks = 4;
 constexpr const char* kGlobalHookNames[kHooks] = {"_global_backward_pre_hooks", "_global_backward_hooks",
                                                   "_global_forward_hooks", "_global_forward_pre_hooks"};
@@ -129,7 +131,8 @@ struct Way {
 
 struct Ways {
   Way wrapped, call;
-  int forward_call = 0;  // slot of the variable
+  int forward_call = 0;                 // slot of the variable
+  std::array<int, kCellCount> cells{};  // slots, in the order of their instructions
   // Names, interned.
   PyObject* compiled_call_impl = nullptr;
   PyObject* call_impl = nullptr;
@@ -173,6 +176,12 @@ bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
   return true;
 }
 
+int SlotOf(PyCodeObject* code, const char* variable) {
+  int slot = 0;
+  while (PyUnicode_CompareWithASCIIString(SlotName(code, slot), variable) != 0) ++slot;
+  return slot;
+}
+
 // Whether the hooks that nn.Module.__call__ asks for are those in the dict of the module: not what a __getattribute__ or
 // a descriptor says.
 bool ReadsHooksOfInstance(PyTypeObject* type) {
@@ -198,8 +207,9 @@ bool LoadModuleCalls() {
       !Compare(call, kCall, std::size(kCall), &ways.call)) {
     return false;
   }
-  for (int i = 0; ways.call.code != nullptr && i < SlotCount(ways.call.code); ++i) {
-    if (PyUnicode_CompareWithASCIIString(SlotName(ways.call.code, i), "forward_call") == 0) ways.forward_call = i;
+  if (ways.call.code != nullptr) {
+    ways.forward_call = SlotOf(ways.call.code, "forward_call");
+    for (size_t i = 0; i < kCellCount; ++i) ways.cells[i] = SlotOf(ways.call.code, kCall[i].operand);
   }
   ways.compiled_call_impl = InternedName("_compiled_call_impl");
   ways.call_impl = InternedName("_call_impl");
@@ -415,6 +425,24 @@ class Recorder::Crossing {
   PyObject* self_ = nullptr;
   bool arrived_ = false;
 };
+
+// Where there is no memory for a cell, the interpreter meets the same at that instruction.
+bool Recorder::MakeCells(FrameState& f) {
+  if (f.code != ways.call.code || f.offset != 0) return false;
+  for (size_t i = 0; i < kCellCount; ++i) {
+    const int slot = ways.cells[i];
+    PyObject* cell = PyCell_New(f.objects[slot]);
+    if (cell == nullptr) {
+      PyErr_Clear();
+      break;
+    }
+    cells_.push_back(f.shadows[slot]);
+    Py_XSETREF(f.objects[slot], cell);
+    f.shadows[slot] = {Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
+    f.offset = ways.call.offsets[i + 1];
+  }
+  return f.offset != 0;
+}
 
 bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
   if (f.code == ways.wrapped.code) return Crossing(*this, f, note, ways.wrapped).ThroughWrapped();

@@ -182,7 +182,13 @@ void Recorder::DropContainers(size_t from) {
       if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) continue;
       if (object != nullptr) {
         Forget(object);
-        Ref<> last = std::move(known.pin);
+        const Ref<> last = std::move(known.pin);
+        // Each call of a module makes a handful of tuples and dicts, and memory that was just used is in the caches.
+        // (`made_` points to such places as well.)
+        if (made_from_ == 0) {
+          std::destroy_at(&known);
+          vacant_.push_back(std::construct_at(&known));
+        }
         dropped = true;
       }
       containers_[i] = containers_.back();

@@ -209,7 +209,8 @@ static bool MayHoldTensors(PyObject* object) {
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
-  Known& known = known_.Add();
+  Known& known = vacant_.empty() ? known_.Add() : *vacant_.back();
+  if (!vacant_.empty()) vacant_.pop_back();
   known.state = state;
   known.epoch = epoch_;
   known.pin = Ref<>::New(object);
@@ -843,8 +844,11 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
 // What the function runs. A class says which function it gives (a method, a property, a slot), and not what was assigned
 // to its code; an open one (IsOpen) is known by its code alone.
 void Recorder::FixCode(PyObject* function) {
-  if (Find(function) == nullptr && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
-  if (IsOpen(function)) guards_.Code(SourceOf(function), Here());
+  if (Find(function) == nullptr) {
+    PyObject*& recent = fixed_code_[(reinterpret_cast<uintptr_t>(function) >> 4) % fixed_code_.size()];
+    if (recent != function && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
+    recent = function;
+  } else if (IsOpen(function)) guards_.Code(SourceOf(function), Here());
 }
 
 void Recorder::BindPending(FrameState& f) {
@@ -1489,10 +1493,21 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   }
 }
 
+// A call of it is the call of a function of Python code, and of nothing else. (Before has refused instances of classes whose
+// __call__ is C code.)
+static bool IsPythonCode(PyObject* callable) {
+  return PyFunction_Check(callable) || (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))) ||
+         Py_TYPE(callable)->tp_call == Objects().module->tp_call;
+}
+
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
-  // Switches of the thread's state are C functions.
-  if ((e.op == Op::kCall || e.op == Op::kCallEx) && !PyFunction_Check(e.in[0])) ReadState();
+  // Switches of the thread's state are C functions, and none of those that dispatch. (Nor is Python code, whose calls come
+  // here as well, unless it belongs to an operation that nobody looks into.)
+  if ((e.op == Op::kCall || e.op == Op::kCallEx) &&
+      (note.opaque_operation || (note.expect.kind != Expect::Kind::kTorch && !IsPythonCode(e.in[0])))) {
+    ReadState();
+  }
   if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
   switch (e.op) {
     case Op::kLoadGlobal:

@@ -264,6 +264,8 @@ class Recorder {
   // module_calls.cc: takes a frame of nn.Module.__call__ from its first instruction to the call with which it passes
   // its arguments on. False: it is to be interpreted, and is unchanged.
   bool CrossModuleCall(FrameState& f, FrameNote& note);
+  // … which begins with instructions that make cells: at once. False: there are none to be made here.
+  bool MakeCells(FrameState& f);
   bool observes_inner_frames() const;
   void ClearPending() { has_pending_ = false; }
   // Self-check (self_check.h): what does not fit, or "".
@@ -680,7 +682,9 @@ class Recorder {
   absl::flat_hash_map<PyObject*, Known*> objects_;
   bool knows_ordered_dicts_ = false;  // one of `objects_` is or was an OrderedDict
   std::array<Recent, 256> recent_;
-  StableVector<Known> known_;  // where `objects_` points to; nothing leaves before the end
+  std::array<PyObject*, 64> fixed_code_{};  // functions that `guards_` has pinned, asked for last (FixCode)
+  StableVector<Known> known_;   // where `objects_` points to
+  std::vector<Known*> vacant_;  // of `known_`: of objects that are gone
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<PyObject*> outside_generators_;  // of `generators_`: those that existed before
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive

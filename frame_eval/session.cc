@@ -674,6 +674,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   if (recorder_ != nullptr) {
     OwnCode own(thread_);
     if (note.to_cross) {
+      if (recorder_->MakeCells(f)) return Go::kReload;
       if (f.offset < StartOffset(f.code)) return Go::kOn;
       note.to_cross = false;
       f.observed = recorder_->observes_inner_frames();
