@@ -209,7 +209,7 @@ static bool MayHoldTensors(PyObject* object) {
 }
 
 Known& Recorder::AddFresh(PyObject* object, Known::State state) {
-  Known& known = vacant_.empty() ? known_.Add() : *vacant_.back();
+  Known& known = vacant_.empty() ? known_.emplace_back() : *vacant_.back();
   if (!vacant_.empty()) vacant_.pop_back();
   known.state = state;
   known.epoch = epoch_;
@@ -848,7 +848,8 @@ void Recorder::FixCode(PyObject* function) {
     PyObject*& recent = fixed_code_[(reinterpret_cast<uintptr_t>(function) >> 4) % fixed_code_.size()];
     if (recent != function && !guards_.IsPinned(function)) guards_.Pinned(function, CallableName(function));
     recent = function;
-  } else if (IsOpen(function)) guards_.Code(SourceOf(function), Here());
+  } else if (IsOpen(function))
+    guards_.Code(SourceOf(function), Here());
 }
 
 void Recorder::BindPending(FrameState& f) {
@@ -1496,7 +1497,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
 // A call of it is the call of a function of Python code, and of nothing else. (Before has refused instances of classes whose
 // __call__ is C code.)
 static bool IsPythonCode(PyObject* callable) {
-  return PyFunction_Check(callable) || (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))) ||
+  return PyFunction_Check(callable) ||
+         (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))) ||
          Py_TYPE(callable)->tp_call == Objects().module->tp_call;
 }
 

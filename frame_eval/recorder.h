@@ -32,6 +32,7 @@
 #include "frame_eval/tracer.h"
 #include "frame_eval/undo.h"
 #include "guards/guard_recorder.h"
+#include "guards/stable_vector.h"
 #include "ir/leaks.h"
 #include "ir/ops/size_rules.h"
 
@@ -63,23 +64,6 @@ struct Known {
   // Fresh tuple (or torch.Size), list, slice and cell: shadows of the elements; may be fewer.
   absl::InlinedVector<Shadow, 2> items;
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
-};
-
-// Grows without moving what is in it.
-template <class T>
-class StableVector {
- public:
-  T& Add() {
-    if (size_ == kChunk * chunks_.size()) chunks_.push_back(std::make_unique<std::array<T, kChunk>>());
-    return (*this)[size_++];
-  }
-  T& operator[](size_t i) { return (*chunks_[i / kChunk])[i % kChunk]; }
-  size_t size() const { return size_; }
-
- private:
-  static constexpr size_t kChunk = 64;
-  std::vector<std::unique_ptr<std::array<T, kChunk>>> chunks_;
-  size_t size_ = 0;
 };
 
 // What a C callable reads of *which* objects its arguments are, beside their values (identity.cc).
@@ -683,8 +667,8 @@ class Recorder {
   bool knows_ordered_dicts_ = false;  // one of `objects_` is or was an OrderedDict
   std::array<Recent, 256> recent_;
   std::array<PyObject*, 64> fixed_code_{};  // functions that `guards_` has pinned, asked for last (FixCode)
-  StableVector<Known> known_;   // where `objects_` points to
-  std::vector<Known*> vacant_;  // of `known_`: of objects that are gone
+  StableVector<Known> known_;               // where `objects_` points to
+  std::vector<Known*> vacant_;              // of `known_`: of objects that are gone
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<PyObject*> outside_generators_;  // of `generators_`: those that existed before
   // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive

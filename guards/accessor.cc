@@ -426,7 +426,7 @@ Source InWords(const Step& step) {
   return source;
 }
 
-SourceTable TableOf(const std::vector<Step>& steps) {
+SourceTable TableOf(const Steps& steps) {
   SourceTable table;
   for (size_t i = 0; i < steps.size(); ++i) {
     Source source = InWords(steps[i]);

@@ -12,6 +12,7 @@
 
 #include "guards/dict_read.h"
 #include "guards/ref.h"
+#include "guards/stable_vector.h"
 #include "ir/ids.h"
 #include "ir/source.h"
 
@@ -69,7 +70,8 @@ PyObject* ModuleDictName(int home);  // borrowed "_parameters", "_buffers", "_mo
 bool Follow(const Step& step, PyObject* parent, const Roots& roots, Reached* out);
 std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& roots);
 
-SourceTable TableOf(const std::vector<Step>& steps);
+using Steps = StableVector<Step>;  // by SourceId
+SourceTable TableOf(const Steps& steps);
 Source InWords(const Step& step);
 
 }  // namespace frametap

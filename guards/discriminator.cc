@@ -12,7 +12,7 @@ namespace {
 
 // The same number for the same path in another tree. (Two paths with one number would cost a look-up, no more: D1 holds
 // by what is guarded, and a segment that is not found is recorded again.)
-std::vector<uint64_t> PathsOf(const std::vector<Step>& steps) {
+std::vector<uint64_t> PathsOf(const Steps& steps) {
   std::vector<uint64_t> paths;
   paths.reserve(steps.size());
   for (const Step& s : steps) {
@@ -22,7 +22,7 @@ std::vector<uint64_t> PathsOf(const std::vector<Step>& steps) {
   return paths;
 }
 
-bool Walk(const std::vector<Step>& steps, SourceId id, const Roots& roots, Reached* at) {
+bool Walk(const Steps& steps, SourceId id, const Roots& roots, Reached* at) {
   const Step& step = steps[id.raw()];
   if (step.parent.valid() && !Walk(steps, step.parent, roots, at)) return false;
   PyObject* parent = step.parent.valid() ? at->object : nullptr;

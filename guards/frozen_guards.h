@@ -25,8 +25,8 @@ struct Predicate {
 
 struct FrozenGuards {
   WorldState world;
-  std::vector<Step> steps;  // by SourceId
-  std::vector<Predicate> predicates;
+  Steps steps;
+  StableVector<Predicate> predicates;
   std::vector<Ref<>> codes;  // of their spots
   std::vector<SourceId> wanted;
 };

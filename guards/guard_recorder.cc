@@ -124,20 +124,18 @@ struct GuardRecorder::Impl {
 
   void Reserve() {
     constexpr size_t kUsual = 512;  // of one model
-    steps.reserve(kUsual);
     seen.reserve(kUsual);
     sources.Reserve(kUsual);
-    predicates.reserve(2 * kUsual);
     known.Reserve(2 * kUsual);
   }
 
   WorldState world;
-  std::vector<Step> steps;
+  Steps steps;
   std::vector<Ref<>> seen;
   std::vector<int64_t> numbers;
   Numbering<SourceKey> sources;  // of `steps`
 
-  std::vector<Predicate> predicates;
+  StableVector<Predicate> predicates;
   Numbering<PredicateKey> known;  // of `predicates`
   std::vector<Ref<>> codes;       // of their spots
   absl::flat_hash_set<PyCodeObject*> codes_kept;
@@ -186,7 +184,7 @@ struct GuardRecorder::Impl {
   SourceId Add(const SourceKey& key, PyObject* object, MakeStepFn&& make) {
     const auto [number, is_new] = sources.Add(key);
     if (!is_new) return SourceId(number);
-    steps.push_back(make());
+    steps.emplace_back(make());
     seen.push_back(Ref<>::New(object));
     numbers.push_back(0);
     if (!counts.empty()) [[unlikely]]
