@@ -163,8 +163,9 @@ bool Recorder::IsDynamic(SourceId source) {
   // What the running function assigns to is a counter, a moving average ….
   if (guards_.accessor(source) != Accessor::kAttr) return false;
   PyCodeObject* const code = frames_.back()->code;
-  const auto [known, is_new] = stores_.try_emplace({code, guards_.Describe(source).text});
-  if (is_new) known->second = StoresAttribute(code, known->first.second);
+  PyObject* const name = guards_.KeyOf(source);
+  const auto [known, is_new] = stores_.try_emplace({code, name});
+  if (is_new) known->second = StoresAttribute(code, name);
   return known->second;
 }
 
@@ -551,6 +552,7 @@ Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
 
 // How many dimensions it has is what the guards say, from now on.
 void Recorder::FixRank(ValueId value) {
+  if (!aten_.RankFollowsFromSizes(value)) return;
   std::vector<ValueId> work{value};
   while (!work.empty()) {
     const ValueId id = work.back();
@@ -637,12 +639,25 @@ std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth)
       traced = Shadow();  // a constant of the graph
     }
   } else if (depth < kDeepest) {
-    if (const std::optional<SizeExpr> expr = frametap::SizeOf(graph, value, dim, not_negative_)) {
-      traced = ShadowOf(*expr, depth, nullptr);
-    }
+    const auto& sizes = RuledSizesOf(value);
+    const auto at = static_cast<size_t>(dim);
+    if (dim >= 0 && at < sizes.size() && sizes[at]) traced = ShadowOf(*sizes[at], depth, nullptr);
   }
   if (traced) traced_sizes_[{value.raw(), dim}] = *traced;
   return traced ? std::optional(UnlessFixed(*traced)) : std::nullopt;
+}
+
+// What the rules say of all sizes of a value, once: whoever asks for one asks for the others. Nodes of the operation at work
+// may still be given the numbers that they were called with (LinkNumbers), so of these nothing is kept.
+const std::vector<std::optional<SizeExpr>>& Recorder::RuledSizesOf(ValueId value) {
+  const auto [it, is_new] = ruled_sizes_.try_emplace(value.raw());
+  RuledSizes& sizes = it->second;
+  constexpr size_t kNotKept = ~size_t{0};
+  const bool is_at_work = aten_.graph().value(value).def.raw() >= NoteOf(*frames_.back()).nodes_before;
+  if (is_new || is_at_work || sizes.naturals != not_negative_.size()) {
+    sizes = {SizesOf(aten_.graph(), value, not_negative_), is_at_work ? kNotKept : not_negative_.size()};
+  }
+  return sizes.of_dims;
 }
 
 // A size that the guards fix is a constant.

@@ -19,6 +19,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -573,6 +574,7 @@ class Recorder {
   bool Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::vector<SourceId>* sources);
   bool ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceId>* sources);
   std::optional<Shadow> TraceSize(ValueId value, int64_t dim, int depth);
+  const std::vector<std::optional<SizeExpr>>& RuledSizesOf(ValueId value);
   Shadow UnlessFixed(Shadow shadow) const;
   bool DecideSqueeze(const Node& node);
   void ReadRankOfIndexed(PyObject* tensor, PyObject* key);
@@ -713,9 +715,14 @@ class Recorder {
   absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops_;
   absl::flat_hash_set<ValueId> not_negative_;                               // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes_;  // of a value, along a dimension
+  struct RuledSizes {
+    std::vector<std::optional<SizeExpr>> of_dims;
+    size_t naturals = 0;  // how many of `not_negative_` there were
+  };
+  std::unordered_map<uint32_t, RuledSizes> ruled_sizes_;  // of a value
   absl::flat_hash_map<std::pair<PyCodeObject*, int>, Position> positions_;
   absl::flat_hash_map<std::tuple<PyObject*, PyObject*, PyObject*>, SourceId> globals_read_;  // dict, builtins, name
-  absl::flat_hash_map<std::pair<PyCodeObject*, std::string>, bool> stores_;                  // StoresAttribute
+  absl::flat_hash_map<std::pair<PyCodeObject*, PyObject*>, bool> stores_;                    // StoresAttribute
   absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
   absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from what is guarded already
   absl::flat_hash_map<PyObject*, int64_t> labels_;          // containers described so far (-1: not finished)

@@ -335,6 +335,8 @@ std::string GuardRecorder::FaultAt(SourceId id) const {
 
 Accessor GuardRecorder::accessor(SourceId id) const { return impl_->steps[id.raw()].accessor; }
 
+PyObject* GuardRecorder::KeyOf(SourceId id) const { return impl_->steps[id.raw()].key.object.get(); }
+
 Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[id.raw()]); }
 
 std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }

@@ -73,6 +73,7 @@ class GuardRecorder {
   // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
   std::string FaultAt(SourceId id) const;
   Accessor accessor(SourceId id) const;
+  PyObject* KeyOf(SourceId id) const;   // attribute name or dict key of its last step; borrowed, may be null
   Source Describe(SourceId id) const;   // in words
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 

@@ -40,8 +40,8 @@ class PositionTable {
 // variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).
 std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
 
-// Whether the code assigns to an attribute of this name, of whichever object.
-bool StoresAttribute(PyCodeObject* code, const std::string& name);
+// Whether the code assigns to an attribute of this name (interned), of whichever object.
+bool StoresAttribute(PyCodeObject* code, PyObject* name);
 
 // Name of localsplus[i]; whether it is a plain local, a cell (own variable captured by inner functions) or free.
 enum class SlotKind : uint8_t { kLocal, kCell, kFree };

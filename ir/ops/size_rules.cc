@@ -384,11 +384,11 @@ bool operator==(const SizeExpr& a, const SizeExpr& b) {
   return a.kind == b.kind && a.number == b.number && a.value == b.value && a.op == b.op && a.operands == b.operands;
 }
 
-std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
-                               const absl::flat_hash_set<ValueId>& naturals) {
+std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
+                                             const absl::flat_hash_set<ValueId>& naturals) {
   const Value& asked = graph.value(value);
   const int64_t rank = static_cast<int64_t>(asked.type.sizes.size());
-  if (asked.type.kind != Type::Kind::kTensor || !asked.def.valid() || dim < 0 || dim >= rank) return std::nullopt;
+  if (asked.type.kind != Type::Kind::kTensor || !asked.def.valid()) return {};
   const Node* node = &graph.node(asked.def);
   ValueId result = value;
   int64_t item = -1;
@@ -396,20 +396,30 @@ std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
     const Arg& list = node->args[0];
     const Arg& index = node->args[1];
     if (list.kind != Arg::Kind::kValue || index.kind != Arg::Kind::kConst || !index.constant.isInt()) {
-      return std::nullopt;
+      return {};
     }
     result = list.value;
     item = index.constant.toInt();
-    if (item < 0 || !graph.value(result).def.valid()) return std::nullopt;
+    if (item < 0 || !graph.value(result).def.valid()) return {};
     node = &graph.node(graph.value(result).def);
   }
-  if (node->is_scalar()) return std::nullopt;
+  if (node->is_scalar()) return {};
   const Rule rule = RuleOf(*node->op);
   const auto output = OutputIndex(*node, result);
-  if (rule == nullptr || !output) return std::nullopt;
+  if (rule == nullptr || !output) return {};
   const Shape shape = rule(OpCall(graph, *node, *output, item, rank, naturals));
   // A rule that comes to another rank has misread its arguments.
-  return shape.rank() == rank ? shape[dim].expr() : std::nullopt;
+  std::vector<std::optional<SizeExpr>> sizes;
+  if (shape.rank() != rank) return sizes;
+  sizes.reserve(shape.sizes().size());
+  for (const Size& size : shape.sizes()) sizes.push_back(size.expr());
+  return sizes;
+}
+
+std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
+                               const absl::flat_hash_set<ValueId>& naturals) {
+  std::vector<std::optional<SizeExpr>> sizes = SizesOf(graph, value, naturals);
+  return dim >= 0 && dim < static_cast<int64_t>(sizes.size()) ? std::move(sizes[dim]) : std::nullopt;
 }
 
 bool HasSizeRule(const c10::OperatorHandle& op) { return RuleOf(op) != nullptr; }

@@ -43,6 +43,9 @@ struct SizeExpr {
 // `naturals`: numbers of the graph that are known to be never negative, beside those of which its nodes say it.
 std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
                                const absl::flat_hash_set<ValueId>& naturals = {});
+// … of all its dimensions, or nothing.
+std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
+                                             const absl::flat_hash_set<ValueId>& naturals = {});
 
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);

@@ -205,15 +205,31 @@ int ParameterCount(PyCodeObject* code) {
 bool IsNextFrame(const FrameState& caller, const FrameState& callee) { return callee.raw->previous == caller.raw; }
 
 CallSite CallSiteOf(const FrameState& f) {
+  // Asked for each frame: what kind of call it is, is worked out once an opcode.
+  enum class Calls : uint8_t { kNothing, kOnStack, kEx };
+  static const std::array<Calls, 256> kCalls = [] {
+    std::array<Calls, 256> calls{};
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (NameOf(kDecode[i]) == nullptr) continue;
+      calls[i] = Is(kDecode[i], "CALL")               ? Calls::kOnStack
+                 : Is(kDecode[i], "CALL_FUNCTION_EX") ? Calls::kEx
+                                                      : Calls::kNothing;
+    }
+    return calls;
+  }();
   const Instruction call = Whole(f.code, f.offset / 2);
   PyObject** stack = f.objects + f.nlocalsplus;
-  if (Is(call.row, "CALL")) {
-    const int below = f.depth - call.arg - 2;
-    return {stack[below] != nullptr ? stack[below] : stack[below + 1], below};
-  }
-  if (Is(call.row, "CALL_FUNCTION_EX")) {
-    const int below = f.depth - 3 - (call.arg & 1);
-    return {stack[below + 1], below};
+  switch (kCalls[static_cast<size_t>(&call.row - kDecode)]) {
+    case Calls::kOnStack: {
+      const int below = f.depth - call.arg - 2;
+      return {stack[below] != nullptr ? stack[below] : stack[below + 1], below};
+    }
+    case Calls::kEx: {
+      const int below = f.depth - 3 - (call.arg & 1);
+      return {stack[below + 1], below};
+    }
+    case Calls::kNothing:
+      break;
   }
   return {};
 }
@@ -265,12 +281,10 @@ const char* VersionProblem() {
   return "";
 }
 
-bool StoresAttribute(PyCodeObject* code, const std::string& name) {
+bool StoresAttribute(PyCodeObject* code, PyObject* name) {
   int wanted = -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
-    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_names, i), name.c_str()) == 0) {
-      wanted = static_cast<int>(i);
-    }
+    if (PyTuple_GET_ITEM(code->co_names, i) == name) wanted = static_cast<int>(i);
   }
   if (wanted < 0) return false;
   for (int index = 0; index < UnitCount(code);) {
