@@ -203,7 +203,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
 // What a class holds under a name. The class says which object it is; what is read of it is asked. Its own class says
 // whether it is a descriptor, and that can change. (A descriptor of Python code runs as a frame.)
 void Recorder::AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name) {
-  AdoptPinned(object, Qualified(type, name));
+  AdoptPinned(object, Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
   Touch(object);
 }
 

@@ -270,7 +270,7 @@ class Recorder::Crossing {
       if (r_.cells_[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
     }
     self_ = contents[0];
-    if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2])) return false;
+    if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2], was_told == self_)) return false;
     At(kReadForward);
     const bool is_told = was_told == self_ || HasNoHooks();
     const bool is_met = HasMetGlobals();
@@ -306,10 +306,12 @@ class Recorder::Crossing {
            f_.shadows[slot].kind == Shadow::Kind::kCell;
   }
 
-  bool IsUsual(PyObject* args, PyObject* kwargs) const {
+  // `is_told`: that the instance has no hooks, and what this rests on.
+  bool IsUsual(PyObject* args, PyObject* kwargs, bool is_told = false) const {
+    if (f_.depth != 0 || !PyTuple_CheckExact(args) || !PyDict_CheckExact(kwargs)) return false;
+    if (is_told) return true;
     const Known* known = r_.Find(self_);
-    return f_.depth == 0 && PyTuple_CheckExact(args) && PyDict_CheckExact(kwargs) && known != nullptr &&
-           known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
+    return known != nullptr && known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
            DictAt(DictOf::kInstance, self_) != nullptr;
   }
 
