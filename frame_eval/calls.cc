@@ -481,6 +481,7 @@ void Recorder::Invoke(Call call) {
           throw Break{Reason::value_of_tensor, row->name};
         }
         ForceDeep(call.args[i], call.shadows[i], true);
+        if (row->conduct == Conduct::kPureObjects) ReadLayout(call.args[i]);
       }
       if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
       return ReadIdentities(row->reads, call);
@@ -504,8 +505,10 @@ void Recorder::Invoke(Call call) {
           Force(call.args[i], call.shadows[i]);
         } else {
           ForceDeep(call.args[i], call.shadows[i], true);
+          ReadLayout(call.args[i]);
         }
       }
+      if (std::strcmp(row->name, "pop") == 0) ReadLayout(self);
       Known* known = Find(self);
       if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(callable)};
       bool is_source = known->state == Known::State::kSource;

@@ -7,6 +7,8 @@
 //   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
 //   E5  NaN has the hash of its address and is equal to itself only, while a guard knows it by its bits: as a key, or
 //       among elements that are compared with it, it ends the segment.
+//   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
+//       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
 #include <algorithm>
 #include <cmath>
@@ -271,8 +273,20 @@ void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
   });
 }
 
-// E4
+// E6
+void Recorder::ReadLayout(PyObject* object) {
+  Known* known = PyAnySet_Check(object) ? Find(object) : nullptr;
+  if (known == nullptr || known->state != Known::State::kSource) return;
+  if (!known->mutated) return guards_.Layout(known->source, Here());
+  if (!guards_.HasLayout(known->source)) {
+    throw Break{Reason::set_from_outside, "a set that was changed before, in its order"};
+  }
+}
+
+// E4, E6
 void Recorder::ReadOrder(PyObject* set) {
+  const Known* known = Find(set);
+  if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(set);
   ForEachElement(set, [&](PyObject* element) {
     if (PyTuple_CheckExact(element)) return ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
     ReadOrderOf(element);

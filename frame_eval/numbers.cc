@@ -398,6 +398,8 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
     ReadPrinted(right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
   }
   if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
+  ReadLayout(left);
+  ReadLayout(right);
   if (in_place && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
     Known* known = Find(left);
     if (known == nullptr || known->state == Known::State::kSource) {

@@ -1431,6 +1431,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       }
       ForceDeep(e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
+      if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
       MarkMutated(e.in[0]);
       note.expect.kind = Expect::Kind::kNothing;

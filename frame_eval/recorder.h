@@ -425,6 +425,7 @@ class Recorder {
   void ReadDistinct(const std::vector<PyObject*>& objects);  // all of them are keys of one table
   void ReadElements(std::initializer_list<PyObject*> containers);
   void ReadOrder(PyObject* set);
+  void ReadLayout(PyObject* object);  // of a set that is copied, or taken from
   void ReadHash(PyObject* object);
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);

@@ -66,6 +66,7 @@ std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                /
 std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
 std::unique_ptr<Guard> MakeRegistryGuard(PyObject* function);                  // of abstract base classes
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
+std::unique_ptr<Guard> MakeSetLayoutGuard(PyObject* set);                      // where they stand in its table
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item);
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at);

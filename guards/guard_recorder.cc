@@ -406,6 +406,13 @@ void GuardRecorder::Elements(SourceId id, const Spot& why) {
   impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
 }
 
+void GuardRecorder::Layout(SourceId id, const Spot& why) {
+  if (impl_->object(id) == nullptr) return;
+  impl_->Say(id, Guard::Kind::kValue, 3, nullptr, why, [&] { return MakeSetLayoutGuard(impl_->object(id)); });
+}
+
+bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue, 3); }
+
 void GuardRecorder::Member(SourceId set, PyObject* item, const Spot& why) {
   if (impl_->object(set) == nullptr) return;
   impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });

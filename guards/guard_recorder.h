@@ -90,6 +90,8 @@ class GuardRecorder {
   void Length(SourceId id, const Spot& why);                   // list, tuple, dict, set
   void Keys(SourceId id, const Spot& why);                     // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Spot& why);                 // set of plain values: its elements
+  void Layout(SourceId set, const Spot& why);                  // … and where in its table they stand
+  bool HasLayout(SourceId set) const;
   void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
   void Absent(SourceId dict, PyObject* key, const Spot& why);
   void Present(SourceId dict, PyObject* key, const Spot& why);

@@ -191,13 +191,15 @@ void ContextGet(Recorder& r, Call& call) {
   Ref<> keep = Ref<>::Steal(value);
   SourceId source = r.guards().Child(r.SourceOrPin(variable), Accessor::kContextValue, 0, nullptr, value);
   if (value != Py_NotImplemented) {
+    const SourceId not_set = r.guards().Pinned(Py_NotImplemented, "NotImplemented");
+    r.guards().SameObject(source, not_set, false, r.Here());
     call.note.expect.kind = Expect::Kind::kSource;
     call.note.expect.source = source;
     return;
   }
   r.guards().Identity(source, r.Here());
   // Its own default, unless one was given: the variable keeps it for good.
-  if (call.args.size() < 2) r.Touch(variable);
+  if (call.args.size() < 2) FixContextVariable(r, variable);
   call.note.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
 }
 

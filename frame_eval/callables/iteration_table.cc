@@ -25,6 +25,12 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// iter(iterable), iter(callable, sentinel)
+void Iter(Recorder& r, Call& call) {
+  Iterate(r, call);
+  if (call.args.size() == 2) r.ReadCallbacks(call);
+}
+
 // list(row), tuple(row), row.copy()
 void CopyRow(Recorder& r, Call& call) {
   if (call.args.size() == 1 && call.names.empty() && r.HasOpenItems(call.args[0])) {
@@ -44,13 +50,15 @@ void MakeIterator(Recorder& r, Call& call) {
 // set(…), frozenset(…), dict(…)
 void MakeTable(Recorder& r, Call& call) {
   Iterate(r, call);
+  for (PyObject* arg : call.args) r.ReadLayout(arg);
   r.ReadIdentities(Reads::kKeys, call);
 }
 
 }  // namespace
 
 void LoadIteration() {
-  for (const char* name : {"iter", "reversed"}) AddSpecial("builtins", "", name, Iterate, true);
+  AddSpecial("builtins", "", "iter", Iter, true);
+  AddSpecial("builtins", "", "reversed", Iterate, true);
   for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
   AddSpecial("builtins", "list", "copy", CopyRow, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);

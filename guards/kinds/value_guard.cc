@@ -1,4 +1,6 @@
 // Value: equal type and value (value.h), or an equal number where the source has no object.
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "guards/guard.h"
 #include "guards/kinds/value.h"
@@ -59,6 +61,43 @@ class SetGuard : public Guard {
   Ref<> elements_;
 };
 
+// Where the elements of a set stand in its table: the order of what is copied from it or added to it depends on that, and
+// which one pop() takes. Two sets of equal elements in one order may differ there, by what else has been in them.
+class SetLayoutGuard : public Guard {
+ public:
+  explicit SetLayoutGuard(PyObject* set) : Guard(Kind::kValue), first_(FirstOf(set)) {
+    for (Py_ssize_t i = 0; i < SlotsOf(set); ++i) slots_.push_back(StateOf(set, i));
+  }
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override {
+    if (at.object == nullptr || !PyAnySet_Check(at.object)) return false;
+    const auto count = static_cast<Py_ssize_t>(slots_.size());
+    if (SlotsOf(at.object) != count || FirstOf(at.object) != first_) return false;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (StateOf(at.object, i) != slots_[static_cast<size_t>(i)]) return false;
+    }
+    return true;
+  }
+  std::string Want() const override { return "laid out as before"; }
+  std::string Why(const Reached& at) const override { return "other elements have been in the set"; }
+
+ private:
+  enum class Slot : char { kFree, kTaken, kLeft };
+
+  static PySetObject* Of(PyObject* set) { return reinterpret_cast<PySetObject*>(set); }
+  static Py_ssize_t SlotsOf(PyObject* set) { return Of(set)->mask + 1; }
+  static Py_ssize_t FirstOf(PyObject* set) { return Of(set)->finger & Of(set)->mask; }  // … that pop() looks at
+  static Slot StateOf(PyObject* set, Py_ssize_t i) {
+    const setentry& entry = Of(set)->table[i];
+    if (entry.key == nullptr) return Slot::kFree;
+    return entry.hash == -1 ? Slot::kLeft : Slot::kTaken;  // no object has that hash
+  }
+
+  std::vector<Slot> slots_;
+  Py_ssize_t first_;
+};
+
 // `has torch.nn.Linear`, `lacks 'x'`: one element of a set is there, or is not.
 class MemberGuard : public Guard {
  public:
@@ -114,6 +153,8 @@ std::string Guard::Got(const Reached& at) const {
 }
 
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set) { return std::make_unique<SetGuard>(set); }
+
+std::unique_ptr<Guard> MakeSetLayoutGuard(PyObject* set) { return std::make_unique<SetLayoutGuard>(set); }
 
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item) {
   return std::make_unique<MemberGuard>(set, item);
