@@ -20,6 +20,19 @@ bool MakesPlainInstances(PyTypeObject* type) {
          PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
 
+// What a class has as __init__ or __new__: Python code, or that of a base in C, and no other C code (items.append).
+bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
+  if (found == nullptr || PyFunction_Check(found)) return true;
+  if (Py_TYPE(found) == &PyWrapperDescr_Type) return PyType_IsSubtype(type, PyDescr_TYPE(found)) != 0;
+  if (PyCFunction_Check(found)) {
+    PyObject* const self = PyCFunction_GET_SELF(found);  // of a __new__ in C: the class that made it
+    return self != nullptr && PyType_Check(self) && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(self)) != 0;
+  }
+  if (Py_TYPE(found) != &PyStaticMethod_Type) return false;
+  const Ref<> function = Must(PyObject_GetAttrString(found, "__func__"));
+  return PyFunction_Check(function.get());
+}
+
 // Of a function under functools.lru_cache: what its cache holds for the arguments of a call.
 struct CacheEntry {
   PyObject* cache = nullptr;  // the dict; all borrowed
@@ -372,6 +385,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
   PyObject* init = _PyType_Lookup(type, init_name);
   PyObject* make = _PyType_Lookup(type, new_name);
   bool python_new = make != nullptr && Py_TYPE(make) == &PyStaticMethod_Type;
+  if (!IsConstructorOf(type, init) || !IsConstructorOf(type, make)) throw Refusal(call.callable);
   if (init != nullptr && PyFunction_Check(init) && !python_new) {
     // A constructor in C gets the arguments as well; these do not look at them.
     const newfunc make_in_c = type->tp_new;

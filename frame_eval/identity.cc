@@ -198,6 +198,7 @@ void Recorder::ReadAddress(PyObject* object, int depth) {
 
 void Recorder::ReadKey(PyObject* table, PyObject* key) {
   if (IsScalar(key)) return RefuseNan(key);
+  RefuseForeignKey(key);
   const bool is_itself = HasDefaultEq(key) && IsFixed(key);  // its place is guarded: equal to another one, or never
   absl::InlinedVector<PyObject*, 16> others;
   ForEachElement(table, [&](PyObject* other) {

@@ -1148,6 +1148,31 @@ constexpr uint64_t kOperators =
            Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
            Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
 
+void Recorder::RefuseForeignKey(PyObject* key, int depth) {
+  constexpr int kDeepest = 100;
+  if (IsScalar(key) || IsTensor(key)) return;
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  RefuseForeignOperator(key);
+  if (PySlice_Check(key)) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(key);
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) RefuseForeignOperator(part);
+  } else if (PyTuple_Check(key) || PyList_Check(key)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
+      RefuseForeignKey(PySequence_Fast_GET_ITEM(key, i), depth + 1);
+    }
+  }
+}
+
+// list[int], Box[float]: what a class is subscripted by is Python code, or code of a builtin class that only keeps it.
+static bool IsKnownSubscript(PyTypeObject* type) {
+  static PyObject* const name = InternedName("__class_getitem__");
+  PyObject* const found = _PyType_Lookup(type, name);
+  if (found == nullptr || Py_TYPE(found) == &PyClassMethodDescr_Type) return true;
+  if (Py_TYPE(found) != &PyClassMethod_Type && Py_TYPE(found) != &PyStaticMethod_Type) return PyFunction_Check(found);
+  const Ref<> function = Must(PyObject_GetAttrString(found, "__func__"));
+  return PyFunction_Check(function.get()) || function.get() == reinterpret_cast<PyObject*>(&Py_GenericAliasType);
+}
+
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
   if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
@@ -1159,6 +1184,21 @@ void Recorder::RefuseForeign(const Event& e) {
       throw Break{SortOf(type).value_or(Reason::unknown_operation), std::string(what) + type};
     }
   }
+  switch (e.op) {
+    case Op::kSubscr:
+      if (PyType_Check(e.in[0]) && !IsKnownSubscript(reinterpret_cast<PyTypeObject*>(e.in[0]))) {
+        ThrowForeignOperator(e.in[0]);
+      }
+      return RefuseForeignKey(e.in[1]);
+    case Op::kStoreSubscr:
+      return RefuseForeignKey(e.in[2]);
+    case Op::kDeleteSubscr:
+      return RefuseForeignKey(e.in[1]);
+    case Op::kContains:
+      return RefuseForeignKey(e.in[0]);
+    default:
+      return;
+  }
 }
 
 // What C code looks up in the class of an object.
@@ -1169,7 +1209,8 @@ static const std::vector<PyObject*>& OperatorNames() {
                              "setitem", "delitem", "missing",     "eq",       "ne",    "lt",     "le",       "gt",
                              "ge",      "hash",    "neg",         "pos",      "abs",   "invert", "int",      "float",
                              "complex", "index",   "bytes",       "round",    "trunc", "floor",  "ceil",     "str",
-                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete"}) {
+                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete",
+                             "init",    "instancecheck",          "subclasscheck"}) {
       all.push_back(InternedName(absl::StrCat("__", name, "__").c_str()));
     }
     for (const char* name : {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift",
@@ -1398,7 +1439,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       std::vector<PyObject*> keys;
       for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
         RefuseNan(e.in[i]);
-        if (!IsScalar(e.in[i])) keys.push_back(e.in[i]);
+        if (IsScalar(e.in[i])) continue;
+        RefuseForeignKey(e.in[i]);
+        keys.push_back(e.in[i]);
       }
       return ReadDistinct(keys);
     }

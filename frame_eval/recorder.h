@@ -408,6 +408,8 @@ class Recorder {
     if (HasForeignOperator(object)) [[unlikely]]
       ThrowForeignOperator(object);
   }
+  // … and what is in it, if it is a slice or row: C code asks a key for the hash or index of all its parts.
+  static void RefuseForeignKey(PyObject* key, int depth = 0);
 
   // -- which objects they are (identity.cc) --
   static bool IsIdentityKind(PyObject* object);

@@ -10,8 +10,18 @@
 namespace frametap {
 namespace {
 
+// What isinstance and issubclass are asked about: a class with a check in C is asked by C code.
+void RefuseForeignChecks(PyObject* classes) {
+  static PyObject* const parts_name = InternedName("__args__");
+  if (std::strcmp(Py_TYPE(classes)->tp_name, "types.UnionType") == 0) {
+    return Recorder::RefuseForeignKey(Must(PyObject_GetAttr(classes, parts_name)).get());
+  }
+  Recorder::RefuseForeignKey(classes);
+}
+
 // isinstance(x, C), type(x): read the exact type; the guard of a source's type says it all.
 void ReadsType(Recorder& r, Call& call) {
+  if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* object = call.args[i];
     if (Recorder::IsNumber(object) && i == 0) {
@@ -136,6 +146,7 @@ void TruthValue(Recorder& r, Call& call) {
 
 // issubclass(C, D): reads the classes' bases.
 void IsSubclass(Recorder& r, Call& call) {
+  if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
   r.ForceArguments(call, 0, true);
   for (PyObject* arg : call.args) {
     if (PyType_Check(arg)) r.guards().Class(reinterpret_cast<PyTypeObject*>(arg), r.Here());

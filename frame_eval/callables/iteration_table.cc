@@ -1,6 +1,7 @@
 // Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; from one that
 // existed before only `for` and next() take in a graph.
 #include "frame_eval/callables/table.h"
+#include "frame_eval/known_objects.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -54,6 +55,15 @@ void MakeTable(Recorder& r, Call& call) {
   r.ReadIdentities(Reads::kKeys, call);
 }
 
+// functools.partial(function, …): of a partial it takes function and arguments, unless that has attributes of its own.
+void MakePartial(Recorder& r, Call& call) {
+  PyObject* const function = call.args.empty() ? nullptr : call.args[0];
+  if (function != nullptr && Py_TYPE(function) == Objects().partial && r.SourceOf(function).valid()) {
+    throw Break{Reason::unknown_callable, "functools.partial of a partial that existed before"};
+  }
+  r.ForceArguments(call, 0, true);
+}
+
 }  // namespace
 
 void LoadIteration() {
@@ -74,7 +84,7 @@ void LoadIteration() {
            "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap",
            "takewhile", "zip_longest"});
   AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
-  AddRows("_functools", "", Conduct::kPureObjects, {"partial"});
+  AddSpecial("_functools", "", "partial", MakePartial);
   AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter"});
 }
 
