@@ -54,6 +54,28 @@ PyObject* InstanceDict(PyObject* object) {
   return dict ? *dict : nullptr;
 }
 
+// Whether a property calls C code, which no frame shows, to do what `part` ("fget") is for.
+bool CallsC(PyObject* descriptor, const char* part) {
+  if (Py_TYPE(descriptor) != &PyProperty_Type) return false;
+  const Ref<> called = Must(PyObject_GetAttrString(descriptor, part));
+  return called.get() != Py_None && !PyFunction_Check(called.get());
+}
+
+// A slot under a second name (`C.b = C.a`): what is written by one name is read by the other.
+bool IsSecondName(PyObject* descriptor, PyObject* name) {
+  return Py_TYPE(descriptor) == &PyMemberDescr_Type && (PyDescr_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 &&
+         PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0;
+}
+
+// Of what super() finds: a descriptor that only binds the object, or whose code comes as a frame.
+bool IsSeenThroughSuper(PyObject* found) {
+  PyTypeObject* const kind = Py_TYPE(found);
+  if (kind == &PyProperty_Type) return !CallsC(found, "fget");
+  return kind->tp_descr_get == nullptr || PyFunction_Check(found) || PyCFunction_Check(found) ||
+         kind == &PyStaticMethod_Type || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
+         kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+}
+
 bool IsException(PyTypeObject* type) {
   return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
@@ -233,6 +255,8 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
       guards_.Class(start, Here());
       PyObject* const found = FoundBySuper(owner, start, name);
       if (found == nullptr) return;
+      FixDescriptorKind(found);
+      if (!IsSeenThroughSuper(found)) throw Break{Reason::unknown_attribute, Qualified(start, name)};
       const bool is_plain = Py_TYPE(found)->tp_descr_get == nullptr;
       if (is_plain) AdoptOfClass(found, start, name);
       if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.expect.kind = Expect::Kind::kPinned;
@@ -335,6 +359,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
     if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
+      if (IsSecondName(descriptor, name)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
       if (!is_source || (IsPlainType(type) && !IsException(type))) {
         if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
         return;
@@ -401,7 +426,8 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     ModuleAttribute(note, owner, name);
     return;
   }
-  if (dict != nullptr && is_source) guards_.NoInstanceAttr(known->source, name, Here());
+  // A function or exception gets its dict with its first attribute.
+  if (is_source && _PyObject_GetDictPtr(owner) != nullptr) guards_.NoInstanceAttr(known->source, name, Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (kind->tp_descr_get == nullptr) return AdoptOfClass(descriptor, type, name);
@@ -681,11 +707,15 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
     Force(value, shadow);
     Touch(owner);
+    if (CallsC(descriptor, "fset")) throw Break{Reason::unknown_mutation, Qualified(type, name)};
     if (Py_TYPE(descriptor) == &PyProperty_Type) return false;
     if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
       AdoptOfClass(descriptor, type, name);
       return false;
     }
+    throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  }
+  if (descriptor != nullptr && IsSecondName(descriptor, name)) {
     throw Break{Reason::unknown_mutation, Qualified(type, name)};
   }
   Known* known = Find(owner);
@@ -721,6 +751,14 @@ void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
   Known* known = Find(owner);
   if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner)) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+  }
+  if (PyObject* const descriptor = _PyType_Lookup(Py_TYPE(owner), name)) {
+    FixDescriptorKind(descriptor);
+    const bool is_data = Py_TYPE(descriptor)->tp_descr_set != nullptr;
+    if (CallsC(descriptor, "fdel") || IsSecondName(descriptor, name) ||
+        (is_data && known->state == Known::State::kSource)) {
+      throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+    }
   }
   if (known->state != Known::State::kSource) {
     if (known->written) known->written->erase(name);

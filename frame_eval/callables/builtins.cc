@@ -19,9 +19,23 @@ void RefuseForeignChecks(PyObject* classes) {
   Recorder::RefuseForeignKey(classes);
 }
 
+// isinstance also believes what an object says of its class.
+bool HasClassFromC(PyObject* object) {
+  static PyObject* const name = InternedName("__class__");
+  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
+  if (found == _PyType_Lookup(&PyBaseObject_Type, name) || IsTensor(object)) return false;
+  if (Py_TYPE(found) != &PyProperty_Type) return true;
+  return !PyFunction_Check(Must(PyObject_GetAttrString(found, "fget")).get());
+}
+
 // isinstance(x, C), type(x): read the exact type; the guard of a source's type says it all.
 void ReadsType(Recorder& r, Call& call) {
   if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
+  for (PyObject* arg : call.args) {
+    if (call.args.size() == 2 && HasClassFromC(arg)) {
+      throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
+    }
+  }
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* object = call.args[i];
     if (Recorder::IsNumber(object) && i == 0) {
