@@ -23,6 +23,16 @@ bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
 }
 
+// That it is a function or method is all that a test for None or for truth asks: which one it is, and so what a method
+// binds, is none of the segment's business, and `obj.method` is another object each time. False: it is something else.
+bool ReadKind(Recorder& r, PyObject* object) {
+  if (!PyMethod_Check(object) && !PyFunction_Check(object) && !PyCFunction_Check(object)) return false;
+  const Known* known = r.Find(object);
+  if (known == nullptr || known->state != Known::State::kSource || known->pinned) return false;
+  if (!known->touched) r.guards().Type(known->source, r.Here());
+  return true;
+}
+
 }  // namespace
 
 void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
@@ -35,6 +45,7 @@ void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   }
   Force(a, sa);
   Force(b, sb);
+  if ((a == Py_None && ReadKind(*this, b)) || (b == Py_None && ReadKind(*this, a))) return;
   for (PyObject* object : {a, b}) {
     if (!IsTensor(object) && !IsScalar(object)) Touch(object);
   }
@@ -52,7 +63,7 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
     if (DecideNumbers(object, shadow, zero, Shadow(), Py_NE, false)) return;
   }
   Force(object, shadow);
-  if (IsScalar(object)) return;
+  if (IsScalar(object) || ReadKind(*this, object)) return;
   if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
