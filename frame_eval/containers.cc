@@ -23,17 +23,18 @@ bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
 }
 
-// That it is a function or method is all that a test for None or for truth asks: which one it is, and so what a method
-// binds, is none of the segment's business, and `obj.method` is another object each time. False: it is something else.
-bool ReadKind(Recorder& r, PyObject* object) {
-  if (!PyMethod_Check(object) && !PyFunction_Check(object) && !PyCFunction_Check(object)) return false;
-  const Known* known = r.Find(object);
+}  // namespace
+
+bool Recorder::ReadKind(PyObject* object) {
+  if (!PyMethod_Check(object) && !PyFunction_Check(object) && !PyCFunction_Check(object) &&
+      Py_TYPE(object) != Objects().partial) {
+    return false;
+  }
+  const Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->pinned) return false;
-  if (!known->touched) r.guards().Type(known->source, r.Here());
+  if (!known->touched) guards_.Type(known->source, Here());
   return true;
 }
-
-}  // namespace
 
 void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
@@ -45,7 +46,7 @@ void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   }
   Force(a, sa);
   Force(b, sb);
-  if ((a == Py_None && ReadKind(*this, b)) || (b == Py_None && ReadKind(*this, a))) return;
+  if ((a == Py_None && ReadKind(b)) || (b == Py_None && ReadKind(a))) return;
   for (PyObject* object : {a, b}) {
     if (!IsTensor(object) && !IsScalar(object)) Touch(object);
   }
@@ -63,7 +64,7 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
     if (DecideNumbers(object, shadow, zero, Shadow(), Py_NE, false)) return;
   }
   Force(object, shadow);
-  if (IsScalar(object) || ReadKind(*this, object)) return;
+  if (IsScalar(object) || ReadKind(object)) return;
   if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {

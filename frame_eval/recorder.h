@@ -417,6 +417,10 @@ class Recorder {
   bool IsExchangeable(PyObject* object) const;
   void Fix(Known& known);          // it is this very one
   bool IsFixed(PyObject* object);  // a scalar, a constant, or the very object by a guard
+  // That it is a function, method or partial is all that a test for None, for truth or for its type asks: which one it is,
+  // and so what a method binds, is none of the segment's business, and `obj.method` is another object each time. False:
+  // it is something else, and nothing has been read.
+  bool ReadKind(PyObject* object);
   void ReadSame(PyObject* a, PyObject* b);
   void ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void ReadEqual(PyObject* a, PyObject* b, int depth = 0);          // a == b

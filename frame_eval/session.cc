@@ -256,6 +256,15 @@ bool IsHandlerStep(const FrameState& f) {
   return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
 }
 
+// What follows a handler, `e = None; del e`, belongs to it: without that the exception, its traceback and the frame hold
+// each other.
+bool IsForgetting(const FrameState& f) {
+  InstructionInfo at = InstructionAt(f.code, f.offset);
+  if (std::strcmp(at.name, "LOAD_CONST") == 0) at = InstructionAt(f.code, at.next);
+  if (std::strcmp(at.name, "STORE_FAST") == 0) at = InstructionAt(f.code, at.next);
+  return std::strcmp(at.name, "DELETE_FAST") == 0;
+}
+
 // Law Y4 of self_check.h: a recorder's graph is valid.
 absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, Segment& segment) {
   if (backend.reads_words()) segment.Shown();
@@ -714,7 +723,9 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     }
     return Go::kOn;
   }
-  if (!note.at_entry || f.handlers > 0 || IsHandlerStep(f) || f.offset < StartOffset(f.code)) return Go::kOn;
+  if (!note.at_entry || f.handlers > 0 || IsHandlerStep(f) || IsForgetting(f) || f.offset < StartOffset(f.code)) {
+    return Go::kOn;
+  }
   note.at_entry = false;
   return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
 }
@@ -892,6 +903,11 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   const Exit& exit = segment.ir.exit;
   const size_t up = segment.callers.size();
   if (exit.frames.size() > 1 && !MayCall(static_cast<int>(exit.frames.size()))) return Go::kOn;
+  // A frame that is left keeps the variables that it has now. Where somebody may look, it goes on by itself.
+  FrameState* ending = &f;
+  for (size_t i = exit.kind == Exit::Kind::kReturn ? up + 1 : up; i > 0; --i, ending = NoteOf(*ending).caller) {
+    if (IsHeldByOthers(*ending)) return Go::kOn;
+  }
   Reifier reifier(segment);
   if (PyErr_Occurred() != nullptr) return Go::kRaise;
   std::vector<c10::IValue> outputs;

@@ -44,7 +44,7 @@ void ReadsType(Recorder& r, Call& call) {
       r.Force(object, call.shadows[i]);
     } else if (PyTuple_CheckExact(object) && i == 1) {
       r.ForceDeep(object, call.shadows[i], true);
-    } else if (!IsTensor(object)) {
+    } else if (!IsTensor(object) && !r.ReadKind(object)) {
       r.Touch(object);
     }
   }
@@ -53,6 +53,10 @@ void ReadsType(Recorder& r, Call& call) {
 
 // Python code whose end is known: to go into it would only find a lock or a buffer on the way.
 void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
+
+void Callable(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !r.ReadKind(call.args[0])) r.ForceArguments(call, 0, true);
+}
 
 void Len(Recorder& r, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
@@ -348,7 +352,8 @@ void ObjectNew(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
 
 void LoadBuiltins() {
   AddRows("builtins", "", Conduct::kPure, {"hash"}, Reads::kHash);
-  AddRows("builtins", "", Conduct::kPureObjects, {"callable", "classmethod", "staticmethod", "property"});
+  AddRows("builtins", "", Conduct::kPureObjects, {"classmethod", "staticmethod", "property"});
+  AddSpecial("builtins", "", "callable", Callable);
   AddSpecial("builtins", "", "issubclass", IsSubclass);
   for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
   for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);

@@ -59,6 +59,8 @@ struct CallSite {
 CallSite CallSiteOf(const FrameState& f);
 // `callee` was called while `caller` was the innermost Python frame.
 bool IsNextFrame(const FrameState& caller, const FrameState& callee);
+// Others hold the frame's object (a traceback does), and will find in it the variables with which the frame ends.
+bool IsHeldByOthers(const FrameState& f);
 
 // Facts of the instruction that begins at `offset`.
 struct InstructionInfo {

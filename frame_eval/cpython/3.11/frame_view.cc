@@ -204,6 +204,11 @@ int ParameterCount(PyCodeObject* code) {
 
 bool IsNextFrame(const FrameState& caller, const FrameState& callee) { return callee.raw->previous == caller.raw; }
 
+bool IsHeldByOthers(const FrameState& f) {
+  PyFrameObject* const object = f.raw->frame_obj;
+  return object != nullptr && Py_REFCNT(object) > 1;
+}
+
 CallSite CallSiteOf(const FrameState& f) {
   // Asked for each frame: what kind of call it is, is worked out once an opcode.
   enum class Calls : uint8_t { kNothing, kOnStack, kEx };
