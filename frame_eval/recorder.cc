@@ -502,6 +502,26 @@ Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
   return known->items[static_cast<size_t>(index)];
 }
 
+// Of a key: whether it is made of more than plain values, which the guard of the dict's keys compares.
+static bool HoldsObjects(PyObject* key, int depth = 0) {
+  constexpr int kDeepest = 100;
+  if (Recorder::IsScalar(key)) return false;
+  if (PyFrozenSet_Check(key)) {
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(key, &at, &element, &hash)) {
+      if (HoldsObjects(element, depth + 1)) return true;
+    }
+    return false;
+  }
+  if (!PyTuple_Check(key) || depth > kDeepest) return depth > 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) {
+    if (HoldsObjects(PyTuple_GET_ITEM(key, i), depth + 1)) return true;
+  }
+  return false;
+}
+
 void Recorder::AdoptElements(PyObject* container) {
   Known* known = Find(container);
   if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
@@ -533,9 +553,11 @@ void Recorder::AdoptElements(PyObject* container) {
     PyObject *key, *value;
     while (PyDict_Next(container, &at, &key, &value)) {
       if (!IsScalar(key)) {
-        // A key is an object the program can get at (iteration): known by its place.
+        // A key is an object the program can get at (iteration): known by its place. So is what a tuple is made of: a
+        // look-up by another tuple compares them.
         FromSource(guards_.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
         Touch(key);
+        if (HoldsObjects(key)) ForceDeep(key, Shadow(), true);
       }
       Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
       ++i;
