@@ -63,7 +63,8 @@ bool CallsC(PyObject* descriptor, const char* part) {
 
 // A slot under a second name (`C.b = C.a`): what is written by one name is read by the other.
 bool IsSecondName(PyObject* descriptor, PyObject* name) {
-  return Py_TYPE(descriptor) == &PyMemberDescr_Type && (PyDescr_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 &&
+  return Py_TYPE(descriptor) == &PyMemberDescr_Type &&
+         (PyDescr_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 &&
          PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0;
 }
 
@@ -73,7 +74,8 @@ bool IsSeenThroughSuper(PyObject* found) {
   if (kind == &PyProperty_Type) return !CallsC(found, "fget");
   return kind->tp_descr_get == nullptr || PyFunction_Check(found) || PyCFunction_Check(found) ||
          kind == &PyStaticMethod_Type || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
-         kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+         kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
+         (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
 }
 
 bool IsException(PyTypeObject* type) {

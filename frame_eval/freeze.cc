@@ -262,7 +262,10 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
     return operand;
   }
-  if (PyFrozenSet_CheckExact(object)) return ConstantOperand(object);
+  if (PyFrozenSet_CheckExact(object)) {
+    if (!IsPlainValue(object)) throw Escapes(object);  // its elements are objects of this call
+    return ConstantOperand(object);
+  }
   if (PySlice_Check(object)) {
     auto* slice = reinterpret_cast<PySliceObject*>(object);
     operand.kind = Operand::Kind::kSlice;

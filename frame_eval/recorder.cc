@@ -1231,10 +1231,10 @@ static const std::vector<PyObject*>& OperatorNames() {
                              "setitem", "delitem", "missing",     "eq",       "ne",    "lt",     "le",       "gt",
                              "ge",      "hash",    "neg",         "pos",      "abs",   "invert", "int",      "float",
                              "complex", "index",   "bytes",       "round",    "trunc", "floor",  "ceil",     "str",
-                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete",
-                             "init",    "instancecheck",          "subclasscheck"}) {
+                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete"}) {
       all.push_back(InternedName(absl::StrCat("__", name, "__").c_str()));
     }
+    for (const char* name : {"__init__", "__instancecheck__", "__subclasscheck__"}) all.push_back(InternedName(name));
     for (const char* name : {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift",
                              "rshift", "and", "xor", "or"}) {
       for (const char* side : {"", "r", "i"}) all.push_back(InternedName(absl::StrCat("__", side, name, "__").c_str()));

@@ -85,12 +85,12 @@ class GuardRecorder {
   // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
   void Value(SourceId id, const Spot& why);
-  std::optional<SizeMark> MarkOf(SourceId size) const;         // what was said of it
-  bool IsFixed(SourceId id) const;                             // by Value
-  void Length(SourceId id, const Spot& why);                   // list, tuple, dict, set
-  void Keys(SourceId id, const Spot& why);                     // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const Spot& why);                 // set of plain values: its elements
-  void Layout(SourceId set, const Spot& why);                  // … and where in its table they stand
+  std::optional<SizeMark> MarkOf(SourceId size) const;  // what was said of it
+  bool IsFixed(SourceId id) const;                      // by Value
+  void Length(SourceId id, const Spot& why);            // list, tuple, dict, set
+  void Keys(SourceId id, const Spot& why);              // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const Spot& why);          // set of plain values: its elements
+  void Layout(SourceId set, const Spot& why);           // … and where in its table they stand
   bool HasLayout(SourceId set) const;
   void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
   void Absent(SourceId dict, PyObject* key, const Spot& why);
