@@ -1,0 +1,514 @@
+// The recorder's two events: before an operation, what it reads is guarded and what it changes is noted; after it, what it
+// gave is known.
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+#include "ir/frame_slot.h"
+#include "ir/ops/op_facts.h"
+
+namespace frametap {
+
+constexpr uint64_t SetOf(std::initializer_list<Op> ops) {
+  uint64_t set = 0;
+  for (Op op : ops) set |= uint64_t{1} << static_cast<int>(op);
+  return set;
+}
+static_assert(static_cast<int>(Op::kOther) < 64);
+
+// What asks its operands for something.
+constexpr uint64_t kOperators =
+    SetOf({Op::kUnary, Op::kBinary, Op::kCompare, Op::kContains, Op::kSubscr, Op::kStoreSubscr, Op::kDeleteSubscr,
+           Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
+           Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
+
+void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
+  note.expect.Reset();
+  note.ForgetOperands();
+  note.returned = nullptr;
+  note.returned_shadow = Shadow();
+  note.nodes_before = node_count();
+  note.containers_before = containers_.size();
+  aten_.decided = nullptr;
+  auto tensor_among = [&] {
+    for (int i = 0; i < e.n; ++i) {
+      if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;
+    }
+    return false;
+  };
+  auto torch_operands = [&] {
+    Call call{f, note, nullptr, {}, {}, {}};
+    for (int i = 0; i < e.n; ++i) {
+      call.args.push_back(e.in[i]);
+      call.shadows.push_back(e.shadows[i]);
+    }
+    TorchCall(note, &call, "");
+  };
+  if ((kOperators >> static_cast<int>(e.op) & 1) != 0) RefuseForeign(e);
+  switch (e.op) {
+    case Op::kUnpack:
+    case Op::kUnpackEx:
+    case Op::kContains:
+    case Op::kListExtend:
+    case Op::kSetUpdate:
+    case Op::kDictUpdate:
+    case Op::kListToTuple:
+      for (int i = 0; i < e.n; ++i) MarkAdvanced(e.in[i]);
+      break;
+    default:
+      break;
+  }
+  switch (e.op) {
+    case Op::kUnary:
+      if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
+      if (tensor_among()) return torch_operands();
+      if (ScalarNode(note, e)) return;
+      return ForceAll(e);
+    case Op::kBinary:
+      return BinaryNumbers(note, e);
+    case Op::kCompare:
+      return CompareValues(note, e.in[0], e.shadows[0], e.in[1], e.shadows[1], e.arg);
+    case Op::kIs:
+      return CompareIdentity(e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
+    case Op::kIsNone:
+      return CompareIdentity(e.in[0], e.shadows[0], Py_None, Shadow());
+    case Op::kTruth:
+      return TruthOf(note, e.in[0], e.shadows[0]);
+    case Op::kContains:
+      Force(e.in[0], e.shadows[0]);
+      Force(e.in[1], e.shadows[1]);
+      return Contains(note, e.in[1], e.in[0]);
+    case Op::kSubscr:
+      return Subscript(note, e.in[0], e.in[1], e.shadows[1], e.shadows[0]);
+    case Op::kStoreSubscr:
+      return StoreSubscript(note, e.in[1], e.in[2], e.in[0], e.shadows[2], e.shadows[0]);
+    case Op::kDeleteSubscr:
+      return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
+    case Op::kLoadAttr:
+    case Op::kLoadMethod:
+      LoadAttribute(note, e.in[0], e.shadows[0], e.name);
+      if (note.expect.answer != nullptr) f.answer = Py_NewRef(note.expect.answer);
+      return;
+    case Op::kStoreAttr:
+      return StoreAttribute(note, e.in[1], e.name, e.in[0], e.shadows[0]);
+    case Op::kDeleteAttr:
+      return DeleteAttribute(note, e.in[0], e.name);
+    case Op::kCall:
+    case Op::kCallEx:
+      if (e.op == Op::kCallEx) {
+        AdoptElements(e.in[1]);
+        if (e.n > 2 && e.in[2] != nullptr) AdoptElements(e.in[2]);
+      }
+      return Invoke(CallOf(*this, f, note, e));
+    case Op::kStoreGlobal: {
+      PyObject* globals = f.function->func_globals;
+      const SourceId dict = guards_.Pinned(globals, "G");
+      if (Find(globals) == nullptr) {
+        AddFresh(globals, Known::State::kOpaque);
+      } else if (SourceOf(globals).valid()) {
+        FromSource(dict, globals, true);  // given to the function as well: reads of it see what is stored now
+      }
+      AddEffect(Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
+      SetWritten(globals, e.name, e.shadows[0]);
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    }
+    case Op::kStoreDeref:
+      note.expect.kind = Expect::Kind::kNothing;
+      return StoreDeref(f, e);
+    case Op::kGetIter: {
+      PyObject* object = e.in[0];
+      Force(object, e.shadows[0]);
+      if (IsTensor(object)) {
+        ReadTensor(object, true, false);
+        return torch_operands();
+      }
+      if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
+      if (open_iterators_.contains(object)) return;
+      note.makes_iterator = HasOpenItems(object);
+      if (note.makes_iterator) iterated_.assign(1, object);
+      if (!note.makes_iterator) ForceDeep(object, Shadow(), true);
+      return;
+    }
+    case Op::kForIter: {
+      RefuseForeignOperator(e.in[0]);
+      Known* known = Find(e.in[0]);
+      if (open_iterators_.contains(e.in[0])) {
+        known->MutatedIn(epoch_);
+        note.expect.kind = Expect::Kind::kOpen;
+        return;
+      }
+      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
+      if (PyGen_CheckExact(e.in[0])) return MeetGenerator(e.in[0]);
+      TakeNext(note, e.in[0]);
+      return;
+    }
+    case Op::kUnpack:
+    case Op::kUnpackEx:
+      note.unpacks = e.arg;
+      if (IsTensor(e.in[0])) {
+        ReadTensor(e.in[0], true, false);
+        return torch_operands();
+      }
+      if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
+      return ForceAll(e);
+    case Op::kBuildTuple: {
+      note.expect.kind = Expect::Kind::kItems;
+      note.expect.items.assign(e.shadows, e.shadows + e.n);
+      return;
+    }
+    case Op::kListToTuple:  // also whatever stands behind `*` in a call
+      if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
+      if (PyList_CheckExact(e.in[0])) {
+        AdoptElements(e.in[0]);
+        const Known* list = Find(e.in[0]);
+        if (list == nullptr || list->items.empty()) return;
+        note.expect.kind = Expect::Kind::kItems;
+        note.expect.items.assign(list->items.begin(), list->items.end());
+        return;
+      }
+      ForceDeep(e.in[0], e.shadows[0], true);
+      return;
+    case Op::kMakeFunction:
+      return;
+    case Op::kBuildList:
+    case Op::kBuildSet:
+    case Op::kBuildMap:
+    case Op::kBuildConstKeyMap:
+    case Op::kBuildSlice:
+    case Op::kBuildString: {
+      if (e.op == Op::kBuildList || e.op == Op::kBuildSlice) {
+        bool open = false;
+        for (int i = 0; i < e.n; ++i) note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
+        if (open) note.expect.kind = Expect::Kind::kItems;
+        if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
+        return;
+      }
+      for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;
+      std::vector<PyObject*> keys;
+      for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
+        RefuseNan(e.in[i]);
+        if (IsScalar(e.in[i])) continue;
+        RefuseForeignKey(e.in[i]);
+        keys.push_back(e.in[i]);
+      }
+      return ReadDistinct(keys);
+    }
+    case Op::kListAppend:
+    case Op::kSetAdd:
+    case Op::kMapAdd:
+      note.expect.kind = Expect::Kind::kNothing;
+      if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
+      if (SourceOf(e.in[0]).valid()) {
+        // A comprehension that was begun before the segment.
+        Own(e.in[0]);
+        if (e.op == Op::kMapAdd) {
+          AddEffect(Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
+        } else {
+          AddEffect(Effect::Kind::kCall, e.in[0], e.op == Op::kListAppend ? "append" : "add", {e.in[1]}, {Shadow()});
+        }
+      }
+      MarkMutated(e.in[0]);
+      return;
+    case Op::kListExtend:
+    case Op::kSetUpdate:
+    case Op::kDictUpdate:
+    case Op::kDictMerge:
+      if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
+      if (e.op == Op::kListExtend && AppendItems(e.in[0], e.in[1], nullptr, Shadow())) {
+        note.expect.kind = Expect::Kind::kNothing;
+        return;
+      }
+      ForceDeep(e.in[1], e.shadows[1], true);
+      if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
+      if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
+      if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
+      MarkMutated(e.in[0]);
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    case Op::kFormatValue:
+      ForceDeep(e.in[0], e.shadows[0], false);
+      if (e.n > 1) Force(e.in[1], e.shadows[1]);
+      return ReadPrinted(e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
+    case Op::kGetLen:
+      ForceDeep(e.in[0], e.shadows[0], false);
+      return;
+    case Op::kMatch:
+      // MATCH_CLASS reads attributes that nobody told of.
+      if (e.n == 3 && SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
+      if (e.n == 3) ForceWritten(e.in[0]);
+      for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
+      return;
+    case Op::kExcMatch:
+      return;
+    case Op::kRaise:
+      ForceAll(e);
+      return;
+    case Op::kBeforeWith: {
+      static PyObject* enter_name = InternedName("__enter__");
+      PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
+      if (enter != nullptr && !PyFunction_Check(enter)) {
+        throw Refusal(enter);
+      }
+      return ForceAll(e);
+    }
+    case Op::kWithExit:
+      return ForceAll(e);
+    case Op::kYield:
+      note.expect.kind = Expect::Kind::kNothing;
+      return;
+    case Op::kAsync: {
+      // `yield from` a generator or iterator of the trace's own. Coroutines are an event loop's business.
+      bool coroutine = f.code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
+      Known* known = Find(e.in[0]);
+      bool own = known != nullptr && known->state != Known::State::kSource;
+      if (!coroutine && !IsTensor(e.in[0]) && (own || PyList_Check(e.in[0]) || PyTuple_Check(e.in[0]))) {
+        for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
+        MarkMutated(e.in[0]);
+        return;
+      }
+      throw Break{Reason::generator_or_async, ""};
+    }
+    case Op::kImportName:
+      return Import(f, note, e);
+    case Op::kImportFrom:
+      return LoadAttribute(note, e.in[0], Shadow(), e.name);
+    case Op::kImportStar:
+      throw Break{Reason::import_statement, e.name ? PyUnicode_AsUTF8(e.name) : ""};
+    case Op::kDeleteDeref:
+    case Op::kDeleteGlobal:
+    case Op::kStoreName:
+    case Op::kDeleteName:
+      throw Break{Reason::unknown_operation, "a variable is deleted, or a class body runs"};
+    default:
+      throw Break{Reason::unknown_operation, ""};
+  }
+}
+
+// A call of it is the call of a function of Python code, and of nothing else. (Before has refused instances of classes whose
+// __call__ is C code.)
+static bool IsPythonCode(PyObject* callable) {
+  return PyFunction_Check(callable) ||
+         (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))) ||
+         Py_TYPE(callable)->tp_call == Objects().module->tp_call;
+}
+
+Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
+  // Switches of the thread's state are C functions, and none of those that dispatch. (Nor is Python code, whose calls come
+  // here as well, unless it belongs to an operation that nobody looks into.)
+  if ((e.op == Op::kCall || e.op == Op::kCallEx) &&
+      (note.opaque_operation || (note.expect.kind != Expect::Kind::kTorch && !IsPythonCode(e.in[0])))) {
+    ReadState();
+  }
+  if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
+  switch (e.op) {
+    case Op::kLoadGlobal:
+    case Op::kLoadName: {
+      Shadow out;
+      if (e.op == Op::kLoadName && e.arg == 0) throw Break{Reason::class_statement, ""};
+      Event global = e;
+      if (e.op == Op::kLoadName) global.arg = e.arg - 1;
+      LoadGlobal(f, note, global, result, &out);
+      return out;
+    }
+    case Op::kLoadDeref:
+      return LoadDeref(f, e.arg, result);
+    case Op::kLoadConst:
+      MeetConstant(result);
+      return Shadow();
+    case Op::kLoadClosure:
+      ShareCell(f, e.arg);
+      MeetCell(f, e.arg);
+      if (Find(result) != nullptr) return Shadow();
+      if (KindOfSlot(f.code, e.arg) == SlotKind::kFree)
+        return FromSource(CellSource(f, e.arg), result, !is_base(f) && IsFixedFunction(f));
+      if (is_base(f)) {
+        // A closure over the entry frame's variable: what it holds is known from the entry on.
+        PyObject* content = PyCell_GET(result);
+        Shadow shadow;
+        if (content != nullptr) {
+          shadow =
+              FromSource(guards_.Cell(FrameSlot(level(), e.arg), PyUnicode_AsUTF8(SlotName(f.code, e.arg)), content),
+                         content, false);
+        }
+        if (began_at_break_) {
+          FromSource(CellSource(f, e.arg), result, false);
+          Find(result)->items.assign(1, shadow);
+          return Shadow();
+        }
+        AddFresh(result).items.assign(1, shadow);
+        base_cells_.push_back(result);
+      } else {
+        throw Break{Reason::unknown_operation, "a closure is passed on"};
+      }
+      return Shadow();
+    case Op::kMakeFunction:
+      AddFresh(result, Known::State::kOpaque);
+      return Shadow();
+    case Op::kMakeCell: {
+      // The parameter's shadow goes with its value into the cell.
+      const Shadow content = f.shadows[e.arg];
+      if ((f.code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0) {
+        AddFresh(result).items.assign(1, content);  // the frame moves, and its shadows are kept apart
+        return Shadow();
+      }
+      cells_.push_back(content);
+      return Shadow{Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
+    }
+    case Op::kStoreDeref:
+      if (f.shadows[e.arg].kind == Shadow::Kind::kCell) cells_[f.shadows[e.arg].id] = e.shadows[0];
+      return Shadow();
+    default:
+      break;
+  }
+  if (result == nullptr) return Shadow();
+  if (note.makes_iterator) OpenIteratorOver(result);
+  if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
+    return TorchResult(f, note, e, result);
+  }
+  if (note.returned == result && note.expect.kind == Expect::Kind::kAny) {
+    if (note.returned_shadow.kind == Shadow::Kind::kNone) AdoptResult(result);
+    return note.returned_shadow;
+  }
+  switch (note.expect.kind) {
+    case Expect::Kind::kShadow:
+      return note.expect.shadow;
+    case Expect::Kind::kSource:
+      return FromSource(note.expect.source, result, note.expect.pinned);
+    case Expect::Kind::kItems: {
+      if (IsConstantTuple(result) || Find(result) != nullptr) return Shadow();  // t[:], t + (): the very one
+      AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
+      return Shadow();
+    }
+    case Expect::Kind::kOpen:
+      return TakeOpen(e.in[0], result);
+    case Expect::Kind::kTaken:
+      return AdoptTaken(result, taken_);
+    case Expect::Kind::kPinned:
+      // A method is made by each read, unless it is one that was kept.
+      if (IsTensor(result) || ((PyMethod_Check(result) || PyCFunction_Check(result)) && Py_REFCNT(result) == 1)) {
+        return AdoptResult(result);
+      }
+      AdoptPinned(result, Py_TYPE(result)->tp_name);
+      return Shadow();
+    case Expect::Kind::kNothing:
+      return Shadow();
+    default:
+      break;
+  }
+  if (e.op == Op::kUnpack || e.op == Op::kUnpackEx) {
+    if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0])) return UnpackedItem(note, e, result);
+    return AdoptResult(result);
+  }
+  if (e.op == Op::kLoadMethod && e.arg == 1) return Shadow();  // a class-level function: fixed with the type
+  if (e.op == Op::kForIter || e.op == Op::kGetIter) return AdoptResult(result);
+  return AdoptResult(result);
+}
+
+// Item e.arg of what an instruction unpacks; with a star among the names, one of them is a list of its own.
+Shadow Recorder::UnpackedItem(const FrameNote& note, const Event& e, PyObject* result) {
+  Py_ssize_t at = e.arg;
+  if (e.op == Op::kUnpackEx) {
+    const int before = note.unpacks & 0xff, after = note.unpacks >> 8;
+    if (e.arg == before) {
+      Known& middle = AddFresh(result);
+      bool open = false;
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result); ++i) {
+        middle.items.push_back(KeepOpen(PyList_GET_ITEM(result, i), ElementShadow(e.in[0], before + i), &open));
+      }
+      if (!open) middle.items.clear();
+      return Shadow();
+    }
+    if (e.arg > before) at = PySequence_Fast_GET_SIZE(e.in[0]) - after + (e.arg - before - 1);
+  }
+  const Shadow shadow = ElementShadow(e.in[0], at);
+  return shadow.kind != Shadow::Kind::kNone ? shadow : AdoptResult(result);
+}
+
+Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObject* result) {
+  if (aten_.pending) return Shadow();
+  if (note.listed != nullptr) return ListElements(note, result);
+  auto read_arguments = [&](bool strides) {
+    for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], strides);
+  };
+  size_t made = node_count() - note.nodes_before;
+  if (IsTensor(result)) {
+    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(result));
+    if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    if (known->value.valid() && TensorOf(result).requires_grad() &&
+        !aten_.graph().value(known->value).type.requires_grad) {
+      throw Break{Reason::tensor_attribute, "requires_grad=True"};  // set by the binding, past the dispatcher
+    }
+    bool is_argument = false;
+    for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
+    bool wrote = made > 0 && aten_.graph().nodes.back().op && aten_.graph().nodes.back().op->schema().is_mutable();
+    // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
+    const bool has_decided = made == 0 || (is_argument && !wrote);
+    if (has_decided ? !GivesBack(note, e, result) : !IsKnownToBeNew(note, e, *known)) read_arguments(true);
+    return Shadow();
+  }
+  if (result == Py_None) return Shadow();
+  if (IsScalar(result) && made == 1 && aten_.graph().nodes.back().op &&
+      FactsOf(*aten_.graph().nodes.back().op).scalar_from_data) {
+    return Shadow{Shadow::Kind::kValue, aten_.graph().nodes.back().outputs[0].raw()};
+  }
+  if (IsScalar(result)) {
+    // A fact of the arguments that is not their data: data would have been seen as an op.
+    read_arguments(true);
+    return Shadow();
+  }
+  if (PyTuple_Check(result) || PyList_Check(result)) {
+    bool list_op = made == 0;
+    for (size_t i = note.nodes_before; i < node_count(); ++i) {
+      const Node& node = aten_.graph().nodes[i];
+      list_op = list_op || (node.op && FactsOf(*node.op).list_result);
+    }
+    if (list_op && made > 0 && sizes_open()) {
+      for (size_t i = note.nodes_before; i < node_count(); ++i) {
+        const Node& node = aten_.graph().nodes[i];
+        if (node.op && FactsOf(*node.op).list_result) ReadListLength(node, e);
+      }
+    } else if (list_op) {
+      read_arguments(made == 0);
+    }
+  }
+  return AdoptResult(result);
+}
+
+Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e) {
+  Call call{f, note, e.in[0], {}, {}, {}};
+  if (e.op == Op::kCall) {
+    for (int i = 1; i < e.n; ++i) {
+      call.args.push_back(e.in[i]);
+      call.shadows.push_back(e.shadows[i]);
+    }
+    if (e.kwnames != nullptr) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.kwnames); ++i) call.names.push_back(PyTuple_GET_ITEM(e.kwnames, i));
+    }
+    return call;
+  }
+  PyObject* args = e.in[1];
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    call.args.push_back(PyTuple_GET_ITEM(args, i));
+    call.shadows.push_back(recorder.ElementShadow(args, i));
+  }
+  if (e.n > 2 && e.in[2] != nullptr) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(e.in[2], &at, &key, &value)) {
+      call.args.push_back(value);
+      call.shadows.push_back(Shadow());
+      call.names.push_back(key);
+    }
+  }
+  return call;
+}
+
+}  // namespace frametap

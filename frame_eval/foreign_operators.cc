@@ -1,0 +1,140 @@
+// Operators that C code carries out unseen: those that a class takes from C code (`__contains__ = words.__contains__`), and
+// those of objects of extension types that existed before. What they read cannot be guarded, so they end the segment.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "frame_eval/callables/table.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+#include "guards/watch.h"
+
+namespace frametap {
+
+void Recorder::RefuseForeignKey(PyObject* key, int depth) {
+  constexpr int kDeepest = 100;
+  if (IsScalar(key) || IsTensor(key)) return;
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  RefuseForeignOperator(key);
+  if (PySlice_Check(key)) {
+    const auto* slice = reinterpret_cast<PySliceObject*>(key);
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) RefuseForeignOperator(part);
+  } else if (PyTuple_Check(key) || PyList_Check(key)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
+      RefuseForeignKey(PySequence_Fast_GET_ITEM(key, i), depth + 1);
+    }
+  }
+}
+
+// list[int], Box[float]: what a class is subscripted by is Python code, or code of a builtin class that only keeps it.
+static bool IsKnownSubscript(PyTypeObject* type) {
+  static PyObject* const name = InternedName("__class_getitem__");
+  PyObject* const found = _PyType_Lookup(type, name);
+  if (found == nullptr || Py_TYPE(found) == &PyClassMethodDescr_Type) return true;
+  if (Py_TYPE(found) != &PyClassMethod_Type && Py_TYPE(found) != &PyStaticMethod_Type) return PyFunction_Check(found);
+  const Ref<> function = Must(PyObject_GetAttrString(found, "__func__"));
+  return PyFunction_Check(function.get()) || function.get() == reinterpret_cast<PyObject*>(&Py_GenericAliasType);
+}
+
+// An operator on an object of an extension type that existed before: what it reads cannot be guarded.
+void Recorder::RefuseForeign(const Event& e) {
+  if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
+  for (int i = 0; i < e.n; ++i) {
+    if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
+      const char* type = Py_TYPE(e.in[i])->tp_name;
+      if (std::strncmp(type, "_thread.", 8) == 0) throw Break{Reason::done_once, "a lock is taken"};
+      const char* what = e.op == Op::kBeforeWith ? "a with block of " : "an operator on ";
+      throw Break{SortOf(type).value_or(Reason::unknown_operation), std::string(what) + type};
+    }
+  }
+  switch (e.op) {
+    case Op::kSubscr:
+      if (PyType_Check(e.in[0]) && !IsKnownSubscript(reinterpret_cast<PyTypeObject*>(e.in[0]))) {
+        ThrowForeignOperator(e.in[0]);
+      }
+      return RefuseForeignKey(e.in[1]);
+    case Op::kStoreSubscr:
+      return RefuseForeignKey(e.in[2]);
+    case Op::kDeleteSubscr:
+      return RefuseForeignKey(e.in[1]);
+    case Op::kContains:
+      return RefuseForeignKey(e.in[0]);
+    default:
+      return;
+  }
+}
+
+// What C code looks up in the class of an object.
+static const std::vector<PyObject*>& OperatorNames() {
+  static const std::vector<PyObject*> names = [] {
+    std::vector<PyObject*> all;
+    for (const char* name : {"bool",    "len",     "length_hint", "contains", "iter",  "next",   "reversed", "getitem",
+                             "setitem", "delitem", "missing",     "eq",       "ne",    "lt",     "le",       "gt",
+                             "ge",      "hash",    "neg",         "pos",      "abs",   "invert", "int",      "float",
+                             "complex", "index",   "bytes",       "round",    "trunc", "floor",  "ceil",     "str",
+                             "repr",    "format",  "enter",       "exit",     "get",   "set",    "delete"}) {
+      all.push_back(InternedName(absl::StrCat("__", name, "__").c_str()));
+    }
+    for (const char* name : {"__init__", "__instancecheck__", "__subclasscheck__"}) all.push_back(InternedName(name));
+    for (const char* name : {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift",
+                             "rshift", "and", "xor", "or"}) {
+      for (const char* side : {"", "r", "i"}) all.push_back(InternedName(absl::StrCat("__", side, name, "__").c_str()));
+    }
+    return all;
+  }();
+  return names;
+}
+
+// Python code comes as a frame. What a base in C has under the name is told of as that of the base; of a number or string
+// it follows from the value, under any name. (pybind11's classes are extension types: IsForeign.)
+static bool IsKnownOperator(PyTypeObject* type, PyObject* name, PyObject* found) {
+  if (found == nullptr || found == Py_None || PyFunction_Check(found) || PyInstanceMethod_Check(found)) return true;
+  if (Py_TYPE(found) != &PyWrapperDescr_Type && Py_TYPE(found) != &PyMethodDescr_Type) return false;
+  constexpr unsigned long kValues = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  const bool is_value = (type->tp_flags & kValues) != 0 || PyType_IsSubtype(type, &PyFloat_Type) != 0;
+  return PyType_IsSubtype(type, PyDescr_TYPE(found)) != 0 && (PyDescr_NAME(found) == name || is_value);
+}
+
+bool Recorder::HasForeignOperator(PyTypeObject* type) {
+  struct Answer {
+    PyTypeObject* type = nullptr;
+    uint32_t version = 0;  // no other type has ever had it
+    bool has_one = false;
+  };
+  static std::array<Answer, 256> answers;
+  const uint32_t version = TypeVersion(type);
+  Answer& answer = answers[(reinterpret_cast<uintptr_t>(type) >> 5) % answers.size()];
+  if (answer.type == type && answer.version == version && version != 0) return answer.has_one;
+  const auto& names = OperatorNames();
+  const bool is_tensor = PyType_IsSubtype(type, Objects().tensor_base) != 0;
+  const bool has_one = !is_tensor && std::any_of(names.begin(), names.end(), [type](PyObject* name) {
+    return !IsKnownOperator(type, name, _PyType_Lookup(type, name));
+  });
+  answer = {type, version, has_one};
+  return has_one;
+}
+
+void Recorder::ThrowForeignOperator(PyObject* object) {
+  throw Break{Reason::unknown_operation, std::string("an operator in C of ") + Py_TYPE(object)->tp_name};
+}
+
+bool Recorder::IsForeign(PyObject* object) {
+  if (HasForeignOperator(object)) return true;
+  Known* known = Find(object);
+  if (known == nullptr || known->state != Known::State::kSource) return false;
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+      IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
+    return false;
+  }
+  // Classes made by Python code, down to object.
+  PyTypeObject* python_class = Objects().module;
+  for (PyTypeObject* t = type; t != &PyBaseObject_Type; t = t->tp_base) {
+    if (t == nullptr || t->tp_dealloc != python_class->tp_dealloc) return true;
+  }
+  return false;
+}
+
+}  // namespace frametap
