@@ -1,7 +1,10 @@
 // Python numbers as graphs have them.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <Python.h>
+
+#include <string_view>
 
 #include "ir/ops/scalar.h"
 
@@ -22,5 +25,7 @@ inline bool NumberOf(PyObject* object, Number* number) {
 inline c10::IValue ValueOf(const Number& number) {
   return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i);
 }
+
+std::string_view BaseName(const c10::OperatorHandle& op);  // "add" of aten::add_ and aten::add
 
 }  // namespace frametap

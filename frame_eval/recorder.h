@@ -137,7 +137,7 @@ struct Landing {
   std::vector<Landing> above;  // the frames that this one calls first, outermost last
 };
 
-// A number that is not fixed, on its way to an op (numbers.cc).
+// A number that is not fixed, on its way to an op (number_links.cc).
 struct OpenNumber {
   PyObject* object = nullptr;  // borrowed
   Shadow shadow;
@@ -375,7 +375,7 @@ class Recorder {
   bool StoreItem(PyObject* list, PyObject* key, PyObject* value, Shadow shadow);
   bool ChangeList(Call& call, const char* name);
   void MakesIterator(const Call& call);
-  // -- numbers (numbers.cc) --
+  // -- numbers (numbers.cc, sizes.cc, number_links.cc) --
   bool numbers_open() const { return open_ != Open::kNone; }
   bool sizes_open() const { return open_ == Open::kAll; }
   enum class Open : uint8_t {

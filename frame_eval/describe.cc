@@ -1,0 +1,606 @@
+// What stays at the end of a recording, as operands: results, effects, the state that differs, and the live slots of
+// frames. An object that cannot be described gives the recording up (escaping_object).
+#include <algorithm>
+#include <cstring>
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/reify.h"
+#include "guards/iterator_view.h"
+#include "guards/kinds/keys.h"
+#include "guards/kinds/value.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+Break Escapes(PyObject* object) {
+  return Break{Reason::escaping_object, std::string("an object of type ") + Py_TYPE(object)->tp_name};
+}
+
+// A short text for a constant: equal for equal constants of any process.
+std::string ConstantText(PyObject* object) {
+  ErrScope keep;
+  if (PyFunction_Check(object) || PyCFunction_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type) {
+    return CallableName(object);
+  }
+  if (PyType_Check(object)) return reinterpret_cast<PyTypeObject*>(object)->tp_name;
+  if (PyModule_Check(object)) return PyModule_GetName(object);
+  if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object))
+    return std::string("<") + Py_TYPE(object)->tp_name + ">";
+  Ref<> text = Ref<>::Steal(PyObject_Repr(object));
+  if (!text) {
+    PyErr_Clear();
+    return "?";
+  }
+  std::string result = PyUnicode_AsUTF8(text.get());
+  if (result.size() > 60) result = result.substr(0, 57) + "...";
+  return result;
+}
+
+// Whether a set made of these elements one by one has them in the same order: that depends on what else was in it. (Of
+// what is not plain, no order is promised from one call to the next.)
+bool KeepsItsOrder(PyObject* set) {
+  Ref<> again = Must(PySet_New(nullptr));
+  Py_ssize_t at = 0, at_again = 0;
+  PyObject *element, *other;
+  Py_hash_t hash;
+  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+    if (!Recorder::IsScalar(element)) return true;
+    if (PySet_Add(again.get(), element) < 0) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  at = 0;
+  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+    if (!_PySet_NextEntry(again.get(), &at_again, &other, &hash) || other != element) return false;
+  }
+  return true;
+}
+
+// What __reduce__ tells how to make again, from parts that are described in turn.
+bool IsReducible(PyObject* object) {
+  static const char* const kTypes[] = {"list_iterator",
+                                       "tuple_iterator",
+                                       "range_iterator",
+                                       "list_reverseiterator",
+                                       "enumerate",
+                                       "zip",
+                                       "map",
+                                       "filter",
+                                       "reversed",
+                                       "str_ascii_iterator",
+                                       "dict_keyiterator",
+                                       "dict_valueiterator",
+                                       "dict_itemiterator",
+                                       "itertools.chain",
+                                       "itertools.count",
+                                       "itertools.repeat",
+                                       "operator.attrgetter",
+                                       "operator.itemgetter",
+                                       "operator.methodcaller"};
+  for (const char* name : kTypes) {
+    if (std::strcmp(Py_TYPE(object)->tp_name, name) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+ConstId Recorder::AddConstant(PyObject* object) {
+  auto [it, is_new] = constant_ids_.try_emplace(object, ConstId(constants_.size()));
+  if (is_new) constants_.push_back(Ref<>::New(object));
+  return it->second;
+}
+
+Operand Recorder::ConstantOperand(PyObject* object) {
+  Operand operand;
+  operand.kind = Operand::Kind::kConst;
+  operand.constant = AddConstant(object);
+  operand.text = ConstantText(object);
+  return operand;
+}
+
+namespace {
+
+// How many containers are being described, one in the other. All that handles operands calls itself for each level.
+class Nesting {
+ public:
+  Nesting() { ++depth_; }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+  bool too_deep() const { return depth_ > 200; }
+
+ private:
+  static thread_local inline int depth_ = 0;
+};
+
+}  // namespace
+
+Operand Recorder::Describe(PyObject* object, Shadow shadow) {
+  Operand operand;
+  if (object == nullptr) return operand;
+  if (shadow.kind == Shadow::Kind::kValue) {
+    operand.kind = Operand::Kind::kValue;
+    operand.value = ValueId(shadow.id);
+    return operand;
+  }
+  auto from_source = [&](SourceId id) {
+    if (id.raw() >= guards_.mark().sources) throw Escapes(object);  // met in the part that was cut away
+    operand.kind = Operand::Kind::kSource;
+    operand.source = id;
+    return operand;
+  };
+  if (shadow.kind == Shadow::Kind::kSource) return from_source(SourceId(shadow.id));
+  if (IsScalar(object)) return ConstantOperand(object);
+  if (IsTensor(object)) {
+    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    if (known == nullptr) throw Escapes(object);
+    if (known->source.valid()) return from_source(known->source);
+    if (!known->value.valid()) throw Escapes(object);
+    operand.kind = Operand::Kind::kValue;
+    operand.value = known->value;
+    return operand;
+  }
+  Known* known = Find(object);
+  if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= guards_.mark().sources) {
+    // Met first in the part that was cut away: its source is gone, or is by now another's.
+    Forget(object);
+    known = nullptr;
+  }
+  if (known == nullptr) {
+    if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object) ||
+        PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type ||
+        IsConstantTuple(object) || PyFrozenSet_CheckExact(object)) {
+      return ConstantOperand(object);
+    }
+    if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
+      // Made to describe another object, or a method bound by an instruction that tells nobody.
+      AdoptMade(object, true);
+      known = Find(object);
+    } else {
+      throw Escapes(object);
+    }
+  }
+  if (known->state == Known::State::kSource) return from_source(known->source);
+  if (ends_with_break_ && known->mutated_epoch >= mark_.epoch) {
+    throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
+  }
+  auto [it, is_new] = labels_.try_emplace(object, -1);
+  if (!is_new) {
+    if (it->second < 0) throw Escapes(object);  // contains itself
+    operand.kind = Operand::Kind::kShared;
+    operand.index = it->second;
+    return operand;
+  }
+  labelled_.push_back(object);
+  operand = DescribeFresh(object, *known);
+  if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kSource) {
+    labels_.erase(object);
+    return operand;
+  }
+  operand.label = next_label_++;
+  labels_[object] = operand.label;
+  return operand;
+}
+
+Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
+  const Nesting nesting;
+  if (nesting.too_deep()) throw Break{Reason::escaping_object, "an object nested very deeply"};
+  Operand operand;
+  auto add = [&](PyObject* item, Shadow shadow) { operand.items.push_back(Describe(item, shadow)); };
+  auto item_shadow = [&](Py_ssize_t i) {
+    return static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
+  };
+  if (PyTuple_CheckExact(object)) {
+    operand.kind = Operand::Kind::kTuple;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) add(PyTuple_GET_ITEM(object, i), item_shadow(i));
+    return operand;
+  }
+  if (PyList_CheckExact(object)) {
+    operand.kind = Operand::Kind::kList;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) add(PyList_GET_ITEM(object, i), item_shadow(i));
+    return operand;
+  }
+  if (PyDict_CheckExact(object)) {
+    if (known.state == Known::State::kOpaque) throw Escapes(object);
+    operand.kind = Operand::Kind::kDict;
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      add(key, Shadow());
+      add(value, Shadow());
+    }
+    return operand;
+  }
+  if (PySet_CheckExact(object)) {
+    operand.kind = Operand::Kind::kSet;
+    if (!KeepsItsOrder(object)) throw Escapes(object);
+    Ref<> iterator = Must(PyObject_GetIter(object));
+    while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
+    return operand;
+  }
+  if (PyFrozenSet_CheckExact(object)) {
+    if (!IsPlainValue(object)) throw Escapes(object);  // its elements are objects of this call
+    return ConstantOperand(object);
+  }
+  if (PySlice_Check(object)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(object);
+    operand.kind = Operand::Kind::kSlice;
+    Py_ssize_t i = 0;
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) add(part, item_shadow(i++));
+    return operand;
+  }
+  if (PyMethod_Check(object)) {
+    operand.kind = Operand::Kind::kMethod;
+    add(PyMethod_GET_FUNCTION(object), Shadow());
+    add(PyMethod_GET_SELF(object), Shadow());
+    return operand;
+  }
+  if (PyCell_Check(object)) {
+    // The entry frame's own cell lives on in a resumed frame: a second one would not be shared with it.
+    if (ends_with_break_ && std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) {
+      PyObject** slot = std::find(base().objects, base().objects + base().nlocalsplus, object);
+      if (slot == base().objects + base().nlocalsplus) throw Escapes(object);
+      operand.kind = Operand::Kind::kSource;
+      operand.source = CellSource(base(), static_cast<int>(slot - base().objects));
+      return operand;
+    }
+    if (known.state == Known::State::kOpaque) throw Escapes(object);
+    operand.kind = Operand::Kind::kCell;
+    add(PyCell_GET(object), item_shadow(0));
+    return operand;
+  }
+  if (PyFunction_Check(object)) {
+    if (known.state != Known::State::kOpaque) return ConstantOperand(object);
+    auto* function = reinterpret_cast<PyFunctionObject*>(object);
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kFunction);
+    operand.text = "function";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyFunction_Type));
+    operand.items.push_back(ConstantOperand(function->func_code));
+    operand.items.push_back(ConstantOperand(function->func_globals));
+    add(function->func_qualname, Shadow());
+    for (PyObject* part : {function->func_defaults, function->func_kwdefaults, function->func_closure}) {
+      if (part != nullptr && Find(part) == nullptr) AdoptMade(part, true);
+      operand.items.push_back(part == nullptr ? ConstantOperand(Py_None) : Describe(part, Shadow()));
+    }
+    DescribeFunctionFields(object, &operand);
+    DescribeAttributes(object, &operand);
+    return operand;
+  }
+  if (PyCFunction_Check(object)) {
+    PyObject* self = PyCFunction_GET_SELF(object);
+    if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return ConstantOperand(object);
+    throw Escapes(object);
+  }
+  if (PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object)) return ConstantOperand(object);
+  if (Py_TYPE(object) == Objects().partial) {
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kPartial);
+    operand.text = "partial";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(Objects().partial));
+    for (const char* part : {"func", "args", "keywords"}) {
+      Ref<> value = Must(PyObject_GetAttrString(object, part));
+      described_.push_back(value);
+      if (Find(value.get()) == nullptr) AdoptMade(value.get(), true);
+      add(value.get(), Shadow());
+    }
+    DescribeAttributes(object, &operand);
+    return operand;
+  }
+  if (PyRange_Check(object)) {  // the numbers that it was made of are fixed
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kRange);
+    operand.text = "range";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyRange_Type));
+    for (const char* part : {"start", "stop", "step"}) {
+      operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(object, part)).get()));
+    }
+    return operand;
+  }
+  if (PyGen_CheckExact(object)) return DescribeGenerator(object);
+  if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
+    // Its __reduce__ tells a list.
+    const Known* content = Find(dict);
+    const int64_t left = ItemsLeft(object);
+    const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
+    if (left < 0 || is_changed) throw Escapes(object);
+    const IteratorKind kind = KindOfIterator(object);
+    const char* view = kind == IteratorKind::kDictKeys     ? "keys"
+                       : kind == IteratorKind::kDictValues ? "values"
+                                                           : "items";
+    operand.kind = Operand::Kind::kIter;
+    operand.items.push_back(
+        ConstantOperand(Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
+    add(dict, Shadow());
+    operand.items.push_back(ConstantOperand(Must(PyLong_FromLongLong(PyDict_GET_SIZE(dict) - left)).get()));
+    return operand;
+  }
+  if (IsReducible(object)) {
+    Ref<> reduced = Ref<>::Steal(PyObject_CallMethod(object, "__reduce__", nullptr));
+    if (!reduced || !PyTuple_Check(reduced.get())) {
+      PyErr_Clear();
+      throw Escapes(object);
+    }
+    described_.push_back(reduced);
+    operand.kind = Operand::Kind::kIter;
+    AdoptMade(reduced.get(), true);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()); ++i) add(PyTuple_GET_ITEM(reduced.get(), i), Shadow());
+    return operand;
+  }
+  return DescribeInstance(object);
+}
+
+// What is in its __dict__.
+void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
+  PyObject** dict = _PyObject_GetDictPtr(object);
+  if (dict == nullptr || *dict == nullptr) return;
+  Py_ssize_t at = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(*dict, &at, &name, &value)) {
+    const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    PyErr_Clear();  // lone surrogates
+    if (text == nullptr) throw Escapes(object);
+    const Shadow* written = WrittenShadow(object, name);
+    operand->names.emplace_back(text);
+    operand->items.push_back(Describe(value, written != nullptr ? *written : Shadow()));
+  }
+}
+
+// Of a function that the trace has made: what MAKE_FUNCTION alone does not give it.
+void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
+  auto* function = reinterpret_cast<PyFunctionObject*>(object);
+  auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
+  const auto differs = [](PyObject* field, PyObject* made) {
+    if (field == nullptr) field = Py_None;
+    if (made == nullptr) made = Py_None;
+    return field != made && !(PyUnicode_CheckExact(field) && PyUnicode_CheckExact(made) && SameValue(field, made));
+  };
+  const auto add = [&](const char* name, PyObject* value) {
+    const Ref<> key = Must(PyUnicode_InternFromString(name));
+    const Shadow* written = WrittenShadow(object, key.get());
+    operand->names.emplace_back(name);
+    operand->items.push_back(Describe(value != nullptr ? value : Py_None, written != nullptr ? *written : Shadow()));
+  };
+  if (differs(function->func_name, code->co_name)) add("__name__", function->func_name);
+  PyObject* const first = PyTuple_GET_SIZE(code->co_consts) > 0 ? PyTuple_GET_ITEM(code->co_consts, 0) : nullptr;
+  const bool has_doc = first != nullptr && PyUnicode_Check(first);
+  if (differs(function->func_doc, has_doc ? first : nullptr)) add("__doc__", function->func_doc);
+  PyObject* const module = PyDict_GetItemString(function->func_globals, "__name__");
+  if (differs(function->func_module, module)) add("__module__", function->func_module);
+  PyObject* const annotations = function->func_annotations;
+  if (annotations == nullptr || !PyTuple_CheckExact(annotations)) {
+    if (annotations == nullptr || PyDict_GET_SIZE(annotations) == 0) return;
+    if (Find(annotations) == nullptr) AdoptResult(annotations);
+    return add("__annotations__", annotations);
+  }
+  // As the instruction took them: names and values. Nobody has asked for the dict.
+  Operand dict;
+  dict.kind = Operand::Kind::kDict;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(annotations); ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(annotations, i);
+    if (!IsTensor(item) && Find(item) == nullptr) AdoptResult(item);
+    dict.items.push_back(Describe(item, ElementShadow(annotations, i)));
+  }
+  operand->names.emplace_back("__annotations__");
+  operand->items.push_back(std::move(dict));
+}
+
+// An instance of a Python class: its builtin base's content, its __dict__ and its slots.
+Operand Recorder::DescribeInstance(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  const Known& known = *Find(object);
+  Operand operand;
+  operand.kind = Operand::Kind::kNew;
+  operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
+  const char* dot = std::strrchr(type->tp_name, '.');
+  operand.text = dot ? dot + 1 : type->tp_name;
+  if (PyTuple_Check(object)) {
+    operand.index = static_cast<int64_t>(NewKind::kTuple);
+    Operand content;
+    content.kind = Operand::Kind::kTuple;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+      Shadow shadow = static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
+      content.items.push_back(Describe(PyTuple_GET_ITEM(object, i), shadow));
+    }
+    operand.items.push_back(std::move(content));
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == Objects().size) return operand;
+  } else if (PyDict_Check(object) && (type == Objects().ordered_dict || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) &&
+             PyType_IsSubtype(type, &PyDict_Type) && std::strstr(type->tp_name, "defaultdict") == nullptr) {
+    operand.index = static_cast<int64_t>(NewKind::kDict);
+    Operand content;
+    content.kind = Operand::Kind::kDict;
+    const Ref<> keys = KeysInOrder(object);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
+      PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
+      content.items.push_back(Describe(key, Shadow()));
+      content.items.push_back(Describe(PyDict_GetItemWithError(object, key), Shadow()));
+    }
+    operand.items.push_back(std::move(content));
+  } else {
+    operand.index = static_cast<int64_t>(NewKind::kObject);
+    // Only classes without a C base: their instances are their attributes.
+    for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
+      if (base == nullptr || base->tp_dealloc != Objects().module->tp_dealloc) {
+        throw Escapes(object);
+      }
+    }
+  }
+  auto add = [&](PyObject* name, PyObject* value) {
+    Shadow* written = WrittenShadow(object, name);
+    operand.names.push_back(PyUnicode_AsUTF8(name));
+    operand.items.push_back(Describe(value, written ? *written : Shadow()));
+  };
+  DescribeAttributes(object, &operand);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dict == nullptr) continue;
+    Py_ssize_t at = 0;
+    PyObject *name, *descriptor;
+    while (PyDict_Next(base->tp_dict, &at, &name, &descriptor)) {
+      if (Py_TYPE(descriptor) != &PyMemberDescr_Type) continue;
+      Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(object, name));
+      if (!value) {
+        PyErr_Clear();
+        continue;
+      }
+      add(name, value.get());
+    }
+  }
+  return operand;
+}
+
+void Recorder::DescribeEffects(SegmentIr* ir) {
+  for (size_t at = 0; at < effects_.size(); ++at) {
+    const PendingEffect& pending = effects_[at];
+    Effect effect;
+    effect.kind = pending.kind;
+    effect.name = pending.name;
+    effect.at = pending.at;
+    PyObject* target = pending.target.get();
+    if (pending.kind == Effect::Kind::kSetGlobal) {
+      effect.target = ConstantOperand(target);
+      effect.target.text = "globals";
+    } else {
+      effect.target = Describe(target, Shadow());
+    }
+    auto value = [&](size_t i) { return Describe(pending.values[i].get(), pending.shadows[i]); };
+    switch (pending.kind) {
+      case Effect::Kind::kAdvance: {
+        long times = 1;
+        const auto goes_on = [&](const PendingEffect& next) {
+          return next.kind == pending.kind && next.target.get() == target;
+        };
+        for (; at + 1 < effects_.size() && goes_on(effects_[at + 1]); ++at) ++times;
+        effect.value = ConstantOperand(Must(PyLong_FromLong(times)).get());
+        break;
+      }
+      case Effect::Kind::kSetItem:
+        effect.key = value(0);
+        effect.value = value(1);
+        break;
+      case Effect::Kind::kDelItem:
+        effect.key = value(0);
+        break;
+      case Effect::Kind::kDelAttr:
+        break;
+      case Effect::Kind::kCall:
+        effect.value.kind = Operand::Kind::kTuple;
+        for (size_t i = 0; i < pending.values.size(); ++i) effect.value.items.push_back(value(i));
+        break;
+      default:
+        effect.value = value(0);
+    }
+    ir->effects.push_back(std::move(effect));
+  }
+}
+
+void Recorder::DescribeState(SegmentIr* ir) {
+  EagerState now = ends_with_break_ ? mark_.state : AtenRecorder::StateNow();
+  if ((ends_with_break_ ? mark_.context_sets : context_sets_.size()) != 0) {
+    throw Break{Reason::escaping_object, "a context variable that is set"};
+  }
+  int nesting = ends_with_break_ ? mark_.autocast_nesting : autocast_nesting_;
+  auto add = [&](const char* name, long value) {
+    Effect effect;
+    effect.kind = Effect::Kind::kState;
+    effect.name = name;
+    Ref<> number = Must(PyLong_FromLong(value));
+    effect.value = ConstantOperand(number.get());
+    ir->effects.push_back(std::move(effect));
+  };
+  if (now.grad_mode != entry_state_.grad_mode) add("grad_mode", now.grad_mode);
+  if (now.autocast_cpu != entry_state_.autocast_cpu) add("autocast_cpu", now.autocast_cpu);
+  if (now.autocast_cache != entry_state_.autocast_cache) add("autocast_cache", now.autocast_cache);
+  if (now.autocast_cpu_dtype != entry_state_.autocast_cpu_dtype) {
+    add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
+  }
+  if (nesting != 0) add("autocast_nesting", nesting);
+  if ((ends_with_break_ ? mark_.backends : WorldState::BackendsNow()) != entry_backends_) {
+    throw Break{Reason::escaping_object, "a switch of torch.backends"};
+  }
+  if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
+}
+
+// A null operand if it cannot be made again: nothing is left of the attempt.
+Operand Recorder::DescribeIfPossible(PyObject* object, Shadow shadow) {
+  const size_t before = labelled_.size();
+  try {
+    return Describe(object, shadow);
+  } catch (const Break&) {
+    for (; labelled_.size() > before; labelled_.pop_back()) labels_.erase(labelled_.back());
+    return Operand();
+  }
+}
+
+// `strict`: what no instruction reads must be made again too.
+SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool strict) {
+  SnapshotFrame frame;
+  Position at = PositionAt(f.code, mark.offset);
+  frame.function = at.function;
+  frame.line = at.line;
+  frame.offset = mark.offset;
+  const int parameters = ParameterCount(f.code);
+  // Of the base frame only: other frames are made anew.
+  auto at_entry = [&](int slot) {
+    const auto has_slot = [slot](const auto& one) { return one.first == slot; };
+    return is_base(f) ? std::find_if(bound_at_entry_.begin(), bound_at_entry_.end(), has_slot) : bound_at_entry_.end();
+  };
+  auto bound_at_start = [&](int slot) {
+    return is_base(f) ? at_entry(slot) != bound_at_entry_.end() : slot < parameters;
+  };
+  auto is_as_at_entry = [&](int slot) {
+    const auto entry = at_entry(slot);
+    const Shadow& shadow = f.shadows[slot];
+    const SourceId now = shadow.kind == Shadow::Kind::kSource ? SourceId(shadow.id) : SourceOf(f.objects[slot]);
+    return entry != bound_at_entry_.end() && now.valid() && entry->second == now;
+  };
+  std::vector<bool> live = LiveLocals(f.code, mark.offset);
+  if (strict) live.assign(live.size(), true);
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    SlotKind kind = KindOfSlot(f.code, i);
+    if (kind == SlotKind::kLocal && f.objects[i] == nullptr && bound_at_start(i)) {
+      // Deleted by the trace: what it held must not live on.
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Operand());
+      frame.slots.push_back(i);
+      continue;
+    }
+    PyObject* object = f.objects[i];
+    if (f.shadows[i].kind == Shadow::Kind::kUnread) continue;  // it stays
+    if (kind == SlotKind::kFree) continue;
+    if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr) {
+      if (is_as_at_entry(i)) continue;
+      // No instruction reads it, but a traceback shows it, and what it holds may end with it.
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), DescribeIfPossible(object, f.shadows[i]));
+      frame.slots.push_back(i);
+      continue;
+    }
+    ShareCell(f, i);
+    Shadow shadow = f.shadows[i];
+    if (kind == SlotKind::kCell && is_base(f)) {
+      if (object == nullptr || !PyCell_Check(object)) continue;
+      Known* cell = Find(object);
+      if (cell == nullptr || cell->epoch >= mark_.epoch) continue;  // neither read nor written before the cut
+      if (cell->state == Known::State::kSource && cell->items.empty()) continue;  // nothing was stored: it stays
+      if (cell->mutated_epoch >= mark_.epoch) throw Break{Reason::changed_during_call, "a variable of a closure"};
+      shadow = cell->items.empty() ? Shadow() : cell->items[0];
+      object = PyCell_GET(object);
+    } else if (object == nullptr) {
+      continue;  // unbound: left as it is
+    }
+    frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Describe(object, shadow));
+    frame.slots.push_back(i);
+  }
+  for (int i = 0; i < mark.depth; ++i) {
+    frame.stack.push_back(Describe(f.objects[f.nlocalsplus + i], f.shadows[f.nlocalsplus + i]));
+  }
+  return frame;
+}
+
+}  // namespace frametap

@@ -1,0 +1,342 @@
+// Numbers on their way to an op (N1 of numbers.cc): what is handed to a torch function is noted, and when the op has run,
+// the arguments of its node that are these numbers become their values.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "frame_eval/numbers.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/rows.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+#include "ir/ops/scalar.h"
+#include "ir/ops/size_rules.h"
+
+namespace frametap {
+namespace {
+
+bool IsSame(const c10::IValue& constant, PyObject* object) {
+  Number number;
+  if (!NumberOf(object, &number)) return false;
+  if (number.is_float) {
+    const double value = constant.isDouble() ? constant.toDouble() : 0;
+    return constant.isDouble() && std::memcmp(&number.f, &value, sizeof value) == 0;
+  }
+  return constant.isInt() && constant.toInt() == number.i;
+}
+
+// Whether a parameter takes numbers that may differ from call to call: sizes, factors. (Dimensions may not: the rank of a
+// result, and what backends do, follow from them.)
+bool TakesNumber(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      return TakesNumber(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::TensorType:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsSizes(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) return IsSizes(*type.castRaw<c10::OptionalType>()->getElementType());
+  return type.kind() == c10::TypeKind::ListType &&
+         type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::SymIntType;
+}
+
+size_t LengthOf(const Arg& list) {
+  if (list.kind == Arg::Kind::kList) return list.items.size();
+  return list.kind == Arg::Kind::kConst && list.constant.isIntList() ? list.constant.toIntVector().size() : 0;
+}
+
+// Makes element `item` of a list of ints a value, if it is `object` now.
+bool LinkItem(Arg* list, size_t item, PyObject* object, ValueId value) {
+  if (item >= LengthOf(*list)) return false;
+  if (list->kind == Arg::Kind::kConst) {
+    std::vector<Arg> items;
+    for (const int64_t size : list->constant.toIntVector()) items.push_back(Arg::Const(c10::IValue(size)));
+    *list = Arg::List(std::move(items));
+  }
+  Arg& arg = list->items[item];
+  if (arg.kind != Arg::Kind::kConst || !IsSame(arg.constant, object)) return false;
+  arg = Arg::Of(value);
+  return true;
+}
+
+// Whether the key has more slices than were made.
+bool LeavesOutSlices(PyObject* key, const std::vector<Node*>& made) {
+  Py_ssize_t left_out = 0;
+  const auto count = [&](PyObject* item) {
+    Py_ssize_t start = 0, stop = 0, step = 0;
+    if (!PySlice_Check(item)) return;
+    if (PySlice_Unpack(item, &start, &stop, &step) < 0) PyErr_Clear();
+    left_out += start != 0 || stop != PY_SSIZE_T_MAX || step != 1;  // x[:] is none for any size
+  };
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) count(PyTuple_GET_ITEM(key, i));
+  } else {
+    count(key);
+  }
+  for (const Node* node : made) left_out -= BaseName(*node->op) == "slice";
+  return left_out > 0;
+}
+
+bool IsConst(const Arg& arg, int64_t value) {
+  return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
+}
+
+// What waits of an index: of the key itself or an item of it, and of which part of a slice (-1: it is none).
+OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
+  for (OpenNumber& number : note.open) {
+    const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
+    if (number.position == 1 && of == item && number.part == part) return &number;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view BaseName(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  name.remove_prefix(name.find("::") + 2);
+  if (!name.empty() && name.back() == '_') name.remove_suffix(1);
+  return name;
+}
+
+// Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (N1), everything else is
+// fixed.
+void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
+  note.open.clear();
+  note.torch_name = name;
+  note.torch_positional = call->positional();
+  note.torch_ints = 0;
+  for (size_t i = 0; i < call->args.size(); ++i) {
+    PyObject* arg = call->args[i];
+    if (arg == nullptr) continue;
+    if (i < 64 && i < call->positional() && PyLong_Check(arg)) note.torch_ints |= uint64_t{1} << i;
+    OpenNumber at;
+    at.position = i < call->positional() ? static_cast<int>(i) : -1;
+    if (at.position < 0) at.name = call->names[i - call->positional()];
+    LeaveOpen(note, arg, call->shadows[i], at);
+    if (PySlice_Check(arg)) {
+      for (PyObject* bound : PartsOf(arg)) {
+        if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
+      }
+    }
+  }
+  note.expect.kind = Expect::Kind::kTorch;
+}
+
+void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
+  if (LeavesOpen(object, shadow)) {
+    at.object = object;
+    at.shadow = shadow;
+    note.open.push_back(at);
+    return;
+  }
+  const bool is_row = (PyTuple_Check(object) || PyList_CheckExact(object)) && at.item < 0 && at.part < 0;
+  Known* known = is_row || PySlice_Check(object) ? Find(object) : nullptr;
+  if (is_row && known != nullptr) {
+    AdoptElements(object);
+    bool open = false;
+    for (const Shadow& item : known->items) open = open || item.kind != Shadow::Kind::kNone;
+    for (Py_ssize_t i = 0; !open && i < PySequence_Fast_GET_SIZE(object); ++i) {
+      open = PySlice_Check(PySequence_Fast_GET_ITEM(object, i));
+    }
+    if (open) {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+        at.item = static_cast<int>(i);
+        LeaveOpen(note, PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), at);
+      }
+      return;
+    }
+  }
+  if (known != nullptr && PySlice_Check(object) && !known->items.empty()) {
+    const std::array<PyObject*, 3> parts = PartsOf(object);
+    for (size_t i = 0; i < 3; ++i) {
+      at.part = static_cast<int>(i);
+      LeaveOpen(note, parts[i], known->items[i], at);
+    }
+    return;
+  }
+  ForceDeep(object, shadow, true);
+}
+
+// N1, after the call.
+void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
+  if (aten_.pending) return note.open.clear();
+  std::vector<Node*> made;
+  for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
+    if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
+  }
+  if (note.makes_tensor) {
+    LinkData(note, result);
+  } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
+    PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
+    PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
+    if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
+  } else if (e.op == Op::kBinary || e.op == Op::kCompare) {
+    LinkOperator(note, made);
+  } else if (made.size() == 1) {
+    LinkCall(note, made[0]);
+  }
+  for (const OpenNumber& number : note.open) {
+    if (!number.linked) Force(number.object, number.shadow);
+  }
+  note.open.clear();
+}
+
+// x * n, n - x, x > n. Reflected operators of Tensor are Python code that hands the number on: rsub, pow, and the product
+// with a reciprocal.
+void Recorder::LinkOperator(FrameNote& note, const std::vector<Node*>& made) {
+  if (note.open.size() != 1 || made.empty() || made.size() > 2) return;
+  OpenNumber& number = note.open[0];
+  const std::string_view name = BaseName(*made.back()->op);
+  if (made.size() == 2 && (number.position != 0 || BaseName(*made[0]->op) != "reciprocal" || name != "mul")) return;
+  static constexpr std::string_view kOperators[] = {"add",  "sub", "mul", "div", "pow", "remainder", "floor_divide",
+                                                    "rsub", "lt",  "le",  "eq",  "ne",  "gt",        "ge"};
+  if (std::find(std::begin(kOperators), std::end(kOperators), name) == std::end(kOperators)) return;
+  const size_t parameter = name == "pow" && number.position == 0 ? 0 : 1;
+  Link(&number, made.back(), parameter);
+}
+
+void Recorder::Link(OpenNumber* number, Node* node, size_t parameter) {
+  Arg& arg = node->args[parameter];
+  const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
+  if (arg.kind != Arg::Kind::kConst || !TakesNumber(type) || !IsSame(arg.constant, number->object)) return;
+  arg = Arg::Of(NumberValue(number->shadow));
+  number->linked = true;
+}
+
+// A binding that is generated from the schema of the op: arguments by place and by name.
+void Recorder::LinkCall(FrameNote& note, Node* node) {
+  std::string_view called = note.torch_name;
+  if (!called.empty() && called.back() == '_') called.remove_suffix(1);
+  if (called != BaseName(*node->op)) return;
+  // Whether the argument itself comes back depends on the number.
+  if (called.find("dropout") != std::string_view::npos) return;
+  const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
+  for (OpenNumber& number : note.open) {
+    size_t parameter = 0;
+    if (number.position < 0) {
+      while (parameter < parameters.size() &&
+             PyUnicode_CompareWithASCIIString(number.name, parameters[parameter].name().c_str()) != 0) {
+        ++parameter;
+      }
+    } else {
+      // x.view(2, n): sizes one by one; the list takes all positions from its own on.
+      const auto is_spread = [&](size_t at) {
+        return IsSizes(*parameters[at].real_type()) && at < 64 && (note.torch_ints >> at & 1) != 0;
+      };
+      const auto position = static_cast<size_t>(number.position);
+      while (parameter < position && parameter < parameters.size() && !is_spread(parameter)) ++parameter;
+    }
+    if (parameter >= parameters.size() || (number.position >= 0 && parameters[parameter].kwarg_only())) continue;
+    if (!IsSizes(*parameters[parameter].real_type())) {
+      if (number.item < 0 && number.part < 0) Link(&number, node, parameter);
+      continue;
+    }
+    Arg& sizes = node->args[parameter];
+    size_t item = static_cast<size_t>(number.item);
+    if (number.item < 0) {
+      if (number.position < 0 || note.torch_positional - parameter != LengthOf(sizes)) continue;
+      item = static_cast<size_t>(number.position) - parameter;
+    } else if (number.position >= 0 && static_cast<size_t>(number.position) != parameter) {
+      continue;
+    }
+    number.linked = LinkItem(&sizes, item, number.object, NumberValue(number.shadow));
+  }
+}
+
+// x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension.
+// False: what became of the key is not known.
+bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
+  std::vector<PyObject*> items;
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) items.push_back(PyTuple_GET_ITEM(key, i));
+  } else {
+    items.push_back(key);
+  }
+  int64_t given = 0;
+  for (PyObject* item : items) {
+    if (PyLong_CheckExact(item) || PySlice_Check(item)) {
+      ++given;
+    } else if (item != Py_None && item != Py_Ellipsis) {
+      return false;
+    }
+  }
+  int64_t dim = 0, own_dim = 0;  // of what the steps so far have made; of the tensor
+  struct LeftOut {
+    int64_t dim;
+    PyObject* stop;
+    size_t item;
+  };
+  std::vector<LeftOut> left_out;
+  size_t next = 0;
+  const auto link = [&](size_t item, int part, Arg* arg) {
+    OpenNumber* number = OpenIndex(note, item, part);
+    if (number == nullptr || !IsSame(arg->constant, number->object)) return;
+    *arg = Arg::Of(NumberValue(number->shadow));
+    number->linked = true;
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i] == Py_Ellipsis) {
+      dim += TensorOf(tensor).dim() - given;
+      own_dim += TensorOf(tensor).dim() - given;
+      continue;
+    }
+    const std::string_view name = next < made.size() ? BaseName(*made[next]->op) : "";
+    if (items[i] == Py_None) {
+      if (name != "unsqueeze") return false;
+      ++next;
+      ++dim;
+      continue;
+    }
+    if (PyLong_CheckExact(items[i])) {
+      if (name != "select" || !IsConst(made[next]->args[1], dim) || !IsSame(made[next]->args[2].constant, items[i]))
+        return false;
+      link(i, -1, &made[next++]->args[2]);
+      ++own_dim;
+      continue;
+    }
+    Py_ssize_t start, stop, step;
+    if (PySlice_Unpack(items[i], &start, &stop, &step) < 0) {
+      PyErr_Clear();
+      return false;
+    }
+    const bool is_made = name == "slice" && IsConst(made[next]->args[1], dim) && IsConst(made[next]->args[2], start) &&
+                         IsConst(made[next]->args[3], stop) && IsConst(made[next]->args[4], step);
+    ++dim;
+    ++own_dim;
+    if (!is_made) {
+      // Left out as it covers the whole dimension, for any size if it has no end.
+      if (start != 0 || step != 1) return false;
+      if (stop != PY_SSIZE_T_MAX) left_out.push_back({own_dim - 1, PartsOf(items[i])[1], i});
+      continue;
+    }
+    Node* node = made[next++];
+    for (int part = 0; part < 3; ++part) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
+  }
+  // Now that no node is looked at any more: sizes may add some.
+  for (const LeftOut& one : left_out) Covers(note, tensor, one.dim, one.stop, one.item);
+  return true;
+}
+
+// That a slice reaches the end of the dimension is guarded as such.
+void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item) {
+  Shadow shadow;
+  if (OpenNumber* number = OpenIndex(note, item, 1); number != nullptr) {
+    shadow = number->shadow;
+    number->linked = true;
+  }
+  const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
+  const Shadow length = SizeOf(tensor, dim);
+  if (DecideNumbers(size.get(), length, stop, shadow, Py_LE, true)) return;
+  Force(stop, shadow);
+  Force(size.get(), length);
+}
+
+}  // namespace frametap
