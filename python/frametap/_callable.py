@@ -131,6 +131,9 @@ class Program:
         self._passed = [i for i, value in enumerate(graph.inputs) if value not in host]
         self._given = [value for value in self._outputs if value not in host]
         self._variants: dict[Hashable, Callable[..., Any]] = {}
+        # Where nothing but tensors goes in and no two of them need be told apart, one compiled form serves all calls.
+        self._needs_one_form = not (self._is_open or host or self._watch_aliases)
+        self._one_form: Callable[..., Any] | None = None
         self._plain: torch.fx.GraphModule | None = None
         # What cannot be shown to the backend is an error now, not at the first run.
         fx.build(graph, {})
@@ -143,6 +146,8 @@ class Program:
         self._find(examples, self._evaluate(examples))
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        if self._one_form is not None:
+            return self._checked(self._one_form(*inputs))
         if self._is_open:
             return self._run_open(inputs)
         numbers = self._evaluate(inputs)
@@ -252,6 +257,8 @@ class Program:
                 self._warn_once()
                 return None
             compiled = self._variants[key] = self._compile(inputs, numbers)
+            if self._needs_one_form:
+                self._one_form = compiled
         return compiled
 
     def _key(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Hashable:
