@@ -151,7 +151,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
     std::vector<c10::IValue> outputs;
     if (const Ran ran = RunGraph(*segment, &outputs); ran != Ran::kThrough) {
       if (ran == Ran::kRaised) return Fast::kRaised;
-      if (ran == Ran::kRefused) store.LeftAlone(Reason::cannot_take_back, PositionAt(code, StartOffset(code)));
+      if (ran == Ran::kRefused) store.LeftAlone(Reason::cannot_take_back, code, StartOffset(code));
       // Nothing has happened: plain Python meets the exception at its own line.
       PyErr_Clear();
       AllocZone outside(false);
@@ -250,8 +250,8 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
   }
   std::shared_ptr<Store> store = *self->store;
   if (!self->capturable || ThreadIsTraced()) {
-    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target));
-    store->LeftAlone(self->capturable ? Reason::thread_is_traced : Reason::generator_function, PositionAt(code, 0));
+    store->LeftAlone(self->capturable ? Reason::thread_is_traced : Reason::generator_function,
+                     reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target)), 0);
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   PyObject* result = nullptr;

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "absl/strings/str_cat.h"
+#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
 
 namespace frametap {
@@ -85,9 +86,11 @@ void Store::Hit(Segment& segment) {
     TellSegment(LogEntry::Kind::kHit, segment);
 }
 
-void Store::LeftAlone(Reason reason, Position at) {
+void Store::LeftAlone(Reason reason, PyCodeObject* code, int offset) {
   const ReasonRow& row = RowOf(reason);
-  if (FirstTold(row.name)) Log({LogEntry::Kind::kAbort, at.function, row.name, row.text, row.advice, at, {}});
+  if (!FirstTold(row.name)) return;
+  const Position at = PositionAt(code, offset);
+  Log({LogEntry::Kind::kAbort, at.function, row.name, row.text, row.advice, at, {}});
 }
 
 void Store::Reset() {

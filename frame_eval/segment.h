@@ -122,7 +122,8 @@ class Store {
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
   void Reset();
   void Log(LogEntry entry);
-  void LeftAlone(Reason reason, Position at);  // a call that ran in plain Python: logged the first time
+  // A call that goes on in plain Python from here: logged the first time. A position is worked out then only.
+  void LeftAlone(Reason reason, PyCodeObject* code, int offset);
   int Traverse(visitproc visit, void* arg) const;
 
   PyObject* function() const { return function_.get(); }

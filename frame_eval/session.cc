@@ -913,7 +913,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   std::vector<c10::IValue> outputs;
   if (const Ran ran = RunGraph(segment, &outputs); ran != Ran::kThrough) {
     if (ran == Ran::kRaised) return Go::kRaise;
-    if (ran == Ran::kRefused) store_->LeftAlone(Reason::cannot_take_back, PositionAt(f.code, f.offset));
+    if (ran == Ran::kRefused) store_->LeftAlone(Reason::cannot_take_back, f.code, f.offset);
     // Nothing has happened yet: plain Python meets the same exception, at the right place.
     PyErr_Clear();
     note.wait_offset = -1;
