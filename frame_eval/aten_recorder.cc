@@ -2,14 +2,12 @@
 
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
-#include <c10/core/InferenceMode.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "frame_eval/stress.h"
-#include "ir/ops/op_facts.h"
 #include "ir/writes.h"
 
 namespace frametap {
@@ -88,13 +86,21 @@ void AtenRecorder::SeeEveryOp(bool on) { c10::impl::tls_set_dispatch_key_include
 bool AtenRecorder::InsideOp() { return aten::depth > 0; }
 
 EagerState AtenRecorder::StateNow() {
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   EagerState state;
-  state.grad_mode = c10::GradMode::is_enabled();
-  state.inference_mode = c10::InferenceMode::is_enabled();
-  state.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+  state.grad_mode = autograd.get_grad_mode();
+  state.inference_mode = autograd.get_inference_mode();
+  state.autocast_cpu = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU);
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
   state.autocast_cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
   return state;
+}
+
+const AtenRecorder::OpNotes& AtenRecorder::NotesOf(const c10::OperatorHandle& op) {
+  const void* const address = &op.schema();
+  OpNotes& notes = op_notes_[(reinterpret_cast<uintptr_t>(address) >> 6) % op_notes_.size()];
+  if (notes.op != address) notes = {address, &FactsOf(op), GivesArgumentOf(op)};
+  return notes;
 }
 
 AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
@@ -187,7 +193,7 @@ ValueId AtenRecorder::AddMade(Node node, Type type) {
   node.state = graph_.AddState(StateNow());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
-  const bool rank_by_size = node.op && FactsOf(*node.op).size_dependent_rank;
+  const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
   Add(std::move(node), place(), rank_by_size);
   return out;
 }
@@ -200,11 +206,6 @@ void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
   for (ValueId out : node.outputs) ranked_by_size_[out.raw()] = by_size;
   graph_.AddNode(std::move(node));
   places_.push_back(place);
-}
-
-AtenRecorder::Mark AtenRecorder::mark() const {
-  return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
-          graph_.constants.size(), journal_.size(),      ops_met_};
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
@@ -345,7 +346,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     return;
   }
   const c10::FunctionSchema& schema = op.schema();
-  const OpFacts& facts = FactsOf(op);
+  const OpFacts& facts = *NotesOf(op).facts;
   size_t arg_count = schema.arguments().size();
   if (decided != nullptr && facts.scalar_from_data && arg_count == 1 && torch::jit::last(*stack, 1)[0].isTensor() &&
       torch::jit::last(*stack, 1)[0].toTensor().unsafeGetTensorImpl() == decided) {

@@ -12,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "ir/graph.h"
+#include "ir/ops/gives_argument.h"
+#include "ir/ops/op_facts.h"
 
 namespace frametap {
 
@@ -71,7 +74,10 @@ class AtenRecorder {
   }
   void SettleRank(ValueId value) { ranked_by_size_[value.raw()] = false; }  // the guards say it now
 
-  Mark mark() const;
+  Mark mark() const {
+    return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
+            graph_.constants.size(), journal_.size(),      ops_met_};
+  }
   void Rewind(const Mark& mark);
   // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
   void DropNodes(Mark since);
@@ -95,6 +101,13 @@ class AtenRecorder {
   // Whether a run may write to the memory of an input: more than what the recording has written to (writes.h).
   bool writes_to_input(ValueId id) const { return id.raw() < written_values_.size() && written_values_[id.raw()]; }
   static EagerState StateNow();
+  // What is asked of each op, looked up once: none goes away while a recording runs.
+  struct OpNotes {
+    const void* op = nullptr;
+    const OpFacts* facts = nullptr;
+    GivesArgument gives = GivesArgument::kByContent;
+  };
+  const OpNotes& NotesOf(const c10::OperatorHandle& op);
   static void SeeEveryOp(bool on);  // of this thread, recorded or not, for forced faults (stress.h)
   // This thread is below a recorded op (a kernel that is Python code), or paused.
   static bool InsideOp();
@@ -123,6 +136,7 @@ class AtenRecorder {
   std::vector<std::pair<SourceId, ValueId>> inputs_;
   absl::flat_hash_map<std::string, int> names_;
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
+  std::array<OpNotes, 32> op_notes_;                        // by address; of two at one place the later one
   int next_name_ = 0;
   const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
   size_t ops_met_ = 0;

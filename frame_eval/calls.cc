@@ -255,14 +255,19 @@ bool Recorder::IsOpen(PyObject* callable) {
          !store_.options().by_identity;
 }
 
-void Recorder::InvokePython(Call& call, PyObject* function) {
+Recorder::Pending& Recorder::ExpectFrame(PyObject* function) {
   FixCode(function);
   if (!IsOpen(function)) Touch(function);
   pending_.function = function;
-  pending_.args.assign(call.args.begin(), call.args.end());
-  pending_.shadows.assign(call.shadows.begin(), call.shadows.end());
-  pending_.names.assign(call.names.begin(), call.names.end());
   has_pending_ = true;
+  return pending_;
+}
+
+void Recorder::InvokePython(Call& call, PyObject* function) {
+  Pending& pending = ExpectFrame(function);
+  pending.args.assign(call.args.begin(), call.args.end());
+  pending.shadows.assign(call.shadows.begin(), call.shadows.end());
+  pending.names.assign(call.names.begin(), call.names.end());
   call.note.expect.kind = Expect::Kind::kAny;
 }
 

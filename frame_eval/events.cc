@@ -99,6 +99,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kCall:
     case Op::kCallEx:
       if (e.op == Op::kCallEx) {
+        if (note.passes_on && PassOn(e)) return;
         AdoptElements(e.in[1]);
         if (e.n > 2 && e.in[2] != nullptr) AdoptElements(e.in[2]);
       }

@@ -149,10 +149,10 @@ void Recorder::GuardAgainstSharedCells(size_t kept) {
                          Here());
     }
     std::vector<SourceId> others;
-    for (auto& [object, known] : objects_) {
-      if (object == set || !PyCell_Check(object) || known->state != Known::State::kSource) continue;
-      if (known->source.raw() < kept) others.push_back(known->source);
-    }
+    objects_.ForEach([&](PyObject* object, const Known& known) {
+      if (object == set || !PyCell_Check(object) || known.state != Known::State::kSource) return;
+      if (known.source.raw() < kept) others.push_back(known.source);
+    });
     std::sort(others.begin(), others.end());
     for (int i = 0; i < base().nlocalsplus; ++i) {
       PyObject* own = base().objects[i];
@@ -169,11 +169,11 @@ void Recorder::GuardAgainstAliases() {
   const size_t kept =
       guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;
-  for (auto& [object, known] : objects_) {
-    if (known->state != Known::State::kSource || known->source.raw() >= kept) continue;
-    if (known->touched || known->adopted) read.emplace_back(known->source, object);
-  }
-  std::sort(read.begin(), read.end());  // the map's order is that of addresses
+  objects_.ForEach([&](PyObject* object, const Known& known) {
+    if (known.state != Known::State::kSource || known.source.raw() >= kept) return;
+    if (known.touched || known.adopted) read.emplace_back(known.source, object);
+  });
+  std::sort(read.begin(), read.end());  // the table's order is that of addresses
   for (PyObject* mutated : mutated_sources_) {
     Known* target = Find(mutated);
     if (target->source.raw() >= kept) continue;

@@ -37,12 +37,6 @@ bool Recorder::IsOneOfScalarTypes(PyTypeObject* type) {
   return false;
 }
 
-Known* Recorder::FindAnew(PyObject* object, Recent* recent) {
-  auto it = objects_.find(object);
-  *recent = {object, it == objects_.end() ? nullptr : it->second};  // AddFresh changes that
-  return recent->known;
-}
-
 // Of objects that the trace makes: containers, and what is bound to a tensor or goes over some. Not those that other
 // parts of the recorder know by address: code and modules (places), generators, variables of the context.
 static bool MayHoldTensors(PyObject* object) {
@@ -58,8 +52,7 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
   known.state = state;
   known.epoch = epoch_;
   known.pin = Ref<>::New(object);
-  objects_[object] = &known;
-  RecentOf(object) = {object, &known};
+  objects_.Set(object, &known);
   knows_ordered_dicts_ |= PyDict_Check(object) && PyODict_Check(object);
   if (state == Known::State::kSource) return known;
   if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
@@ -69,9 +62,8 @@ Known& Recorder::AddFresh(PyObject* object, Known::State state) {
 }
 
 void Recorder::Forget(PyObject* object) {
-  objects_.erase(object);
+  objects_.Erase(object);
   if (!open_iterators_.empty()) open_iterators_.erase(object);
-  RecentOf(object) = Recent();
 }
 
 void Recorder::RegisterTensor(PyObject* object, SourceId id) {
@@ -172,7 +164,9 @@ static bool IsConstant(PyObject* object) {
 // What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
 // no read says where it is to be found.
 Shadow Recorder::AdoptResult(PyObject* object) {
-  if (IsScalar(object) || IsTensor(object) || Find(object) != nullptr) return AdoptMade(object);
+  if (IsScalar(object)) return Shadow();
+  if (IsTensor(object)) return AdoptMade(object);
+  if (Find(object) != nullptr) return Shadow();
   const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
   if (is_new) return AdoptMade(object);
   if (!PyObject_TypeCheck(object, Objects().enumeration)) {

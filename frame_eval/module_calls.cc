@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -368,7 +369,7 @@ class Recorder::Crossing {
     if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
     if (!is_told && note_.expect.kind != Expect::Kind::kAny) return Ref<>();
     Ref<> method = Must(PyMethod_New(function, self_));
-    r_.AdoptResult(method.get());
+    r_.AddFresh(method.get());
     return method;
   }
 
@@ -406,9 +407,11 @@ class Recorder::Crossing {
     At(merge);
     Ref<> passed = Must(PyDict_Copy(kwargs));
     r_.AddFresh(passed.get());
-    r_.ForceDeep(kwargs, Shadow(), true);
-    r_.ReadElements({passed.get(), kwargs});
-    r_.MarkMutated(passed.get());
+    if (PyDict_GET_SIZE(kwargs) > 0) {
+      r_.ForceDeep(kwargs, Shadow(), true);
+      r_.ReadElements({passed.get(), kwargs});
+      r_.MarkMutated(passed.get());
+    }
     PyObject* const operands[] = {nullptr, callable, args, passed.get()};
     for (PyObject* operand : operands) {
       f_.objects[f_.nlocalsplus + f_.depth] = Py_XNewRef(operand);
@@ -416,7 +419,7 @@ class Recorder::Crossing {
       ++f_.depth;
     }
     At(call);
-    arrived_ = true;
+    note_.passes_on = arrived_ = true;
   }
 
   Recorder& r_;
@@ -444,6 +447,31 @@ bool Recorder::MakeCells(FrameState& f) {
     f.offset = ways.call.offsets[i + 1];
   }
   return f.offset != 0;
+}
+
+// The method, and what holds its arguments, are the trace's own: the crossing has bound the one, the frame got the other.
+bool Recorder::PassOn(const Event& e) {
+  PyObject* const method = e.in[0];
+  PyObject* const function = PyMethod_GET_FUNCTION(method);
+  if (const CallableRow* row = FindCallable(function); row != nullptr && row->special != nullptr) return false;
+  Pending& pending = ExpectFrame(function);
+  pending.args.assign(1, PyMethod_GET_SELF(method));
+  pending.shadows.assign(1, Shadow());
+  pending.names.clear();
+  const Known* given = Find(e.in[1]);
+  const size_t count = static_cast<size_t>(PyTuple_GET_SIZE(e.in[1]));
+  for (size_t i = 0; i < count; ++i) {
+    pending.args.push_back(PyTuple_GET_ITEM(e.in[1], static_cast<Py_ssize_t>(i)));
+    pending.shadows.push_back(given != nullptr && i < given->items.size() ? given->items[i] : Shadow());
+  }
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(e.in[2], &at, &key, &value)) {
+    pending.args.push_back(value);
+    pending.shadows.push_back(Shadow());
+    pending.names.push_back(key);
+  }
+  return true;
 }
 
 bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {

@@ -68,7 +68,6 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       speculates_(store.speculates() && !store.options().by_identity),
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
       open_(OpenNumbers(store, has_marks_)) {
-  objects_.reserve(1024);  // of one model
   aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
   Position entry = PositionAt(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
@@ -301,7 +300,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     if (klass.empty()) klass = Py_TYPE(f.objects[0])->tp_name;
     note.module = Places::Module{SourceOf(f.objects[0]), klass};
   }
-  note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
+  // (A method that was bound for it calls it straight.)
+  note.rebuildable = NoteOf(caller).marked && ((note.direct && NoteOf(caller).passes_on) || CallsStraight(caller, f));
 }
 
 // What the function runs. A class says which function it gives (a method, a property, a slot), and not what was assigned

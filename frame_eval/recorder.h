@@ -27,6 +27,7 @@
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/object_table.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
@@ -157,7 +158,8 @@ struct FrameNote {
   std::optional<Places::Module> module;  // that it calls
   PlaceId place = kNowhere;              // where it stands, if `place_offset` is its offset
   int place_offset = -1;
-  bool to_cross = false;  // its first instruction is where a call of a module is crossed
+  bool to_cross = false;   // its first instruction is where a call of a module is crossed
+  bool passes_on = false;  // it was: it stands at the call with which it passes its arguments on
   Expect expect;
   // What the last Python frame called from here has returned.
   PyObject* returned = nullptr;  // compared only, never read
@@ -178,6 +180,7 @@ struct FrameNote {
     inlined = true;
     module.reset();
     place = kNowhere;
+    passes_on = false;
     ForgetOperands();
   }
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
@@ -284,10 +287,7 @@ class Recorder {
                                       Py_TPFLAGS_DICT_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
     return (Py_TYPE(object)->tp_flags & kOthers) == 0 && IsScalarType(Py_TYPE(object));
   }
-  Known* Find(PyObject* object) {
-    Recent& recent = RecentOf(object);
-    return recent.object == object ? recent.known : FindAnew(object, &recent);
-  }
+  Known* Find(PyObject* object) { return objects_.Find(object); }
   Known& AddFresh(PyObject* object, Known::State state = Known::State::kFresh);
   Shadow FromSource(SourceId id, PyObject* object, bool pinned);
   Shadow AdoptResult(PyObject* object);  // Expect::kAny
@@ -463,10 +463,6 @@ class Recorder {
     Shadow shadow;
     int depth = 0, offset = 0;
   };
-  struct Recent {  // an entry of `objects_` that was asked for
-    PyObject* object = nullptr;
-    Known* known = nullptr;
-  };
   struct SavedGenerator {  // generators.cc
     Ref<> generator;
     std::vector<Shadow> shadows;
@@ -500,8 +496,6 @@ class Recorder {
   void DropContainers(size_t from);
   static bool IsScalarType(PyTypeObject* type);
   static bool IsOneOfScalarTypes(PyTypeObject* type);
-  Known* FindAnew(PyObject* object, Recent* recent);
-  Recent& RecentOf(PyObject* object) { return recent_[(reinterpret_cast<uintptr_t>(object) >> 4) % recent_.size()]; }
   void Forget(PyObject* object);
 
   struct MetIterator {  // one that existed before
@@ -547,6 +541,8 @@ class Recorder {
   void BindPending(FrameState& f);
   bool IsOpen(PyObject* callable);
   void InvokePython(Call& call, PyObject* function);
+  Pending& ExpectFrame(PyObject* function);  // its arguments are for the caller to fill in
+  bool PassOn(const Event& e);               // module_calls.cc; false: a call like any other
   void InvokeType(Call& call, PyTypeObject* type);
   void InvokePartial(Call& call);
   void InvokeCached(Call& call);
@@ -672,9 +668,8 @@ class Recorder {
   AtenRecorder aten_;
   EagerState entry_state_;
   uint16_t entry_backends_;  // as WorldState
-  absl::flat_hash_map<PyObject*, Known*> objects_;
-  bool knows_ordered_dicts_ = false;  // one of `objects_` is or was an OrderedDict
-  std::array<Recent, 256> recent_;
+  ObjectTable objects_;
+  bool knows_ordered_dicts_ = false;        // one of `objects_` is or was an OrderedDict
   std::array<PyObject*, 64> fixed_code_{};  // functions that `guards_` has pinned, asked for last (FixCode)
   StableVector<Known> known_;               // where `objects_` points to
   std::vector<Known*> vacant_;              // of `known_`: of objects that are gone

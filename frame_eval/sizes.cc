@@ -7,7 +7,6 @@
 #include "frame_eval/recorder.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
-#include "ir/ops/gives_argument.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
 #include "ir/ops/size_rules.h"
@@ -387,7 +386,7 @@ bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenR
   if (!def.valid() || def.raw() < note.nodes_before || !graph.node(def).op) return true;
   const Node& node = graph.node(def);
   if (node.op->schema().is_mutable()) return true;
-  switch (GivesArgumentOf(*node.op)) {
+  switch (aten_.NotesOf(*node.op).gives) {
     case GivesArgument::kNever:
       return true;
     case GivesArgument::kByType: {

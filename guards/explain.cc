@@ -60,16 +60,17 @@ class Explorer {
   bool Misses(const Predicate& p, MissReport* report) {
     Reached at, other;
     if (!Reach(p.source, &at, report)) return true;
-    if (p.relation != nullptr) {
-      std::vector<Reached> numbers(p.numbers.size());
+    if (p.related != nullptr) {
+      const RelatedNumbers& related = *p.related;
+      std::vector<Reached> numbers(related.numbers.size());
       std::vector<const Reached*> inputs;
       for (size_t i = 0; i < numbers.size(); ++i) {
-        if (!Reach(p.numbers[i], &numbers[i], report)) return true;
+        if (!Reach(related.numbers[i], &numbers[i], report)) return true;
         inputs.push_back(&numbers[i]);
       }
-      if (p.relation->Holds(inputs.data())) return false;
+      if (related.relation->Holds(inputs.data())) return false;
       report->want = WantOf(p, names_);
-      report->got = p.relation->Got(inputs.data(), NamesOf(p.numbers, names_));
+      report->got = related.relation->Got(inputs.data(), NamesOf(related.numbers, names_));
       report->why = absl::StrCat("not ", report->want);
     } else if (p.guard == nullptr) {
       if (!Reach(p.other, &other, report)) return true;
@@ -133,7 +134,9 @@ class Explorer {
 
 std::string WantOf(const Predicate& predicate, const SourceTable& table) {
   if (predicate.guard != nullptr) return predicate.guard->Want();
-  if (predicate.relation != nullptr) return predicate.relation->Want(NamesOf(predicate.numbers, table));
+  if (const RelatedNumbers* related = predicate.related.get(); related != nullptr) {
+    return related->relation->Want(NamesOf(related->numbers, table));
+  }
   return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
 }
 

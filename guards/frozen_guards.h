@@ -13,13 +13,17 @@
 
 namespace frametap {
 
+struct RelatedNumbers {
+  std::unique_ptr<NumbersRelation> relation;
+  std::vector<SourceId> numbers;
+};
+
 struct Predicate {
   SourceId source;
-  SourceId other;                // SameObject
-  bool same = false;             // SameObject
-  std::unique_ptr<Guard> guard;  // null: SameObject, or `relation`
-  std::unique_ptr<NumbersRelation> relation;
-  std::vector<SourceId> numbers;  // of the relation; `source` is the first
+  SourceId other;                           // SameObject
+  bool same = false;                        // SameObject
+  std::unique_ptr<Guard> guard;             // null: SameObject, or `related`
+  std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
   Spot why;
 };
 

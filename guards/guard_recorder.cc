@@ -558,8 +558,7 @@ bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
   Predicate& predicate = r.Say(numbers[0], Guard::Kind::kRelation, kNumbersDetail, key.get(), why,
                                [] { return std::unique_ptr<Guard>(); });
   if (r.predicates.size() == count) return true;
-  predicate.relation = std::move(relation);
-  predicate.numbers = numbers;
+  predicate.related = std::make_unique<RelatedNumbers>(RelatedNumbers{std::move(relation), numbers});
   return true;
 }
 

@@ -117,9 +117,9 @@ int32_t Gardener::NodeFor(SourceId id) {
 
 void Gardener::Place(const Predicate& p) {
   const int32_t node = NodeFor(p.source);
-  if (p.relation != nullptr) {
-    NumbersCheck check{p.relation.get(), {}};
-    for (const SourceId number : p.numbers) check.nodes.push_back(NodeFor(number));
+  if (p.related != nullptr) {
+    NumbersCheck check{p.related->relation.get(), {}};
+    for (const SourceId number : p.related->numbers) check.nodes.push_back(NodeFor(number));
     tree_.checks.numbers.push_back(std::move(check));
     return;
   }
