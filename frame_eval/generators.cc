@@ -50,7 +50,7 @@ void Recorder::MeetGenerator(PyObject* generator) {
       continue;
     }
     shadow = FromSource(guards_.Child(source, Accessor::kFrame, i, nullptr, object), object, false);
-    if (ends_here) WatchHolder(object);
+    if (ends_here) NoteEnd(SourceOf(object));
   }
   generators_[FrameOfGenerator(generator)] = std::move(saved);
   outside_generators_.push_back(generator);

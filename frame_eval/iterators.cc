@@ -127,7 +127,7 @@ bool Recorder::UpcomingOfOne(PyObject* iterator, SourceId source, const MetItera
     guards_.Relation(note.left, Py_GT, Must(PyLong_FromLongLong(skip)).get(), true, Here());
   }
   if (left <= ahead) {
-    WatchHolder(over);  // it lets go of it
+    if (over != nullptr) MeetRelease(over);  // by the iterator
     return false;
   }
   if (kind == IteratorKind::kRange) {

@@ -74,7 +74,7 @@ void Recorder::RegisterTensor(PyObject* object, SourceId id) {
     if (tensor.is_nested()) throw Break{Reason::nested_tensor, ""};
     aten_.AddSource(tensor, id);
     guards_.Tensor(id, TensorRead(), Here());
-    if (EndRunsCode(object)) WatchSource(id);
+    if (EndRunsCode(object)) NoteEnd(id);
   } else if (known->source.valid() && known->source != id) {
     guards_.SameObject(known->source, id, true, Here());
   }
@@ -114,7 +114,7 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
   known.pinned = pinned;
   // Where a module or class holds it, it does not end (object_end.h).
   if (EndRunsCode(object) && !(pinned && IsIdentityKind(object))) [[unlikely]]
-    WatchSource(id);
+    NoteEnd(id);
   if (PyIter_Check(object)) MeetIterator(object, id);
   return Shadow();
 }
@@ -538,7 +538,7 @@ SourceId Recorder::SourceOrPin(PyObject* object) {
 void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                          std::vector<Shadow> shadows) {
   if (undo_) undo_->Before(kind, target, name);
-  WatchReplaced(kind, target, name, values.empty() ? nullptr : values[0]);
+  MeetEffect(kind, target, name, values.empty() ? nullptr : values[0]);
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);

@@ -1,23 +1,30 @@
-// The recorder keeps what it knows alive. Objects whose end runs code (guards/object_end.h) are watched meanwhile, with
-// all that they are reached through: before each instruction the count of each tells whether only the recorder has it
-// left, and then the recording ends, so that the object ends at the instruction at which it would have.
+// The recorder keeps what it knows alive. Objects whose end runs code (guards/object_end.h) are noted meanwhile, with all
+// that they are reached through. Those that may lose what holds them are watched: before each instruction the count of each
+// tells whether only the recorder has it left, and then the recording ends, so that the object ends at the instruction at
+// which it would have.
 //   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
 //   E2  Objects made by the recording that nobody else has are let go, so that what they hold is counted rightly.
 //   E3  The rest costs nothing while nothing is watched.
 //   E4  What a call has made and nobody else has (the tuple of its `*args`, a cell, a bound method, an iterator) may hold
 //       the results of layers: it is let go when the call is over, or a first call would need the memory of a training
 //       step.
+//   E5  What is noted lives while the path to it does: each object is held by the one before, which is noted as well. It
+//       is watched from when that may cease. An effect takes it from a place, whichever that is; the frame lets go of a
+//       local; code that is not recorded runs; or the last step is one that breaks without an effect (IsHeldByPath).
 #include <algorithm>
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
+#include "ir/frame_slot.h"
 
 namespace frametap {
 namespace {
 
+constexpr Py_ssize_t kMany = 16;   // more references to one object than a recording holds
 constexpr size_t kFarthest = 256;  // objects looked at; what is larger is watched without a look
 
 // Of no interest: it does not end, or nothing follows from its end.
@@ -58,9 +65,17 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
   PyObject** dict = nullptr;
   switch (kind) {
     case Effect::Kind::kSetAttr:
-    case Effect::Kind::kDelAttr:
+    case Effect::Kind::kDelAttr: {
+      const Ref<> text = Must(PyUnicode_InternFromString(name.c_str()));
+      PyObject* const member = _PyType_Lookup(Py_TYPE(target), text.get());
+      if (member != nullptr && Py_TYPE(member) == &PyMemberDescr_Type) {
+        const Ref<> old = Ref<>::Steal(Py_TYPE(member)->tp_descr_get(member, target, nullptr));
+        PyErr_Clear();                                                 // the slot is empty
+        return old && Py_REFCNT(old.get()) > 1 ? old.get() : nullptr;  // a number of C's is made here
+      }
       dict = _PyObject_GetDictPtr(target);
       return dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name.c_str()) : nullptr;
+    }
     case Effect::Kind::kSetGlobal:
       return PyDict_GetItemString(target, name.c_str());
     case Effect::Kind::kSetCell:
@@ -78,35 +93,94 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
   }
 }
 
+// What a module or a class holds (object_end.h), or a module's own dict.
+bool IsHeldForEver(PyObject* object) {
+  if (PyFunction_Check(object)) {
+    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(object));
+    return (code->co_flags & CO_NESTED) == 0;
+  }
+  if (!PyDict_CheckExact(object)) return false;
+  PyObject* const name = PyDict_GetItemString(object, "__name__");
+  PyObject* const module = name != nullptr ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
+  PyErr_Clear();
+  return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == object;
+}
+
 }  // namespace
 
-void Recorder::Watch(PyObject* object) {
+Py_ssize_t Recorder::CountInEffects(PyObject* object) const {
   Py_ssize_t count = 0;
   for (const PendingEffect& effect : effects_) {
     count += effect.target.get() == object;
     for (const Ref<>& value : effect.values) count += value.get() == object;
   }
-  watched_[object] = count;
+  return count;
+}
+
+void Recorder::Watch(PyObject* object) {
+  if (!watched_.try_emplace(object, CountInEffects(object)).second) return;
   for (FrameState* f : frames_) f->observed = true;
 }
 
-Py_ssize_t Recorder::CountOf(PyObject* watched) {
-  const Known* known = Find(watched);
-  Py_ssize_t kept = 0;
-  for (const EntryState& entry : entry_) {
-    for (const Ref<>& object : entry.objects) kept += object.get() == watched;
-  }
-  kept += IsGenerator(watched) && generators_.contains(FrameOfGenerator(watched));
-  return kept + watched_[watched] + guards_.CountOf(watched) + (known != nullptr && known->pin) +
-         (undo_ != nullptr ? undo_->CountOf(watched) : 0);
+void Recorder::WatchAll() {
+  if (std::exchange(watches_all_, true)) return;
+  for (PyObject* object : ending_) Watch(object);
 }
 
-void Recorder::WatchSource(SourceId id) {
+Py_ssize_t Recorder::CountOf(PyObject* object, Py_ssize_t in_effects) {
+  const Known* known = Find(object);
+  Py_ssize_t kept = 0;
+  for (const EntryState& entry : entry_) {
+    for (const Ref<>& one : entry.objects) kept += one.get() == object;
+  }
+  kept += IsGenerator(object) && generators_.contains(FrameOfGenerator(object));
+  return kept + in_effects + guards_.CountOf(object) + (known != nullptr && known->pin) +
+         (undo_ != nullptr ? undo_->CountOf(object) : 0);
+}
+
+// E5. Of the last step. What takes objects from attributes, containers, globals and cells that existed before is an effect.
+bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
+  PyCodeObject* const code = base().code;
+  switch (guards_.accessor(id)) {
+    case Accessor::kAttr:
+    case Accessor::kModuleAttr:
+    case Accessor::kItem:
+    case Accessor::kKey:
+    case Accessor::kDictKeyAt:
+    case Accessor::kGlobal:
+    case Accessor::kBuiltin:
+    case Accessor::kTypeOf:
+    case Accessor::kDict:
+    case Accessor::kClosure:
+    case Accessor::kDefault:
+    case Accessor::kKwDefault:
+    case Accessor::kSelf:
+      return true;
+    case Accessor::kPinned:
+      return IsHeldForEver(object);
+    case Accessor::kLocal:
+    case Accessor::kCell:
+    case Accessor::kFunction: {
+      const Source root = guards_.Describe(id);
+      if (FrameOf(root.index) != level()) return false;
+      frame_ends_.push_back(object);
+      if (root.accessor == Accessor::kFunction) return true;
+      const int slot = SlotOf(root.index);
+      const SlotKind kind = KindOfSlot(code, slot);
+      if (root.accessor == Accessor::kCell) return kind == SlotKind::kFree;
+      return kind == SlotKind::kLocal && !AssignsLocal(code, slot);
+    }
+    default:
+      return false;
+  }
+}
+
+void Recorder::NoteEnd(SourceId id) {
   for (; id.valid(); id = guards_.parent(id)) {
     PyObject* object = guards_.seen(id);
     if (NeverEnds(object)) continue;
-    if (watched_.contains(object)) break;
-    Watch(object);
+    if (!ending_.insert(object).second) break;
+    if (!IsHeldByPath(id, object) || watches_all_ || released_.contains(object)) Watch(object);
   }
 }
 
@@ -115,23 +189,62 @@ void Recorder::WatchMade(PyObject* object) {
   if (EndRunsCode(object)) Watch(object);
 }
 
-void Recorder::WatchHolder(PyObject* object) {
-  if (!NeverEnds(object) && !watched_.contains(object) && HoldsAnEnd(object)) {
-    const SourceId source = SourceOf(object);
-    if (source.valid()) WatchSource(source);
+// Something else holds it no more, or will not in a moment.
+void Recorder::NoteRelease(PyObject* object) {
+  constexpr size_t kMost = 4096;
+  if (IsScalar(object)) return;
+  if (ending_.contains(object)) return Watch(object);
+  if (NeverEnds(object) || released_.size() > kMost) return WatchAll();
+  if (!released_.insert(object).second) return;
+  // Steps of a path pass over such: the dicts of modules and instances, closures, defaults.
+  if (PyDict_Check(object)) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) {
+      NoteRelease(key);
+      NoteRelease(value);
+    }
+  } else if (PyTuple_Check(object)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) NoteRelease(PyTuple_GET_ITEM(object, i));
+  } else if (PyCell_Check(object) && PyCell_GET(object) != nullptr) {
+    NoteRelease(PyCell_GET(object));
   }
 }
 
-void Recorder::WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
-  PyObject* old = Replaced(kind, target, name, key);
-  if (old != target) return WatchHolder(old);
+void Recorder::MeetRelease(PyObject* object) {
+  NoteRelease(object);
+  if (NeverEnds(object) || ending_.contains(object) || !HoldsAnEnd(object)) return;
+  const SourceId source = SourceOf(object);
+  if (source.valid()) return NoteEnd(source);
+  if (guards_.CountOf(object) > 0) return Watch(object);  // only passed by
+  if (Py_REFCNT(object) == 1) WatchAll();                 // the code that runs now may be in C
+}
+
+void Recorder::MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+  PyObject* const old = Replaced(kind, target, name, key);
+  if (old == nullptr) return;
+  if (old != target) return MeetRelease(old);
   if (PyList_Check(target)) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) WatchHolder(PyList_GET_ITEM(target, i));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) MeetRelease(PyList_GET_ITEM(target, i));
   } else if (PyDict_Check(target)) {
     Py_ssize_t at = 0;
     PyObject *item_key, *value;
-    while (PyDict_Next(target, &at, &item_key, &value)) WatchHolder(value);
+    while (PyDict_Next(target, &at, &item_key, &value)) {
+      MeetRelease(item_key);
+      MeetRelease(value);
+    }
   }
+}
+
+// A frame that the recording knows nothing of: a finaliser's, a callback's, a signal handler's. What it changes is no
+// effect. Where it is a library's part of an operation, the operation has told what it changes.
+void Recorder::MeetUnrecorded(const FrameState& f) {
+  static const absl::flat_hash_set<std::string>* const kParts =
+      new absl::flat_hash_set<std::string>{"abc", "collections.abc", "torch.nn.modules.module", "torch._tensor"};
+  PyObject* const name = f.function != nullptr ? PyDict_GetItemString(f.function->func_globals, "__name__") : nullptr;
+  const char* const text = name != nullptr && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  const bool is_part = NoteOf(*frames_.back()).in_event && text != nullptr && kParts->contains(text);
+  if (!is_part || IsFinaliser(f)) WatchAll();
 }
 
 // E2. Has anything gone that the recording had made?
@@ -200,15 +313,25 @@ void Recorder::DropContainers(size_t from) {
 void Recorder::LetGo() {
   while (DropGarbage()) {
   }
-  constexpr Py_ssize_t kMany = 16;
   for (const auto& [object, count] : watched_) {
     if (Py_REFCNT(object) > kMany) continue;
     // DropGarbage looks at generators that the trace has made.
     const Known* known = IsGenerator(object) ? Find(object) : nullptr;
     if (known != nullptr && known->state != Known::State::kSource) continue;
-    if (Py_REFCNT(object) > CountOf(object)) continue;
+    if (Py_REFCNT(object) > CountOf(object, count)) continue;
     throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
   }
+}
+
+// Self-check of E5: what is not watched is held by somebody else.
+std::string Recorder::FaultOfEnds() {
+  if (aten_.pending) return "";
+  for (PyObject* object : ending_) {
+    if (watched_.contains(object) || Py_REFCNT(object) > kMany) continue;
+    if (Py_REFCNT(object) > CountOf(object, CountInEffects(object))) continue;
+    return std::string("nobody else holds an object of type ") + Py_TYPE(object)->tp_name;
+  }
+  return "";
 }
 
 }  // namespace frametap

@@ -120,7 +120,7 @@ void Recorder::RootShadows(FrameState& f, int depth) {
       f.shadows[i] = FromSource(id, object, false);
       bound_at_entry_.emplace_back(i, id);
     }
-    if (ends_here) WatchHolder(object);
+    if (ends_here) NoteEnd(SourceOf(object));
   }
   for (int i = 0; i < depth; ++i) {
     PyObject* object = f.objects[f.nlocalsplus + i];
@@ -201,6 +201,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
                           Shadow shadow) {
   const Position at = PositionAt(caller.code, caller.offset);
   frames_.assign(1, &caller);
+  for (PyObject* object : std::exchange(frame_ends_, {})) Watch(object);
   callers_.push_back(
       {Ref<>::New(reinterpret_cast<PyObject*>(caller.code)), Ref<>::New(caller.function->func_globals), caller.offset});
   entry_text_ += " in " + ToString(at);
@@ -238,22 +239,22 @@ bool Recorder::TakeResult(FrameState& f) {
   return true;
 }
 
-bool Recorder::expects_frame(FrameState& f) const {
-  const FrameState* caller = frames_.back();
-  const FrameNote* note = static_cast<const FrameNote*>(caller->tracer_data);
-  if (!note->in_event || note->opaque_operation) return false;
+bool Recorder::expects_frame(const FrameState& f) const {
+  const FrameNote& note = NoteOf(*frames_.back());
+  return note.in_event && !note.opaque_operation && !IsFinaliser(f);
+}
+
+bool Recorder::IsFinaliser(const FrameState& f) const {
   PyObject* const name = f.function != nullptr ? f.function->func_name : nullptr;
   constexpr Py_ssize_t kLength = std::char_traits<char>::length("__del__");
   if (name != nullptr && PyUnicode_Check(name) && PyUnicode_GET_LENGTH(name) == kLength &&
       PyUnicode_CompareWithASCIIString(name, "__del__") == 0) {
-    return false;
+    return true;
   }
   bool direct = has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function);
-  if (!direct && f.code->co_argcount > 0 && f.nlocalsplus > 0 && f.objects[0] != nullptr &&
-      PyObject_TypeCheck(f.objects[0], Objects().weak_reference)) {
-    return false;  // a weak reference's callback
-  }
-  return true;
+  // Or a weak reference's callback.
+  return !direct && f.code->co_argcount > 0 && f.nlocalsplus > 0 && f.objects[0] != nullptr &&
+         PyObject_TypeCheck(f.objects[0], Objects().weak_reference);
 }
 
 bool Recorder::observes_inner_frames() const {

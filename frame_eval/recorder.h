@@ -248,7 +248,7 @@ class Recorder {
   bool TakeResult(FrameState& f);  // the caller's next instruction; false: it is not where the call leads
   void EnterInlined(FrameState& f, FrameNote& note);
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
-  bool expects_frame(FrameState& f) const;
+  bool expects_frame(const FrameState& f) const;
   // module_calls.cc: takes a frame of nn.Module.__call__ from its first instruction to the call with which it passes
   // its arguments on. False: it is to be interpreted, and is unchanged.
   bool CrossModuleCall(FrameState& f, FrameNote& note);
@@ -259,9 +259,12 @@ class Recorder {
   // Self-check (self_check.h): what does not fit, or "".
   std::string FaultIn(const FrameState& f);
   std::string FaultOfAnswer(const FrameState& f, const Event& e) const;
+  std::string FaultOfEnds();
   // object_ends.cc: while objects are watched, inner frames are observed too, and this comes before each instruction.
   bool watches_ends() const { return !watched_.empty(); }
   void LetGo();
+  void MeetUnrecorded(const FrameState& f);
+  void WatchAll();
   std::string MisfitOf(Segment& segment);  // after FinishReturn
   void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
 
@@ -479,7 +482,8 @@ class Recorder {
   [[noreturn]] static void ThrowForeignOperator(PyObject* object);
   bool PartOfMethod(FrameNote& note, PyObject* method, PyObject* name);
   void Watch(PyObject* object);
-  void WatchSource(SourceId id);
+  void NoteEnd(SourceId id);
+  bool IsHeldByPath(SourceId id, PyObject* object);
   void TouchMetaclass(PyTypeObject* type);
   void FixDescriptorKind(PyObject* in_class);
   void RefuseKnownDict(PyObject* owner, PyObject* name);
@@ -488,10 +492,12 @@ class Recorder {
   void HandOutDict(PyObject* owner, PyObject* dict);
   void ForceWritten(PyObject* owner);
   void WatchMade(PyObject* object);
-  void WatchHolder(PyObject* object);
+  void NoteRelease(PyObject* object);
+  void MeetRelease(PyObject* object);
   static bool HoldsAnEnd(PyObject* object);  // may code run when it ends with all that it holds?
-  void WatchReplaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
-  Py_ssize_t CountOf(PyObject* watched);
+  void MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
+  Py_ssize_t CountInEffects(PyObject* object) const;
+  Py_ssize_t CountOf(PyObject* object, Py_ssize_t in_effects);
   bool DropGarbage();
   void DropContainers(size_t from);
   static bool IsScalarType(PyTypeObject* type);
@@ -604,6 +610,7 @@ class Recorder {
   void LinkNumbers(FrameNote& note, const Event& e, PyObject* result);
   void LinkData(FrameNote& note, PyObject* result);
   Shadow ListElements(const FrameNote& note, PyObject* result);
+  bool IsFinaliser(const FrameState& f) const;
   void LinkOperator(FrameNote& note, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
   bool LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
@@ -675,9 +682,14 @@ class Recorder {
   std::vector<Known*> vacant_;              // of `known_`: of objects that are gone
   absl::flat_hash_map<_PyInterpreterFrame*, SavedGenerator> generators_;
   std::vector<PyObject*> outside_generators_;  // of `generators_`: those that existed before
-  // Objects whose end runs code, and what holds them: how many references effects and the self-check hold. Kept alive
-  // by `guards_` and `known_`.
+  // object_ends.cc. Objects whose end runs code, and what they are reached through; kept alive by `guards_`.
+  absl::flat_hash_set<PyObject*> ending_;
+  // Those that their path may not hold any more, and generators of the trace's own, kept alive by `known_`: how many
+  // references effects hold.
   absl::flat_hash_map<PyObject*, Py_ssize_t> watched_;
+  bool watches_all_ = false;                 // all of `ending_` are watched
+  absl::flat_hash_set<PyObject*> released_;  // what effects have taken from a place; compared only, never read
+  std::vector<PyObject*> frame_ends_;        // of `ending_`: those that the base frame holds
   std::vector<Known*> containers_;  // of `known_` that the trace has made, and that may hold tensors in some way
   std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
   uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends

@@ -327,7 +327,10 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
   if (AtenRecorder::InsideOp()) {
-    if (recorder_ != nullptr) recorder_->aten().MeetFrameBelow();
+    if (recorder_ != nullptr) {
+      recorder_->aten().MeetFrameBelow();
+      recorder_->WatchAll();
+    }
     return false;
   }
   if (recorder_ != nullptr) return true;
@@ -363,6 +366,7 @@ void Session::Enter(FrameState& f) {
   }
   OwnCode own(thread_);
   if (!recorder_->expects_frame(f)) {
+    recorder_->MeetUnrecorded(f);
     note->suspended.emplace();
     return;
   }
@@ -637,7 +641,8 @@ void Session::End(const Break& reason) {
 // Where a recording may be looked at, and may end at any time.
 void Session::Inspect(FrameState& f) {
   if (SelfChecking()) {
-    const std::string fault = recorder_->FaultIn(f);
+    std::string fault = recorder_->FaultIn(f);
+    if (fault.empty()) fault = recorder_->FaultOfEnds();
     if (!fault.empty()) {
       Misbelief(fault);
       return Internal("self-check");

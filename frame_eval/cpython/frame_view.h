@@ -42,6 +42,7 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
 
 // Whether the code assigns to an attribute of this name (interned), of whichever object.
 bool StoresAttribute(PyCodeObject* code, PyObject* name);
+bool AssignsLocal(PyCodeObject* code, int slot);  // … or deletes it
 
 // Name of localsplus[i]; whether it is a plain local, a cell (own variable captured by inner functions) or free.
 enum class SlotKind : uint8_t { kLocal, kCell, kFree };

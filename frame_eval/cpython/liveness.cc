@@ -124,4 +124,13 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset) {
   return static_cast<LiveTable*>(kept)->At(offset / 2);
 }
 
+bool AssignsLocal(PyCodeObject* code, int slot) {
+  for (int index = 0; index < FlowSize(code);) {
+    const FlowNode node = FlowAt(code, index);
+    if (node.writes == slot) return true;
+    index = node.next;
+  }
+  return false;
+}
+
 }  // namespace frametap

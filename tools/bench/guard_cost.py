@@ -11,7 +11,6 @@ function.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import sys
 from collections.abc import Callable
@@ -114,9 +113,8 @@ def front_end(
     row: dict[str, Callable[[], Any]] = {}
     if dynamo:
         torch._dynamo.reset()
-        # A model of its own: torch.compile leaves weak references with callbacks on the parameters, and the ends of such
-        # objects are watched. Its first use changes nn.Module: what was captured before would be recorded again.
-        row[NOTHING] = calls(torch.compile(copy.deepcopy(f), backend=nothing_backend))
+        # Its first use changes nn.Module: what was captured before would be recorded again.
+        row[NOTHING] = calls(torch.compile(f, backend=nothing_backend))
         row[NOTHING]()
     captured = frametap.compile(f)
     row["frametap"] = calls(captured)
