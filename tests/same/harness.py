@@ -385,6 +385,13 @@ def compare_runs(
             raise Difference(_difference(plain_run.program, one, other))
 
 
+def is_out_of_memory(observation: Observation) -> bool:
+    """Where allocations are made to fail (frame_eval/stress.h), a captured run may end so."""
+    # The others are what torch says of a Python object that it cannot allocate, and what it is when it is caught.
+    signs = ("raises MemoryError", "raises OutOfMemoryError", "Failed to allocate a Tensor")
+    return any(sign in line for line in observation.lines for sign in signs)
+
+
 def compare(
     program: Program, capture: Callable[..., Any], repeats: int = REPEATS
 ) -> tuple[Run, Run]:

@@ -166,22 +166,17 @@ def child() -> int:
     from golden_test import goldens
     from same.harness import (
         Difference,
-        Observation,
         Program,
         Run,
         all_programs,
         compare_runs,
+        is_out_of_memory,
         perform,
         plain,
     )
 
     torch.set_num_threads(1)
     programs = {p.name: p for p in [*all_programs(), *(golden.program for golden in goldens())]}
-
-    def is_out_of_memory(observation: Observation) -> bool:
-        # The others are what torch says of a Python object that it cannot allocate, and what it is when it is caught.
-        signs = ("raises MemoryError", "raises OutOfMemoryError", "Failed to allocate a Tensor")
-        return any(sign in line for line in observation.lines for sign in signs)
 
     def forced(program: Program, capture: object, fault: str) -> tuple[Run, int, bool]:
         """The run, how many places of that kind it passed, and whether a finaliser lost an error for want of memory."""
