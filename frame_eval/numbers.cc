@@ -398,7 +398,11 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
   NumberExpr left, right;
   std::vector<SourceId> sources;
   if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
-  return sources.empty() || (left == right && !left.has_floats() && PyLong_CheckExact(a)) ||
+  if (left == right && !left.has_floats() && PyLong_CheckExact(a)) {
+    for (const SourceId source : sources) FixType(Shadow{Shadow::Kind::kSource, source.raw()});  // NaN is not itself
+    return true;
+  }
+  return sources.empty() ||
          guards_.Relation(std::move(left), py_compare_op, std::move(right), outcome == 1, sources, Here());
 }
 
