@@ -533,7 +533,7 @@ bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
   for (const SourceId id : numbers) {
     fixed = fixed && r.Has(id, Guard::Kind::kValue);
     seen.push_back(r.reached(id));
-    names.push_back(absl::StrCat(id.raw()));
+    names.push_back(absl::StrCat("%", id.raw()));  // no constant looks like it
   }
   if (fixed) return true;
   auto relation = std::make_unique<NumbersRelation>(std::move(left), py_compare_op, std::move(right), outcome, seen);
