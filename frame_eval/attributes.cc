@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/accessor.h"
@@ -52,13 +53,6 @@ PyObject* Override(PyTypeObject* type, PyObject* slot, void* generic) {
 PyObject* InstanceDict(PyObject* object) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   return dict ? *dict : nullptr;
-}
-
-// Whether a property calls C code, which no frame shows, to do what `part` ("fget") is for.
-bool CallsC(PyObject* descriptor, const char* part) {
-  if (Py_TYPE(descriptor) != &PyProperty_Type) return false;
-  const Ref<> called = Must(PyObject_GetAttrString(descriptor, part));
-  return called.get() != Py_None && !PyFunction_Check(called.get());
 }
 
 // A slot under a second name (`C.b = C.a`): what is written by one name is read by the other.

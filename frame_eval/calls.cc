@@ -4,6 +4,7 @@
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
+#include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
@@ -28,9 +29,7 @@ bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
     PyObject* const self = PyCFunction_GET_SELF(found);  // of a __new__ in C: the class that made it
     return self != nullptr && PyType_Check(self) && PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(self)) != 0;
   }
-  if (Py_TYPE(found) != &PyStaticMethod_Type) return false;
-  const Ref<> function = Must(PyObject_GetAttrString(found, "__func__"));
-  return PyFunction_Check(function.get());
+  return Py_TYPE(found) == &PyStaticMethod_Type && PyFunction_Check(WrappedFunction(found).get());
 }
 
 // Of a function under functools.lru_cache: what its cache holds for the arguments of a call.

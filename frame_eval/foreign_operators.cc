@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "frame_eval/callables/table.h"
+#include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
 #include "guards/must.h"
@@ -34,7 +35,7 @@ static bool IsKnownSubscript(PyTypeObject* type) {
   PyObject* const found = _PyType_Lookup(type, name);
   if (found == nullptr || Py_TYPE(found) == &PyClassMethodDescr_Type) return true;
   if (Py_TYPE(found) != &PyClassMethod_Type && Py_TYPE(found) != &PyStaticMethod_Type) return PyFunction_Check(found);
-  const Ref<> function = Must(PyObject_GetAttrString(found, "__func__"));
+  const Ref<> function = WrappedFunction(found);
   return PyFunction_Check(function.get()) || function.get() == reinterpret_cast<PyObject*>(&Py_GenericAliasType);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -24,8 +25,7 @@ bool HasClassFromC(PyObject* object) {
   static PyObject* const name = InternedName("__class__");
   PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
   if (found == _PyType_Lookup(&PyBaseObject_Type, name) || IsTensor(object)) return false;
-  if (Py_TYPE(found) != &PyProperty_Type) return true;
-  return !PyFunction_Check(Must(PyObject_GetAttrString(found, "fget")).get());
+  return Py_TYPE(found) != &PyProperty_Type || CallsC(found, "fget");
 }
 
 // isinstance(x, C), type(x): read the exact type; the guard of a source's type says it all.
