@@ -23,14 +23,13 @@ bool RequiresGrad(const torch::autograd::AutogradMeta* meta) {
 }  // namespace
 
 void HeldTensors::Add(PyObject* tensor, const TensorGuard::Basics& basics) {
-  const auto is_same = [&](const auto& known) { return *known == basics; };
-  auto known = std::find_if(basics_.rbegin(), basics_.rend(), is_same);
+  auto known = std::find(basics_.rbegin(), basics_.rend(), basics);
   if (known == basics_.rend()) {
-    basics_.push_back(std::make_unique<const TensorGuard::Basics>(basics));
+    basics_.push_back(basics);
     known = basics_.rbegin();
   }
   const c10::TensorImpl* impl = TensorOf(tensor).unsafeGetTensorImpl();
-  held_.push_back({tensor, impl, MetaOf(*impl), known->get()});
+  held_.push_back({tensor, impl, MetaOf(*impl), &*known});
 }
 
 void HeldTensors::Clear() {

@@ -6,7 +6,7 @@
 #include <Python.h>
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <vector>
 
 #include "guards/kinds/tensor.h"
@@ -33,7 +33,7 @@ class HeldTensors {
     const TensorGuard::Basics* basics;
   };
   std::vector<Held> held_;
-  std::vector<std::unique_ptr<const TensorGuard::Basics>> basics_;  // most tensors of a model have the same
+  std::deque<TensorGuard::Basics> basics_;  // they stay where they are; most tensors of a model have the same
 };
 
 }  // namespace frametap
