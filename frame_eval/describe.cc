@@ -218,16 +218,18 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
-  if (PySet_CheckExact(object)) {
+  if (PyAnySet_CheckExact(object)) {
     operand.kind = Operand::Kind::kSet;
+    if (PyFrozenSet_CheckExact(object)) {
+      operand.kind = Operand::Kind::kNew;
+      operand.index = static_cast<int64_t>(NewKind::kFrozenSet);
+      operand.text = "frozenset";
+      operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyFrozenSet_Type));
+    }
     if (!KeepsItsOrder(object)) throw Escapes(object);
     Ref<> iterator = Must(PyObject_GetIter(object));
     while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
     return operand;
-  }
-  if (PyFrozenSet_CheckExact(object)) {
-    if (!IsPlainValue(object)) throw Escapes(object);  // its elements are objects of this call
-    return ConstantOperand(object);
   }
   if (PySlice_Check(object)) {
     auto* slice = reinterpret_cast<PySliceObject*>(object);

@@ -114,6 +114,12 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
     case NewKind::kRange:
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
                                                        items[1].get(), items[2].get(), nullptr));
+    case NewKind::kFrozenSet:
+      object = Ref<>::Steal(PyFrozenSet_New(nullptr));  // one that nobody has seen takes elements
+      for (const Ref<>& item : items) {
+        if (!object || PySet_Add(object.get(), item.get()) < 0) return Ref<>();
+      }
+      return object;
     case NewKind::kTuple: {
       if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
         Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));

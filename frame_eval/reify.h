@@ -15,12 +15,13 @@ namespace frametap {
 
 // How a kNew operand is made again. items: [content] or the parts named, then one for each of `names`.
 enum class NewKind : int64_t {
-  kObject,    // object.__new__(type), attributes
-  kDict,      // an instance of a dict subclass: content, attributes
-  kTuple,     // an instance of a tuple subclass: content, attributes
-  kFunction,  // code, globals, qualname, defaults, kwdefaults, closure; attributes
-  kPartial,   // func, args, keywords; attributes
-  kRange,     // start, stop, step
+  kObject,     // object.__new__(type), attributes
+  kDict,       // an instance of a dict subclass: content, attributes
+  kTuple,      // an instance of a tuple subclass: content, attributes
+  kFunction,   // code, globals, qualname, defaults, kwdefaults, closure; attributes
+  kPartial,    // func, args, keywords; attributes
+  kRange,      // start, stop, step
+  kFrozenSet,  // its elements, in the order in which it gives them
 };
 
 class Reifier {
