@@ -419,10 +419,13 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     Operand content;
     content.kind = Operand::Kind::kDict;
     const Ref<> keys = KeysInOrder(object);
+    if (PyTuple_GET_SIZE(keys.get()) != PyDict_GET_SIZE(object)) throw Escapes(object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
       PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
+      PyObject* const value = PyDict_GetItemWithError(object, key);
+      if (value == nullptr) throw Escapes(object);  // dict.__delitem__ of an OrderedDict
       content.items.push_back(Describe(key, Shadow()));
-      content.items.push_back(Describe(PyDict_GetItemWithError(object, key), Shadow()));
+      content.items.push_back(Describe(value, Shadow()));
     }
     operand.items.push_back(std::move(content));
   } else {

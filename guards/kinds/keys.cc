@@ -63,11 +63,11 @@ Ref<> KeysInOrder(PyObject* dict) {
 
 bool KeysGuard::OrderIsWatched(PyObject* dict) { return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2; }
 
-KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysInOrder(dict)) {}
+KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysInOrder(dict)), size_(PyDict_GET_SIZE(dict)) {}
 
 bool KeysGuard::Holds(const Reached& at) const {
   PyObject* keys = keys_.get();
-  if (at.object == nullptr || !PyDict_Check(at.object) || PyDict_GET_SIZE(at.object) != PyTuple_GET_SIZE(keys)) {
+  if (at.object == nullptr || !PyDict_Check(at.object) || PyDict_GET_SIZE(at.object) != size_) {
     return false;
   }
   Py_ssize_t i = 0;

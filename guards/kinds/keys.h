@@ -24,7 +24,8 @@ class KeysGuard : public Guard {
   int Traverse(visitproc visit, void* arg) const override;
 
  private:
-  Ref<> keys_;  // tuple
+  Ref<> keys_;       // tuple
+  Py_ssize_t size_;  // of the table: dict.__setitem__ leaves an OrderedDict's order behind
 };
 
 class KeyGuard : public Guard {
