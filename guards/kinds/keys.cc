@@ -61,7 +61,7 @@ Ref<> KeysInOrder(PyObject* dict) {
   return Must(PyList_AsTuple(list.get()));
 }
 
-bool KeysGuard::OrderIsWatched(PyObject* dict) { return !PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2; }
+bool KeysGuard::OrderIsWatched(PyObject* dict) { return !PyODict_Check(dict); }
 
 KeysGuard::KeysGuard(PyObject* dict) : Guard(Kind::kKeys), keys_(KeysInOrder(dict)), size_(PyDict_GET_SIZE(dict)) {}
 
