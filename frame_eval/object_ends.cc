@@ -62,22 +62,23 @@ namespace {
 PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
   static const absl::flat_hash_set<std::string>* const kKeeping = new absl::flat_hash_set<std::string>{
       "__call__", "add", "append", "extend", "insert", "reverse", "setdefault", "sort"};
-  PyObject** dict = nullptr;
+  // Not by PyDict_GetItemString: where there is no memory for the key, that finds nothing.
+  const auto key_of = [](const std::string& text) { return Must(PyUnicode_InternFromString(text.c_str())); };
   switch (kind) {
     case Effect::Kind::kSetAttr:
     case Effect::Kind::kDelAttr: {
-      const Ref<> text = Must(PyUnicode_InternFromString(name.c_str()));
-      PyObject* const member = _PyType_Lookup(Py_TYPE(target), text.get());
+      const Ref<> attribute = key_of(name);
+      PyObject* const member = _PyType_Lookup(Py_TYPE(target), attribute.get());
       if (member != nullptr && Py_TYPE(member) == &PyMemberDescr_Type) {
         const Ref<> old = Ref<>::Steal(Py_TYPE(member)->tp_descr_get(member, target, nullptr));
         PyErr_Clear();                                                 // the slot is empty
         return old && Py_REFCNT(old.get()) > 1 ? old.get() : nullptr;  // a number of C's is made here
       }
-      dict = _PyObject_GetDictPtr(target);
-      return dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name.c_str()) : nullptr;
+      PyObject** const dict = _PyObject_GetDictPtr(target);
+      return dict != nullptr && *dict != nullptr ? PyDict_GetItemWithError(*dict, attribute.get()) : nullptr;
     }
     case Effect::Kind::kSetGlobal:
-      return PyDict_GetItemString(target, name.c_str());
+      return PyDict_GetItemWithError(target, key_of(name).get());
     case Effect::Kind::kSetCell:
       return PyCell_GET(target);
     case Effect::Kind::kSetItem:
