@@ -1,13 +1,12 @@
 #include "frame_eval/aten_recorder.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/stack.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "frame_eval/stress.h"
+#include "ir/eager_state.h"
 #include "ir/writes.h"
 
 namespace frametap {
@@ -64,7 +63,7 @@ const char* InstallFallback() {
   return problem;
 }
 
-AtenRecorder::AtenRecorder() { graph_.states[0] = StateNow(); }
+AtenRecorder::AtenRecorder() { graph_.states[0] = CurrentEagerState(); }
 AtenRecorder::~AtenRecorder() { Stop(); }
 
 void AtenRecorder::Start() {
@@ -84,17 +83,6 @@ void AtenRecorder::Stop() {
 void AtenRecorder::SeeEveryOp(bool on) { c10::impl::tls_set_dispatch_key_included(kKey, on); }
 
 bool AtenRecorder::InsideOp() { return aten::depth > 0; }
-
-EagerState AtenRecorder::StateNow() {
-  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  EagerState state;
-  state.grad_mode = autograd.get_grad_mode();
-  state.inference_mode = autograd.get_inference_mode();
-  state.autocast_cpu = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU);
-  state.autocast_cache = at::autocast::is_autocast_cache_enabled();
-  state.autocast_cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
-  return state;
-}
 
 const AtenRecorder::OpNotes& AtenRecorder::NotesOf(const c10::OperatorHandle& op) {
   const void* const address = &op.schema();
@@ -190,7 +178,7 @@ ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vec
 
 // A node that was made here, and not by the fallback.
 ValueId AtenRecorder::AddMade(Node node, Type type) {
-  node.state = graph_.AddState(StateNow());
+  node.state = graph_.AddState(CurrentEagerState());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
   const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
@@ -244,8 +232,8 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
       continue;
     }
     const Node& node = graph_.node(def);
-    if (node.op && (FactsOf(*node.op).data_dependent_size || FactsOf(*node.op).scalar_from_data) &&
-        !IsIndexByNumbers(node)) {
+    const OpFacts* facts = node.op ? NotesOf(*node.op).facts : nullptr;
+    if (facts != nullptr && (facts->data_dependent_size || facts->scalar_from_data) && !IsIndexByNumbers(node)) {
       return &node;
     }
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
@@ -362,7 +350,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }
-  node.state = graph_.AddState(StateNow());
+  node.state = graph_.AddState(CurrentEagerState());
   const PlaceId at = place();
 
   // Sizes of written arguments: an in-place op that changes them makes facts of the entry state stale.

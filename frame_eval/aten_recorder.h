@@ -100,7 +100,6 @@ class AtenRecorder {
   }
   // Whether a run may write to the memory of an input: more than what the recording has written to (writes.h).
   bool writes_to_input(ValueId id) const { return id.raw() < written_values_.size() && written_values_[id.raw()]; }
-  static EagerState StateNow();
   // What is asked of each op, looked up once: none goes away while a recording runs.
   struct OpNotes {
     const void* op = nullptr;

@@ -13,6 +13,7 @@
 #include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "ir/eager_state.h"
 
 namespace frametap {
 namespace {
@@ -507,7 +508,7 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
 }
 
 void Recorder::DescribeState(SegmentIr* ir) {
-  EagerState now = ends_with_break_ ? mark_.state : AtenRecorder::StateNow();
+  EagerState now = ends_with_break_ ? mark_.state : CurrentEagerState();
   if ((ends_with_break_ ? mark_.context_sets : context_sets_.size()) != 0) {
     throw Break{Reason::escaping_object, "a context variable that is set"};
   }

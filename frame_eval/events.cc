@@ -495,20 +495,7 @@ Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e) 
     }
     return call;
   }
-  PyObject* args = e.in[1];
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    call.args.push_back(PyTuple_GET_ITEM(args, i));
-    call.shadows.push_back(recorder.ElementShadow(args, i));
-  }
-  if (e.n > 2 && e.in[2] != nullptr) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(e.in[2], &at, &key, &value)) {
-      call.args.push_back(value);
-      call.shadows.push_back(Shadow());
-      call.names.push_back(key);
-    }
-  }
+  AddSpread(recorder, e, &call);
   return call;
 }
 

@@ -458,19 +458,7 @@ bool Recorder::PassOn(const Event& e) {
   pending.args.assign(1, PyMethod_GET_SELF(method));
   pending.shadows.assign(1, Shadow());
   pending.names.clear();
-  const Known* given = Find(e.in[1]);
-  const size_t count = static_cast<size_t>(PyTuple_GET_SIZE(e.in[1]));
-  for (size_t i = 0; i < count; ++i) {
-    pending.args.push_back(PyTuple_GET_ITEM(e.in[1], static_cast<Py_ssize_t>(i)));
-    pending.shadows.push_back(given != nullptr && i < given->items.size() ? given->items[i] : Shadow());
-  }
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(e.in[2], &at, &key, &value)) {
-    pending.args.push_back(value);
-    pending.shadows.push_back(Shadow());
-    pending.names.push_back(key);
-  }
+  AddSpread(*this, e, &pending);
   return true;
 }
 

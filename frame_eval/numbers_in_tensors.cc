@@ -8,6 +8,7 @@
 #include "frame_eval/rows.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "ir/eager_state.h"
 
 namespace frametap {
 namespace {
@@ -81,7 +82,7 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
     if (tensor.is_pinned()) return;
   }
   // Autocast has its own mind on a stack.
-  if (tensor.dim() > 0 && AtenRecorder::StateNow().autocast_cpu) return;
+  if (tensor.dim() > 0 && CurrentEagerState().autocast_cpu) return;
   for (const OpenNumber& number : note.open) {
     if (!of_floats && !PyLong_CheckExact(number.object)) return;  // torch has other rules for it than the op
   }

@@ -94,19 +94,6 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
   }
 }
 
-// What a module or a class holds (object_end.h), or a module's own dict.
-bool IsHeldForEver(PyObject* object) {
-  if (PyFunction_Check(object)) {
-    auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(object));
-    return (code->co_flags & CO_NESTED) == 0;
-  }
-  if (!PyDict_CheckExact(object)) return false;
-  PyObject* const name = PyDict_GetItemString(object, "__name__");
-  PyObject* const module = name != nullptr ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
-  PyErr_Clear();
-  return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == object;
-}
-
 }  // namespace
 
 Py_ssize_t Recorder::CountInEffects(PyObject* object) const {
@@ -158,7 +145,7 @@ bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
     case Accessor::kSelf:
       return true;
     case Accessor::kPinned:
-      return IsHeldForEver(object);
+      return IsDefinedOnce(object) || (PyDict_CheckExact(object) && ModuleOf(object) != nullptr);
     case Accessor::kLocal:
     case Accessor::kCell:
     case Accessor::kFunction: {

@@ -12,6 +12,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
+#include "ir/eager_state.h"
 #include "ir/frame_slot.h"
 
 namespace frametap {
@@ -63,7 +64,7 @@ bool Recorder::HasMarkedArgument(const FrameState& base) {
 Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
     : store_(store),
       guards_(world),
-      entry_state_(AtenRecorder::StateNow()),
+      entry_state_(CurrentEagerState()),
       entry_backends_(world.backends),
       speculates_(store.speculates() && !store.options().by_identity),
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
@@ -178,7 +179,7 @@ void Recorder::SetMark(FrameState& f, FrameNote& note) {
 }
 
 void Recorder::ReadState() {
-  state_now_ = AtenRecorder::StateNow();
+  state_now_ = CurrentEagerState();
   backends_now_ = WorldState::BackendsNow();
 }
 

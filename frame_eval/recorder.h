@@ -553,6 +553,7 @@ class Recorder {
   void InvokePartial(Call& call);
   void InvokeCached(Call& call);
   SourceId GlobalsOf(FrameState& f);
+  static PyObject* ModuleOf(PyObject* globals);  // borrowed; null if no module in sys.modules has this very dict
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
   // A global of the frame that no instruction of its own reads. Null: there is none.
   PyObject* ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out);
@@ -781,5 +782,23 @@ class Recorder {
 
 // Shadows and names of the operands of a call event.
 Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e);
+
+// What `f(*args, **kwargs)` passes, behind what is in `call` already: a Call, or a Python function's that has been called.
+template <class AnyCall>
+void AddSpread(Recorder& recorder, const Event& e, AnyCall* call) {
+  PyObject* args = e.in[1];
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    call->args.push_back(PyTuple_GET_ITEM(args, i));
+    call->shadows.push_back(recorder.ElementShadow(args, i));
+  }
+  if (e.n < 3 || e.in[2] == nullptr) return;
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(e.in[2], &at, &key, &value)) {
+    call->args.push_back(value);
+    call->shadows.push_back(Shadow());
+    call->names.push_back(key);
+  }
+}
 
 }  // namespace frametap

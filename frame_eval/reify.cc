@@ -37,6 +37,14 @@ bool Advance(PyObject* iterator, PyObject* times) {
   return true;
 }
 
+// A set with these elements; null with an exception.
+Ref<> Filled(Ref<> set, const std::vector<Ref<>>& items) {
+  for (const Ref<>& item : items) {
+    if (!set || PySet_Add(set.get(), item.get()) < 0) return Ref<>();
+  }
+  return set;
+}
+
 PyTypeObject* BuiltinOf(PyObject* container) {
   if (PyList_Check(container)) return &PyList_Type;
   if (PyDict_Check(container)) return PyODict_Check(container) ? &PyODict_Type : &PyDict_Type;
@@ -115,11 +123,7 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
                                                        items[1].get(), items[2].get(), nullptr));
     case NewKind::kFrozenSet:
-      object = Ref<>::Steal(PyFrozenSet_New(nullptr));  // one that nobody has seen takes elements
-      for (const Ref<>& item : items) {
-        if (!object || PySet_Add(object.get(), item.get()) < 0) return Ref<>();
-      }
-      return object;
+      return Filled(Ref<>::Steal(PyFrozenSet_New(nullptr)), items);  // one that nobody has seen takes elements
     case NewKind::kTuple: {
       if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
         Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));
@@ -246,11 +250,7 @@ Ref<> Reifier::Make(const Operand& operand) {
       }
       break;
     case Operand::Kind::kSet:
-      object = Ref<>::Steal(PySet_New(nullptr));
-      if (!object) return object;
-      for (const Ref<>& item : items) {
-        if (PySet_Add(object.get(), item.get()) < 0) return Ref<>();
-      }
+      object = Filled(Ref<>::Steal(PySet_New(nullptr)), items);
       break;
     case Operand::Kind::kSlice:
       object = Ref<>::Steal(PySlice_New(items[0].get(), items[1].get(), items[2].get()));

@@ -11,6 +11,7 @@
 #include "frame_eval/stress.h"
 #include "guards/kinds/value.h"
 #include "guards/tensor_door.h"
+#include "ir/eager_state.h"
 #include "ir/ops/scalar.h"
 
 namespace frametap {
@@ -207,7 +208,7 @@ c10::IValue Recorder::NumberAt(ValueId value) {
 std::string Recorder::MisfitOf(Segment& segment) {
   AllocZone outside(false);
   const bool changed_nothing = !entry_.empty() && effects_.empty() && mutated_sources_.empty() && base_cells_.empty() &&
-                               !aten_.writes_inputs() && AtenRecorder::StateNow() == entry_state_;
+                               !aten_.writes_inputs() && CurrentEagerState() == entry_state_;
   if (!changed_nothing) return "";
   std::vector<std::vector<PyObject*>> objects(entry_.size());
   std::vector<Roots> chain(entry_.size());

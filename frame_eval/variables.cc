@@ -6,18 +6,22 @@
 
 namespace frametap {
 
+PyObject* Recorder::ModuleOf(PyObject* globals) {
+  PyObject* const name = PyDict_GetItemString(globals, "__name__");
+  PyObject* const module =
+      name != nullptr && PyUnicode_Check(name) ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
+  PyErr_Clear();
+  return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == globals ? module : nullptr;
+}
+
 // The dict of a function's globals, named after its module; that of the entry frame is G.
 SourceId Recorder::GlobalsOf(FrameState& f) {
   PyObject* globals = f.function->func_globals;
   if (globals == entry_globals_.get()) return guards_.Pinned(globals, "G");
-  PyObject* name = PyDict_GetItemString(globals, "__name__");
-  PyObject* modules = PyImport_GetModuleDict();
-  PyObject* module = name && PyUnicode_Check(name) ? PyDict_GetItemWithError(modules, name) : nullptr;
-  if (module != nullptr && PyModule_CheckExact(module) && PyModule_GetDict(module) == globals) {
-    return guards_.Pinned(module, PyUnicode_AsUTF8(name));
-  }
-  PyErr_Clear();
-  return guards_.Pinned(globals, name && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
+  PyObject* const name = PyDict_GetItemString(globals, "__name__");
+  PyObject* const module = ModuleOf(globals);
+  return guards_.Pinned(module != nullptr && PyModule_CheckExact(module) ? module : globals,
+                        name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
 }
 
 PyObject* Recorder::ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out) {

@@ -9,17 +9,6 @@ namespace {
 
 bool IsConstantKind(PyObject* object) { return PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object); }
 
-// What a module or a class holds, in every program that does not take it out of there.
-bool IsDefinedOnce(PyObject* object) {
-  if (PyCFunction_Check(object)) {
-    PyObject* self = PyCFunction_GET_SELF(object);
-    return self == nullptr || IsConstantKind(self);
-  }
-  if (!PyFunction_Check(object)) return IsConstantKind(object);
-  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(object)->func_code);
-  return (code->co_flags & CO_NESTED) == 0;
-}
-
 // The compiler of torch.compile notes each module that is made from its first use on, in a table of its own.
 bool IsDynamos(PyObject* callback) {
   if (!PyFunction_Check(callback)) return false;
@@ -30,6 +19,17 @@ bool IsDynamos(PyObject* callback) {
 }
 
 }  // namespace
+
+// … in every program that does not take it out of there.
+bool IsDefinedOnce(PyObject* object) {
+  if (PyCFunction_Check(object)) {
+    PyObject* self = PyCFunction_GET_SELF(object);
+    return self == nullptr || IsConstantKind(self);
+  }
+  if (!PyFunction_Check(object)) return IsConstantKind(object);
+  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(object)->func_code);
+  return (code->co_flags & CO_NESTED) == 0;
+}
 
 bool IsGenerator(PyObject* object) {
   return PyGen_CheckExact(object) || PyCoro_CheckExact(object) || PyAsyncGen_CheckExact(object);

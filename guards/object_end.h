@@ -12,7 +12,8 @@ namespace frametap {
 // leave. Classes, modules, code, and functions that are not local to another one are left out: abc and torch watch them
 // by callbacks (torch.compile nearly all that it has met), and none of these ends in a recorded call.
 bool EndRunsCode(PyObject* object);
-bool IsGenerator(PyObject* object);  // or a coroutine, or an asynchronous generator
+bool IsDefinedOnce(PyObject* object);  // what is left out so: a module or a class holds it
+bool IsGenerator(PyObject* object);    // or a coroutine, or an asynchronous generator
 
 // Holds which object it was, and keeps it alive only where the object cannot be held weakly, or is a constant of
 // programs: a function, a class, a module.

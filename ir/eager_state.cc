@@ -2,15 +2,18 @@
 #include "ir/eager_state.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace frametap {
 
 EagerState CurrentEagerState() {
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   EagerState s;
-  s.grad_mode = c10::GradMode::is_enabled();
-  s.inference_mode = c10::InferenceMode::is_enabled();
-  s.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
+  s.grad_mode = autograd.get_grad_mode();
+  s.inference_mode = autograd.get_inference_mode();
+  s.autocast_cpu = !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU);
   s.autocast_cache = at::autocast::is_autocast_cache_enabled();
   s.autocast_cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
   return s;
