@@ -399,9 +399,40 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   if (facts.writes_inputs) NoteWrites(node, all_written);
   if (facts.random) uses_random_ = true;
+  AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+}
 
+void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at) {
+  Node node;
+  node.op = graph_.node(like).op;
+  node.state = graph_.node(like).state;
+  node.args = std::move(args);
+  {
+    c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
+    AtenPause below;
+    Meet();
+    node.op->callBoxed(stack);
+  }
+  const OpFacts& facts = *NotesOf(*node.op).facts;
+  if (facts.random) uses_random_ = true;
+  if (!pending) AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+}
+
+void AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
+  Node node;
+  node.scalar_op = graph_.node(like).scalar_op;
+  node.state = graph_.node(like).state;
+  node.args = std::move(args);
+  const Type type = graph_.value(graph_.node(like).outputs[0]).type;
+  node.outputs.push_back(graph_.NewValue(NextName(), type, NodeId(graph_.nodes.size())));
+  Add(std::move(node), at);
+}
+
+// Its results are on the stack.
+void AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size) {
+  const size_t return_count = node.op->schema().returns().size();
   NodeId id(graph_.nodes.size());
-  for (const c10::IValue& value : torch::jit::last(*stack, schema.returns().size())) {
+  for (const c10::IValue& value : torch::jit::last(stack, return_count)) {
     if (value.isTensor()) {
       node.outputs.push_back(NewOutput(value.toTensor(), id));
     } else if (value.isTensorList()) {
@@ -419,11 +450,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       node.outputs.push_back(graph_.NewValue(NextName(), type, id));
     }
   }
-  Add(std::move(node), at, facts.size_dependent_rank);
+  Add(std::move(node), at, rank_by_size);
   // Elements of list results: one `list item` node each, so that every tensor has a value of its own.
-  const size_t return_count = schema.returns().size();
   for (size_t i = 0; i < return_count; ++i) {
-    const c10::IValue& value = torch::jit::peek(*stack, i, return_count);
+    const c10::IValue& value = torch::jit::peek(stack, i, return_count);
     if (!value.isTensorList()) continue;
     ValueId list = graph_.node(id).outputs[i];
     int64_t index = 0;

@@ -15,6 +15,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -73,6 +74,10 @@ class AtenRecorder {
     return value.raw() < ranked_by_size_.size() && ranked_by_size_[value.raw()];
   }
   void SettleRank(ValueId value) { ranked_by_size_[value.raw()] = false; }  // the guards say it now
+  const std::vector<bool>& unsettled_ranks() const { return ranked_by_size_; }
+  void Unsettle(std::vector<bool> ranks) {
+    ranked_by_size_ = std::move(ranks);
+  }  // after Rewind to where they were these
 
   Mark mark() const {
     return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
@@ -114,6 +119,11 @@ class AtenRecorder {
   // Called by the fallback, for each op that nothing pauses: before it runs, and to run it.
   void Meet() { ++ops_met_; }
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  // Runs the op of a node of the graph once more, on `stack`, and adds a node like it, with `args`. Its kernel is that of the
+  // first time, and so no Python code.
+  void RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at);
+  void AddAgain(NodeId like, std::vector<Arg> args, PlaceId at);  // of a scalar op; it is not run
+  void Forget(const at::Tensor& tensor) { tensors_.erase(tensor.unsafeGetTensorImpl()); }  // after Rewind
   // A frame begins below the op that is recorded: its kernel is Python code, and may change what the program reads next.
   void MeetFrameBelow();
 
@@ -122,6 +132,7 @@ class AtenRecorder {
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type);
+  void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   std::string NextName() { return std::to_string(next_name_++); }

@@ -357,6 +357,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
       if (IsSecondName(descriptor, name)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
       if (!is_source || (IsPlainType(type) && !IsException(type))) {
+        if (is_source) FixContent(owner);
         if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
         return;
       }
@@ -395,6 +396,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       }
       if (PartOfMethod(note, owner, name)) return;
       const bool is_changeable = is_source && IsException(type);
+      if (IsPlainType(type) && is_source) FixContent(owner);
       if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }

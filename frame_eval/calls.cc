@@ -440,6 +440,7 @@ void Recorder::Invoke(Call call) {
   if (PyObject* compiled = CompiledFormOf(callable)) {
     // Inside a recording it only passes the call on, to one and the same object.
     Touch(callable);
+    FixContent(callable);
     if (!RunsAsRecorded(*StoreOf(compiled))) throw Break{Reason::own_executable, CallableName(callable)};
     if (PyObject* self = SelfOf(compiled)) AdoptPinned(self);
     const Ref<> original = Must(PyObject_GetAttrString(compiled, "_original"));
@@ -526,7 +527,10 @@ void Recorder::Invoke(Call call) {
           ReadLayout(call.args[i]);
         }
       }
-      if (std::strcmp(row->name, "pop") == 0) ReadLayout(self);
+      if (std::strcmp(row->name, "pop") == 0) {
+        if (PyAnySet_Check(self)) ReadOrder(self);
+        ReadLayout(self);
+      }
       Known* known = Find(self);
       if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(callable)};
       bool is_source = known->state == Known::State::kSource;

@@ -246,6 +246,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   }
   note.expect.kind = Expect::Kind::kNothing;
   ForceDeep(key, key_shadow, false);
+  if (value != nullptr && PySlice_Check(key) && PyAnySet_Check(value)) ReadOrder(value);
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
   if (value != nullptr) Force(value, value_shadow);
   Known* known = Find(container);

@@ -5,6 +5,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/frame_slot.h"
@@ -103,6 +104,12 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         AdoptElements(e.in[1]);
         if (e.n > 2 && e.in[2] != nullptr) AdoptElements(e.in[2]);
       }
+      if (repeated_calls_ && e.op == Op::kCall && PyObject_TypeCheck(e.in[0], Objects().module)) {
+        if (Ref<> result = repeated_calls_->Call(note, e)) {
+          f.answer = result.Release();
+          return;
+        }
+      }
       return Invoke(CallOf(*this, f, note, e));
     case Op::kStoreGlobal: {
       PyObject* globals = f.function->func_globals;
@@ -155,6 +162,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return torch_operands();
       }
       if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
+      if (PyAnySet_Check(e.in[0])) ReadOrder(e.in[0]);
       return ForceAll(e);
     case Op::kBuildTuple: {
       note.expect.kind = Expect::Kind::kItems;
@@ -309,6 +317,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     ReadState();
   }
   if (containers_.size() > note.containers_before) DropContainers(note.containers_before);
+  if (repeated_calls_ && e.op == Op::kCall) repeated_calls_->Returned(note, e, result);
   switch (e.op) {
     case Op::kLoadGlobal:
     case Op::kLoadName: {

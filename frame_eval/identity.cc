@@ -15,6 +15,7 @@
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/kinds/value.h"
 #include "guards/tensor_door.h"
 
@@ -297,7 +298,12 @@ void Recorder::ReadOrder(PyObject* set) {
 void Recorder::ReadOrderOf(PyObject* element) {
   RefuseNan(element);
   if (Py_TYPE(element)->tp_hash != PyBaseObject_Type.tp_hash && !IsTensor(element)) return;
+  ReadsAddress();
   if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
+}
+
+void Recorder::ReadsAddress() {
+  if (repeated_calls_) repeated_calls_->Spoil();
 }
 
 void Recorder::ReadHash(PyObject* object) {
@@ -307,6 +313,7 @@ void Recorder::ReadHash(PyObject* object) {
   RefuseNan(object);
   const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
                           Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
+  if (by_address) ReadsAddress();
   if (by_address && !IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
 }
 
@@ -326,6 +333,7 @@ void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
   if (PyExceptionInstance_Check(object)) {
     return ReadPrinted(reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
   }
+  if (!PrintsItself(object, how)) ReadsAddress();
   if (!PrintsItself(object, how) && !IsFixed(object)) {
     throw Break{Reason::unknown_callable,
                 std::string("the address of an object is printed: ") + Py_TYPE(object)->tp_name};

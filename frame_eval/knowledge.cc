@@ -7,6 +7,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -94,6 +95,7 @@ Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
     return Shadow();
   }
   if (Known* known = Find(object)) {
+    if (repeated_calls_) repeated_calls_->Meet(*known, true);
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != Known::State::kSource) {
       if (IsIdentityKind(object)) guards_.Identity(id, Here());
@@ -166,7 +168,10 @@ static bool IsConstant(PyObject* object) {
 Shadow Recorder::AdoptResult(PyObject* object) {
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) return AdoptMade(object);
-  if (Find(object) != nullptr) return Shadow();
+  if (const Known* known = Find(object); known != nullptr) {
+    if (repeated_calls_) repeated_calls_->Meet(*known, false);
+    return Shadow();
+  }
   const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
   if (is_new) return AdoptMade(object);
   if (!PyObject_TypeCheck(object, Objects().enumeration)) {
@@ -258,6 +263,12 @@ void Recorder::Fix(Known& known) {
   guards_.Identity(known.source, Here());
   known.pinned = true;
   pinned_[known.source.raw()] = true;
+}
+
+void Recorder::FixContent(PyObject* object) {
+  Known* known = IsScalar(object) ? nullptr : Find(object);
+  const bool has_guard = PySlice_Check(object) || PyRange_Check(object) || IsIdentityKind(object);
+  if (known != nullptr && known->state == Known::State::kSource && !has_guard) Fix(*known);
 }
 
 void Recorder::ForceAll(const Event& e) {
@@ -479,6 +490,7 @@ SourceId Recorder::SourceOf(PyObject* object) {
 void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
   AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+  if (repeated_calls_) repeated_calls_->NoteRead(known->source, known->value, sizes, strides);
   if (known->strides_read || (known->metadata_read && !strides)) return;
   known->metadata_read = true;
   known->strides_read = strides;
@@ -496,6 +508,7 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
 void Recorder::ReadRank(PyObject* object) {
   AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+  if (repeated_calls_) repeated_calls_->NoteRank(known->source, known->value);
   if (known->value.valid()) FixRank(known->value);
 }
 

@@ -106,6 +106,11 @@ std::string_view BaseName(const c10::OperatorHandle& op) {
   return name;
 }
 
+bool IsDropout(const c10::OperatorHandle& op) {
+  static constexpr std::string_view kNames[] = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"};
+  return std::find(std::begin(kNames), std::end(kNames), BaseName(op)) != std::end(kNames);
+}
+
 // Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (N1), everything else is
 // fixed.
 void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {

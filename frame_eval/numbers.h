@@ -27,5 +27,8 @@ inline c10::IValue ValueOf(const Number& number) {
 }
 
 std::string_view BaseName(const c10::OperatorHandle& op);  // "add" of aten::add_ and aten::add
+// One of those that give their argument itself back where they drop nothing; in place or not. By their tags they might write
+// to it as well, which they do in place only.
+bool IsDropout(const c10::OperatorHandle& op);
 
 }  // namespace frametap

@@ -26,6 +26,42 @@ PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module
   return static_cast<PlaceId>(sites_.size() - 1);
 }
 
+PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<SourceId(SourceId)> is_now) {
+  if (place == repetition->site_) return repetition->onto_;
+  const PlaceId number = place - repetition->from_.sites;
+  if (place < repetition->from_.sites || number >= repetition->told_.size()) return kNowhere;
+  if (repetition->told_[number] != kNowhere) return repetition->told_[number];
+  Site site = sites_[place];
+  site.caller = Repeat(site.caller, repetition, is_now);
+  if (site.caller == kNowhere) return kNowhere;
+  if (site.module != kNowhere) {
+    const uint32_t of_call = site.module - repetition->from_.modules;
+    if (site.module < repetition->from_.modules || of_call >= repetition->modules_.size()) return kNowhere;
+    uint32_t& now = repetition->modules_[of_call];
+    if (now == kNowhere) {
+      const Module& was = modules_[site.module];
+      modules_.push_back({was.source.valid() ? is_now(was.source) : SourceId(), was.klass});
+      now = static_cast<uint32_t>(modules_.size() - 1);
+    }
+    site.module = now;
+  }
+  sites_.push_back(site);
+  return repetition->told_[number] = static_cast<PlaceId>(sites_.size() - 1);
+}
+
+bool Places::AreAlike(PlaceId a, PlaceId b) const {
+  while (a != b) {
+    if (a == kNowhere || b == kNowhere) return false;
+    const Site &one = sites_[a], &other = sites_[b];
+    if (one.code != other.code || one.offset != other.offset) return false;
+    if ((one.module == kNowhere) != (other.module == kNowhere)) return false;
+    if (one.module != kNowhere && modules_[one.module].source != modules_[other.module].source) return false;
+    a = one.caller;
+    b = other.caller;
+  }
+  return true;
+}
+
 bool Places::IsHandled(PlaceId place) const {
   ExceptionHandler handler;
   for (; place != kNowhere; place = sites_[place].caller) {

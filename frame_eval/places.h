@@ -6,8 +6,10 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "guards/ref.h"
 #include "ir/graph.h"
 #include "ir/ids.h"
@@ -30,6 +32,32 @@ class Places {
   // `caller`: where the frame was called, or kNowhere. `module`: null unless the frame is a call of one. Needs no Python
   // lock.
   PlaceId Add(PlaceId caller, PyCodeObject* code, int offset, const Module* module);
+
+  struct Mark {
+    PlaceId sites;
+    uint32_t modules;
+  };
+  Mark mark() const { return {static_cast<PlaceId>(sites_.size()), static_cast<uint32_t>(modules_.size())}; }
+  // Places as those of a call, but in another one: `site` is where the first was made, `onto` where the other is.
+  class Repetition {
+   public:
+    Repetition(PlaceId site, PlaceId onto, const Mark& from, const Mark& to)
+        : site_(site),
+          onto_(onto),
+          from_(from),
+          told_(to.sites - from.sites, kNowhere),
+          modules_(to.modules - from.modules, kNowhere) {}
+
+   private:
+    friend class Places;
+    PlaceId site_, onto_;
+    Mark from_;
+    std::vector<PlaceId> told_;      // what those noted in the call are now
+    std::vector<uint32_t> modules_;  // … and its modules
+  };
+  // `is_now`: of the source of a module. kNowhere: `place` is not in the call.
+  PlaceId Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<SourceId(SourceId)> is_now);
+  bool AreAlike(PlaceId a, PlaceId b) const;  // self-check
 
   // Whether an exception there meets a handler, a `finally` or the end of a `with` in a frame of the trace.
   bool IsHandled(PlaceId place) const;

@@ -9,6 +9,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
+#include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/tensor_door.h"
@@ -68,7 +69,9 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       entry_backends_(world.backends),
       speculates_(store.speculates() && !store.options().by_identity),
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
-      open_(OpenNumbers(store, has_marks_)) {
+      open_(OpenNumbers(store, has_marks_)),
+      in_anomaly_mode_(world.anomaly_mode),
+      repeated_calls_(RepeatedCalls::For(*this)) {
   aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
   Position entry = PositionAt(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
@@ -178,6 +181,33 @@ void Recorder::SetMark(FrameState& f, FrameNote& note) {
   note.marked = true;
 }
 
+// After both were taken back to these marks.
+void Recorder::ForgetSince(const GuardRecorder::Mark& guards, const AtenRecorder::Mark& aten) {
+  const auto is_gone = [&](uint32_t value) { return value >= aten.values; };
+  const auto is_gone_shadow = [&](Shadow shadow) {
+    return shadow.kind == Shadow::Kind::kSource ? shadow.id >= guards.sources
+                                                : shadow.kind == Shadow::Kind::kValue && is_gone(shadow.id);
+  };
+  const auto is_gone_operand = [&](const std::pair<int, int64_t>& operand) {
+    return operand.first != static_cast<int>(Shadow::Kind::kNone) &&
+           is_gone_shadow({static_cast<Shadow::Kind>(operand.first), static_cast<uint32_t>(operand.second)});
+  };
+  absl::erase_if(traced_sizes_,
+                 [&](const auto& one) { return is_gone(one.first.first) || is_gone_shadow(one.second); });
+  std::erase_if(ruled_sizes_, [&](const auto& one) { return is_gone(one.first); });
+  absl::erase_if(int_ops_, [&](const auto& one) {
+    return is_gone_shadow(one.second) || is_gone_operand(std::get<1>(one.first)) ||
+           is_gone_operand(std::get<2>(one.first));
+  });
+  absl::erase_if(not_negative_, [&](ValueId value) { return is_gone(value.raw()); });
+  absl::erase_if(number_inputs_, [&](const auto& one) { return is_gone(one.first); });
+  absl::erase_if(number_values_,
+                 [&](const auto& one) { return one.first >= guards.sources || is_gone(one.second.raw()); });
+  absl::erase_if(numbers_, [&](const auto& one) { return is_gone(one.first); });
+  sizes_read_.clear();
+  strides_read_.clear();
+}
+
 void Recorder::ReadState() {
   state_now_ = CurrentEagerState();
   backends_now_ = WorldState::BackendsNow();
@@ -202,6 +232,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
                           Shadow shadow) {
   const Position at = PositionAt(caller.code, caller.offset);
   frames_.assign(1, &caller);
+  if (repeated_calls_) repeated_calls_->Forget();
   for (PyObject* object : std::exchange(frame_ends_, {})) Watch(object);
   callers_.push_back(
       {Ref<>::New(reinterpret_cast<PyObject*>(caller.code)), Ref<>::New(caller.function->func_globals), caller.offset});
@@ -422,6 +453,7 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
 }
 
 void Recorder::Raised(FrameState&, FrameNote& note, const Event& e) {
+  if (repeated_calls_) repeated_calls_->Forget();
   if (aten_.pending) return;
   if (note.expect.kind == Expect::Kind::kTorch) {
     aten_.pending = Break{Reason::exception_from_op, ""};

@@ -40,6 +40,8 @@
 
 namespace frametap {
 
+class RepeatedCalls;
+
 // What is known of an object that has an identity of its own (no scalar, no tensor).
 struct Known {
   enum class State : uint8_t {
@@ -256,6 +258,7 @@ class Recorder {
   bool MakeCells(FrameState& f);
   bool observes_inner_frames() const;
   void ClearPending() { has_pending_ = false; }
+  RepeatedCalls* repeated_calls() { return repeated_calls_.get(); }  // null: there are none
   // Self-check (self_check.h): what does not fit, or "".
   std::string FaultIn(const FrameState& f);
   std::string FaultOfAnswer(const FrameState& f, const Event& e) const;
@@ -418,7 +421,9 @@ class Recorder {
   static bool IsIdentityKind(PyObject* object);
   // … but not by itself: modules, whose layers a segment shall fit alike. (Functions by their code: InvokePython.)
   bool IsExchangeable(PyObject* object) const;
-  void Fix(Known& known);          // it is this very one
+  void Fix(Known& known);  // it is this very one
+  void FixContent(
+      PyObject* object);  // … if it existed before and is of C code, so that no source leads to what is in it
   bool IsFixed(PyObject* object);  // a scalar, a constant, or the very object by a guard
   // That it is a function, method or partial is all that a test for None, for truth or for its type asks: which one it is,
   // and so what a method binds, is none of the segment's business, and `obj.method` is another object each time. False:
@@ -436,6 +441,7 @@ class Recorder {
   void ReadOrder(PyObject* set);
   void ReadLayout(PyObject* object);  // of a set that is copied, or taken from
   void ReadHash(PyObject* object);
+  void ReadsAddress();  // what comes of it is another for another object of the kind
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);
   void ReadCallbacks(const Call& call);  // calls.cc: of what C code calls without telling anyone
@@ -476,6 +482,7 @@ class Recorder {
     PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())); }
   };
 
+  void ForgetSince(const GuardRecorder::Mark& guards, const AtenRecorder::Mark& aten);
   bool IsMutatedDict(PyObject* dict);
   [[noreturn]] static void ThrowMutatedDict();
   static bool HasForeignOperator(PyTypeObject* type);
@@ -759,6 +766,8 @@ class Recorder {
   }
   std::string entry_text_;
   std::unique_ptr<UndoLog> undo_;  // fullgraph only
+  const bool in_anomaly_mode_;
+  std::unique_ptr<RepeatedCalls> repeated_calls_;
   Places places_;
   absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
   struct {  // module_calls.cc: what all calls of modules read, once one has (borrowed)
@@ -778,6 +787,7 @@ class Recorder {
   Counted<"recordings"> counted_;
 
   friend class Session;
+  friend class RepeatedCalls;
 };
 
 // Shadows and names of the operands of a call event.

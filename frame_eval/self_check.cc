@@ -101,7 +101,7 @@ std::string Recorder::FaultIn(const FrameState& f) {
 
 // What the recorder has answered an attribute with, beside what the object says itself.
 std::string Recorder::FaultOfAnswer(const FrameState& f, const Event& e) const {
-  if (f.answer == nullptr) return "";
+  if (f.answer == nullptr || e.name == nullptr) return "";
   AllocZone outside(false);
   ErrScope keep;
   const Ref<> value = Ref<>::Steal(PyObject_GetAttr(e.in[0], e.name));
@@ -177,6 +177,7 @@ c10::IValue Recorder::NumberAt(ValueId value) {
   const NodeId def = aten_.graph().value(value).def;
   if (auto it = number_inputs_.find(value.raw()); it != number_inputs_.end()) {
     PyObject* seen = guards_.seen(it->second);
+    if (frametap::IsNumber(guards_.accessor(it->second))) number = guards_.SeenNumber(it->second);
     if (seen != nullptr && PyFloat_Check(seen)) number = PyFloat_AS_DOUBLE(seen);
     if (seen != nullptr && PyLong_Check(seen)) {
       int overflow = 0;

@@ -12,6 +12,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
 #include "frame_eval/reify.h"
+#include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/kinds/world.h"
@@ -1004,6 +1005,12 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
     }
     Shadow shadow = recorder_->After(f, note, event, result);
     MustBeClean();
+    if (SelfChecking() && recorder_->repeated_calls() != nullptr && !recorder_->repeated_calls()->fault().empty())
+        [[unlikely]] {
+      Misbelief(recorder_->repeated_calls()->fault());
+      Internal("self-check");
+      return Shadow();
+    }
     MayEndRecording(store_->options().fullgraph);
     return shadow;
   } catch (const Break& b) {

@@ -5,6 +5,7 @@
 
 #include "frame_eval/numbers.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
@@ -18,21 +19,28 @@ Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
   if (known->source.valid()) {
     const SourceId size = guards_.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
-    return Shadow{Shadow::Kind::kSource, size.raw()};
+    const Shadow shadow{Shadow::Kind::kSource, size.raw()};
+    if (repeated_calls_) repeated_calls_->NoteSize(known->source, ValueId(), dim, shadow);
+    return shadow;
   }
   return SizeOf(known->value, dim);
 }
 
 Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
   FixRank(value);
-  if (std::optional<Shadow> traced = TraceSize(value, dim, 0)) return *traced;
-  const ValueId size = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
-                                           Type::Scalar(Type::Kind::kInt));
-  return traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, size.raw()};
+  std::optional<Shadow> size = TraceSize(value, dim, 0);
+  if (!size) {
+    const ValueId asked = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
+                                              Type::Scalar(Type::Kind::kInt));
+    size = traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, asked.raw()};
+  }
+  if (repeated_calls_) repeated_calls_->NoteSize(SourceId(), value, dim, *size);
+  return *size;
 }
 
 // How many dimensions it has is what the guards say, from now on.
 void Recorder::FixRank(ValueId value) {
+  if (repeated_calls_) repeated_calls_->NoteRank(SourceId(), value);
   if (!aten_.RankFollowsFromSizes(value)) return;
   std::vector<ValueId> work{value};
   while (!work.empty()) {
@@ -368,7 +376,7 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
     return arg.kind == Arg::Kind::kConst && (wanted.isNone() ? arg.constant.isNone() : arg.constant == wanted);
   };
   if (name == "to" || name == "type_as") return is_const("memory_format", c10::IValue());
-  if (name == "dropout" || name == "feature_dropout" || name == "alpha_dropout" || name == "feature_alpha_dropout") {
+  if (IsDropout(*node.op)) {
     return is_const("train", false) || is_const("p", 0.0);
   }
   static constexpr std::string_view kByType[] = {"conj", "resolve_conj", "resolve_neg",

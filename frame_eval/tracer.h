@@ -133,15 +133,16 @@ struct FrameState {
   PyObject** objects = nullptr;
   Shadow* shadows = nullptr;  // never null; all kNone where the frame is not traced
   int nlocalsplus = 0;
-  int depth = 0;                // of the value stack at the start of the instruction
-  int offset = 0;               // byte offset of the instruction's first code unit
-  bool is_generator = false;    // a generator's or coroutine's frame
-  bool resumed = false;         // Enter: a generator frame that has run before
-  bool traced = false;          // tell the tracer Before, After, Raised
-  bool observed = false;        // tell the tracer AtInstruction; the tracer sets it in Enter
-  int handlers = 0;             // exceptions that the frame is handling, as far as it ran here
-  PyObject* result = nullptr;   // Go::kReturn
-  PyObject* answer = nullptr;   // Before of kLoadAttr and kLoadMethod: the value, owned; the look-up is left out then
+  int depth = 0;               // of the value stack at the start of the instruction
+  int offset = 0;              // byte offset of the instruction's first code unit
+  bool is_generator = false;   // a generator's or coroutine's frame
+  bool resumed = false;        // Enter: a generator frame that has run before
+  bool traced = false;         // tell the tracer Before, After, Raised
+  bool observed = false;       // tell the tracer AtInstruction; the tracer sets it in Enter
+  int handlers = 0;            // exceptions that the frame is handling, as far as it ran here
+  PyObject* result = nullptr;  // Go::kReturn
+  // Before of kLoadAttr, kLoadMethod and kCall: the value, owned; the look-up or call is left out then.
+  PyObject* answer = nullptr;
   void* tracer_data = nullptr;  // the tracer's own, null at Enter
 };
 

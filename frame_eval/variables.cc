@@ -1,6 +1,7 @@
 // Globals, cells and the free variables of functions.
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "ir/frame_slot.h"
 
@@ -45,6 +46,7 @@ void Recorder::LoadGlobal(FrameState& f, FrameNote&, const Event& e, PyObject* r
   if (builtins != nullptr) RefuseMutatedDict(builtins);
   SourceId& read = globals_read_[{globals, builtins, e.name}];
   if (read.valid() && guards_.seen(read) == result) {
+    if (const Known* known = repeated_calls_ ? Find(result) : nullptr) repeated_calls_->Meet(*known, true);
     if (IsScalar(result)) *out = Shadow{Shadow::Kind::kSource, read.raw()};
     return;
   }

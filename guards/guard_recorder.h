@@ -8,12 +8,14 @@
 
 #include <Python.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "guards/ref.h"
 #include "guards/size_mark.h"
 #include "guards/spot.h"
@@ -125,6 +127,33 @@ class GuardRecorder {
 
   Mark mark() const;
   void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
+
+  // -- repetition (repetition.cc) -- what was said of one object, said of another one where that holds as well --
+  // What has been said of an object, or read through it, so far.
+  enum class Said : uint8_t { kNothing, kType, kMore };
+  Said SaidOf(SourceId id) const;
+  // Of a tensor: whether nothing has been said but what always holds; whether only sizes were read since.
+  bool IsUnread(SourceId tensor) const;
+  bool OnlySizesRead(SourceId tensor, const Mark& from, const Mark& to) const;
+  // What was said between two marks of one object and of what is reached through it.
+  struct Part {
+    SourceId of;
+    Mark from, to;
+    std::vector<SourceId> sources;     // … each behind its parent
+    std::vector<uint32_t> predicates;  // their numbers
+    std::vector<SourceId> fixed;       // sources that are known by identity or address
+    std::vector<SourceId> shared;      // … or as the same object as one that is not in the part
+    bool Holds(SourceId id) const;     // is it `of` or one of `sources`?
+  };
+  // None: something of it cannot be said of another object, or what was said of others depends on this one.
+  std::optional<Part> PartOf(SourceId of, const Mark& from, const Mark& to) const;
+  // Says it of `onto`. `met`: of each new source and the one that it is like, which has an object of the same type.
+  // `*now`: of a source of the part, by its number behind `part.from`. False: it does not hold, or `met` says so; then the
+  // caller rewinds.
+  bool Repeat(const Part& part, SourceId onto, absl::FunctionRef<bool(SourceId was, SourceId is)> met,
+              std::vector<SourceId>* now);
+  // Self-check: what was said since a mark, as numbers that are equal where the same was said.
+  std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;
 
   std::vector<std::string> StateLines() const;
 

@@ -254,6 +254,7 @@ void ContextReset(Recorder& r, Call& call) {
 // id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
 // object that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
+  r.ReadsAddress();
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
   const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
   if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
@@ -266,6 +267,7 @@ void SetItem(Recorder& r, Call& call) {
   Known* known = r.Find(call.args[0]);
   bool is_source = known == nullptr || known->state == Known::State::kSource;
   if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
+  if (PySlice_Check(call.args[1]) && PyAnySet_Check(call.args[2])) r.ReadOrder(call.args[2]);
   r.Own(call.args[0]);
   if (PyDict_Check(call.args[0])) r.ReadKey(call.args[0], call.args[1]);
   if (is_source) {

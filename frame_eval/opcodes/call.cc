@@ -1,4 +1,6 @@
 // Calls. Python callees come back through the hook as frames of their own.
+#include <utility>
+
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
 
@@ -44,7 +46,8 @@ OPCODE(Call, "method|null self|callable args… -- result") {
   Operation op(m, Op::kCall, in, m.ShadowOf(in), static_cast<int>(n), 0, nullptr, kwnames);
   // Without PY_VECTORCALL_ARGUMENTS_OFFSET: the callee must not use the callable's place, the frame may be read
   // meanwhile.
-  PyObject* result = SpecializedCall(m.ts, in[0], in + 1, positional, kwnames);
+  PyObject* result = std::exchange(m.answer, nullptr);
+  if (result == nullptr) result = SpecializedCall(m.ts, in[0], in + 1, positional, kwnames);
   return op.Replace(m.top - arg - 2, result) == Step::kNext ? Step::kCheck : Step::kRaised;
 }
 

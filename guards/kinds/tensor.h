@@ -50,6 +50,7 @@ class TensorGuard : public Guard {
   bool ShapeHolds(PyObject* tensor) const;  // requires that the basics hold
 
   void Read(const TensorRead& read);  // adds to what is read
+  uint64_t ReadKey() const { return read_.dims << 2 | (read_.sizes ? 2 : 0) | (read_.strides ? 1 : 0); }
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override { return at.object != nullptr && Holds(at.object); }

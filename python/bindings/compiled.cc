@@ -9,6 +9,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
 #include "frame_eval/reify.h"
+#include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
@@ -422,6 +423,8 @@ void BindCompiled(py::module_& m) {
       py::arg("fault"), py::arg("passed") = 0, "Arms a forced fault; gives how many of its places were passed before.");
   m.def("self_check", &SetSelfChecking);
   m.def("cross_module_calls", &CrossModuleCalls);
+  m.def("repeat_module_calls", &RepeatModuleCalls);
+  m.def("repeated_module_calls", &RepeatedModuleCalls);
   m.def("roundtrip", [](const std::string& text) {
     absl::StatusOr<SegmentIr> segment = ParseSegment(text);
     if (!segment.ok()) throw py::value_error(std::string(segment.status().message()));

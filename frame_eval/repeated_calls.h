@@ -1,0 +1,170 @@
+// RepeatedCalls: calls of modules that repeat one of the same recording. A model is made of layers of a few classes. What
+// the call of one has done (what it read of its module, which ops ran on what) is kept, and the call of the next one is not
+// interpreted: what was read of the first holds for it, too, the ops run on its own weights, and the recording has what the
+// interpretation would have given. That takes a fraction of the time, and less than plain Python.
+//   P1  A call is repeated only where its code cannot see a difference. Alike are: the class; all that was read of the module
+//       (GuardRecorder::Repeat); which of the objects met there are one, and none of them was known before; all facts of
+//       tensors but their elements; the thread's state. Arguments that are no tensors are the very same. The trace has
+//       changed nothing so far.
+//   P2  A call that did more than read, run pure ops of ATen (they may draw random numbers on the CPU) and give back one of
+//       their results or an argument is never repeated. Nor is one whose outcome rests on an address (Spoil), nor any while
+//       ends of objects are noted.
+//   P3  Facts of values that the call has asked for are asked for again, of the values now: what they rest on is guarded.
+//   P4  What does not fit is taken back, random numbers too, and the call is interpreted. Ops may have run twice then.
+//   P5  Self-check: every other repetition is taken back, the call is interpreted, and both must have said the same.
+// Not here: the second call of one module, which is interpreted.
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "frame_eval/recorder.h"
+#include "guards/kinds/tensor.h"
+
+namespace frametap {
+
+// For tests. Gives whether calls were repeated before.
+bool RepeatModuleCalls(bool on);
+uint64_t RepeatedModuleCalls();  // so many were
+
+class RepeatedCalls {
+ public:
+  explicit RepeatedCalls(Recorder& recorder) : r_(recorder) {}
+  // None: calls are not repeated here, in no recording that begins now.
+  static std::unique_ptr<RepeatedCalls> For(Recorder& recorder);
+
+  // A module is about to be called (Op::kCall). Its result, if that could be had; null: the call is made, and heard.
+  Ref<> Call(const FrameNote& note, const Event& e);
+  void Returned(const FrameNote& note, const Event& e, PyObject* result);  // of any call
+  void Spoil();                                                            // the calls at work cannot be repeated
+  void Forget() { open_.clear(); }                                         // … are not seen to return, or raise
+  const std::string& fault() const { return fault_; }                      // self-check
+
+  // An object that is known by a source is at hand, `by_path` or as what code has given. Where it leads to the module that is
+  // called, or is that by another path than the call's, what is read through it looks as if it was read of the module.
+  void Meet(const Known& known, bool by_path) {
+    if (!open_.empty() && known.state == Known::State::kSource) [[unlikely]]
+      MeetSource(known.source, by_path);
+  }
+
+  // What is asked of tensors and values meanwhile.
+  void NoteRead(SourceId source, ValueId value, bool sizes, bool strides) {
+    Note({Read::Kind::kTensor, source, value, sizes, strides, 0, Shadow()});
+  }
+  void NoteRank(SourceId source, ValueId value) { Note({Read::Kind::kRank, source, value, false, false, 0, Shadow()}); }
+  void NoteSize(SourceId source, ValueId value, int64_t dim, Shadow size) {
+    if (open_.empty()) return;
+    const bool is_ranked = reads_.size() > open_.back().heard.from.reads && reads_.back().kind == Read::Kind::kRank;
+    if (is_ranked && reads_.back().value == value) reads_.pop_back();  // a size asks for the rank by itself
+    Note({Read::Kind::kSize, source, value, false, false, dim, size});
+  }
+
+ private:
+  struct Read {
+    enum class Kind : uint8_t { kTensor, kRank, kSize } kind;
+    SourceId source;  // of a tensor that existed before
+    ValueId value;    // of a known tensor: may be invalid
+    bool sizes, strides;
+    int64_t dim;
+    Shadow size;
+  };
+  struct Argument {
+    Ref<> scalar;  // null: a tensor
+    Shadow shadow;
+    const c10::TensorImpl* impl = nullptr;  // compared only
+    bool existed = false;                   // the tensor, before the recording: then it is known by
+    SourceId source;                        // … this, and
+    bool unread = false;                    // … nothing was read of it before the call (and but sizes in it)
+    ValueId value;                          // of one that existed: invalid if no op has taken it
+    TensorGuard::Basics basics{};
+    Sizes sizes, strides;
+    int64_t offset = 0;
+  };
+  // A call, as it was made.
+  struct Setting {
+    PyTypeObject* type = nullptr;
+    SourceId module;
+    bool pinned = false;  // as Known's
+    GuardRecorder::Said said = GuardRecorder::Said::kMore;
+    Ref<> names;  // of its last arguments; null: none
+    std::vector<Argument> args;
+    EagerState state;
+    uint16_t backends = 0;
+    int autocast_nesting = 0;
+  };
+  struct Moment {
+    GuardRecorder::Mark guards;
+    AtenRecorder::Mark aten;
+    Places::Mark places;
+    size_t reads = 0;
+  };
+  // What came of it.
+  struct Heard {
+    Setting setting;
+    Moment from, to;
+    PlaceId site = kNowhere;
+    int given_back = -1;  // argument
+    bool is_random = false;
+    ValueId result;  // if none was given back
+    enum class Use : uint8_t { kUnknown, kGood, kNone } use = Use::kUnknown;
+    GuardRecorder::Part part;  // kGood; as are these
+    // Beside part.sources. Of which it was read which one it is, or what is known by a source that is not in the part, is
+    // the same object again; another one is as new as it was, or that of the source before which was the same, too.
+    struct Meeting {
+      enum class Kind : uint8_t { kScalar, kShared, kNew, kAgain } kind = Kind::kScalar;
+      SourceId first;
+    };
+    std::vector<Meeting> meetings;
+    std::vector<Read> reads;
+    // Nodes, each behind the one before, and values that are not needed behind them, by their numbers behind
+    // from.aten.values.
+    std::vector<std::pair<size_t, size_t>> last_uses;
+    uint32_t times = 0, misfits = 0, checks = 0;
+  };
+  // What a call has said. Compared for the self-check.
+  struct Said {
+    std::vector<std::array<uint64_t, 4>> guards;
+    size_t values = 0;  // that there were before
+    std::vector<Node> made;
+    std::vector<PlaceId> places;
+    PyObject* given_back = nullptr;
+    ValueId result;
+  };
+  struct Open {
+    const FrameNote* note;
+    size_t depth;
+    Heard heard;
+    std::optional<Said> expected;
+    std::vector<SourceId> way;  // sources that lead to the module
+  };
+  class Attempt;
+
+  void Note(const Read& read) {
+    if (!open_.empty()) reads_.push_back(read);
+  }
+  void MeetSource(SourceId source, bool by_path);
+  bool MayRepeat() const;
+  Moment Now() const;
+  std::optional<Setting> SettingOf(const Event& e) const;
+  bool AreAlike(const Setting& was, const Setting& is) const;
+  bool IsGood(Heard* heard);
+  static int ArgumentOf(const Setting& setting, const Read& read);
+  bool HasGoodNodes(Heard* heard) const;
+  Said SaidSince(const Moment& moment, PyObject* result, const Event& e) const;
+  std::string Difference(const Said& expected, const Said& got) const;
+
+  Recorder& r_;
+  std::vector<Open> open_;  // calls at work, outermost first
+  std::vector<Read> reads_;
+  absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<Heard>>> heard_;
+  std::string fault_;
+};
+
+}  // namespace frametap
