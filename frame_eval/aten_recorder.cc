@@ -162,7 +162,7 @@ ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type typ
   Node node;
   node.scalar_op = op;
   node.args = std::move(args);
-  return AddMade(std::move(node), std::move(type));
+  return AddMade(std::move(node), std::move(type), place());
 }
 
 ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type) {
@@ -173,16 +173,16 @@ ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vec
   while (node.args.size() < parameters.size()) {
     node.args.push_back(Arg::Const(parameters[node.args.size()].default_value().value_or(c10::IValue())));
   }
-  return AddMade(std::move(node), std::move(type));
+  return AddMade(std::move(node), std::move(type), place());
 }
 
 // A node that was made here, and not by the fallback.
-ValueId AtenRecorder::AddMade(Node node, Type type) {
+ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
   node.state = graph_.AddState(CurrentEagerState());
   ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
   const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
-  Add(std::move(node), place(), rank_by_size);
+  Add(std::move(node), at, rank_by_size);
   return out;
 }
 
@@ -415,17 +415,14 @@ void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stac
   }
   const OpFacts& facts = *NotesOf(*node.op).facts;
   if (facts.random) uses_random_ = true;
-  if (!pending) AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+  AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
 }
 
-void AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
+ValueId AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
   Node node;
   node.scalar_op = graph_.node(like).scalar_op;
-  node.state = graph_.node(like).state;
   node.args = std::move(args);
-  const Type type = graph_.value(graph_.node(like).outputs[0]).type;
-  node.outputs.push_back(graph_.NewValue(NextName(), type, NodeId(graph_.nodes.size())));
-  Add(std::move(node), at);
+  return AddMade(std::move(node), graph_.value(graph_.node(like).outputs[0]).type, at);
 }
 
 // Its results are on the stack.

@@ -122,7 +122,7 @@ class AtenRecorder {
   // Runs the op of a node of the graph once more, on `stack`, and adds a node like it, with `args`. Its kernel is that of the
   // first time, and so no Python code.
   void RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at);
-  void AddAgain(NodeId like, std::vector<Arg> args, PlaceId at);  // of a scalar op; it is not run
+  ValueId AddAgain(NodeId like, std::vector<Arg> args, PlaceId at);  // of a scalar op; it is not run
   void Forget(const at::Tensor& tensor) { tensors_.erase(tensor.unsafeGetTensorImpl()); }  // after Rewind
   // A frame begins below the op that is recorded: its kernel is Python code, and may change what the program reads next.
   void MeetFrameBelow();
@@ -131,7 +131,7 @@ class AtenRecorder {
   Arg ArgOf(const c10::IValue& value);
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, PlaceId place, bool rank_by_size = false);
-  ValueId AddMade(Node node, Type type);
+  ValueId AddMade(Node node, Type type, PlaceId at);
   void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);

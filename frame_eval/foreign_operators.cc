@@ -121,21 +121,23 @@ void Recorder::ThrowForeignOperator(PyObject* object) {
   throw Break{Reason::unknown_operation, std::string("an operator in C of ") + Py_TYPE(object)->tp_name};
 }
 
+bool Recorder::IsOfPythonClass(PyObject* object) {
+  const PyTypeObject* python_class = Objects().module;
+  for (const PyTypeObject* type = Py_TYPE(object); type != &PyBaseObject_Type; type = type->tp_base) {
+    if (type == nullptr || type->tp_dealloc != python_class->tp_dealloc) return false;
+  }
+  return true;
+}
+
 bool Recorder::IsForeign(PyObject* object) {
   if (HasForeignOperator(object)) return true;
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
-  PyTypeObject* type = Py_TYPE(object);
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
     return false;
   }
-  // Classes made by Python code, down to object.
-  PyTypeObject* python_class = Objects().module;
-  for (PyTypeObject* t = type; t != &PyBaseObject_Type; t = t->tp_base) {
-    if (t == nullptr || t->tp_dealloc != python_class->tp_dealloc) return true;
-  }
-  return false;
+  return !IsOfPythonClass(object);
 }
 
 }  // namespace frametap

@@ -313,8 +313,9 @@ void Recorder::ReadHash(PyObject* object) {
   RefuseNan(object);
   const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
                           Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
-  if (by_address) ReadsAddress();
-  if (by_address && !IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
+  if (!by_address) return;
+  ReadsAddress();
+  if (!IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
 }
 
 void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
@@ -333,8 +334,9 @@ void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
   if (PyExceptionInstance_Check(object)) {
     return ReadPrinted(reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
   }
-  if (!PrintsItself(object, how)) ReadsAddress();
-  if (!PrintsItself(object, how) && !IsFixed(object)) {
+  if (PrintsItself(object, how)) return;
+  ReadsAddress();
+  if (!IsFixed(object)) {
     throw Break{Reason::unknown_callable,
                 std::string("the address of an object is printed: ") + Py_TYPE(object)->tp_name};
   }

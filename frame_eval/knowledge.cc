@@ -82,8 +82,7 @@ void Recorder::RegisterTensor(PyObject* object, SourceId id) {
 }
 
 Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
-  if (pinned_.size() <= id.raw()) pinned_.resize(id.raw() + 16);
-  pinned_[id.raw()] = pinned;
+  SetPinned(id, pinned);
   if (IsScalar(object)) return Shadow{Shadow::Kind::kSource, id.raw()};
   if (IsTensor(object)) {
     RegisterTensor(object, id);

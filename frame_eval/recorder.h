@@ -406,6 +406,7 @@ class Recorder {
   void RegisterTensor(PyObject* object, SourceId id);
   // Of an extension type, from outside: its content cannot be guarded. Or of a class with such an operator.
   bool IsForeign(PyObject* object);
+  static bool IsOfPythonClass(PyObject* object);  // made by Python code, down to `object`
   // The class has an operator that is neither Python code nor that of a builtin base: C code that nobody tells of.
   static bool HasForeignOperator(PyObject* object) {
     return (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && HasForeignOperator(Py_TYPE(object));
@@ -483,6 +484,10 @@ class Recorder {
   };
 
   void ForgetSince(const GuardRecorder::Mark& guards, const AtenRecorder::Mark& aten);
+  void SetPinned(SourceId id, bool pinned) {
+    if (pinned_.size() <= id.raw()) pinned_.resize(id.raw() + 16);
+    pinned_[id.raw()] = pinned;
+  }
   bool IsMutatedDict(PyObject* dict);
   [[noreturn]] static void ThrowMutatedDict();
   static bool HasForeignOperator(PyTypeObject* type);

@@ -457,10 +457,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     Executable& executable = inputs.executable();
     if (executable.releases_gil()) {
       // The thread's own state goes with it: nothing of Python is touched until the lock is back.
-      struct Unlock {
-        PyThreadState* state = PyEval_SaveThread();
-        ~Unlock() { PyEval_RestoreThread(state); }
-      } unlock;
+      const Unlocked unlocked;
       *outputs = executable.Run(inputs.values(), &changed);
     } else {
       HookPause pause;  // the executable's own Python code is not the program's

@@ -1,12 +1,10 @@
 #include "frame_eval/repeated_calls.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,11 +12,13 @@
 #include "backends/reference/boxing.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/numbers.h"
+#include "frame_eval/random_state.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/kept_warnings.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
+#include "ir/literal.h"
 #include "ir/ops/scalar.h"
 #include "ir/writes.h"
 
@@ -32,37 +32,19 @@ uint64_t repeated = 0;
 constexpr size_t kMostOfOneClass = 8;
 constexpr uint32_t kMostMisfits = 4;
 
-// … down to `object`.
-bool IsOfPythonClass(PyObject* object) {
-  const PyTypeObject* python_class = Objects().module;
-  for (const PyTypeObject* type = Py_TYPE(object); type != &PyBaseObject_Type; type = type->tp_base) {
-    if (type == nullptr || type->tp_dealloc != python_class->tp_dealloc) return false;
-  }
-  return true;
-}
-
 bool HasOwnAttributes(PyObject* tensor) {
-  PyObject** dict = _PyObject_GetDictPtr(tensor);
-  return dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0;
+  PyObject* dict = DictAt(DictOf::kInstance, tensor);
+  return dict != nullptr && PyDict_GET_SIZE(dict) > 0;
 }
 
-bool AllFactsEqual(PyObject* a, PyObject* b) {
-  const at::Tensor &one = TensorOf(a), &other = TensorOf(b);
-  return TensorGuard::BasicsOf(a) == TensorGuard::BasicsOf(b) && one.layout() == c10::kStrided &&
-         one.sizes() == other.sizes() && one.strides() == other.strides() &&
-         one.storage_offset() == other.storage_offset();
-}
+bool IsStrided(PyObject* tensor) { return TensorOf(tensor).layout() == c10::kStrided && !TensorOf(tensor).is_nested(); }
 
 // All that is in it is told by guards of its own: of what C code keeps to itself they say the type only.
 bool IsTold(PyObject* object) {
   if (PyIter_Check(object) || PyAnySet_Check(object)) return false;
   return IsTensor(object) || PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object) ||
          PyODict_CheckExact(object) || PyFunction_Check(object) || PyObject_TypeCheck(object, Objects().module) ||
-         IsOfPythonClass(object);
-}
-
-bool IsNumberOf(const Type& type) {
-  return type.kind == Type::Kind::kInt || type.kind == Type::Kind::kFloat || type.kind == Type::Kind::kBool;
+         Recorder::IsOfPythonClass(object);
 }
 
 bool IsOnlyThread() {
@@ -70,28 +52,9 @@ bool IsOnlyThread() {
   return first != nullptr && PyThreadState_Next(first) == nullptr;
 }
 
-// Of torch's generator for the CPU.
-at::Tensor RandomState() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void SetRandomState(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
 bool AreSameOperands(const Arg& a, const Arg& b) {
-  return a.kind == b.kind && (a.kind == Arg::Kind::kValue ? a.value == b.value : a.constant == b.constant);
+  return a.kind == b.kind && (a.kind == Arg::Kind::kValue ? a.value == b.value : SameConst(a.constant, b.constant));
 }
-
-// While alive, other threads may run Python code.
-struct Unlocked {
-  PyThreadState* state = PyEval_SaveThread();
-  ~Unlocked() { PyEval_RestoreThread(state); }
-};
 
 // Values as they are numbered by two recordings of the same call.
 using Numbering = absl::flat_hash_map<ValueId, ValueId>;
@@ -104,10 +67,7 @@ bool AreEqual(const Arg& a, const Arg& b, Numbering* numbering) {
   for (size_t i = 0; i < a.items.size(); ++i) {
     if (!AreEqual(a.items[i], b.items[i], numbering)) return false;
   }
-  if (a.constant.tagKind() != b.constant.tagKind()) return false;
-  if (a.constant.isDouble())
-    return a.constant.toDouble() == b.constant.toDouble() || a.constant.toDouble() != a.constant.toDouble();
-  return a.constant == b.constant;
+  return a.kind != Arg::Kind::kConst || SameConst(a.constant, b.constant);
 }
 
 }  // namespace
@@ -133,6 +93,16 @@ bool RepeatedCalls::MayRepeat() const {
          at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
 }
 
+RepeatedCalls::Facts RepeatedCalls::Facts::Of(PyObject* object) {
+  const at::Tensor& tensor = TensorOf(object);
+  return {TensorGuard::BasicsOf(object), Sizes(tensor.sizes().begin(), tensor.sizes().end()),
+          Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.storage_offset()};
+}
+
+RepeatedCalls::Switches RepeatedCalls::SwitchesNow() const {
+  return {r_.state_now_, r_.backends_now_, r_.autocast_nesting_};
+}
+
 RepeatedCalls::Moment RepeatedCalls::Now() const {
   return {r_.guards_.mark(), r_.aten_.mark(), r_.places_.mark(), reads_.size()};
 }
@@ -149,9 +119,7 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
   setting.module = known->source;
   setting.pinned = known->pinned;
   setting.names = Ref<>::New(e.kwnames);
-  setting.state = r_.state_now_;
-  setting.backends = r_.backends_now_;
-  setting.autocast_nesting = r_.autocast_nesting_;
+  setting.switches = SwitchesNow();
   setting.args.reserve(static_cast<size_t>(e.n) - 1);
   for (int i = 1; i < e.n; ++i) {
     PyObject* const object = e.in[i];
@@ -162,26 +130,21 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
       continue;
     }
     if (!IsTensor(object) || !IsExactTensor(object) || HasOwnAttributes(object)) return std::nullopt;
-    const at::Tensor& tensor = TensorOf(object);
-    const AtenRecorder::KnownTensor* of_tensor = r_.aten_.Find(tensor);
-    if (of_tensor == nullptr || tensor.layout() != c10::kStrided || tensor.is_nested()) return std::nullopt;
-    arg.impl = tensor.unsafeGetTensorImpl();
-    arg.existed = of_tensor->source.valid();
+    const AtenRecorder::KnownTensor* of_tensor = r_.aten_.Find(TensorOf(object));
+    if (of_tensor == nullptr || !IsStrided(object)) return std::nullopt;
+    arg.impl = TensorOf(object).unsafeGetTensorImpl();
     arg.source = of_tensor->source;
-    arg.unread = arg.existed && r_.guards_.IsUnread(arg.source);
+    arg.unread = arg.existed() && r_.guards_.IsUnread(arg.source);
     arg.value = of_tensor->value;
-    if (!arg.existed && !arg.value.valid()) return std::nullopt;
-    arg.basics = TensorGuard::BasicsOf(object);
-    arg.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-    arg.strides.assign(tensor.strides().begin(), tensor.strides().end());
-    arg.offset = tensor.storage_offset();
+    if (!arg.existed() && !arg.value.valid()) return std::nullopt;
+    arg.facts = Facts::Of(object);
   }
   return setting;
 }
 
 bool RepeatedCalls::AreAlike(const Setting& was, const Setting& is) const {
-  if (was.said != is.said || was.pinned != is.pinned || was.args.size() != is.args.size() || !(was.state == is.state) ||
-      was.backends != is.backends || was.autocast_nesting != is.autocast_nesting) {
+  if (was.said != is.said || was.pinned != is.pinned || was.args.size() != is.args.size() ||
+      !(was.switches == is.switches)) {
     return false;
   }
   const auto count = [](const Ref<>& names) { return names ? PyTuple_GET_SIZE(names.get()) : 0; };
@@ -196,9 +159,9 @@ bool RepeatedCalls::AreAlike(const Setting& was, const Setting& is) const {
     if (a.scalar) continue;
     // An argument that existed before was perhaps compared with others, or found elsewhere: then it must be the same
     // again. In place of one of which nothing but sizes was read, one that the trace has made is as good (P3).
-    if (a.existed && b.existed ? a.impl != b.impl : b.existed || (a.existed && !(a.unread && r_.sizes_open())))
+    if (a.existed() && b.existed() ? a.impl != b.impl : b.existed() || (a.existed() && !(a.unread && r_.sizes_open())))
       return false;
-    if (!(a.basics == b.basics) || a.sizes != b.sizes || a.strides != b.strides || a.offset != b.offset) return false;
+    if (!(a.facts == b.facts)) return false;
     for (size_t j = 0; j < i; ++j) {
       if ((was.args[j].impl == a.impl) != (is.args[j].impl == b.impl)) return false;
     }
@@ -265,13 +228,18 @@ bool RepeatedCalls::IsGood(Heard* heard) {
   return true;
 }
 
+// Which argument it is; -1: none.
+int RepeatedCalls::GivenBack(const Event& e, PyObject* result) {
+  const auto at = std::find(e.in + 1, e.in + e.n, result);
+  return at == e.in + e.n ? -1 : static_cast<int>(at - e.in) - 1;
+}
+
 // Which argument was asked; -1: something else.
 int RepeatedCalls::ArgumentOf(const Setting& setting, const Read& read) {
   for (size_t i = 0; i < setting.args.size(); ++i) {
     const Argument& arg = setting.args[i];
     if (arg.scalar) continue;
-    if (read.source.valid() ? arg.existed && arg.source == read.source : arg.value == read.value)
-      return static_cast<int>(i);
+    if (read.source.valid() ? arg.source == read.source : arg.value == read.value) return static_cast<int>(i);
   }
   return -1;
 }
@@ -284,7 +252,7 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
   absl::flat_hash_set<ValueId> inputs;
   for (size_t i = from.inputs; i < to.inputs; ++i) {
     const auto& [source, value] = r_.aten_.inputs()[i];
-    if (heard->part.Holds(source) || IsNumberOf(graph.value(value).type)) inputs.insert(value);
+    if (heard->part.Holds(source) || graph.value(value).type.is_number()) inputs.insert(value);
   }
   std::vector<size_t> last_users(to.values - from.values, to.nodes);
   const auto is_good = [&](ValueId use, size_t node) {
@@ -293,13 +261,13 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
       last_users[use.raw() - from.values] = node;
       return true;
     }
-    if (inputs.contains(use) || (use.raw() < from.values && IsNumberOf(value.type))) return true;
+    if (inputs.contains(use) || (use.raw() < from.values && value.type.is_number())) return true;
     const auto& args = heard->setting.args;
     return std::any_of(args.begin(), args.end(), [&](const Argument& arg) { return !arg.scalar && arg.value == use; });
   };
   for (size_t i = from.nodes; i < to.nodes; ++i) {
     const Node& node = graph.nodes[i];
-    if (!(graph.states[node.state.raw()] == heard->setting.state)) return false;
+    if (!(graph.states[node.state.raw()] == heard->setting.switches.state)) return false;
     if (node.op) {
       const OpFacts& facts = *r_.aten_.NotesOf(*node.op).facts;
       const bool is_of_torch = node.op->operator_name().name.rfind("aten::", 0) == 0;
@@ -321,7 +289,7 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
     if (std::count_if(node.outputs.begin(), node.outputs.end(), is_list) > 1) return false;
     for (const ValueId out : node.outputs) {
       const Type& type = graph.value(out).type;
-      const bool is_number = node.is_scalar() && IsNumberOf(type);
+      const bool is_number = node.is_scalar() && type.is_number();
       if (type.kind != Type::Kind::kTensor && type.kind != Type::Kind::kTensorList && !is_number) return false;
       if (out.raw() < from.values) return false;
       last_users[out.raw() - from.values] = i;  // of those that are not used
@@ -351,7 +319,8 @@ class RepeatedCalls::Attempt {
         setting_(setting),
         e_(e),
         began_(repeats.Now()),
-        ranks_(r_.aten_.unsettled_ranks()) {}
+        ranks_(r_.aten_.unsettled_ranks()),
+        repetition_(heard.part, setting.module) {}
 
   // Null: it does not fit, and is to be taken back.
   Ref<> Result() {
@@ -389,13 +358,6 @@ class RepeatedCalls::Attempt {
     at::Tensor tensor;
   };
 
-  SourceId IsNow(SourceId was) const {
-    if (was == heard_.part.of) return setting_.module;
-    if (was.raw() < heard_.part.from.sources || was.raw() >= heard_.part.to.sources) return was;
-    const SourceId is = sources_[was.raw() - heard_.part.from.sources];
-    return is.valid() ? is : was;
-  }
-
   bool Guards() {
     std::vector<PyObject*> met;
     auto meeting = heard_.meetings.begin();
@@ -408,27 +370,23 @@ class RepeatedCalls::Attempt {
         case Heard::Meeting::Kind::kShared:
           return other == object;
         case Heard::Meeting::Kind::kAgain:
-          return other == r_.guards_.seen(IsNow(first));
+          return other == r_.guards_.seen(repetition_.IsNow(first));
         case Heard::Meeting::Kind::kNew:
           break;
       }
       if (EndRunsCode(other)) return false;
       met.push_back(other);
       if (!IsTensor(object)) return r_.Find(other) == nullptr;
-      if (r_.aten_.Find(TensorOf(other)) != nullptr || !AllFactsEqual(object, other) || HasOwnAttributes(other))
-        return false;
+      const bool is_alike = IsStrided(object) && IsStrided(other) && Facts::Of(object) == Facts::Of(other);
+      if (!is_alike || r_.aten_.Find(TensorOf(other)) != nullptr || HasOwnAttributes(other)) return false;
       r_.aten_.AddSource(TensorOf(other), is);
       added_.push_back(TensorOf(other));
       return true;
     };
-    if (!r_.guards_.Repeat(heard_.part, setting_.module, fits, &sources_)) return false;
+    if (!r_.guards_.Repeat(&repetition_, fits)) return false;
     std::sort(met.begin(), met.end());
     if (std::adjacent_find(met.begin(), met.end()) != met.end()) return false;
-    for (const SourceId was : heard_.part.sources) {
-      const uint32_t is = IsNow(was).raw();
-      if (r_.pinned_.size() <= is) r_.pinned_.resize(is + 16);
-      r_.pinned_[is] = r_.pinned_[was.raw()];
-    }
+    for (const SourceId was : heard_.part.sources) r_.SetPinned(repetition_.IsNow(was), r_.pinned_[was.raw()]);
     return true;
   }
 
@@ -440,7 +398,7 @@ class RepeatedCalls::Attempt {
     if (heard_.is_random) random_state_ = RandomState();
     for (size_t i = heard_.from.aten.inputs; i < heard_.to.aten.inputs; ++i) {
       const auto [source, value] = r_.aten_.inputs()[i];
-      PyObject* const seen = heard_.part.Holds(source) ? r_.guards_.seen(IsNow(source)) : nullptr;
+      PyObject* const seen = heard_.part.Holds(source) ? r_.guards_.seen(repetition_.IsNow(source)) : nullptr;
       if (seen != nullptr && IsTensor(seen)) Slot(value).tensor = TensorOf(seen);
     }
     Places::Repetition places(heard_.site, r_.PlaceOf(r_.frames_.size() - 1), heard_.from.places, heard_.to.places);
@@ -448,7 +406,8 @@ class RepeatedCalls::Attempt {
     KeptWarnings warnings;
     const c10::WarningUtils::WarningHandlerGuard keep(&warnings);
     for (size_t i = first; i < last; ++i) {
-      const PlaceId at = r_.places_.Repeat(r_.aten_.places()[i], &places, [&](SourceId was) { return IsNow(was); });
+      const PlaceId at =
+          r_.places_.Repeat(r_.aten_.places()[i], &places, [&](SourceId was) { return repetition_.IsNow(was); });
       if (at == kNowhere) return false;
       const size_t next = r_.aten_.graph().nodes.size();
       if (r_.aten_.graph().nodes[i].op) {
@@ -496,7 +455,7 @@ class RepeatedCalls::Attempt {
       }
     }
     const Graph& graph = r_.aten_.graph();
-    if (IsNumberOf(graph.value(was.value).type)) {
+    if (graph.value(was.value).type.is_number()) {
       const ValueId now = NumberNow(was.value);
       c10::IValue number = r_.NumberAt(now);
       if (number.isNone()) throw Misfit();
@@ -529,7 +488,7 @@ class RepeatedCalls::Attempt {
       return was;
     }
     Made& made = Slot(was);
-    return made.id = r_.NumberValue(Shadow{Shadow::Kind::kSource, IsNow(source).raw()});
+    return made.id = r_.NumberValue(Shadow{Shadow::Kind::kSource, repetition_.IsNow(source).raw()});
   }
 
   ValueId TensorNow(ValueId was, c10::IValue* value) {
@@ -552,7 +511,7 @@ class RepeatedCalls::Attempt {
   bool HasFixedNumber(const Arg& arg) {
     bool has_fixed = false;
     ForEachUseIn(arg, [&](ValueId use) {
-      has_fixed = has_fixed || (IsNumberOf(r_.aten_.graph().value(use).type) && !r_.IsDynamic(use));
+      has_fixed = has_fixed || (r_.aten_.graph().value(use).type.is_number() && !r_.IsDynamic(use));
     });
     return has_fixed;
   }
@@ -616,8 +575,7 @@ class RepeatedCalls::Attempt {
     }
     if (was.scalar_op == ScalarOp::kContiguous && !values.at(0).toTensor().is_contiguous()) return false;
     if (was.scalar_op == ScalarOp::kAnother && values.at(0).toTensor().is_same(values.at(1).toTensor())) return false;
-    r_.aten_.AddAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), at);
-    const ValueId now = r_.aten_.graph().nodes.back().outputs[0];
+    const ValueId now = r_.aten_.AddAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), at);
     Slot(was.outputs[0]).id = now;
     if (r_.not_negative_.contains(was.outputs[0])) r_.not_negative_.insert(now);
     return true;
@@ -629,13 +587,13 @@ class RepeatedCalls::Attempt {
       what.sizes = read.sizes || read.strides;
       what.strides = read.strides;
       const int arg = ArgumentOf(heard_.setting, read);
-      if (arg >= 0 && setting_.args[static_cast<size_t>(arg)].existed) {
+      if (arg >= 0 && setting_.args[static_cast<size_t>(arg)].existed()) {
         all_.Note(read);  // the same as before, but not for the calls around this one
         continue;
       }
       if (arg < 0 && read.source.valid()) {
         Read now = read;
-        now.source = IsNow(read.source);
+        now.source = repetition_.IsNow(read.source);
         now.value = ValueId();
         all_.Note(now);
         if (read.kind == Read::Kind::kTensor) r_.guards_.Tensor(now.source, what, r_.Here());
@@ -674,9 +632,9 @@ class RepeatedCalls::Attempt {
   const Setting& setting_;
   const Event& e_;
   const Moment began_;
-  std::vector<bool> ranks_;        // that follow from sizes, before
-  std::vector<SourceId> sources_;  // what those of the part are now
-  std::vector<Made> made_;         // values of the call, by their numbers behind its first one
+  std::vector<bool> ranks_;  // that follow from sizes, before
+  GuardRecorder::Repetition repetition_;
+  std::vector<Made> made_;  // values of the call, by their numbers behind its first one
   std::vector<at::Tensor> added_, items_;
   torch::jit::Stack stack_;
   at::Tensor random_state_;  // before
@@ -685,8 +643,7 @@ class RepeatedCalls::Attempt {
 // ---- the calls of a recording ---------------------------------------------------------------------------------------
 
 Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
-  while (!open_.empty() && open_.back().depth >= r_.frames_.size() && open_.back().note != &note) open_.pop_back();
-  while (!open_.empty() && open_.back().note == &note) open_.pop_back();
+  while (!open_.empty() && open_.back().depth >= r_.frames_.size()) open_.pop_back();
   std::optional<Setting> setting = MayRepeat() ? SettingOf(e) : std::nullopt;
   if (!setting) return Ref<>();
   std::optional<Said> expected;
@@ -712,9 +669,7 @@ Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
   Heard heard;
   heard.setting = std::move(*setting);
   heard.from = Now();
-  std::vector<SourceId> way;
-  for (SourceId id = r_.guards_.parent(heard.setting.module); id.valid(); id = r_.guards_.parent(id)) way.push_back(id);
-  open_.push_back({&note, r_.frames_.size(), std::move(heard), std::move(expected), std::move(way)});
+  open_.push_back({&note, r_.frames_.size(), std::move(heard), std::move(expected)});
   return Ref<>();
 }
 
@@ -726,8 +681,7 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
   Heard& heard = call.heard;
   heard.to = Now();
   const Setting& setting = heard.setting;
-  const bool is_plain = MayRepeat() && result != nullptr && IsTensor(result) && r_.state_now_ == setting.state &&
-                        r_.backends_now_ == setting.backends && r_.autocast_nesting_ == setting.autocast_nesting;
+  const bool is_plain = MayRepeat() && result != nullptr && IsTensor(result) && SwitchesNow() == setting.switches;
   if (call.expected) {
     const std::string difference =
         is_plain ? Difference(*call.expected, SaidSince(heard.from, result, e)) : "it is no call to be repeated";
@@ -737,9 +691,7 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
     return;
   }
   if (!is_plain || !IsExactTensor(result)) return;
-  for (int i = 1; i < e.n && heard.given_back < 0; ++i) {
-    if (e.in[i] == result) heard.given_back = i - 1;
-  }
+  heard.given_back = GivenBack(e, result);
   const AtenRecorder::KnownTensor* known = r_.aten_.Find(TensorOf(result));
   if (known == nullptr || (heard.given_back < 0 && !known->value.valid())) return;
   heard.result = known->value;
@@ -759,8 +711,10 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
 
 void RepeatedCalls::MeetSource(SourceId source, bool by_path) {
   for (const Open& call : open_) {
-    const bool leads_there = std::find(call.way.begin(), call.way.end(), source) != call.way.end();
-    if (leads_there || (by_path && source == call.heard.setting.module)) return Spoil();
+    const SourceId module = call.heard.setting.module;
+    for (SourceId way = by_path ? module : r_.guards_.parent(module); way.valid(); way = r_.guards_.parent(way)) {
+      if (way == source) return Spoil();
+    }
   }
 }
 
@@ -783,9 +737,7 @@ RepeatedCalls::Said RepeatedCalls::SaidSince(const Moment& moment, PyObject* res
     said.made.push_back(node);
     said.places.push_back(r_.aten_.places()[i]);
   }
-  for (int i = 1; i < e.n; ++i) {
-    if (e.in[i] == result) said.given_back = result;
-  }
+  said.given_back = GivenBack(e, result);
   if (const auto* known = r_.aten_.Find(TensorOf(result)); known != nullptr) said.result = known->value;
   return said;
 }
@@ -815,7 +767,7 @@ std::string RepeatedCalls::Difference(const Said& expected, const Said& got) con
     for (size_t k = 0; same && k < a.outputs.size(); ++k) same = AreEqual(a.outputs[k], b.outputs[k], &numbering);
     if (!same) return absl::StrCat("node ", i, ", ", b.op_name());
   }
-  const bool same_value = expected.given_back != nullptr || AreEqual(expected.result, got.result, &numbering);
+  const bool same_value = expected.given_back >= 0 || AreEqual(expected.result, got.result, &numbering);
   if (expected.given_back != got.given_back || !same_value) return "another result";
   return "";
 }

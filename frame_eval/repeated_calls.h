@@ -75,17 +75,32 @@ class RepeatedCalls {
     int64_t dim;
     Shadow size;
   };
+  // All facts of a strided tensor but its elements.
+  struct Facts {
+    TensorGuard::Basics basics{};
+    Sizes sizes, strides;
+    int64_t offset = 0;
+
+    static Facts Of(PyObject* tensor);
+    friend bool operator==(const Facts&, const Facts&) = default;
+  };
   struct Argument {
     Ref<> scalar;  // null: a tensor
     Shadow shadow;
     const c10::TensorImpl* impl = nullptr;  // compared only
-    bool existed = false;                   // the tensor, before the recording: then it is known by
-    SourceId source;                        // … this, and
+    SourceId source;                        // of a tensor that existed before the recording, and
     bool unread = false;                    // … nothing was read of it before the call (and but sizes in it)
     ValueId value;                          // of one that existed: invalid if no op has taken it
-    TensorGuard::Basics basics{};
-    Sizes sizes, strides;
-    int64_t offset = 0;
+    Facts facts;
+
+    bool existed() const { return source.valid(); }
+  };
+  // Of the thread.
+  struct Switches {
+    EagerState state;
+    uint16_t backends;
+    int autocast_nesting;
+    friend bool operator==(const Switches&, const Switches&) = default;
   };
   // A call, as it was made.
   struct Setting {
@@ -95,9 +110,7 @@ class RepeatedCalls {
     GuardRecorder::Said said = GuardRecorder::Said::kMore;
     Ref<> names;  // of its last arguments; null: none
     std::vector<Argument> args;
-    EagerState state;
-    uint16_t backends = 0;
-    int autocast_nesting = 0;
+    Switches switches;
   };
   struct Moment {
     GuardRecorder::Mark guards;
@@ -134,7 +147,7 @@ class RepeatedCalls {
     size_t values = 0;  // that there were before
     std::vector<Node> made;
     std::vector<PlaceId> places;
-    PyObject* given_back = nullptr;
+    int given_back = -1;
     ValueId result;
   };
   struct Open {
@@ -142,7 +155,6 @@ class RepeatedCalls {
     size_t depth;
     Heard heard;
     std::optional<Said> expected;
-    std::vector<SourceId> way;  // sources that lead to the module
   };
   class Attempt;
 
@@ -152,10 +164,12 @@ class RepeatedCalls {
   void MeetSource(SourceId source, bool by_path);
   bool MayRepeat() const;
   Moment Now() const;
+  Switches SwitchesNow() const;
   std::optional<Setting> SettingOf(const Event& e) const;
   bool AreAlike(const Setting& was, const Setting& is) const;
   bool IsGood(Heard* heard);
   static int ArgumentOf(const Setting& setting, const Read& read);
+  static int GivenBack(const Event& e, PyObject* result);
   bool HasGoodNodes(Heard* heard) const;
   Said SaidSince(const Moment& moment, PyObject* result, const Event& e) const;
   std::string Difference(const Said& expected, const Said& got) const;

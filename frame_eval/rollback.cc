@@ -1,14 +1,13 @@
 #include "frame_eval/rollback.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "absl/hash/hash.h"
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/random_state.h"
 #include "frame_eval/stress.h"
 #include "ir/ops/op_facts.h"
 
@@ -87,11 +86,7 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
     for (const uint32_t i : segment.written_inputs) {
       saved_.emplace_back(inputs[i].toTensor());
     }
-    if (segment.uses_random) {
-      at::Generator generator = at::detail::getDefaultCPUGenerator();
-      std::lock_guard<std::mutex> lock(generator.mutex());
-      random_state_ = at::Tensor(generator.getIntrusivePtr()->get_state());
-    }
+    if (segment.uses_random) random_state_ = RandomState();
   } catch (const std::exception&) {
     return;  // no memory for copies
   }
@@ -114,11 +109,7 @@ bool Rollback::TakeBack() {
   try {
     for (const TensorState& saved : saved_) saved.RestoreElements();
     for (const TensorState& saved : saved_) saved.RestoreHistory();
-    if (random_state_.defined()) {
-      at::Generator generator = at::detail::getDefaultCPUGenerator();
-      std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.getIntrusivePtr()->set_state(*random_state_.unsafeGetTensorImpl());
-    }
+    if (random_state_.defined()) SetRandomState(random_state_);
   } catch (const std::exception&) {
     return false;
   }

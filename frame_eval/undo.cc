@@ -1,18 +1,16 @@
 #include "frame_eval/undo.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/random_state.h"
 #include "guards/must.h"
 
 namespace frametap {
 
 UndoLog::UndoLog() {
   AtenPause pause;
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  random_state_ = at::Tensor(generator.getIntrusivePtr()->get_state());
+  random_state_ = RandomState();
 }
 
 void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& name) {
@@ -100,9 +98,7 @@ void UndoLog::TakeBack() {
     for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->RestoreElements();
     for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it) it->RestoreHistory();
   }
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.getIntrusivePtr()->set_state(*random_state_.unsafeGetTensorImpl());
+  SetRandomState(random_state_);
 }
 
 }  // namespace frametap

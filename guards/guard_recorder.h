@@ -147,11 +147,26 @@ class GuardRecorder {
   };
   // None: something of it cannot be said of another object, or what was said of others depends on this one.
   std::optional<Part> PartOf(SourceId of, const Mark& from, const Mark& to) const;
-  // Says it of `onto`. `met`: of each new source and the one that it is like, which has an object of the same type.
-  // `*now`: of a source of the part, by its number behind `part.from`. False: it does not hold, or `met` says so; then the
-  // caller rewinds.
-  bool Repeat(const Part& part, SourceId onto, absl::FunctionRef<bool(SourceId was, SourceId is)> met,
-              std::vector<SourceId>* now);
+  // The part said of another object.
+  class Repetition {
+   public:
+    Repetition(const Part& part, SourceId onto) : part_(part), onto_(onto), now_(part.to.sources - part.from.sources) {}
+    SourceId IsNow(SourceId was) const {  // itself, if it is not in the part
+      if (was == part_.of) return onto_;
+      if (was.raw() < part_.from.sources || was.raw() >= part_.to.sources) return was;
+      const SourceId is = now_[was.raw() - part_.from.sources];
+      return is.valid() ? is : was;
+    }
+
+   private:
+    friend class GuardRecorder;
+    const Part& part_;
+    SourceId onto_;
+    std::vector<SourceId> now_;  // what those told between the marks are now
+  };
+  // Says it. `met`: of each new source and the one that it is like, which has an object of the same type. False: it does
+  // not hold, or `met` says so; then the caller rewinds.
+  bool Repeat(Repetition* repetition, absl::FunctionRef<bool(SourceId was, SourceId is)> met);
   // Self-check: what was said since a mark, as numbers that are equal where the same was said.
   std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;
 

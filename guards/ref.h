@@ -1,4 +1,5 @@
-// Ref, Borrowed, TriState: ownership and the three answers of the C-API, in the type.
+// Ref, Borrowed, TriState: ownership and the three answers of the C-API, in the type; scopes of the error indicator and of
+// Python's lock.
 //   R1  Ref owns one reference and dies only with Python's lock held; an empty Ref from a C-API call means "raised".
 //   R2  Ref::Steal and Ref::New are the only ways from a pointer to a Ref.
 //   R3  TriState has no conversion to bool: -1 cannot be mistaken for "true".
@@ -57,6 +58,15 @@ class ErrScope {
 
  private:
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
+
+// While alive, other threads may run Python code: nothing of Python is touched.
+struct Unlocked {
+  PyThreadState* const state = PyEval_SaveThread();
+  Unlocked() = default;
+  ~Unlocked() { PyEval_RestoreThread(state); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
 };
 
 }  // namespace frametap

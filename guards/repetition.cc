@@ -124,20 +124,13 @@ std::optional<GuardRecorder::Part> GuardRecorder::PartOf(SourceId of, const Mark
   return part;
 }
 
-bool GuardRecorder::Repeat(const Part& part, SourceId onto, absl::FunctionRef<bool(SourceId was, SourceId is)> met,
-                           std::vector<SourceId>* now) {
+bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(SourceId was, SourceId is)> met) {
   Impl& r = *impl_;
-  now->assign(part.to.sources - part.from.sources, SourceId());
-  const auto is_now = [&](SourceId was) {
-    if (was == part.of) return onto;
-    if (was.raw() < part.from.sources || was.raw() >= part.to.sources) return was;
-    const SourceId is = (*now)[was.raw() - part.from.sources];
-    return is.valid() ? is : was;  // one that is not in the part
-  };
-  if (Py_TYPE(r.object(part.of)) != Py_TYPE(r.object(onto))) return false;
+  const Part& part = repetition->part_;
+  if (Py_TYPE(r.object(part.of)) != Py_TYPE(r.object(repetition->onto_))) return false;
   for (const SourceId was : part.sources) {
     SourceKey key = r.sources.KeyAt(was.raw());
-    const SourceId parent = is_now(SourceId(key.parent));
+    const SourceId parent = repetition->IsNow(SourceId(key.parent));
     key.parent = parent.raw();
     PyObject* const owner = r.object(parent);
     Step step = MakeStep(parent, owner, key.accessor, key.index, r.steps[was.raw()].key.object.get());
@@ -146,17 +139,17 @@ bool GuardRecorder::Repeat(const Part& part, SourceId onto, absl::FunctionRef<bo
     const size_t count = r.steps.size();
     const SourceId id = r.Add(key, at.object, [&] { return std::move(step); });
     if (r.steps.size() == count || !met(was, id)) return false;
-    (*now)[was.raw() - part.from.sources] = id;
+    repetition->now_[was.raw() - part.from.sources] = id;
   }
   for (const uint32_t number : part.predicates) {
     const Predicate& predicate = r.predicates[number];
     const PredicateKey key = r.known.KeyAt(number);
     const Spot why = predicate.why;
-    const SourceId id = is_now(predicate.source);
+    const SourceId id = repetition->IsNow(predicate.source);
     auto* const object = static_cast<PyObject*>(const_cast<void*>(key.object));
     const size_t count = r.predicates.size();
     if (predicate.other.valid()) {
-      const SourceId other = is_now(predicate.other);
+      const SourceId other = repetition->IsNow(predicate.other);
       if ((r.object(id) == r.object(other)) != predicate.same) return false;
       SameObject(other, id, predicate.same, why);
       if (r.predicates.size() == count) return false;

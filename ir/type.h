@@ -34,6 +34,7 @@ struct Type {
     t.kind = kind;
     return t;
   }
+  bool is_number() const { return kind == Kind::kInt || kind == Kind::kFloat || kind == Kind::kBool; }
   friend bool operator==(const Type& a, const Type& b) {
     return a.kind == b.kind && a.dtype == b.dtype && a.sizes == b.sizes && a.device == b.device;
   }

@@ -43,8 +43,7 @@ bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, co
 bool IsNumberOrNone(const Graph& graph, const Arg& arg) {
   if (arg.kind == Arg::Kind::kConst) return !arg.constant.isTensor() || !arg.constant.toTensor().defined();
   if (arg.kind != Arg::Kind::kValue) return false;
-  const Type::Kind kind = graph.value(arg.value).type.kind;
-  return kind == Type::Kind::kInt || kind == Type::Kind::kFloat || kind == Type::Kind::kBool;
+  return graph.value(arg.value).type.is_number();
 }
 
 bool IsTensor(const c10::Type& type) {

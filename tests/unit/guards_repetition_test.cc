@@ -44,9 +44,8 @@ other = a.items
   }
   bool Repeats(GuardRecorder& r, const GuardRecorder::Part& part) {
     const GuardRecorder::Mark before = r.mark();
-    std::vector<SourceId> now;
-    const bool holds = r.Repeat(
-        part, b_, [](SourceId, SourceId) { return true; }, &now);
+    GuardRecorder::Repetition repetition(part, b_);
+    const bool holds = r.Repeat(&repetition, [](SourceId, SourceId) { return true; });
     if (!holds) r.Rewind(before);
     return holds;
   }
