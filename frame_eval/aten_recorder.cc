@@ -5,6 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "frame_eval/stress.h"
 #include "ir/eager_state.h"
 #include "ir/writes.h"
@@ -63,7 +64,17 @@ const char* InstallFallback() {
   return problem;
 }
 
-AtenRecorder::AtenRecorder() { graph_.states[0] = CurrentEagerState(); }
+AtenRecorder::AtenRecorder() {
+  graph_.states[0] = CurrentEagerState();
+  // Of a small model: what grows by itself is moved several times before it is as large.
+  constexpr size_t kUsual = 64;
+  graph_.values.reserve(kUsual);
+  graph_.nodes.reserve(kUsual / 2);
+  tensors_.reserve(kUsual);
+  source_storages_.reserve(kUsual);
+  journal_.reserve(kUsual);
+  inputs_.reserve(kUsual);
+}
 AtenRecorder::~AtenRecorder() { Stop(); }
 
 void AtenRecorder::Start() {
@@ -123,20 +134,12 @@ void AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
       KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), ValueId(), source, false, false});
 }
 
-std::string AtenRecorder::UniqueName(const std::string& wish) {
-  int& count = names_[wish];
-  std::string name = count == 0 ? wish : wish + "." + std::to_string(count);
-  ++count;
-  return name;
-}
-
 std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
   KnownTensor* known = Find(tensor);
   if (known == nullptr) return std::nullopt;
   if (!known->value.valid()) {
     if (!known->source.valid()) return std::nullopt;
-    // Named after its source at the end: here Python's lock is not held.
-    known->value = graph_.AddInput("input." + std::to_string(inputs_.size()), Type::Of(tensor));
+    known->value = graph_.AddInput("", Type::Of(tensor));
     journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
     inputs_.emplace_back(known->source, known->value);
   }
@@ -153,7 +156,7 @@ SourceId AtenRecorder::SourceOfInput(ValueId id) const {
 }
 
 ValueId AtenRecorder::AddNumberInput(SourceId source, Type type) {
-  ValueId id = graph_.AddInput("input." + std::to_string(inputs_.size()), std::move(type));
+  ValueId id = graph_.AddInput("", std::move(type));
   inputs_.emplace_back(source, id);
   return id;
 }
@@ -179,7 +182,7 @@ ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vec
 // A node that was made here, and not by the fallback.
 ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
   node.state = graph_.AddState(CurrentEagerState());
-  ValueId out = graph_.NewValue(NextName(), std::move(type), NodeId(graph_.nodes.size()));
+  ValueId out = graph_.NewValue("", std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
   const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
   Add(std::move(node), at, rank_by_size);
@@ -242,9 +245,9 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
 }
 
 ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
-  if (!tensor.defined()) return graph_.NewValue(NextName(), Type(), node);
+  if (!tensor.defined()) return graph_.NewValue("", Type(), node);
   if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};
-  ValueId id = graph_.NewValue(NextName(), Type::Of(tensor), node);
+  ValueId id = graph_.NewValue("", Type::Of(tensor), node);
   Bind(tensor, id);
   return id;
 }
@@ -281,7 +284,8 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
       return ArgOf(c10::IValue(NumberIn(tensor)));
     }
     if (expect_constant) {
-      ValueId id = graph_.AddConstant(UniqueName("c"), tensor);
+      const size_t count = graph_.constants.size();
+      ValueId id = graph_.AddConstant(count == 0 ? "c" : absl::StrCat("c.", count), tensor);
       tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
                            KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id,
                                        SourceId(), false, false});
@@ -436,7 +440,7 @@ void AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, 
       // A list result is one value in the schema; its elements are known as items of it.
       Type type;
       type.kind = Type::Kind::kTensorList;
-      ValueId list = graph_.NewValue(NextName(), type, id);
+      ValueId list = graph_.NewValue("", type, id);
       node.outputs.push_back(list);
     } else {
       Type type;
@@ -444,7 +448,7 @@ void AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, 
                   : value.isDouble() ? Type::Kind::kFloat
                   : value.isBool()   ? Type::Kind::kBool
                                      : Type::Kind::kOpaque;
-      node.outputs.push_back(graph_.NewValue(NextName(), type, id));
+      node.outputs.push_back(graph_.NewValue("", type, id));
     }
   }
   Add(std::move(node), at, rank_by_size);

@@ -135,8 +135,6 @@ class AtenRecorder {
   void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
-  std::string NextName() { return std::to_string(next_name_++); }
-  std::string UniqueName(const std::string& wish);
 
   Graph graph_;
   std::vector<PlaceId> places_;
@@ -144,10 +142,8 @@ class AtenRecorder {
   absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
   std::vector<std::pair<SourceId, ValueId>> inputs_;
-  absl::flat_hash_map<std::string, int> names_;
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
   std::array<OpNotes, 32> op_notes_;                        // by address; of two at one place the later one
-  int next_name_ = 0;
   const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
   size_t ops_met_ = 0;
   bool running_ = false;

@@ -82,7 +82,7 @@ void Recorder::DescribeDecisions(Segment* segment) {
   std::vector<ValueId> map(old.values.size());
   for (const auto& [source, id] : aten_.inputs()) {
     if (!needed[id.raw()]) continue;
-    map[id.raw()] = graph.AddInput(old.value(id).name, old.value(id).type);
+    map[id.raw()] = graph.AddInput("", old.value(id).type);
     ir->decisions.sources.push_back(source);
   }
   for (const auto& [id, tensor] : old.constants) {
@@ -94,7 +94,6 @@ void Recorder::DescribeDecisions(Segment* segment) {
       rename(arg.items);
     }
   };
-  int counter = 0;
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     Node node = old.nodes[i];
     bool in_cone = false;
@@ -103,7 +102,7 @@ void Recorder::DescribeDecisions(Segment* segment) {
     rename(node.args);
     const NodeId id(graph.nodes.size());
     for (ValueId& out : node.outputs) {
-      out = map[out.raw()] = graph.NewValue(std::to_string(counter++), old.value(out).type, id);
+      out = map[out.raw()] = graph.NewValue("", old.value(out).type, id);
     }
     segment->decision_places.push_back(aten_.places()[i]);
     graph.AddNode(std::move(node));

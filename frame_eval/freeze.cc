@@ -94,10 +94,9 @@ void Recorder::Compact(Segment* segment) {
   graph.values.reserve(old.values.size());
   graph.nodes.reserve(old.nodes.size());
   std::vector<ValueId> map(old.values.size());
-  int counter = 0;
   for (const auto& [source, input] : aten_.inputs()) {
     if (!used[input.raw()]) continue;
-    map[input.raw()] = graph.AddInput(old.value(input).name, old.value(input).type);
+    map[input.raw()] = graph.AddInput("", std::move(old.value(input).type));
     if (aten_.writes_to_input(input)) {
       segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
     }
@@ -119,7 +118,7 @@ void Recorder::Compact(Segment* segment) {
     rename(node.args);
     NodeId id(graph.nodes.size());
     for (ValueId& out : node.outputs) {
-      ValueId renamed = graph.NewValue(std::to_string(counter++), std::move(old.value(out).type), id);
+      ValueId renamed = graph.NewValue("", std::move(old.value(out).type), id);
       map[out.raw()] = renamed;
       out = renamed;
     }
@@ -277,6 +276,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ForEachOperand(ir, [&](Operand& o) {
     if (o.label >= 0 && !referred[static_cast<size_t>(o.label)]) o.label = -1;
   });
+  segment->weights.reserve(segment->input_sources.size());
   for (const SourceId source : segment->input_sources) {
     PyObject* seen = guards_.seen(source);
     bool is_weight = seen != nullptr && IsTensor(seen) &&

@@ -22,7 +22,7 @@ PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module
     if (!is_known) modules_.push_back(*module);
     site.module = static_cast<uint32_t>(modules_.size() - 1);
   }
-  sites_.push_back(site);
+  sites_.emplace_back(site);
   return static_cast<PlaceId>(sites_.size() - 1);
 }
 
@@ -45,7 +45,7 @@ PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<
     }
     site.module = now;
   }
-  sites_.push_back(site);
+  sites_.emplace_back(site);
   return repetition->told_[number] = static_cast<PlaceId>(sites_.size() - 1);
 }
 

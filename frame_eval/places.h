@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "guards/ref.h"
+#include "guards/stable_vector.h"
 #include "ir/graph.h"
 #include "ir/ids.h"
 #include "ir/position.h"
@@ -77,7 +78,7 @@ class Places {
     uint32_t module;  // into modules_, or kNowhere
   };
 
-  std::vector<Site> sites_;
+  StableVector<Site> sites_;
   std::vector<Module> modules_;
   std::vector<Ref<>> codes_;  // of the sites, once they are kept
 };

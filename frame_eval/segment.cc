@@ -47,6 +47,8 @@ const SegmentIr& Segment::Shown() {
     ir.graph.symbols = guards->OpenSizes(binds);
     NameInputs(input_sources, ir.sources, &ir.graph);
     NameInputs(ir.decisions.sources, ir.sources, &ir.decisions.graph);
+    ir.graph.NameResults();
+    ir.decisions.graph.NameResults();
     places.Tell(node_places, ir.sources, &ir.graph);
     places.Tell(decision_places, ir.sources, &ir.decisions.graph);
     places = Places();

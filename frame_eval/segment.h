@@ -71,7 +71,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   int entry_offset = 0;
 
   // `ir` with what is put in words when somebody first asks, as most segments are never shown: guards, sources, places of
-  // nodes, names of inputs, symbols of sizes.
+  // nodes, names of values, symbols of sizes.
   const SegmentIr& Shown();
 
  private:

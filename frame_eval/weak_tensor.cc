@@ -18,12 +18,13 @@ bool IsUsual(const at::Tensor& tensor) {
 
 WeakTensor::WeakTensor(const at::Tensor& tensor) {
   if (!IsUsual(tensor)) return;
-  view_.reset(new View{tensor.storage().getWeakStorageImpl(), c10::DimVector(tensor.sizes()),
-                       c10::DimVector(tensor.strides()), tensor.storage_offset(), tensor.key_set(), tensor.dtype()});
+  view_.emplace(View{tensor.storage().getWeakStorageImpl(), Sizes(tensor.sizes().begin(), tensor.sizes().end()),
+                     Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.storage_offset(), tensor.key_set(),
+                     tensor.dtype()});
 }
 
 at::Tensor WeakTensor::Get() const {
-  if (view_ == nullptr) return at::Tensor();
+  if (!view_) return at::Tensor();
   c10::Storage storage(view_->storage.lock());
   const size_t needed =
       at::detail::computeStorageNbytes(view_->sizes, view_->strides, view_->dtype.itemsize(), view_->offset);

@@ -9,7 +9,9 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <memory>
+#include <optional>
+
+#include "ir/type.h"
 
 namespace frametap {
 
@@ -18,18 +20,18 @@ class WeakTensor {
   WeakTensor() = default;  // of no tensor
   explicit WeakTensor(const at::Tensor& tensor);
 
-  bool is_known() const { return view_ != nullptr; }  // false, too, of one that is not dense
+  bool is_known() const { return view_.has_value(); }  // false, too, of one that is not dense
   at::Tensor Get() const;                             // undefined: not known, or gone
 
  private:
   struct View {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    c10::DimVector sizes, strides;
+    Sizes sizes, strides;
     int64_t offset;
     c10::DispatchKeySet keys;
     caffe2::TypeMeta dtype;
   };
-  std::unique_ptr<const View> view_;
+  std::optional<View> view_;
 };
 
 }  // namespace frametap

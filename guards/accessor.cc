@@ -143,7 +143,7 @@ PyObject* ModuleAttr(const Step& step, PyObject* module) {
   if (own == nullptr || !SurelyAbsent(own, DictOf::kInstance, step.key)) return nullptr;
   for (int home = 0; home <= step.home; ++home) {
     PyObject *dict, *value;
-    if (!ReadKey(own, DictOf::kInstance, Key::Of(ModuleDictName(home), nullptr), &dict)) return nullptr;
+    if (!ReadKey(own, DictOf::kInstance, ModuleDictKey(home), &dict)) return nullptr;
     if (!PyDict_CheckExact(dict) && !PyODict_CheckExact(dict)) return nullptr;
     if (home == step.home) return ReadKey(dict, DictOf::kSelf, step.key, &value) ? value : nullptr;
     if (!SurelyAbsent(dict, DictOf::kSelf, step.key)) return nullptr;
@@ -305,10 +305,13 @@ bool IsReadable(DictOf which, PyObject* dict) {
   return which == DictOf::kGlobals || which == DictOf::kBuiltins ? PyDict_CheckExact(dict) : PyDict_Check(dict);
 }
 
-PyObject* ModuleDictName(int home) {
-  static PyObject* const names[] = {InternedName("_parameters"), InternedName("_buffers"), InternedName("_modules")};
-  return names[home];
+const Key& ModuleDictKey(int home) {
+  static const auto key = [](const char* name) { return Key::Of(InternedName(name), nullptr); };
+  static const Key keys[] = {key("_parameters"), key("_buffers"), key("_modules")};
+  return keys[home];
 }
+
+PyObject* ModuleDictName(int home) { return ModuleDictKey(home).object.get(); }
 
 Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key) {
   Step step;

@@ -187,7 +187,7 @@ std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
   absl::flat_hash_map<SourceId, const TensorGuard*> tensors;
   for (const Predicate& p : guards.predicates) {
     if (p.guard == nullptr) continue;
-    if (p.guard->kind() == Guard::Kind::kTensor) tensors[p.source] = static_cast<const TensorGuard*>(p.guard.get());
+    if (p.guard->kind() == Guard::Kind::kTensor) tensors[p.source] = static_cast<const TensorGuard*>(p.guard);
     const std::optional<Size> size = size_at(p.source);
     if (size && p.guard->kind() == Guard::Kind::kValue) fixed.insert(*size);
   }

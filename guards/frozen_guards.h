@@ -22,9 +22,17 @@ struct Predicate {
   SourceId source;
   SourceId other;                           // SameObject
   bool same = false;                        // SameObject
-  std::unique_ptr<Guard> guard;             // null: SameObject, or `related`
+  bool is_again = false;                    // `guard` is that of an earlier predicate of the list, said of another source
+  Guard* guard = nullptr;                   // null: SameObject, or `related`
   std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
   Spot why;
+
+  Predicate() = default;
+  Predicate(const Predicate&) = delete;
+  ~Predicate() {
+    if (!is_again) delete guard;
+  }
+  const Guard* own_guard() const { return is_again ? nullptr : guard; }
 };
 
 struct FrozenGuards {

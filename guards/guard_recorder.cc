@@ -224,7 +224,7 @@ void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Spot& why)
   }
   const Predicate& predicate =
       impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
-  static_cast<TensorGuard*>(predicate.guard.get())->Read(read);
+  static_cast<TensorGuard*>(predicate.guard)->Read(read);
 }
 
 void GuardRecorder::HeedMarks(std::function<void(const std::string&)> contradicts) {

@@ -121,7 +121,7 @@ struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
 
   void Reserve() {
-    constexpr size_t kUsual = 512;  // of one model
+    constexpr size_t kUsual = 128;  // of a small model
     seen.reserve(kUsual);
     uses.reserve(kUsual);
     sources.Reserve(kUsual);
@@ -153,7 +153,7 @@ struct GuardRecorder::Impl {
     CountOne(step.key.object.get(), this);
   }
   void Count(const Predicate& predicate) {
-    if (predicate.guard != nullptr) predicate.guard->Traverse(&CountOne, this);
+    if (const Guard* guard = predicate.own_guard()) guard->Traverse(&CountOne, this);
   }
   void Keep(const Spot& spot) {
     PyObject* code = reinterpret_cast<PyObject*>(spot.code);
@@ -228,13 +228,27 @@ struct GuardRecorder::Impl {
     if (!is_new) return predicates[number];
     Predicate& predicate = predicates.emplace_back();
     predicate.source = id;
-    predicate.guard = make();
+    predicate.guard = make().release();
     ++uses[id.raw()].predicates;
     predicate.why = why;
     Keep(why);
     if (!counts.empty()) [[unlikely]]
       Count(predicate);
     return predicate;
+  }
+
+  // What predicate `number` says, of another source, of which it holds; false if that has been said.
+  bool SayAgain(uint32_t number, SourceId id) {
+    PredicateKey key = known.KeyAt(number);
+    key.source = id.raw();
+    if (!known.Add(key).second) return false;
+    Predicate& predicate = predicates.emplace_back();
+    predicate.source = id;
+    predicate.guard = predicates[number].guard;
+    predicate.is_again = true;
+    predicate.why = predicates[number].why;  // whose code is kept
+    ++uses[id.raw()].predicates;
+    return true;
   }
 
   void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Spot& why) {

@@ -130,8 +130,9 @@ int Tree::Traverse(visitproc visit, void* arg) const {
     }
   }
   for (const Predicate& p : frozen_.predicates) {
-    if (p.guard == nullptr) continue;
-    if (const int stop = p.guard->Traverse(visit, arg); stop != 0) return stop;
+    const Guard* const guard = p.own_guard();
+    if (guard == nullptr) continue;
+    if (const int stop = guard->Traverse(visit, arg); stop != 0) return stop;
   }
   return 0;
 }

@@ -95,7 +95,7 @@ int32_t Gardener::NodeFor(SourceId id) {
       Expect(own, step.key, false);
       node = kNoNode;
       for (int home = 0; home <= step.home; ++home) {
-        const int32_t dict = ReadFrom(own, Key::Of(ModuleDictName(home), nullptr));
+        const int32_t dict = ReadFrom(own, ModuleDictKey(home));
         const uint32_t view = ViewFor(dict, DictOf::kSelf);
         tree_.views[view].as_module_dict = true;
         if (home == step.home) {
@@ -127,7 +127,7 @@ void Gardener::Place(const Predicate& p) {
     tree_.checks.pairs.push_back({node, NodeFor(p.other), p.same});
     return;
   }
-  const Guard* guard = p.guard.get();
+  const Guard* guard = p.guard;
   if (guard->kind() == Guard::Kind::kKey) {
     const auto* key = static_cast<const KeyGuard*>(guard);
     Expect(ViewFor(node, key->dict()), key->key(), key->present());

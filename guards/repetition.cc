@@ -1,8 +1,8 @@
 // What was said of one object, said of another one: layers of one class are read alike, and following what was said of the
 // first is much less work than reading the next one in the same way again.
-//   R4  Only what says the same of another object is said again: a predicate is made anew, of that object, once the first
-//       one holds for it. One that says which object it is is made of the other one: it is for the caller to say which
-//       objects may be others.
+//   R4  Only what says the same of another object is said again, by the guard of the first, once it holds for the other.
+//       A guard that says which object it is, or what is in a tensor, is made anew of the other one: it is for the caller to
+//       say which objects may be others.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -132,69 +132,37 @@ bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(Source
     SourceKey key = r.sources.KeyAt(was.raw());
     const SourceId parent = repetition->IsNow(SourceId(key.parent));
     key.parent = parent.raw();
-    PyObject* const owner = r.object(parent);
-    Step step = MakeStep(parent, owner, key.accessor, key.index, r.steps[was.raw()].key.object.get());
+    const Step& step = r.steps[was.raw()];
     Reached at;
-    if (!Follow(step, owner, Roots{}, &at) || Py_TYPE(at.object) != Py_TYPE(r.object(was))) return false;
+    if (!Follow(step, r.object(parent), Roots{}, &at) || Py_TYPE(at.object) != Py_TYPE(r.object(was))) return false;
     const size_t count = r.steps.size();
-    const SourceId id = r.Add(key, at.object, [&] { return std::move(step); });
+    const SourceId id = r.Add(key, at.object, [&] {
+      Step now = step;
+      now.parent = parent;
+      return now;
+    });
     if (r.steps.size() == count || !met(was, id)) return false;
     repetition->now_[was.raw() - part.from.sources] = id;
   }
   for (const uint32_t number : part.predicates) {
     const Predicate& predicate = r.predicates[number];
-    const PredicateKey key = r.known.KeyAt(number);
-    const Spot why = predicate.why;
+    const PredicateKey& key = r.known.KeyAt(number);
     const SourceId id = repetition->IsNow(predicate.source);
-    auto* const object = static_cast<PyObject*>(const_cast<void*>(key.object));
+    if (!predicate.other.valid() && AgainOf(key.kind, key.detail) == Again::kIfItHolds) {
+      if (!predicate.guard->Holds(r.reached(id)) || !r.SayAgain(number, id)) return false;
+      continue;
+    }
     const size_t count = r.predicates.size();
     if (predicate.other.valid()) {
       const SourceId other = repetition->IsNow(predicate.other);
       if ((r.object(id) == r.object(other)) != predicate.same) return false;
-      SameObject(other, id, predicate.same, why);
-      if (r.predicates.size() == count) return false;
-      continue;
-    }
-    if (AgainOf(key.kind, key.detail) == Again::kIfItHolds && !predicate.guard->Holds(r.reached(id))) return false;
-    switch (key.kind) {
-      case Guard::Kind::kType:
-        Type(id, why);
-        break;
-      case Guard::Kind::kTypeAttr:
-        TypeAttr(id, object, _PyType_Lookup(Py_TYPE(r.object(id)), object), why);
-        break;
-      case Guard::Kind::kIdentity:
-        Identity(id, why);
-        break;
-      case Guard::Kind::kAddress:
-        Address(id, why);
-        break;
-      case Guard::Kind::kValue:
-        Value(id, why);
-        break;
-      case Guard::Kind::kLength:
-        Length(id, why);
-        break;
-      case Guard::Kind::kKeys:
-        Keys(id, why);
-        break;
-      case Guard::Kind::kKey:
-        r.SayKey(id, static_cast<DictOf>(key.detail / 2), object, key.detail % 2 != 0, why);
-        break;
-      case Guard::Kind::kTensor:
-        Tensor(id, TensorRead(), why);
-        break;
-      case Guard::Kind::kRelation:
-        Relation(id, static_cast<int>(key.detail / 2), object, key.detail % 2 != 0, why);
-        break;
-      case Guard::Kind::kCode:
-        Code(id, why);
-        break;
-      case Guard::Kind::kNoHooks:
-        NoHooks(id, why);
-        break;
-      default:
-        return false;
+      SameObject(other, id, predicate.same, predicate.why);
+    } else if (key.kind == Guard::Kind::kIdentity) {
+      Identity(id, predicate.why);
+    } else if (key.kind == Guard::Kind::kAddress) {
+      Address(id, predicate.why);
+    } else {
+      Tensor(id, TensorRead(), predicate.why);
     }
     if (r.predicates.size() == count) return false;
   }

@@ -37,7 +37,6 @@ std::string Node::op_name() const {
 
 ValueId Graph::NewValue(std::string name, Type type, NodeId def) {
   const ValueId id(values.size());
-  if (name.empty()) name = absl::StrCat(id.raw());
   for (char& c : name) {
     if (!NameChar(c)) c = '_';
   }
@@ -62,6 +61,13 @@ StateId Graph::AddState(const EagerState& state) {
   if (it != states.end()) return StateId(static_cast<size_t>(it - states.begin()));
   states.push_back(state);
   return StateId(states.size() - 1);
+}
+
+void Graph::NameResults() {
+  int count = 0;
+  for (const Node& node : nodes) {
+    for (const ValueId output : node.outputs) value(output).name = absl::StrCat(count++);
+  }
 }
 
 NodeId Graph::AddNode(Node node) {

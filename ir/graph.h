@@ -121,7 +121,7 @@ struct Node {
 };
 
 struct Value {
-  std::string name;  // without '%'; unique in the graph
+  std::string name;  // without '%'; unique in the graph. Empty: not named yet
   Type type;
   NodeId def;  // invalid for inputs and constants
 };
@@ -147,6 +147,7 @@ struct Graph {
 
   ValueId NewValue(std::string name, Type type, NodeId def = NodeId());
   ValueId AddInput(std::string name, Type type);
+  void NameResults();  // those of nodes, by their numbers: 0, 1, …
   ValueId AddConstant(std::string name, at::Tensor tensor);
   StateId AddState(const EagerState& state);  // finds an equal one
   NodeId AddNode(Node node);                  // sets def of the outputs

@@ -241,6 +241,7 @@ TEST(TextTest, T1_EveryOperator) {
       }
       for (size_t i = 0; i < op->schema().returns().size(); ++i) node.outputs.push_back(graph.NewValue("", Type()));
       graph.AddNode(std::move(node));
+      graph.NameResults();
       const absl::Status status = Verify(graph);
       untold += absl::IsUnimplemented(status);
       if (absl::IsUnimplemented(status)) continue;
