@@ -144,7 +144,7 @@ class AtenRecorder {
   std::vector<std::pair<SourceId, ValueId>> inputs_;
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
   std::array<OpNotes, 32> op_notes_;                        // by address; of two at one place the later one
-  const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
+  const c10::OperatorHandle* running_op_ = nullptr;         // the one that is recorded, while it runs
   size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_

@@ -330,7 +330,7 @@ std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, 
       if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
     }
     segment->ir.exit.kind = Exit::Kind::kReturn;
-    segment->ir.exit.at = PositionAt(base().code, base().offset);
+    segment->ir.exit.at = PositionOf(base().code, base().offset);
     DescribeEffects(&segment->ir);
     DescribeYields(&segment->ir);
     DescribeState(&segment->ir);

@@ -62,7 +62,7 @@ class ObjectTable {
   size_t size() const { return size_; }
 
  private:
-  static constexpr int kLeastBits = 10;
+  static constexpr int kLeastBits = 8;
 
   size_t mask() const { return entries_.size() - 1; }
   size_t After(size_t at) const { return (at + 1) & mask(); }

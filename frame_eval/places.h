@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "guards/ref.h"
 #include "guards/stable_vector.h"
@@ -80,7 +81,8 @@ class Places {
 
   StableVector<Site> sites_;
   std::vector<Module> modules_;
-  std::vector<Ref<>> codes_;  // of the sites, once they are kept
+  absl::flat_hash_set<PyCodeObject*> met_;  // of the sites, until they are kept
+  std::vector<Ref<>> codes_;
 };
 
 }  // namespace frametap

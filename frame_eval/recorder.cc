@@ -73,7 +73,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       in_anomaly_mode_(world.anomaly_mode),
       repeated_calls_(RepeatedCalls::For(*this)) {
   aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
-  Position entry = PositionAt(base.code, base.offset);
+  const Position entry = PositionOf(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));
   entry_globals_ = Ref<>::New(base.function->func_globals);
   entry_function_ = entry.function;
@@ -153,14 +153,14 @@ PlaceId Recorder::PlaceOf(size_t frame) {
   return note.place;
 }
 
-Position Recorder::BreakPosition() const {
+const Position& Recorder::BreakPosition() {
   // The innermost frame outside of installed packages tells a user most; else the entry frame.
   for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) {
-    Position at = PositionAt((*it)->code, (*it)->offset);
+    const Position& at = PositionOf((*it)->code, (*it)->offset);
     const std::string& file = at.file;
     if (file.find("site-packages") == std::string::npos && file.find("/lib/python3") == std::string::npos) return at;
   }
-  return PositionAt(frames_.front()->code, frames_.front()->offset);
+  return PositionOf(frames_.front()->code, frames_.front()->offset);
 }
 
 // ---- instructions ---------------------------------------------------------------------------------------------------

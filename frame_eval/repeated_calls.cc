@@ -99,6 +99,13 @@ RepeatedCalls::Facts RepeatedCalls::Facts::Of(PyObject* object) {
           Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.storage_offset()};
 }
 
+// As Facts::Of(a) == Facts::Of(b).
+bool RepeatedCalls::HaveEqualFacts(PyObject* a, PyObject* b) {
+  const at::Tensor &one = TensorOf(a), &other = TensorOf(b);
+  return TensorGuard::BasicsOf(a) == TensorGuard::BasicsOf(b) && one.sizes() == other.sizes() &&
+         one.strides() == other.strides() && one.storage_offset() == other.storage_offset();
+}
+
 RepeatedCalls::Switches RepeatedCalls::SwitchesNow() const {
   return {r_.state_now_, r_.backends_now_, r_.autocast_nesting_};
 }
@@ -360,6 +367,8 @@ class RepeatedCalls::Attempt {
 
   bool Guards() {
     std::vector<PyObject*> met;
+    met.reserve(heard_.meetings.size());
+    added_.reserve(heard_.meetings.size());
     auto meeting = heard_.meetings.begin();
     const auto fits = [&](SourceId was, SourceId is) {
       PyObject *const object = r_.guards_.seen(was), *const other = r_.guards_.seen(is);
@@ -377,7 +386,7 @@ class RepeatedCalls::Attempt {
       if (EndRunsCode(other)) return false;
       met.push_back(other);
       if (!IsTensor(object)) return r_.Find(other) == nullptr;
-      const bool is_alike = IsStrided(object) && IsStrided(other) && Facts::Of(object) == Facts::Of(other);
+      const bool is_alike = IsStrided(object) && IsStrided(other) && HaveEqualFacts(object, other);
       if (!is_alike || r_.aten_.Find(TensorOf(other)) != nullptr || HasOwnAttributes(other)) return false;
       r_.aten_.AddSource(TensorOf(other), is);
       added_.push_back(TensorOf(other));

@@ -164,6 +164,7 @@ class RepeatedCalls {
   void MeetSource(SourceId source, bool by_path);
   bool MayRepeat() const;
   Moment Now() const;
+  static bool HaveEqualFacts(PyObject* a, PyObject* b);  // of two tensors
   Switches SwitchesNow() const;
   std::optional<Setting> SettingOf(const Event& e) const;
   bool AreAlike(const Setting& was, const Setting& is) const;

@@ -25,7 +25,7 @@ namespace {
 // With the stacks (StackIdentity) that they live on: a session of another greenlet is not in memory.
 thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
-Position LineOf(const Recorder& recorder) { return recorder.BreakPosition(); }
+Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
 
 // The folder of an imported module's file, with a slash at its end; "" if there is none.
 std::string FolderOf(const char* module) {

@@ -21,7 +21,7 @@ class WeakTensor {
   explicit WeakTensor(const at::Tensor& tensor);
 
   bool is_known() const { return view_.has_value(); }  // false, too, of one that is not dense
-  at::Tensor Get() const;                             // undefined: not known, or gone
+  at::Tensor Get() const;                              // undefined: not known, or gone
 
  private:
   struct View {

@@ -65,7 +65,7 @@ inline bool IsNumber(Accessor a) {
 
 // A2. `parent` is the object that the parent has been seen to be. `index` of kModuleAttr: as Step::home.
 Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t index, PyObject* key);
-const Key& ModuleDictKey(int home);     // "_parameters", "_buffers", "_modules"
+const Key& ModuleDictKey(int home);  // "_parameters", "_buffers", "_modules"
 PyObject* ModuleDictName(int home);  // borrowed
 
 bool Follow(const Step& step, PyObject* parent, const Roots& roots, Reached* out);

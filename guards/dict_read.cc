@@ -72,11 +72,15 @@ Found SameKey(PyObject* a, PyObject* b) {
   return a_settled && b_settled ? Found::kNo : Found::kDoubt;
 }
 
+PyObject* StrDictGet(PyObject* dict, const Key& key) {
+  return _PyDict_GetItem_KnownHash(dict, key.object.get(), key.hash);
+}
+
 Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
   PyObject* wanted = key.object.get();
   if (HasOnlyExactStrKeys(dict)) {
     if (key.is_str) {
-      *value = _PyDict_GetItem_KnownHash(dict, wanted, key.hash);
+      *value = StrDictGet(dict, key);
       return *value != nullptr ? Found::kYes : Found::kNo;
     }
     if (IsBuiltinKey(wanted)) return Found::kNo;

@@ -24,6 +24,9 @@ struct Key {
 // `dict`: a dict or an instance of a subclass, whose overrides are not asked.
 Found DictGet(PyObject* dict, const Key& key, PyObject** value);
 
+// The value, borrowed, or null. Of a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
+PyObject* StrDictGet(PyObject* dict, const Key& key);
+
 // Equality of keys as a dict sees it (1 == 1.0 == True); kDoubt as in D1.
 Found SameKey(PyObject* a, PyObject* b);
 

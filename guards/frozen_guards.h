@@ -20,10 +20,10 @@ struct RelatedNumbers {
 
 struct Predicate {
   SourceId source;
-  SourceId other;                           // SameObject
-  bool same = false;                        // SameObject
-  bool is_again = false;                    // `guard` is that of an earlier predicate of the list, said of another source
-  Guard* guard = nullptr;                   // null: SameObject, or `related`
+  SourceId other;          // SameObject
+  bool same = false;       // SameObject
+  bool is_again = false;   // `guard` is that of an earlier predicate of the list, said of another source
+  Guard* guard = nullptr;  // null: SameObject, or `related`
   std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
   Spot why;
 

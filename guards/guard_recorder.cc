@@ -114,8 +114,9 @@ void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
 void GuardRecorder::Identity(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
   const Step& step = impl_->steps[id.raw()];
-  const std::string& text = step.accessor == Accessor::kPinned ? step.text : std::string();
-  impl_->Say(id, Guard::Kind::kIdentity, 0, nullptr, why, [&] { return MakeIdentityGuard(impl_->object(id), text); });
+  const bool is_named = step.accessor == Accessor::kPinned;
+  impl_->Say(id, Guard::Kind::kIdentity, 0, nullptr, why,
+             [&] { return MakeIdentityGuard(impl_->object(id), is_named ? step.text : std::string()); });
 }
 
 void GuardRecorder::Address(SourceId id, const Spot& why) {

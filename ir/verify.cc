@@ -311,7 +311,8 @@ absl::Status Verify(const Graph& graph) {
   if (graph.states.empty()) return Bad("a graph has at least one state");
   absl::flat_hash_set<std::string> names;
   for (const Value& value : graph.values) {
-    if (!value.name.empty() && !names.insert(value.name).second) return Bad(absl::StrCat("%", value.name, " names two values"));
+    if (!value.name.empty() && !names.insert(value.name).second)
+      return Bad(absl::StrCat("%", value.name, " names two values"));
   }
   std::vector<bool> defined(graph.values.size());
   const auto define = [&](ValueId id) {

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
+#include "guards/watch.h"
 
 namespace frametap {
 namespace {
@@ -29,9 +30,15 @@ struct Unusual {
 Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr) {
   PyObject* dict = object != nullptr ? DictAt(DictOf::kInstance, object) : nullptr;
   const bool is_readable = dict != nullptr && IsReadable(DictOf::kInstance, dict);
+  const bool is_plain = is_readable && HasOnlyExactStrKeys(dict);
   const auto look_up = [&](const Key& name, bool is_hooks) {
     Unusual at{name.object.get(), Found::kDoubt, nullptr, is_hooks};
-    if (is_readable) at.found = DictGet(dict, name, &at.own);
+    if (is_plain) {
+      at.own = StrDictGet(dict, name);
+      at.found = at.own != nullptr ? Found::kYes : Found::kNo;
+    } else if (is_readable) {
+      at.found = DictGet(dict, name, &at.own);
+    }
     if (at.own != nullptr) __builtin_prefetch(at.own);  // a module that is called for the first time is in no cache
     return at;
   };
