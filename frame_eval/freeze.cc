@@ -248,6 +248,7 @@ bool Recorder::LeavesInputOpen(SourceId source) const {
 void Recorder::DescribeExamples(Segment* segment) const {
   Examples& examples = segment->examples;
   const std::vector<SourceId>& sources = segment->input_sources;
+  examples.values.reserve(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     PyObject* const seen = guards_.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));

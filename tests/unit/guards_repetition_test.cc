@@ -83,6 +83,36 @@ TEST_F(GuardsRepetitionTest, WhatHoldsIsGuarded) {
   }
 }
 
+// A guard that several predicates have holds its references once: the garbage collector and CountOf must not take them for
+// more.
+TEST_F(GuardsRepetitionTest, R4_ReferencesAreCountedOnce) {
+  PyObject* const layer = Get("Layer");
+  const Py_ssize_t before = Py_REFCNT(layer);
+  std::unique_ptr<GuardTree> tree;
+  {
+    GuardRecorder r(WorldState::Now());
+    const GuardRecorder::Part part = Record(r);
+    ASSERT_TRUE(Repeats(r, part));
+    EXPECT_EQ(r.CountOf(layer), Py_REFCNT(layer) - before);
+    tree = r.Freeze({});
+  }
+  struct Visits {
+    PyObject* of;
+    Py_ssize_t count = 0;
+  } visits{layer};
+  const auto visit = [](PyObject* object, void* arg) {
+    auto* visits = static_cast<Visits*>(arg);
+    visits->count += object == visits->of ? 1 : 0;
+    return 0;
+  };
+  EXPECT_TRUE(Hits(*tree));
+  EXPECT_EQ(tree->Traverse(visit, &visits), 0);
+  EXPECT_GT(visits.count, 0);
+  EXPECT_EQ(visits.count, Py_REFCNT(layer) - before);
+  tree.reset();
+  EXPECT_EQ(Py_REFCNT(layer), before);
+}
+
 TEST_F(GuardsRepetitionTest, WhatDoesNotHoldIsNotSaid) {
   for (const char* change :
        {"b.scale = 2.5", "b.scale = 1", "b.tag = 1", "b.items.pop()", "b.items = (1, 2.0)", "b.table = {'b': 1}",
