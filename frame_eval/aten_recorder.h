@@ -75,9 +75,8 @@ class AtenRecorder {
   }
   void SettleRank(ValueId value) { ranked_by_size_[value.raw()] = false; }  // the guards say it now
   const std::vector<bool>& unsettled_ranks() const { return ranked_by_size_; }
-  void Unsettle(std::vector<bool> ranks) {
-    ranked_by_size_ = std::move(ranks);
-  }  // after Rewind to where they were these
+  // After Rewind to where they were these.
+  void Unsettle(std::vector<bool> ranks) { ranked_by_size_ = std::move(ranks); }
 
   Mark mark() const {
     return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),

@@ -22,7 +22,6 @@ PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module
     if (!is_known) modules_.push_back(*module);
     site.module = static_cast<uint32_t>(modules_.size() - 1);
   }
-  met_.insert(code);
   sites_.emplace_back(site);
   return static_cast<PlaceId>(sites_.size() - 1);
 }
@@ -72,9 +71,10 @@ bool Places::IsHandled(PlaceId place) const {
 }
 
 void Places::Keep() {
-  codes_.reserve(met_.size());
-  for (PyCodeObject* code : met_) codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(code)));
-  met_ = {};
+  absl::flat_hash_set<PyCodeObject*> met;
+  for (const Site& site : sites_) {
+    if (met.insert(site.code).second) codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(site.code)));
+  }
 }
 
 class Places::Teller {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "guards/ref.h"
 #include "guards/stable_vector.h"
@@ -81,8 +80,7 @@ class Places {
 
   StableVector<Site> sites_;
   std::vector<Module> modules_;
-  absl::flat_hash_set<PyCodeObject*> met_;  // of the sites, until they are kept
-  std::vector<Ref<>> codes_;
+  std::vector<Ref<>> codes_;  // of the sites, once they are kept
 };
 
 }  // namespace frametap

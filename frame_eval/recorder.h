@@ -423,8 +423,8 @@ class Recorder {
   // … but not by itself: modules, whose layers a segment shall fit alike. (Functions by their code: InvokePython.)
   bool IsExchangeable(PyObject* object) const;
   void Fix(Known& known);  // it is this very one
-  void FixContent(
-      PyObject* object);  // … if it existed before and is of C code, so that no source leads to what is in it
+  // … if it existed before and is of C code, so that no source leads to what is in it.
+  void FixContent(PyObject* object);
   bool IsFixed(PyObject* object);  // a scalar, a constant, or the very object by a guard
   // That it is a function, method or partial is all that a test for None, for truth or for its type asks: which one it is,
   // and so what a method binds, is none of the segment's business, and `obj.method` is another object each time. False:

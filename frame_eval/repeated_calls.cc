@@ -93,17 +93,11 @@ bool RepeatedCalls::MayRepeat() const {
          at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
 }
 
-RepeatedCalls::Facts RepeatedCalls::Facts::Of(PyObject* object) {
+template <class Numbers>
+RepeatedCalls::FactsIn<Numbers> RepeatedCalls::FactsIn<Numbers>::Of(PyObject* object) {
   const at::Tensor& tensor = TensorOf(object);
-  return {TensorGuard::BasicsOf(object), Sizes(tensor.sizes().begin(), tensor.sizes().end()),
-          Sizes(tensor.strides().begin(), tensor.strides().end()), tensor.storage_offset()};
-}
-
-// As Facts::Of(a) == Facts::Of(b).
-bool RepeatedCalls::HaveEqualFacts(PyObject* a, PyObject* b) {
-  const at::Tensor &one = TensorOf(a), &other = TensorOf(b);
-  return TensorGuard::BasicsOf(a) == TensorGuard::BasicsOf(b) && one.sizes() == other.sizes() &&
-         one.strides() == other.strides() && one.storage_offset() == other.storage_offset();
+  return {TensorGuard::BasicsOf(object), Numbers(tensor.sizes().begin(), tensor.sizes().end()),
+          Numbers(tensor.strides().begin(), tensor.strides().end()), tensor.storage_offset()};
 }
 
 RepeatedCalls::Switches RepeatedCalls::SwitchesNow() const {
@@ -386,7 +380,7 @@ class RepeatedCalls::Attempt {
       if (EndRunsCode(other)) return false;
       met.push_back(other);
       if (!IsTensor(object)) return r_.Find(other) == nullptr;
-      const bool is_alike = IsStrided(object) && IsStrided(other) && HaveEqualFacts(object, other);
+      const bool is_alike = IsStrided(object) && IsStrided(other) && FactsNow::Of(object) == FactsNow::Of(other);
       if (!is_alike || r_.aten_.Find(TensorOf(other)) != nullptr || HasOwnAttributes(other)) return false;
       r_.aten_.AddSource(TensorOf(other), is);
       added_.push_back(TensorOf(other));

@@ -75,15 +75,18 @@ class RepeatedCalls {
     int64_t dim;
     Shadow size;
   };
-  // All facts of a strided tensor but its elements.
-  struct Facts {
+  // All facts of a strided tensor but its elements. `Numbers`: Sizes, or a view of those of a tensor that is there.
+  template <class Numbers>
+  struct FactsIn {
     TensorGuard::Basics basics{};
-    Sizes sizes, strides;
+    Numbers sizes, strides;
     int64_t offset = 0;
 
-    static Facts Of(PyObject* tensor);
-    friend bool operator==(const Facts&, const Facts&) = default;
+    static FactsIn Of(PyObject* tensor);
+    friend bool operator==(const FactsIn&, const FactsIn&) = default;
   };
+  using Facts = FactsIn<Sizes>;
+  using FactsNow = FactsIn<c10::IntArrayRef>;
   struct Argument {
     Ref<> scalar;  // null: a tensor
     Shadow shadow;
@@ -164,7 +167,6 @@ class RepeatedCalls {
   void MeetSource(SourceId source, bool by_path);
   bool MayRepeat() const;
   Moment Now() const;
-  static bool HaveEqualFacts(PyObject* a, PyObject* b);  // of two tensors
   Switches SwitchesNow() const;
   std::optional<Setting> SettingOf(const Event& e) const;
   bool AreAlike(const Setting& was, const Setting& is) const;

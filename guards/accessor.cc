@@ -306,8 +306,7 @@ bool IsReadable(DictOf which, PyObject* dict) {
 }
 
 const Key& ModuleDictKey(int home) {
-  static const auto key = [](const char* name) { return Key::Of(InternedName(name), nullptr); };
-  static const Key keys[] = {key("_parameters"), key("_buffers"), key("_modules")};
+  static const Key keys[] = {NameKey("_parameters"), NameKey("_buffers"), NameKey("_modules")};
   return keys[home];
 }
 

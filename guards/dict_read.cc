@@ -1,5 +1,6 @@
 #include "guards/dict_read.h"
 
+#include "guards/must.h"
 #include "guards/watch.h"
 
 namespace frametap {
@@ -52,6 +53,8 @@ Key Key::Of(PyObject* object, PyObject* dict) {
   }
   return key;
 }
+
+Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
 
 Found SameKey(PyObject* a, PyObject* b) {
   if (a == b) return Found::kYes;

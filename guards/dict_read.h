@@ -27,6 +27,8 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value);
 // The value, borrowed, or null. Of a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
 PyObject* StrDictGet(PyObject* dict, const Key& key);
 
+Key NameKey(const char* name);  // interned
+
 // Equality of keys as a dict sees it (1 == 1.0 == True); kDoubt as in D1.
 Found SameKey(PyObject* a, PyObject* b);
 

@@ -17,8 +17,6 @@ class OrderedDictGuard : public Guard {
   std::string Why(const Reached&) const override { return "it is no OrderedDict"; }
 };
 
-Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
-
 // The first part that does not hold.
 struct Unusual {
   PyObject* name = nullptr;  // null: all hold
