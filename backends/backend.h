@@ -69,6 +69,8 @@ class Backend {
   virtual Assumptions assumptions() const { return {}; }
   // Whether it asks a graph for names of inputs or places of nodes.
   virtual bool reads_words() const { return true; }
+  // Whether CompileFor looks at its examples: it gets none otherwise.
+  virtual bool reads_examples() const { return true; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
   // B4. A valid graph with the values that its inputs had while recording, for a backend that wants examples.
   virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) {

@@ -71,7 +71,7 @@ AtenRecorder::AtenRecorder() {
   graph_.values.reserve(kUsual);
   graph_.nodes.reserve(kUsual / 2);
   tensors_.reserve(kUsual);
-  source_storages_.reserve(kUsual);
+  new_source_storages_.reserve(kUsual);
   journal_.reserve(kUsual);
   inputs_.reserve(kUsual);
 }
@@ -115,7 +115,7 @@ void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& w
       continue;
     }
     c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-    if (!source_storages_.contains(storage)) continue;
+    if (!IsSourceStorage(storage)) continue;
     writes_inputs_ = true;
     written_storages_.insert(storage);
   }
@@ -127,11 +127,16 @@ void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& w
   }
 }
 
-void AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
-  if (tensor.has_storage()) source_storages_.insert(tensor.storage().unsafeGetStorageImpl());
-  tensors_.try_emplace(
-      tensor.unsafeGetTensorImpl(),
-      KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), ValueId(), source, false, false});
+bool AtenRecorder::IsSourceStorage(c10::StorageImpl* storage) {
+  source_storages_.insert(new_source_storages_.begin(), new_source_storages_.end());
+  new_source_storages_.clear();
+  return source_storages_.contains(storage);
+}
+
+bool AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
+  if (tensor.has_storage()) new_source_storages_.push_back(tensor.storage().unsafeGetStorageImpl());
+  KnownTensor known{KnownTensor::Weak(tensor.getIntrusivePtr()), ValueId(), source, false, false};
+  return tensors_.try_emplace(tensor.unsafeGetTensorImpl(), std::move(known)).second;
 }
 
 std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
@@ -192,9 +197,10 @@ ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
 // `rank_by_size`: ranks of results may follow from sizes of arguments.
 void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
   bool by_size = rank_by_size;
-  ranked_by_size_.resize(graph_.values.size());
-  ForEachUse(node.args, [&](ValueId use) { by_size = by_size || ranked_by_size_[use.raw()]; });
-  for (ValueId out : node.outputs) ranked_by_size_[out.raw()] = by_size;
+  if (!ranked_by_size_.empty()) {
+    ForEachUse(node.args, [&](ValueId use) { by_size = by_size || RankFollowsFromSizes(use); });
+  }
+  if (by_size) ranked_by_size_.insert(ranked_by_size_.end(), node.outputs.begin(), node.outputs.end());
   graph_.AddNode(std::move(node));
   places_.push_back(place);
 }
@@ -210,7 +216,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   }
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
-  ranked_by_size_.resize(mark.values);
+  while (!ranked_by_size_.empty() && ranked_by_size_.back().raw() >= mark.values) ranked_by_size_.pop_back();
   inputs_.resize(mark.inputs);
   graph_.inputs.resize(mark.inputs);
   graph_.constants.resize(mark.constants);
@@ -255,8 +261,7 @@ ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
 void AtenRecorder::Bind(const at::Tensor& tensor, ValueId id) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   auto [it, is_new] = tensors_.try_emplace(
-      impl,
-      KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id, SourceId(), false, false});
+      impl, KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
   journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
   it->second.value = id;
 }
@@ -287,8 +292,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
       const size_t count = graph_.constants.size();
       ValueId id = graph_.AddConstant(count == 0 ? "c" : absl::StrCat("c.", count), tensor);
       tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
-                           KnownTensor{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), id,
-                                       SourceId(), false, false});
+                           KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
       journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
       return Arg::Of(id);
     }
@@ -368,7 +372,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   auto will_write = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     all_written.push_back(tensor);
-    const bool existed = !tensor.has_storage() || source_storages_.contains(tensor.storage().unsafeGetStorageImpl());
+    const bool existed = !tensor.has_storage() || IsSourceStorage(tensor.storage().unsafeGetStorageImpl());
     if (before_write && existed) {
       AtenPause below;
       before_write(tensor);

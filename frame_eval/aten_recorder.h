@@ -34,7 +34,9 @@ class AtenRecorder {
     size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, ops_met = 0;
   };
   struct KnownTensor {
-    c10::weak_intrusive_ptr<c10::TensorImpl> weak;
+    // Of the pointer in an at::Tensor as it is: a strong one made of it on the way would count at the Python object, too.
+    using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    Weak weak;
     ValueId value;    // invalid: known only by its source so far
     SourceId source;  // existed before
     bool metadata_read = false;
@@ -52,7 +54,7 @@ class AtenRecorder {
   bool running() const { return running_; }
 
   KnownTensor* Find(const at::Tensor& tensor);
-  void AddSource(const at::Tensor& tensor, SourceId source);
+  bool AddSource(const at::Tensor& tensor, SourceId source);  // false: it is known already, and stays what it was
   // The value of a known tensor; makes a graph input of one that is known by its source only.
   std::optional<ValueId> ValueOf(const at::Tensor& tensor);
   bool IsInput(ValueId id) const;
@@ -71,12 +73,14 @@ class AtenRecorder {
   const Node* SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
   // Whether the rank of a value is more than a consequence of the ranks of the inputs, which every guard holds.
   bool RankFollowsFromSizes(ValueId value) const {
-    return value.raw() < ranked_by_size_.size() && ranked_by_size_[value.raw()];
+    return std::binary_search(ranked_by_size_.begin(), ranked_by_size_.end(), value);
   }
-  void SettleRank(ValueId value) { ranked_by_size_[value.raw()] = false; }  // the guards say it now
-  const std::vector<bool>& unsettled_ranks() const { return ranked_by_size_; }
+  void SettleRank(ValueId value) {  // the guards say it now
+    ranked_by_size_.erase(std::lower_bound(ranked_by_size_.begin(), ranked_by_size_.end(), value));
+  }
+  const std::vector<ValueId>& unsettled_ranks() const { return ranked_by_size_; }
   // After Rewind to where they were these.
-  void Unsettle(std::vector<bool> ranks) { ranked_by_size_ = std::move(ranks); }
+  void Unsettle(std::vector<ValueId> ranks) { ranked_by_size_ = std::move(ranks); }
 
   Mark mark() const {
     return {graph_.nodes.size(),     graph_.values.size(), inputs_.size(),
@@ -122,7 +126,7 @@ class AtenRecorder {
   // first time, and so no Python code.
   void RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at);
   ValueId AddAgain(NodeId like, std::vector<Arg> args, PlaceId at);  // of a scalar op; it is not run
-  void Forget(const at::Tensor& tensor) { tensors_.erase(tensor.unsafeGetTensorImpl()); }  // after Rewind
+  void Forget(c10::TensorImpl* tensor) { tensors_.erase(tensor); }   // after Rewind
   // A frame begins below the op that is recorded: its kernel is Python code, and may change what the program reads next.
   void MeetFrameBelow();
 
@@ -134,16 +138,19 @@ class AtenRecorder {
   void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
+  bool IsSourceStorage(c10::StorageImpl* storage);
 
   Graph graph_;
   std::vector<PlaceId> places_;
-  std::vector<bool> ranked_by_size_;  // beside graph_.values, as far as nodes made them
+  std::vector<ValueId> ranked_by_size_;  // ascending; few are
   absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
   std::vector<std::pair<SourceId, ValueId>> inputs_;
-  absl::flat_hash_set<c10::StorageImpl*> source_storages_;  // memory that existed before
-  std::array<OpNotes, 32> op_notes_;                        // by address; of two at one place the later one
-  const c10::OperatorHandle* running_op_ = nullptr;         // the one that is recorded, while it runs
+  // Memory that existed before: a set of those noted by the last time that somebody asked (few recordings do).
+  absl::flat_hash_set<c10::StorageImpl*> source_storages_;
+  std::vector<c10::StorageImpl*> new_source_storages_;
+  std::array<OpNotes, 32> op_notes_;                 // by address; of two at one place the later one
+  const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
   size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_

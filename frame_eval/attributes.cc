@@ -9,6 +9,7 @@
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/accessor.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
@@ -518,6 +519,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
                    "is_mps",    "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
                    "is_vulkan", "is_mtia", "is_maia",   "is_ipu",        "is_xla",       "itemsize"})) {
     // Every input's guard holds these facts. That of a result may depend on which operand has no dimensions.
+    if (repeated_calls_ && std::strcmp(text, "requires_grad") == 0) repeated_calls_->NoteRequiresGrad();
     return ReadRank(owner);
   }
   if (OneOf(text, {"ndim"})) return ReadRank(owner);

@@ -6,7 +6,7 @@
 //   D3  Only few ops and no floating-point inputs: such data differ from call to call in every bit, and a branch on
 //       them is better taken where it stands.
 // Not here: running them (reify.h).
-#include <functional>
+#include <algorithm>
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -77,38 +77,20 @@ void Recorder::DescribeDecisions(Segment* segment) {
     DecisionCone(decided.value, &cone);
     for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
   }
-  Graph& graph = ir->decisions.graph;
-  graph.states = old.states;
-  std::vector<ValueId> map(old.values.size());
   for (const auto& [source, id] : aten_.inputs()) {
-    if (!needed[id.raw()]) continue;
-    map[id.raw()] = graph.AddInput("", old.value(id).type);
-    ir->decisions.sources.push_back(source);
+    if (needed[id.raw()]) ir->decisions.sources.push_back(source);
   }
-  for (const auto& [id, tensor] : old.constants) {
-    if (needed[id.raw()]) map[id.raw()] = graph.AddConstant(old.value(id).name, tensor);
-  }
-  std::function<void(std::vector<Arg>&)> rename = [&](std::vector<Arg>& args) {
-    for (Arg& arg : args) {
-      if (arg.kind == Arg::Kind::kValue) arg.value = map[arg.value.raw()];
-      rename(arg.items);
-    }
-  };
+  std::vector<bool> in_cone;
   for (size_t i = 0; i < old.nodes.size(); ++i) {
-    Node node = old.nodes[i];
-    bool in_cone = false;
-    for (ValueId out : node.outputs) in_cone = in_cone || needed[out.raw()];
-    if (!in_cone) continue;
-    rename(node.args);
-    const NodeId id(graph.nodes.size());
-    for (ValueId& out : node.outputs) {
-      out = map[out.raw()] = graph.NewValue("", old.value(out).type, id);
-    }
-    segment->decision_places.push_back(aten_.places()[i]);
-    graph.AddNode(std::move(node));
+    const std::vector<ValueId>& outputs = old.nodes[i].outputs;
+    in_cone.push_back(std::any_of(outputs.begin(), outputs.end(), [&](ValueId out) { return needed[out.raw()]; }));
+    if (in_cone.back()) segment->decision_places.push_back(aten_.places()[i]);
   }
+  std::vector<ValueId> now;
+  Graph& graph = ir->decisions.graph;
+  graph = PartOf(old, needed, in_cone, &now);
   for (const Decided& decided : decisions_) {
-    graph.outputs.push_back(map[decided.value.raw()]);
+    graph.outputs.push_back(now[decided.value.raw()]);
     ir->decisions.outcomes.push_back(decided.outcome);
   }
 }

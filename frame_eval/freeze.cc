@@ -89,46 +89,23 @@ void Recorder::Compact(Segment* segment) {
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });
   }
-  Graph graph;
-  graph.states = old.states;
-  graph.values.reserve(old.values.size());
-  graph.nodes.reserve(old.nodes.size());
-  std::vector<ValueId> map(old.values.size());
   for (const auto& [source, input] : aten_.inputs()) {
     if (!used[input.raw()]) continue;
-    map[input.raw()] = graph.AddInput("", std::move(old.value(input).type));
     if (aten_.writes_to_input(input)) {
       segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
     }
     segment->input_sources.push_back(source);
   }
-  for (const auto& [id, tensor] : old.constants) {
-    if (used[id.raw()]) map[id.raw()] = graph.AddConstant(old.value(id).name, tensor);
-  }
-  std::function<void(std::vector<Arg>&)> rename = [&](std::vector<Arg>& args) {
-    for (Arg& arg : args) {
-      if (arg.kind == Arg::Kind::kValue) arg.value = map[arg.value.raw()];
-      if (arg.kind == Arg::Kind::kList) rename(arg.items);
-    }
-  };
   segment->node_places.reserve(old.nodes.size());
   for (size_t i = 0; i < old.nodes.size(); ++i) {
-    if (!keep[i]) continue;
-    Node node = std::move(old.nodes[i]);
-    rename(node.args);
-    NodeId id(graph.nodes.size());
-    for (ValueId& out : node.outputs) {
-      ValueId renamed = graph.NewValue("", std::move(old.value(out).type), id);
-      map[out.raw()] = renamed;
-      out = renamed;
-    }
-    segment->node_places.push_back(aten_.places()[i]);
-    graph.AddNode(std::move(node));
+    if (keep[i]) segment->node_places.push_back(aten_.places()[i]);
   }
+  std::vector<ValueId> now;
+  Graph graph = PartOf(std::move(old), used, keep, &now);
   std::vector<bool> is_output(graph.values.size());
   ForEachOperand(*ir, [&](Operand& operand) {
     if (operand.kind != Operand::Kind::kValue) return;
-    operand.value = map[operand.value.raw()];
+    operand.value = now[operand.value.raw()];
     if (!is_output[operand.value.raw()]) graph.outputs.push_back(operand.value);
     is_output[operand.value.raw()] = true;
   });
@@ -285,7 +262,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
                       (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());
   }
-  DescribeExamples(segment.get());
+  if (store_.backend().reads_examples() || !segment->restartable) DescribeExamples(segment.get());
   std::vector<SourceId> wanted = segment->input_sources;
   absl::flat_hash_set<SourceId> met;
   ForEachOperand(ir, [&](Operand& o) {

@@ -143,7 +143,8 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
   return setting;
 }
 
-bool RepeatedCalls::AreAlike(const Setting& was, const Setting& is) const {
+bool RepeatedCalls::AreAlike(const Heard& heard, const Setting& is) const {
+  const Setting& was = heard.setting;
   if (was.said != is.said || was.pinned != is.pinned || was.args.size() != is.args.size() ||
       !(was.switches == is.switches)) {
     return false;
@@ -162,7 +163,9 @@ bool RepeatedCalls::AreAlike(const Setting& was, const Setting& is) const {
     // again. In place of one of which nothing but sizes was read, one that the trace has made is as good (P3).
     if (a.existed() && b.existed() ? a.impl != b.impl : b.existed() || (a.existed() && !(a.unread && r_.sizes_open())))
       return false;
-    if (!(a.facts == b.facts)) return false;
+    Facts facts = b.facts;
+    if (!heard.asks_grad) facts.basics.requires_grad = a.facts.basics.requires_grad;
+    if (!(a.facts == facts)) return false;
     for (size_t j = 0; j < i; ++j) {
       if ((was.args[j].impl == a.impl) != (is.args[j].impl == b.impl)) return false;
     }
@@ -345,7 +348,7 @@ class RepeatedCalls::Attempt {
     r_.aten_.Rewind(began_.aten);
     r_.aten_.Unsettle(std::move(ranks_));
     r_.aten_.pending.reset();
-    for (const at::Tensor& tensor : added_) r_.aten_.Forget(tensor);
+    for (c10::TensorImpl* tensor : added_) r_.aten_.Forget(tensor);
     r_.ForgetSince(began_.guards, began_.aten);
     all_.reads_.resize(began_.reads);
   }
@@ -381,9 +384,8 @@ class RepeatedCalls::Attempt {
       met.push_back(other);
       if (!IsTensor(object)) return r_.Find(other) == nullptr;
       const bool is_alike = IsStrided(object) && IsStrided(other) && FactsNow::Of(object) == FactsNow::Of(other);
-      if (!is_alike || r_.aten_.Find(TensorOf(other)) != nullptr || HasOwnAttributes(other)) return false;
-      r_.aten_.AddSource(TensorOf(other), is);
-      added_.push_back(TensorOf(other));
+      if (!is_alike || HasOwnAttributes(other) || !r_.aten_.AddSource(TensorOf(other), is)) return false;
+      added_.push_back(TensorOf(other).unsafeGetTensorImpl());
       return true;
     };
     if (!r_.guards_.Repeat(&repetition_, fits)) return false;
@@ -548,7 +550,7 @@ class RepeatedCalls::Attempt {
     if (old.op && static_cast<size_t>(old.outputs.size()) != stack_.size()) return false;
     for (size_t k = 0; k < old.outputs.size(); ++k) {
       const Type &a = graph.value(old.outputs[k]).type, &b = graph.value(now.outputs[k]).type;
-      if (!(a == b) || a.requires_grad != b.requires_grad) return false;
+      if (!(a == b) || (heard_.asks_grad && a.requires_grad != b.requires_grad)) return false;
       Made& made = Slot(old.outputs[k]);
       made.id = now.outputs[k];
       if (a.kind == Type::Kind::kTensorList) {
@@ -635,10 +637,11 @@ class RepeatedCalls::Attempt {
   const Setting& setting_;
   const Event& e_;
   const Moment began_;
-  std::vector<bool> ranks_;  // that follow from sizes, before
+  std::vector<ValueId> ranks_;  // that follow from sizes, before
   GuardRecorder::Repetition repetition_;
-  std::vector<Made> made_;  // values of the call, by their numbers behind its first one
-  std::vector<at::Tensor> added_, items_;
+  std::vector<Made> made_;               // values of the call, by their numbers behind its first one
+  std::vector<c10::TensorImpl*> added_;  // known since this attempt began
+  std::vector<at::Tensor> items_;
   torch::jit::Stack stack_;
   at::Tensor random_state_;  // before
 };
@@ -655,7 +658,7 @@ Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
   if (it != heard_.end() && !is_checking && !at::hasCallbacks()) {
     for (size_t i = it->second.size(); i-- > 0 && !expected;) {
       Heard& heard = *it->second[i];
-      if (heard.misfits > kMostMisfits + heard.times || !AreAlike(heard.setting, *setting) || !IsGood(&heard)) continue;
+      if (heard.misfits > kMostMisfits + heard.times || !AreAlike(heard, *setting) || !IsGood(&heard)) continue;
       Attempt attempt(*this, heard, *setting, e);
       Ref<> result = attempt.Result();
       const bool is_checked = result && SelfChecking() && heard.checks++ % 2 == 0;
@@ -663,6 +666,7 @@ Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
       if (result && !is_checked) {
         ++heard.times;
         ++repeated;
+        if (heard.asks_grad) NoteRequiresGrad();
         return result;
       }
       if (!result) ++heard.misfits;

@@ -4,8 +4,8 @@
 // interpretation would have given. That takes a fraction of the time, and less than plain Python.
 //   P1  A call is repeated only where its code cannot see a difference. Alike are: the class; all that was read of the module
 //       (GuardRecorder::Repeat); which of the objects met there are one, and none of them was known before; all facts of
-//       tensors but their elements; the thread's state. Arguments that are no tensors are the very same. The trace has
-//       changed nothing so far.
+//       tensors but their elements, and but whether an argument requires grad, if the code has asked no tensor for that; the
+//       thread's state. Arguments that are no tensors are the very same. The trace has changed nothing so far.
 //   P2  A call that did more than read, run pure ops of ATen (they may draw random numbers on the CPU) and give back one of
 //       their results or an argument is never repeated. Nor is one whose outcome rests on an address (Spoil), nor any while
 //       ends of objects are noted.
@@ -55,6 +55,9 @@ class RepeatedCalls {
   }
 
   // What is asked of tensors and values meanwhile.
+  void NoteRequiresGrad() {
+    for (Open& call : open_) call.heard.asks_grad = true;
+  }
   void NoteRead(SourceId source, ValueId value, bool sizes, bool strides) {
     Note({Read::Kind::kTensor, source, value, sizes, strides, 0, Shadow()});
   }
@@ -128,7 +131,8 @@ class RepeatedCalls {
     PlaceId site = kNowhere;
     int given_back = -1;  // argument
     bool is_random = false;
-    ValueId result;  // if none was given back
+    bool asks_grad = false;  // whether a tensor requires grad
+    ValueId result;          // if none was given back
     enum class Use : uint8_t { kUnknown, kGood, kNone } use = Use::kUnknown;
     GuardRecorder::Part part;  // kGood; as are these
     // Beside part.sources. Of which it was read which one it is, or what is known by a source that is not in the part, is
@@ -169,7 +173,7 @@ class RepeatedCalls {
   Moment Now() const;
   Switches SwitchesNow() const;
   std::optional<Setting> SettingOf(const Event& e) const;
-  bool AreAlike(const Setting& was, const Setting& is) const;
+  bool AreAlike(const Heard& heard, const Setting& is) const;
   bool IsGood(Heard* heard);
   static int ArgumentOf(const Setting& setting, const Read& read);
   static int GivenBack(const Event& e, PyObject* result);

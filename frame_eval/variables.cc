@@ -7,10 +7,17 @@
 
 namespace frametap {
 
+// What the globals say that their module is called; null: nothing, or no string.
+static PyObject* NameIn(PyObject* globals) {
+  static PyObject* const key = InternedName("__name__");
+  PyObject* const name = PyDict_GetItemWithError(globals, key);
+  PyErr_Clear();
+  return name != nullptr && PyUnicode_Check(name) ? name : nullptr;
+}
+
 PyObject* Recorder::ModuleOf(PyObject* globals) {
-  PyObject* const name = PyDict_GetItemString(globals, "__name__");
-  PyObject* const module =
-      name != nullptr && PyUnicode_Check(name) ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
+  PyObject* const name = NameIn(globals);
+  PyObject* const module = name != nullptr ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
   PyErr_Clear();
   return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == globals ? module : nullptr;
 }
@@ -19,10 +26,10 @@ PyObject* Recorder::ModuleOf(PyObject* globals) {
 SourceId Recorder::GlobalsOf(FrameState& f) {
   PyObject* globals = f.function->func_globals;
   if (globals == entry_globals_.get()) return guards_.Pinned(globals, "G");
-  PyObject* const name = PyDict_GetItemString(globals, "__name__");
+  PyObject* const name = NameIn(globals);
   PyObject* const module = ModuleOf(globals);
   return guards_.Pinned(module != nullptr && PyModule_CheckExact(module) ? module : globals,
-                        name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?");
+                        name != nullptr ? PyUnicode_AsUTF8(name) : "?");
 }
 
 PyObject* Recorder::ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out) {

@@ -123,6 +123,7 @@ struct GuardRecorder::Impl {
   void Reserve() {
     constexpr size_t kUsual = 128;  // of a small model
     seen.reserve(kUsual);
+    numbers.reserve(kUsual);
     uses.reserve(kUsual);
     sources.Reserve(kUsual);
     known.Reserve(2 * kUsual);

@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "ir/literal.h"
@@ -40,7 +41,7 @@ ValueId Graph::NewValue(std::string name, Type type, NodeId def) {
   for (char& c : name) {
     if (!NameChar(c)) c = '_';
   }
-  values.push_back(Value{std::move(name), std::move(type), def});
+  values.emplace_back(std::move(name), std::move(type), def);
   return id;
 }
 
@@ -76,6 +77,48 @@ NodeId Graph::AddNode(Node node) {
   if (!node.state.valid()) node.state = StateId(0);
   nodes.push_back(std::move(node));
   return id;
+}
+
+Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>& kept, std::vector<ValueId>* now) {
+  now->resize(whole.values.size());
+  const auto is_used = [&](ValueId id) { return used[id.raw()]; };
+  const bool all_stays =
+      std::find(kept.begin(), kept.end(), false) == kept.end() &&
+      std::all_of(whole.inputs.begin(), whole.inputs.end(), is_used) &&
+      std::all_of(whole.constants.begin(), whole.constants.end(), [&](const auto& one) { return is_used(one.first); });
+  if (all_stays) {
+    for (size_t i = 0; i < now->size(); ++i) (*now)[i] = ValueId(i);
+    whole.values.shrink_to_fit();
+    whole.nodes.shrink_to_fit();
+    return whole;
+  }
+  Graph part;
+  part.states = std::move(whole.states);
+  part.values.reserve(whole.values.size());
+  part.nodes.reserve(whole.nodes.size());
+  for (const ValueId id : whole.inputs) {
+    if (is_used(id)) (*now)[id.raw()] = part.AddInput("", std::move(whole.value(id).type));
+  }
+  for (const auto& [id, tensor] : whole.constants) {
+    if (is_used(id)) (*now)[id.raw()] = part.AddConstant(whole.value(id).name, tensor);
+  }
+  const std::function<void(std::vector<Arg>&)> renumber = [&](std::vector<Arg>& args) {
+    for (Arg& arg : args) {
+      if (arg.kind == Arg::Kind::kValue) arg.value = (*now)[arg.value.raw()];
+      if (arg.kind == Arg::Kind::kList) renumber(arg.items);
+    }
+  };
+  for (size_t i = 0; i < whole.nodes.size(); ++i) {
+    if (!kept[i]) continue;
+    Node node = std::move(whole.nodes[i]);
+    renumber(node.args);
+    const NodeId id(part.nodes.size());
+    for (ValueId& output : node.outputs) {
+      output = (*now)[output.raw()] = part.NewValue("", std::move(whole.value(output).type), id);
+    }
+    part.AddNode(std::move(node));
+  }
+  return part;
 }
 
 }  // namespace frametap

@@ -164,6 +164,10 @@ void ForEachUseIn(const Arg& arg, F&& f) {
   for (const Arg& item : arg.items) ForEachUseIn(item, f);
 }
 
+// What is left of a graph with the inputs and constants that are used and the nodes that are kept, both by number; without
+// names but for constants, and without outputs. `now`: what its values are there.
+Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>& kept, std::vector<ValueId>* now);
+
 // Calls `f(ValueId)` for every value an argument list uses, lists included.
 template <class F>
 void ForEachUse(const std::vector<Arg>& args, F&& f) {

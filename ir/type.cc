@@ -50,6 +50,10 @@ Type Type::Of(const at::Tensor& tensor) {
   t.dtype = tensor.scalar_type();
   t.device = tensor.device();
   t.requires_grad = tensor.requires_grad();
+  if (const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl(); !impl.has_symbolic_sizes_strides()) {
+    t.sizes.assign(impl.sizes().begin(), impl.sizes().end());
+    return t;
+  }
   for (const c10::SymInt& size : tensor.sym_sizes()) t.sizes.push_back(size.maybe_as_int().value_or(-1));
   return t;
 }

@@ -212,6 +212,7 @@ class NativeBackend : public Backend {
  public:
   std::string name() const override { return "native"; }
   bool reads_words() const override { return false; }
+  bool reads_examples() const override { return false; }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override {
     if (absl::Status valid = VerifyRunnable(graph); !valid.ok()) return valid;

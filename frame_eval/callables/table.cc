@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/known_objects.h"
+#include "guards/must.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -102,18 +103,29 @@ bool IsModuleFunction(PyObject* builtin) {
 }
 
 std::string CallableName(PyObject* callable) {
+  static PyObject *const qualname = InternedName("__qualname__"), *const plain_name = InternedName("__name__"),
+                         *const module_name = InternedName("__module__");
   ErrScope keep;
-  auto text = [&](const char* attribute) -> std::string {
-    Ref<> value = Ref<>::Steal(PyObject_GetAttrString(callable, attribute));
-    const char* chars = value && PyUnicode_Check(value.get()) ? PyUnicode_AsUTF8(value.get()) : nullptr;
+  const auto chars_of = [](PyObject* value) {
+    const char* const chars = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
     PyErr_Clear();
-    return chars ? chars : "";
+    return std::string(chars != nullptr ? chars : "");
   };
-  std::string name = PyCFunction_Check(callable) && IsModuleFunction(callable) ? "" : text("__qualname__");
-  if (name.empty()) name = text("__name__");
+  const auto text = [&](PyObject* attribute) {
+    return chars_of(Ref<>::Steal(PyObject_GetAttr(callable, attribute)).get());
+  };
+  const auto whole = [](const std::string& module, const std::string& name) {
+    return module.empty() || module == "builtins" ? name : module + "." + name;
+  };
+  if (PyFunction_Check(callable)) {  // most are, and keep both at hand
+    auto* const function = reinterpret_cast<PyFunctionObject*>(callable);
+    std::string name = chars_of(function->func_qualname);
+    if (!name.empty()) return whole(chars_of(function->func_module), name);
+  }
+  std::string name = PyCFunction_Check(callable) && IsModuleFunction(callable) ? "" : text(qualname);
+  if (name.empty()) name = text(plain_name);
   if (name.empty()) return std::string("an object of type ") + Py_TYPE(callable)->tp_name;
-  std::string module = text("__module__");
-  return module.empty() || module == "builtins" ? name : module + "." + name;
+  return whole(text(module_name), name);
 }
 
 std::optional<Reason> SortOf(std::string_view name) {

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fixtures.models import MODELS
+from fixtures.models import MODELS, blocks
 from fixtures.subject import frametap
 
 
@@ -365,6 +365,52 @@ def test_layers_are_repeated() -> None:
             frametap.compile(_stack(layers))(torch.ones(2, 4))
             counts.append(frametap._C.repeated_module_calls() - before)
         assert counts[1] - counts[0] == 4  # one call for each further layer, none for its parts
+
+
+def test_a_first_input_without_grad_is_no_difference() -> None:
+    case = blocks(8)
+    with repeating(True, self_check=False):
+        before = frametap._C.repeated_module_calls()
+        frametap.compile(case.build().train())(**case.inputs(2))
+        assert frametap._C.repeated_module_calls() - before == 7
+
+
+class Gate(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.requires_grad else x + 3
+
+
+class Gated(nn.Module):
+    """A part of it asks whether its input requires grad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.sub = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sub(self.gate(x)).relu()
+
+
+@pytest.mark.parametrize("self_check", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("layer", [Gated, Gate, lambda: nn.Linear(4, 4), nn.ReLU])
+def test_whether_inputs_require_grad(
+    layer: Callable[[], nn.Module], requires_grad: bool, frozen: bool, self_check: bool
+) -> None:
+    torch.manual_seed(0)
+    layers = [layer(), layer(), nn.Linear(4, 4), layer(), layer(), layer()]
+    model = nn.Sequential(*layers)
+    if frozen:
+        layers[0].requires_grad_(False)
+    captured = frametap.compile(copy.deepcopy(model))
+    with repeating(True, self_check):
+        for requires in (requires_grad, not requires_grad, requires_grad):
+            x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_(requires)
+            y = x.detach().clone().requires_grad_(requires)
+            assert _same(_outcome(captured, x), _outcome(model, y))
+            assert _same(x.grad, y.grad)
 
 
 PAIRS = [pair for pair in itertools.combinations(CHANGES, 2)]
