@@ -1,6 +1,7 @@
 #include "frame_eval/places.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -72,8 +73,11 @@ bool Places::IsHandled(PlaceId place) const {
 
 void Places::Keep() {
   absl::flat_hash_set<PyCodeObject*> met;
+  std::array<PyCodeObject*, 16> recent{};  // layers have the same few again and again
   for (const Site& site : sites_) {
-    if (met.insert(site.code).second) codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(site.code)));
+    PyCodeObject*& latest = recent[(reinterpret_cast<uintptr_t>(site.code) >> 4) % recent.size()];
+    if (std::exchange(latest, site.code) == site.code || !met.insert(site.code).second) continue;
+    codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(site.code)));
   }
 }
 

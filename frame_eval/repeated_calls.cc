@@ -279,7 +279,7 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
           facts.data_dependent_size) {
         return false;
       }
-      const bool may_write = node.op->schema().is_mutable() || !IsDropout(*node.op);
+      const bool may_write = facts.writes_inputs && (node.op->schema().is_mutable() || !IsDropout(*node.op));
       for (size_t k = 0; may_write && k < node.args.size(); ++k) {
         if (WritesTo(node, k)) return false;
       }
@@ -408,6 +408,7 @@ class RepeatedCalls::Attempt {
     }
     Places::Repetition places(heard_.site, r_.PlaceOf(r_.frames_.size() - 1), heard_.from.places, heard_.to.places);
     auto last_use = heard_.last_uses.begin();
+    stack_.reserve(8);  // arguments of most ops
     KeptWarnings warnings;
     const c10::WarningUtils::WarningHandlerGuard keep(&warnings);
     for (size_t i = first; i < last; ++i) {

@@ -26,10 +26,11 @@ PyObject* Recorder::ModuleOf(PyObject* globals) {
 SourceId Recorder::GlobalsOf(FrameState& f) {
   PyObject* globals = f.function->func_globals;
   if (globals == entry_globals_.get()) return guards_.Pinned(globals, "G");
-  PyObject* const name = NameIn(globals);
   PyObject* const module = ModuleOf(globals);
-  return guards_.Pinned(module != nullptr && PyModule_CheckExact(module) ? module : globals,
-                        name != nullptr ? PyUnicode_AsUTF8(name) : "?");
+  PyObject* const pinned = module != nullptr && PyModule_CheckExact(module) ? module : globals;
+  if (const SourceId known = guards_.PinnedAs(pinned); known.valid()) return known;
+  PyObject* const name = NameIn(globals);
+  return guards_.Pinned(pinned, name != nullptr ? PyUnicode_AsUTF8(name) : "?");
 }
 
 PyObject* Recorder::ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out) {

@@ -81,6 +81,7 @@ PyObject* StrDictGet(PyObject* dict, const Key& key) {
 
 Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
   PyObject* wanted = key.object.get();
+  if (PyDict_GET_SIZE(dict) == 0) return Found::kNo;  // as the buffers of most modules
   if (HasOnlyExactStrKeys(dict)) {
     if (key.is_str) {
       *value = StrDictGet(dict, key);

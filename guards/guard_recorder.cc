@@ -39,8 +39,9 @@ SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   return id;
 }
 
-bool GuardRecorder::IsPinned(PyObject* object) const {
-  return impl_->sources.Find(SourceKey{SourceId::kNoneRaw, Accessor::kPinned, 0, object}).has_value();
+SourceId GuardRecorder::PinnedAs(PyObject* object) const {
+  const auto number = impl_->sources.Find(SourceKey{SourceId::kNoneRaw, Accessor::kPinned, 0, object});
+  return number ? SourceId(*number) : SourceId();
 }
 
 SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen) {

@@ -65,7 +65,8 @@ class GuardRecorder {
   SourceId Stack(int64_t slot, PyObject* seen);
   SourceId Function(PyObject* function, int64_t slot = 0);
   SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
-  bool IsPinned(PyObject* object) const;
+  bool IsPinned(PyObject* object) const { return PinnedAs(object).valid(); }
+  SourceId PinnedAs(PyObject* object) const;  // invalid: it is not pinned
   // `key`: attribute name (str), dict key, or null; `index`: as in MakeStep (accessor.h).
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;

@@ -184,11 +184,11 @@ struct GuardRecorder::Impl {
     return alike.back();
   }
 
-  template <class MakeStepFn>
+  template <class MakeStepFn>  // gives a step, or a reference to one that is copied
   SourceId Add(const SourceKey& key, PyObject* object, MakeStepFn&& make) {
     const auto [number, is_new] = sources.Add(key);
     if (!is_new) return SourceId(number);
-    steps.emplace_back(make());
+    steps.emplace_back(make()).parent = SourceId(key.parent);
     seen.push_back(Ref<>::New(object));
     numbers.push_back(0);
     uses.emplace_back();

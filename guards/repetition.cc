@@ -136,11 +136,7 @@ bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(Source
     Reached at;
     if (!Follow(step, r.object(parent), Roots{}, &at) || Py_TYPE(at.object) != Py_TYPE(r.object(was))) return false;
     const size_t count = r.steps.size();
-    const SourceId id = r.Add(key, at.object, [&] {
-      Step now = step;
-      now.parent = parent;
-      return now;
-    });
+    const SourceId id = r.Add(key, at.object, [&]() -> const Step& { return step; });
     if (r.steps.size() == count || !met(was, id)) return false;
     repetition->now_[was.raw() - part.from.sources] = id;
   }

@@ -64,7 +64,7 @@ class StableVector {
   Iterator end() const { return {this, size_}; }
 
  private:
-  static constexpr size_t kPart = 16;  // a segment of a few ops has a few elements, and keeps them
+  static constexpr size_t kPart = 8;  // a segment of a few ops has a few elements, and keeps them
   struct Part {
     alignas(T) std::byte bytes[kPart * sizeof(T)];
   };

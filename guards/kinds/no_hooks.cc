@@ -40,9 +40,10 @@ Unusual FirstUnusual(PyObject* object, std::array<PyObject*, 4>* hooks = nullptr
     if (at.own != nullptr) __builtin_prefetch(at.own);  // a module that is called for the first time is in no cache
     return at;
   };
+  const NoHooksGuard::Names& names = NoHooksGuard::names();
   std::array<Unusual, std::tuple_size_v<decltype(NoHooksGuard::Names::hooks)>> own;
-  for (size_t i = 0; i < own.size(); ++i) own[i] = look_up(NoHooksGuard::names().hooks[i], true);
-  for (const Key& name : NoHooksGuard::names().of_class) {
+  for (size_t i = 0; i < own.size(); ++i) own[i] = look_up(names.hooks[i], true);
+  for (const Key& name : names.of_class) {
     if (const Unusual at = look_up(name, false); at.found != Found::kNo) return at;
   }
   for (size_t i = 0; i < own.size(); ++i) {
