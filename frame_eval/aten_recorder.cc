@@ -68,7 +68,7 @@ AtenRecorder::AtenRecorder() {
   graph_.states[0] = CurrentEagerState();
   // Of a small model: what grows by itself is moved several times before it is as large.
   constexpr size_t kUsual = 64;
-  graph_.values.reserve(kUsual);
+  graph_.values.reserve(2 * kUsual);
   graph_.nodes.reserve(kUsual / 2);
   tensors_.reserve(kUsual);
   new_source_storages_.reserve(kUsual);

@@ -121,12 +121,12 @@ struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
 
   void Reserve() {
-    constexpr size_t kUsual = 128;  // of a small model
+    constexpr size_t kUsual = 256;  // of a small model
     seen.reserve(kUsual);
     numbers.reserve(kUsual);
     uses.reserve(kUsual);
     sources.Reserve(kUsual);
-    known.Reserve(2 * kUsual);
+    known.Reserve(kUsual);
   }
 
   WorldState world;

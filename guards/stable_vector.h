@@ -1,7 +1,9 @@
-// StableVector: a vector that grows without moving what is in it. The long lists of a recording are made of parts: one that
-// doubles would touch twice the memory, and a first call pays for each page that is touched for the first time.
+// StableVector: a vector that grows without moving what is in it. The long lists of a recording are made of parts, each twice
+// as long as the one before: one that is moved as it grows would touch twice the memory, many small parts lie in as many
+// pages, and a first call pays for each page that is in no cache.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <iterator>
 #include <memory>
@@ -26,15 +28,19 @@ class StableVector {
 
   template <class... Args>
   T& emplace_back(Args&&... args) {
-    if (size_ == kPart * parts_.size()) parts_.push_back(std::make_unique_for_overwrite<Part>());
-    T* made = std::construct_at(&(*this)[size_], std::forward<Args>(args)...);
+    const Place at = PlaceOf(size_);
+    if (at.part == parts_.size()) parts_.push_back(std::make_unique_for_overwrite<Slot[]>(kFirst << at.part));
+    T* made = std::construct_at(reinterpret_cast<T*>(parts_[at.part][at.index].bytes), std::forward<Args>(args)...);
     ++size_;
     return *made;
   }
   void pop_back() { std::destroy_at(&(*this)[--size_]); }  // its part is kept
 
-  T& operator[](size_t i) { return reinterpret_cast<T*>(parts_[i / kPart]->bytes)[i % kPart]; }
-  const T& operator[](size_t i) const { return reinterpret_cast<const T*>(parts_[i / kPart]->bytes)[i % kPart]; }
+  T& operator[](size_t i) {
+    const Place at = PlaceOf(i);
+    return *reinterpret_cast<T*>(parts_[at.part][at.index].bytes);
+  }
+  const T& operator[](size_t i) const { return const_cast<StableVector&>(*this)[i]; }
   T& back() { return (*this)[size_ - 1]; }
   size_t size() const { return size_; }
 
@@ -64,12 +70,20 @@ class StableVector {
   Iterator end() const { return {this, size_}; }
 
  private:
-  static constexpr size_t kPart = 8;  // a segment of a few ops has a few elements, and keeps them
-  struct Part {
-    alignas(T) std::byte bytes[kPart * sizeof(T)];
+  static constexpr size_t kFirst = 16;  // a segment of a few ops has a few elements, and keeps them
+  struct Slot {
+    alignas(T) std::byte bytes[sizeof(T)];
   };
+  struct Place {
+    size_t part, index;
+  };
+  // Before part p are kFirst * (2^p - 1) elements.
+  static Place PlaceOf(size_t i) {
+    const auto part = static_cast<size_t>(std::bit_width(i / kFirst + 1) - 1);
+    return {part, i + kFirst - (kFirst << part)};
+  }
 
-  std::vector<std::unique_ptr<Part>> parts_;
+  std::vector<std::unique_ptr<Slot[]>> parts_;
   size_t size_ = 0;
 };
 

@@ -79,6 +79,13 @@ def race(contestants: list[Contestant], rounds: int) -> None:
         gc.unfreeze()
 
 
+def race_for(contestants: list[Contestant], seconds: float, most: int) -> None:
+    """As many rounds as take about `seconds`, preparations included; at most so many."""
+    start = time.perf_counter()
+    race(contestants, 1)
+    race(contestants, min(most, int(seconds / (time.perf_counter() - start))) - 1)
+
+
 def _one(contestant: Contestant) -> None:
     try:
         with quiet_collector():
