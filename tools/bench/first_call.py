@@ -1,8 +1,12 @@
 """What a first call costs: eager, captured by frametap, and by torch.compile(backend="eager").
 
-Each round has a fresh model and forgets all earlier captures. The measure is a warm eager call, the fourth of its model.
-A first eager call of a fresh model is shown beside it: part of any first call is cold caches. How cold, other users of
-the machine decide: small models, of which a call is soon disturbed, get many rounds.
+Each round has a fresh model and no capture of it or another. The measure is a warm eager call, the fourth of its model;
+a first eager call of a fresh model is shown beside it. Caches decide much of the time of a small model's call, and how
+much of them other users of the machine leave is chance. So like is compared with like, in two ways:
+
+- Warm: eager has been called just before, and a capture has been made just before, of another copy of the model, and
+  been forgotten. So the code of both is in the caches, but the captured model is new, and eager's is not.
+- Cold: nothing of either is in any cache of the processor.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
+from collections.abc import Callable
 
 import timing
 import torch
@@ -32,13 +37,17 @@ def contestants(case: Case, batch: int, train: bool, dynamo: bool) -> list[timin
             fresh(**inputs)
         return fresh
 
+    def captured_another(capture: Callable[[object], object], forget: Callable[[], None]) -> object:
+        fresh, other = copy.deepcopy(model), copy.deepcopy(model)
+        capture(other)(**inputs)  # type: ignore[operator]
+        forget()
+        return capture(fresh)
+
     def ours() -> object:
-        frametap.reset()
-        return frametap.compile(copy.deepcopy(model))
+        return captured_another(frametap.compile, frametap.reset)
 
     def compiled() -> object:
-        torch._dynamo.reset()
-        return torch.compile(copy.deepcopy(model), backend="eager")
+        return captured_another(lambda f: torch.compile(f, backend="eager"), torch._dynamo.reset)
 
     def call(f: object) -> object:
         return f(**inputs)  # type: ignore[operator]
@@ -59,8 +68,10 @@ def main() -> int:
     if dynamo:
         importlib.import_module("torch._dynamo")  # its import is not a first call
     tables = []
-    for title, train in (("First call, eval, no_grad", False), ("First call, training", True)):
-        table = timing.Table(title)
+    for title, train in (("eval, no_grad", False), ("training", True)):
+        table = timing.Table(f"First call, {title}")
+        cold = timing.Table(f"First call from cold caches, {title}")
+        tables += [table, cold]
         for name, case, batch in model_rows(arguments):
             row = contestants(case, batch, train, dynamo)
             with torch.set_grad_enabled(train):
@@ -69,8 +80,10 @@ def main() -> int:
                 cheap = [c for c in row if "compile" not in c.name]
                 timing.race(cheap, 3 * arguments.rounds)
                 timing.race_for(cheap, seconds=2.0, most=150)
+                of_cold = [timing.from_cold_caches(c) for c in (row[0], row[2])]
+                timing.race(of_cold, 3 * arguments.rounds)
             table.add(name, row)
-        tables.append(table)
+            cold.add(name, of_cold)
     if EAGER:
         print("FRAMETAP_TEST_EAGER=1: the frametap column is plain eager\n")
     return timing.report(tables, arguments.json)
