@@ -9,7 +9,6 @@
 #include <Python.h>
 
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 
@@ -43,12 +42,6 @@ class Guard {
 
   explicit Guard(Kind kind) : kind_(kind) {}
   virtual ~Guard() = default;
-  // A recording makes many, all with the GIL held: Python's allocator is much the faster one for small pieces.
-  static void* operator new(size_t size) {
-    if (void* const memory = PyObject_Malloc(size)) return memory;
-    throw std::bad_alloc();
-  }
-  static void operator delete(void* memory) { PyObject_Free(memory); }
   Kind kind() const { return kind_; }
 
   virtual Scope scope() const = 0;
