@@ -88,9 +88,13 @@ Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>
       std::all_of(whole.constants.begin(), whole.constants.end(), [&](const auto& one) { return is_used(one.first); });
   if (all_stays) {
     for (size_t i = 0; i < now->size(); ++i) (*now)[i] = ValueId(i);
-    // What it was given in advance is kept where most of it is in use.
-    if (2 * whole.values.size() < whole.values.capacity()) whole.values.shrink_to_fit();
-    if (2 * whole.nodes.size() < whole.nodes.capacity()) whole.nodes.shrink_to_fit();
+    // What it was given in advance is kept where that is little and most of it is in use.
+    const auto fit = [](auto* all) {
+      constexpr size_t kLittle = 256;
+      if (all->capacity() > std::min(kLittle, 2 * all->size())) all->shrink_to_fit();
+    };
+    fit(&whole.values);
+    fit(&whole.nodes);
     return whole;
   }
   Graph part;
