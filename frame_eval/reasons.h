@@ -31,6 +31,7 @@ const ReasonRow& RowOf(Reason reason);
 struct Break {
   Reason reason;
   std::string detail;
+  std::string inside = {};  // the detail as the library that the user called has it, if it is another (break_words.h)
 };
 
 }  // namespace frametap

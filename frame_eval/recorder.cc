@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "frame_eval/break_words.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/exception_table.h"
@@ -154,13 +155,8 @@ PlaceId Recorder::PlaceOf(size_t frame) {
 }
 
 const Position& Recorder::BreakPosition() {
-  // The innermost frame outside of installed packages tells a user most; else the entry frame.
-  for (auto it = frames_.rbegin(); it != frames_.rend(); ++it) {
-    const Position& at = PositionOf((*it)->code, (*it)->offset);
-    const std::string& file = at.file;
-    if (file.find("site-packages") == std::string::npos && file.find("/lib/python3") == std::string::npos) return at;
-  }
-  return PositionOf(frames_.front()->code, frames_.front()->offset);
+  const FrameState& f = *frames_[FrameOfUser(frames_)];
+  return PositionOf(f.code, f.offset);
 }
 
 // ---- instructions ---------------------------------------------------------------------------------------------------

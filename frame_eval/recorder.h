@@ -274,7 +274,7 @@ class Recorder {
   // -- ends; null with `*why` set if the recording cannot be kept --
   std::shared_ptr<Segment> FinishReturn(PyObject* value, Shadow shadow, Break* why);
   std::shared_ptr<Segment> FinishBreak(const Break& reason, Break* why);
-  const Position& BreakPosition();  // innermost frame, user code preferred
+  const Position& BreakPosition();  // break_words.h, W1
 
   FrameState& base() { return *frames_.front(); }
   bool is_base(const FrameState& f) const { return &f == frames_.front(); }

@@ -89,6 +89,7 @@ struct LogEntry {
   std::string advice;
   Position at;
   MissReport miss;
+  std::string inside = {};  // as in Break
 };
 
 // Which numbers may differ from call to call without a new recording.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "frame_eval/break_words.h"
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
@@ -451,8 +452,9 @@ bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow 
   return true;
 }
 
-void Session::GiveUp(const Break& reason) {
+void Session::GiveUp(const Break& given) {
   PyErr_Clear();
+  const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
   ReleaseFrames();
   DropRecorder();
@@ -482,7 +484,7 @@ void Session::Abort(const Break& reason, Position at, bool deny) {
   const ReasonRow& row = RowOf(reason.reason);
   std::string text = row.text;
   if (!reason.detail.empty()) text += ": " + reason.detail;
-  store_->Log({LogEntry::Kind::kAbort, at.function, row.name, text, row.advice, at, {}});
+  store_->Log({LogEntry::Kind::kAbort, at.function, row.name, text, row.advice, at, {}, reason.inside});
 }
 
 // Code of the program may run as what it held ends.
@@ -542,7 +544,7 @@ double Session::TakeTime() {
   return seconds;
 }
 
-void Session::Publish(std::shared_ptr<Segment> segment) {
+void Session::Publish(std::shared_ptr<Segment> segment, const std::string& inside) {
   const auto& nodes = segment->ir.graph.nodes;
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
   if (!has_ops && entry_is_below_ && IsPackageCode(entry_code_)) {
@@ -570,8 +572,14 @@ void Session::Publish(std::shared_ptr<Segment> segment) {
       advice = row.advice;
     }
     if (!segment->ir.exit.detail.empty()) text += ": " + segment->ir.exit.detail;
-    store_->Log(
-        {LogEntry::Kind::kBreak, segment->ir.name, segment->ir.exit.reason, text, advice, segment->ir.exit.at, {}});
+    store_->Log({LogEntry::Kind::kBreak,
+                 segment->ir.name,
+                 segment->ir.exit.reason,
+                 text,
+                 advice,
+                 segment->ir.exit.at,
+                 {},
+                 inside});
   }
   store_->Publish(std::move(segment));
 }
@@ -587,8 +595,9 @@ void Session::Fail(PyObject* type, const std::string& message, Ref<> facts) {
   TakePending(&error_type_, &error_value_);
 }
 
-void Session::End(const Break& reason) {
+void Session::End(const Break& given) {
   ErrScope keep;
+  const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
   const ReasonRow& row = RowOf(reason.reason);
   ReleaseFrames();
@@ -608,7 +617,7 @@ void Session::End(const Break& reason) {
     recorder_->Undo();
     DropRecorder();
     TakeTime();
-    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
+    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
     if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
     Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at),
          Ref<>::Steal(
@@ -633,10 +642,10 @@ void Session::End(const Break& reason) {
     TakeTime();
     std::string text = row.text;
     if (!reason.detail.empty()) text += ": " + reason.detail;
-    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}});
+    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
     return;
   }
-  Publish(std::move(segment));
+  Publish(std::move(segment), reason.inside);
 }
 
 // Where a recording may be looked at, and may end at any time.

@@ -59,7 +59,7 @@ class Session : public FrameFilter, public Tracer {
  private:
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
-  void GiveUp(const Break& reason);
+  void GiveUp(const Break& given);
   Go LeaveWith(FrameState& f, Landing landing);
   Go Arrive(FrameState& f, FrameNote& note, Landing landing);
   Go Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing);
@@ -72,8 +72,8 @@ class Session : public FrameFilter, public Tracer {
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
   double TakeTime();
   void DropRecorder();
-  void End(const Break& reason);  // the recording ends with a break, or is given up
-  void Publish(std::shared_ptr<Segment> segment);
+  void End(const Break& given);  // the recording ends with a break, or is given up
+  void Publish(std::shared_ptr<Segment> segment, const std::string& inside = "");  // `inside`: as in Break
   void Abort(const Break& reason, Position at, bool deny);
   void Internal(const char* what);
   void Inspect(FrameState& f);

@@ -2,6 +2,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "guards/frozen_guards.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/value.h"
@@ -91,7 +92,15 @@ class Explorer {
       }
     }
     report->source = names_.Name(p.source);
+    if (SaysTheSame(report->want, report->got)) absl::StrAppend(&report->got, " (", report->why, ")");
     return true;
+  }
+
+  // Two objects of one name: "is C" was wanted, and another C is there.
+  static bool SaysTheSame(absl::string_view want, absl::string_view got) {
+    absl::ConsumePrefix(&want, "is ");
+    absl::ConsumeSuffix(&want, " watched");
+    return want == got;
   }
 
   // The values of attributes and keys are told with their name: "attribute 'training' is True, was False".

@@ -246,6 +246,15 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("function", [](const SegmentHandle& s) { return s.segment->ir.function; })
       .def_property_readonly("entry", [](const SegmentHandle& s) { return s.segment->ir.entry; })
       .def_property_readonly("entry_offset", [](const SegmentHandle& s) { return s.segment->entry_offset; })
+      .def_property_readonly("callers",
+                             [](const SegmentHandle& s) {
+                               py::list out;
+                               for (const Segment::Caller& caller : s.segment->callers) {
+                                 out.append(py::make_tuple(py::reinterpret_borrow<py::object>(caller.code.get()),
+                                                           caller.offset));
+                               }
+                               return out;
+                             })
       .def_property_readonly(
           "code", [](const SegmentHandle& s) { return py::reinterpret_borrow<py::object>(s.segment->code.get()); })
       .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
@@ -391,6 +400,7 @@ void BindCompiled(py::module_& m) {
       d["reason"] = entry.reason;
       d["text"] = entry.text;
       d["advice"] = entry.advice;
+      d["inside"] = entry.inside;
       d["position"] = PositionDict(entry.at);
       if (entry.kind == LogEntry::Kind::kMiss) {
         d["source"] = entry.miss.source;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable
 
 _TORCH = "2.13"
+_LOG_WORDS = ("recordings", "hits", "misses", "breaks", "aborts", "all")
 
 
 def _fail(sentence: str) -> None:
@@ -22,10 +24,9 @@ def capture_possible(problem: str) -> None:
 def log_asked_for(ask: Callable[[str], str]) -> None:
     """Hands FRAMETAP_LOG to `ask`, which gives back the words that it does not understand."""
     if unknown := ask(os.environ.get("FRAMETAP_LOG", "")):
-        _fail(
-            f"FRAMETAP_LOG has {unknown!r}; there is recordings, hits, misses, breaks, aborts and all "
-            "(several with commas between)."
-        )
+        near = difflib.get_close_matches(unknown, _LOG_WORDS, n=1)
+        hint = f"did you mean {near[0]!r}? Known words: " if near else "known words: "
+        _fail(f"FRAMETAP_LOG has {unknown!r}; {hint}{', '.join(_LOG_WORDS)} (commas between them).")
 
 
 def _in_another_interpreter() -> bool:

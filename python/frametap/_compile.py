@@ -22,6 +22,7 @@ from frametap._callable import resolve_backend
 from frametap._compiled_module import CompiledModule, compile_module, follow_class, plain
 from frametap._errors import CaptureError, FrametapError
 from frametap._guards import Guard
+from frametap._stack_words import name_of_root
 
 __all__ = [
     "CompiledModule",
@@ -228,14 +229,23 @@ def guards(f: Any) -> list[Guard]:
     """What the captured segments rely on, in the order in which it was read; see :class:`Guard`."""
     found = []
     for segment in segments(f):
-        found += [guard_of(segment.name, row) for row in segment.guard_rows if row["predicate"]]
+        found += [guard_of(segment, row) for row in segment.guard_rows if row["predicate"]]
         found.append(Guard(segment.name, "state", " ".join(segment.state)))
     return found
 
 
-def guard_of(segment: str, row: _C.GuardRow) -> Guard:
+def guard_of(segment: _C.Segment, row: _C.GuardRow) -> Guard:
     at = row["position"]
-    return Guard(segment, row["source"], row["predicate"], at["text"], at["file"], at["line"])
+    frames = [(segment.code, segment.entry_offset), *segment.callers]
+    return Guard(
+        segment.name,
+        row["source"],
+        row["predicate"],
+        at["text"],
+        at["file"],
+        at["line"],
+        name_of_root(row["path"][0], frames),
+    )
 
 
 def reset(f: Any = None) -> None:

@@ -29,6 +29,8 @@ class BreakReport:
     file: str
     line: int
     given_up: bool = False
+    inside: str = ""
+    """The callable that frametap does not know, where a library calls it for the line of the user."""
 
     @property
     def source_line(self) -> str:
@@ -39,6 +41,8 @@ class BreakReport:
         lines = [f"{head} at {self.position}: {self.text}"]
         if self.source_line:
             lines.append(f"    {self.source_line}")
+        if self.inside:
+            lines.append(f"  inside  {self.inside}")
         lines.append(f"  advice  {self.advice}")
         return "\n".join(lines)
 
@@ -83,7 +87,7 @@ class Explanation:
         for segment in self.segments:
             for row in segment.guard_rows:
                 if row["predicate"]:
-                    yield guard_of(segment.name, row), row
+                    yield guard_of(segment, row), row
 
     def __str__(self) -> str:
         out = [
@@ -161,6 +165,12 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
     breaks: list[BreakReport] = []
     aborts: list[BreakReport] = []
     misses: list[MissText] = []
+    names = {
+        (segment.name, row["source"]): guard_of(segment, row).stands_for
+        for segment in _C.segments(compiled)
+        for row in segment.guard_rows
+        if row["path"][0][0] == "stack"
+    }
     for row in _C.log(compiled):
         position = row["position"]
         if row["kind"] in ("break", "abort"):
@@ -173,6 +183,7 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
                 position["file"],
                 position["line"],
                 row["kind"] == "abort",
+                row["inside"],
             )
             known = aborts if row["kind"] == "abort" else breaks
             if not any(b.position == report.position and b.text == report.text for b in known):
@@ -186,6 +197,7 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
                     row["got"],
                     row["why"],
                     position["text"],
+                    names.get((row["segment"], row["source"]), ""),
                 )
             )
     counts = _C.counts(compiled)

@@ -32,9 +32,20 @@ class Guard:
     ``expected``: what is expected of that kind: the value, the length, the list of keys, the key; the
     name of the type or object; for ``state`` a dict. What cannot be read back is given as text.
     ``position``, ``file``, ``line``: the expression of the user's source that read it.
+    ``stands_for``: where the source begins at a value without a name (``S[0]``), the expression that made it.
     """
 
-    __slots__ = ("expected", "file", "kind", "line", "position", "predicate", "segment", "source")
+    __slots__ = (
+        "expected",
+        "file",
+        "kind",
+        "line",
+        "position",
+        "predicate",
+        "segment",
+        "source",
+        "stands_for",
+    )
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Guard:
         position: str = "?",
         file: str = "",
         line: int = 0,
+        stands_for: str = "",
     ) -> None:
         self.segment = segment
         self.source = source
@@ -54,9 +66,11 @@ class Guard:
         self.position = position
         self.file = file
         self.line = line
+        self.stands_for = stands_for
 
     def __str__(self) -> str:
-        text = f"{self.source} : {self.predicate}"
+        name = f" ({self.stands_for})" if self.stands_for else ""
+        text = f"{self.source}{name} : {self.predicate}"
         return f"{text}  @ {self.position}" if self.line else text
 
     def __repr__(self) -> str:

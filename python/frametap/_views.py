@@ -31,9 +31,12 @@ class MissText:
     got: str
     why: str
     position: str
+    stands_for: str = ""
+    """The expression that made the value, where the source begins at a value without a name (``S[0]``)."""
 
     def __str__(self) -> str:
-        lines = [f"miss {self.segment} at {self.source or '?'}"]
+        name = f" ({self.stands_for})" if self.stands_for else ""
+        lines = [f"miss {self.segment} at {self.source or '?'}{name}"]
         if self.want:
             lines.append(f"  want  {self.want}")
         if self.got:
