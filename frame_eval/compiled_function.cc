@@ -16,6 +16,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
+#include "guards/import.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -311,7 +312,7 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 // Law F3: what the package says of copies, pickles and classes.
 PyObject* AskPackage(const char* name, PyObject* args) {
   const Ref<> arguments = Ref<>::Steal(args);
-  const Ref<> module = arguments ? Ref<>::Steal(PyImport_ImportModule("frametap._compile")) : Ref<>();
+  const Ref<> module = arguments ? ImportModule("frametap._compile") : Ref<>();
   const Ref<> function = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), name)) : Ref<>();
   return function ? PyObject_CallObject(function.get(), arguments.get()) : nullptr;
 }

@@ -1,5 +1,6 @@
 #include "frame_eval/known_objects.h"
 
+#include "guards/import.h"
 #include "guards/iterator_view.h"
 #include "guards/ref.h"
 
@@ -10,7 +11,7 @@ KnownObjects objects;
 
 // "torch.nn.Module.__call__": the longest importable prefix, then attributes. A new reference that is kept for ever.
 PyObject* Load(const char* module, std::initializer_list<const char*> path) {
-  Ref<> object = Ref<>::Steal(PyImport_ImportModule(module));
+  Ref<> object = ImportModule(module);
   for (const char* name : path) {
     if (!object) return nullptr;
     object = Ref<>::Steal(PyObject_GetAttrString(object.get(), name));

@@ -20,6 +20,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/import.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 
@@ -149,7 +150,7 @@ bool is_on = true;
 
 // False with a Python exception. Code that differs is no failure.
 bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
-  Ref<> dis = Ref<>::Steal(PyImport_ImportModule("dis"));
+  Ref<> dis = ImportModule("dis");
   Ref<> listing = dis ? Ref<>::Steal(PyObject_CallMethod(dis.get(), "get_instructions", "O", code)) : Ref<>();
   if (!listing) return false;
   std::vector<int> offsets;

@@ -16,6 +16,7 @@
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
+#include "guards/import.h"
 #include "guards/kinds/world.h"
 #include "guards/tensor_door.h"
 #include "ir/text.h"
@@ -30,7 +31,7 @@ Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
 
 // The folder of an imported module's file, with a slash at its end; "" if there is none.
 std::string FolderOf(const char* module) {
-  Ref<> object = Ref<>::Steal(PyImport_ImportModule(module));
+  Ref<> object = ImportModule(module);
   Ref<> path = object ? Ref<>::Steal(PyObject_GetAttrString(object.get(), "__file__")) : Ref<>();
   const char* text = path && PyUnicode_Check(path.get()) ? PyUnicode_AsUTF8(path.get()) : nullptr;
   PyErr_Clear();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/guard_recorder_impl.h"
+#include "guards/import.h"
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/kinds/tensor.h"
@@ -143,7 +144,7 @@ void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Spot& why) {
 
 void GuardRecorder::Registry(const Spot& why) {
   static PyObject* const counter = [] {
-    Ref<> module = Must(PyImport_ImportModule("_abc"));
+    Ref<> module = MustImport("_abc");
     return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
   }();
   impl_->Say(Pinned(counter, "abc.get_cache_token"), Guard::Kind::kRegistry, 0, nullptr, why,

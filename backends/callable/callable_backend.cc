@@ -42,15 +42,14 @@ absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
   std::string text;
   std::string traceback;
   try {
-    if (error.matches(py::module_::import("frametap._errors").attr("BackendError"))) {
+    if (error.matches(Imported("frametap._errors").attr("BackendError"))) {
       text = py::str(error.value());
     } else {
       const std::string type = py::str(error.type().attr("__name__"));
       text = absl::StrCat("the backend '", name, "' could not compile a graph: ", type, ": ",
                           std::string(py::str(error.value())));
     }
-    py::object lines =
-        py::module_::import("traceback").attr("format_exception")(error.type(), error.value(), error.trace());
+    py::object lines = Imported("traceback").attr("format_exception")(error.type(), error.value(), error.trace());
     traceback = py::str(py::str("").attr("join")(lines));
   } catch (const py::error_already_set&) {
     text = error.what();
@@ -135,7 +134,7 @@ class CallableExecutable : public Executable {
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
     if (!results) {
       py::error_already_set error;
-      if (!error.matches(py::module_::import("frametap.fx").attr("AssumptionFails"))) throw error;
+      if (!error.matches(Imported("frametap.fx").attr("AssumptionFails"))) throw error;
       *changed = !compiles_;  // else it was found out while it was compiled for other sizes: nothing has run
       throw AssumptionFails(error.what());
     }
@@ -183,7 +182,7 @@ class CallableBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const Examples* examples) {
     py::gil_scoped_acquire lock;
     try {
-      py::object make = py::module_::import("frametap._callable").attr("Program");
+      py::object make = Imported("frametap._callable").attr("Program");
       py::list open, sizes;
       if (examples != nullptr) {
         for (const bool is_open : examples->open) open.append(is_open);

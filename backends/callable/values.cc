@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "absl/strings/str_cat.h"
+#include "guards/import.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -76,6 +77,8 @@ absl::StatusOr<c10::IValue> Any(py::handle object) {
 }
 
 }  // namespace
+
+py::object Imported(const char* module) { return Own(ImportModule(module).Release()); }
 
 const char* KindName(Type::Kind kind) {
   switch (kind) {

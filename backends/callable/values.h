@@ -21,6 +21,9 @@ pybind11::object ToPython(const c10::IValue& value, const c10::Type* schema_type
 // that any other kind takes.
 absl::StatusOr<c10::IValue> FromPython(pybind11::handle object, Type::Kind kind);
 
+// ImportModule of guards/import.h, as pybind11 has it: throws what Python raised.
+pybind11::object Imported(const char* module);
+
 const char* KindName(Type::Kind kind);  // "tensor", "tensors", "int", "float", "bool", "none", "opaque"
 
 }  // namespace frametap

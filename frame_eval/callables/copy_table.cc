@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "guards/import.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -178,7 +179,7 @@ void DeepCopy(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadCopy() {
-  Ref<> module = Ref<>::Steal(PyImport_ImportModule("copy"));
+  Ref<> module = ImportModule("copy");
   Ref<> deepcopy = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), "deepcopy")) : Ref<>();
   AddRow(deepcopy.get(), {"deepcopy", Conduct::kSpecial, DeepCopy});
 }

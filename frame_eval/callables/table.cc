@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/known_objects.h"
+#include "guards/import.h"
 #include "guards/must.h"
 #include "guards/ref.h"
 
@@ -43,7 +44,7 @@ void AddRow(PyObject* callable, CallableRow row) {
 }
 
 Ref<> OwnerOf(const char* module, const char* path) {
-  Ref<> owner = Ref<>::Steal(PyImport_ImportModule(module));
+  Ref<> owner = ImportModule(module);
   if (owner && path[0] != '\0') owner = Ref<>::Steal(PyObject_GetAttrString(owner.get(), path));
   if (!owner) PyErr_Clear();
   return owner;

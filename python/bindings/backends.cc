@@ -84,7 +84,7 @@ ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph,
 class KeepingClasses {
  public:
   void Enter() {
-    const py::object torch = py::module_::import("torch");
+    const py::object torch = Imported("torch");
     std::vector<PyTypeObject*> patched;
     const py::object types[] = {torch.attr("nn").attr("Module"), torch.attr("Tensor"),
                                 torch.attr("nn").attr("Parameter")};

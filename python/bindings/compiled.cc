@@ -1,6 +1,7 @@
 // CompiledFunction, Segment, Guard, log: what capture has made, for Python to read.
 #include <pybind11/stl.h>
 
+#include "backends/callable/values.h"
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
@@ -339,7 +340,7 @@ void BindCompiled(py::module_& m) {
                                }
                                d["frames"] = frames;
                                d["up"] = s.segment->callers.size();
-                               return py::module_::import("frametap._views").attr("Exit")(d);
+                               return Imported("frametap._views").attr("Exit")(d);
                              })
       .def_property_readonly("effects",
                              [](const SegmentHandle& s) {

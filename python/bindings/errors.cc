@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "backends/callable/values.h"
 #include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
 
@@ -12,7 +13,7 @@ namespace frametap {
 namespace py = pybind11;
 
 void Throw(const absl::Status& status, const char* exception) {
-  py::object type = py::module_::import("frametap._errors").attr(exception);
+  py::object type = Imported("frametap._errors").attr(exception);
   py::object error = type(std::string(status.message()));
   if (auto traceback = status.GetPayload(kTracebackPayload)) error.attr("add_note")(std::string(*traceback));
   PyErr_SetObject(type.ptr(), error.ptr());

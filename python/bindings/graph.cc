@@ -112,7 +112,7 @@ void AppendFrame(const Position& at, const py::object& getline, std::string* out
 py::object StackTrace(const NodeView& self) {
   const WherePtr& where = self.node().where;
   if (where == nullptr || !where->position.known()) return py::none();
-  py::object getline = py::module_::import("linecache").attr("getline");
+  py::object getline = Imported("linecache").attr("getline");
   std::string out;
   for (auto caller = where->callers.rbegin(); caller != where->callers.rend(); ++caller) {
     AppendFrame(*caller, getline, &out);

@@ -16,6 +16,7 @@ __all__ = [
     "CaptureError",
     "ConstraintError",
     "FrametapError",
+    "FrametapWarning",
     "FullGraphError",
     "GraphError",
     "QuantizationError",
@@ -25,6 +26,10 @@ __all__ = [
 
 class FrametapError(RuntimeError):
     """The base of all exceptions that frametap itself raises."""
+
+
+class FrametapWarning(UserWarning):
+    """Something costs time, or does not do what was asked for, though results are right."""
 
 
 class GraphError(FrametapError):

@@ -6,6 +6,8 @@ F1  The module computes what the graph computes: same ops, same order, in-place 
 F2  Every call carries ``stack_trace`` and ``nn_module_stack`` in the forms that torch itself uses, and
     ``val``, ``example_value``, ``tensor_meta`` if they were asked for and could be computed.
 F3  The graph that was given is not changed, and the module does not refer to it.
+F4  A tensor that the program makes of Python data (``torch.tensor([1, 2])``) is a new one at each run: the
+    program may write to it, keep it or return it.
 
 Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
 """
@@ -13,6 +15,7 @@ Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import re
@@ -181,6 +184,26 @@ def target_of(op: str) -> Callable[..., Any]:
     return getattr(packet, overload[0] if overload else "default")
 
 
+def _as_text(target: Any) -> Callable[..., Any]:
+    """The op, or a function that calls it where Python cannot read its name: ``torch.ops.aten.random_.from``.
+
+    The code of an fx module names ops of torch by their path, and all else by globals of its own.
+    """
+    parts = [part for name in target.name().split("::") for part in name.split(".")]
+    if all(part.isidentifier() and not iskeyword(part) for part in parts):
+        return target
+    return _caller_of(target)
+
+
+@functools.cache
+def _caller_of(target: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = re.sub(r"\W", "_", target.name())
+    return call
+
+
 @contextlib.contextmanager
 def entry_state(state: State) -> Iterator[None]:
     """The thread state in which a graph begins; what was there before is put back afterwards."""
@@ -217,22 +240,21 @@ class _Builder:
         self.fx = torch.fx.Graph()
         self.env: dict[_C.Value, Any] = dict(numbers)
         self.numbers = numbers
+        self.constants: dict[_C.Value, torch.Tensor] = dict(graph.constants)
         self.attributes = 0
         self.may_raise: set[torch.fx.Node] = set()
 
     def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
             if value not in self.env and value not in self.sizes and value not in self.free:
-                self.env[value] = self.fx.placeholder(_identifier(value.name, "arg"))
+                self.env[value] = self._placeholder(_identifier(value.name, "arg"))
         for i, value in enumerate(self.as_tensors):
-            self.env[value] = self.fx.placeholder(f"number{i}")
+            self.env[value] = self._placeholder(f"number{i}")
         # Asked for before any op can change them.
         for value, (tensor, dim) in self.sizes.items():
             if value not in self.env:
                 asked = (self.env[tensor], dim)
                 self.env[value] = self.fx.call_function(torch.ops.aten.sym_size.int, asked)
-        for value, tensor in self.graph.constants:
-            self.env[value] = self._attribute(tensor, value.name)
         states = _StateSwitches(self.fx, self.graph.entry_state)
         for node in self.graph.nodes:
             outputs = node.outputs
@@ -243,6 +265,8 @@ class _Builder:
                 states.switch_to(node.state, meta)
             self._call(node, outputs, meta)
         states.leave()
+        for out in self.graph.outputs:
+            self._make_constants(out, {})
         self.fx.output(tuple(self.env[out] for out in self.graph.outputs if out not in left_out))
         for call in reversed(self.fx.nodes):
             is_number = call.op == "call_function" and call.target in _NUMBERS_ONLY
@@ -252,8 +276,26 @@ class _Builder:
         module.graph.lint()
         return module
 
+    def _placeholder(self, name: str) -> torch.fx.Node:
+        """An argument of a name that no other has, and that Python accepts in a ``def``."""
+        node = self.fx.placeholder(name + "_" * (name == "self"))
+        node.target = node.name
+        return node
+
+    def _make_constants(self, arg: Any, meta: dict[str, Any]) -> None:
+        """Copies a constant where it is first used (F4): the program makes it there, at each run."""
+        if isinstance(arg, list):
+            for item in arg:
+                self._make_constants(item, meta)
+        elif isinstance(arg, _C.Value) and arg in self.constants and arg not in self.env:
+            kept = self._attribute(self.constants[arg], arg.name)
+            copy = self.fx.call_function(torch.ops.aten.clone.default, (kept,))
+            copy.meta.update(meta)
+            self.env[arg] = copy
+
     def _call(self, node: _C.Node, outputs: list[_C.Value], meta: dict[str, Any]) -> None:
         op = node.op
+        self._make_constants(node.args, meta)
         if any(isinstance(arg, _C.Value) and arg in self.as_tensors for arg in node.args):
             op = _OVERLOAD_FOR_TENSOR.get(op, op)
         target = target_of(op)
@@ -261,6 +303,7 @@ class _Builder:
         kwargs: dict[str, Any] = {}
         if not node.is_scalar:
             args, kwargs = _call_form(target, args)
+            target = _as_text(target)
         if op == "aten.dropout" and _drops_nothing(*node.args):
             self.env[outputs[0]] = args[0]
             return
