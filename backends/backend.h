@@ -57,6 +57,10 @@ class Executable {
   virtual bool Reads(size_t input) { return true; }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
+  // Whether a run gives other values than the recorded ops: those of int8, say.
+  virtual bool approximates() const { return false; }
+  // The recorded ops ran in its place: the call that was recorded got their values.
+  virtual void NoteRecordedRun() {}
 
  private:
   Counted<"executables"> counted_;

@@ -264,8 +264,18 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
     case Fast::kSlow:
       break;
   }
-  Session session(store);
-  return session.Run(target, args, count, kwnames);
+  bool is_taken_back = false;
+  {
+    Session session(store);
+    result = session.Run(target, args, count, kwnames);
+    is_taken_back = session.is_taken_back();
+  }
+  if (!is_taken_back || result == nullptr) return result;
+  // Answered by the replay. Where that is not possible after all, plain Python is.
+  Py_CLEAR(result);
+  const Fast again = ReplayCall(*store, reinterpret_cast<PyFunctionObject*>(target), args, count, kwnames, &result);
+  if (again != Fast::kSlow) return again == Fast::kDone ? result : nullptr;
+  return PyObject_Vectorcall(target, args, count, kwnames);
 }
 
 // What a call runs, borrowed; null: whatever Python finds when the object is called.

@@ -94,7 +94,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       if (!aten_.pending) aten_.pending = Break{Reason::marked_size, contradiction};
     });
   }
-  if (store.options().fullgraph || has_marks_) {
+  if (store.options().fullgraph || store.options().answers_by_replay || has_marks_) {
     undo_ = std::make_unique<UndoLog>();
     aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
   }
@@ -104,6 +104,11 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
 void Recorder::Undo() {
   aten_.Stop();
   if (undo_) undo_->TakeBack();
+}
+
+std::unique_ptr<UndoLog> Recorder::TakeUndo() {
+  aten_.Stop();
+  return std::move(undo_);
 }
 
 Recorder::~Recorder() { aten_.Stop(); }

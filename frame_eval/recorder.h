@@ -269,7 +269,8 @@ class Recorder {
   void MeetUnrecorded(const FrameState& f);
   void WatchAll();
   std::string MisfitOf(Segment& segment);  // after FinishReturn
-  void Undo();  // fullgraph: takes back, as far as it can, what the recording did to the program's state
+  void Undo();                          // takes back, as far as it can, what the recording did to the program's state
+  std::unique_ptr<UndoLog> TakeUndo();  // for after the recording; may be null
 
   // -- ends; null with `*why` set if the recording cannot be kept --
   std::shared_ptr<Segment> FinishReturn(PyObject* value, Shadow shadow, Break* why);
@@ -770,7 +771,7 @@ class Recorder {
     return i > 0 ? i - 1 : context_sets_.size();
   }
   std::string entry_text_;
-  std::unique_ptr<UndoLog> undo_;  // fullgraph only
+  std::unique_ptr<UndoLog> undo_;  // null: nothing can be taken back
   const bool in_anomaly_mode_;
   std::unique_ptr<RepeatedCalls> repeated_calls_;
   Places places_;

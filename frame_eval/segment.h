@@ -105,6 +105,9 @@ struct Options {
   int segment_limit = 64;  // of one entry point
   // Modules and functions are guarded by which they are: a segment belongs to these parameters only.
   bool by_identity = false;
+  // Where the backend approximates, the call that was recorded is taken back and replayed, so that its values are those of
+  // all other calls. Segments are never too many: at the limit, all are forgotten.
+  bool answers_by_replay = false;
 };
 
 class Store {

@@ -312,6 +312,7 @@ bool Session::Recording() {
 
 PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   PyObject* result;
+  called_ = function;
   {
     HookScope scope(this);
     result = PyObject_Vectorcall(function, args, nargsf, kwnames);
@@ -353,6 +354,9 @@ void Session::Enter(FrameState& f) {
   f.tracer_data = note;
   f.traced = false;
   f.observed = false;
+  if (PyObject* called = std::exchange(called_, nullptr); called == reinterpret_cast<PyObject*>(f.function)) {
+    outermost_ = &f;
+  }
   if (IsAwaited(f)) {
     note->landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).awaited)));
     f.observed = true;
@@ -402,12 +406,20 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
             segment = nullptr;
           }
         }
+        const bool is_whole = segment != nullptr && IsWholeCall(f);
+        std::unique_ptr<UndoLog> undo = is_whole ? recorder_->TakeUndo() : nullptr;
         ReleaseFrames();
         DropRecorder();
-        if (segment != nullptr)
-          Publish(std::move(segment));
-        else
+        if (segment == nullptr) {
           Abort(why, at, true);
+        } else if (Publish(segment)) {
+          if (undo != nullptr && undo->IsComplete() && segment->executable->approximates()) {
+            undo->TakeBack();
+            is_taken_back_ = true;
+          } else {
+            segment->executable->NoteRecordedRun();
+          }
+        }
       } else {
         Position at = LineOf(*recorder_);
         ReleaseFrames();
@@ -428,6 +440,12 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   }
   if (left_alone_ == &f) left_alone_ = nullptr;
   f.tracer_data = nullptr;
+}
+
+// The recording is of all that Run has called.
+bool Session::IsWholeCall(const FrameState& f) const {
+  return store_->options().answers_by_replay && &f == outermost_ && !went_on_ && !error_value_ &&
+         entry_code_ == f.code && entry_offset_ == StartOffset(f.code) && !recorder_->began_at_break();
 }
 
 // Null: there is none.
@@ -545,19 +563,19 @@ double Session::TakeTime() {
   return seconds;
 }
 
-void Session::Publish(std::shared_ptr<Segment> segment, const std::string& inside) {
+bool Session::Publish(std::shared_ptr<Segment> segment, const std::string& inside) {
   const auto& nodes = segment->ir.graph.nodes;
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
   if (!has_ops && entry_is_below_ && IsPackageCode(entry_code_)) {
     // What a package does between two breaks without any tensor is no graph, and Python is as fast.
     store_->FindOrAdd(entry_code_, entry_offset_).denials = Store::kMaxDenials;
     TakeTime();
-    return;
+    return false;
   }
   segment->entry_offset = entry_offset_;
   if (!Compile(*segment)) {
     Abort({Reason::backend_failed, ""}, segment->ir.exit.at, true);
-    return;
+    return false;
   }
   segment->ir.name = store_->NextName(segment->ir.function);
   segment->recording_seconds = TakeTime();
@@ -583,6 +601,7 @@ void Session::Publish(std::shared_ptr<Segment> segment, const std::string& insid
                  inside});
   }
   store_->Publish(std::move(segment));
+  return true;
 }
 
 // The call shall end with `type(message, **facts)`.
@@ -646,7 +665,7 @@ void Session::End(const Break& given) {
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
     return;
   }
-  Publish(std::move(segment), reason.inside);
+  if (Publish(segment, reason.inside)) segment->executable->NoteRecordedRun();
 }
 
 // Where a recording may be looked at, and may end at any time.
@@ -746,6 +765,16 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
 }
 
+void Session::LogLimit(const EntryPoint& entry, const Position& at) {
+  store_->Log({LogEntry::Kind::kAbort,
+               at.function,
+               "segment_limit",
+               "this entry point has " + std::to_string(entry.size()) + " segments, the limit",
+               "raise options={'segment_limit': n}, or make what differs a tensor",
+               at,
+               {}});
+}
+
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
   if (Strikes(Fault::kDrop)) store_->Reset();
   AllocZone zone;
@@ -768,18 +797,17 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       note.wait_offset = entry->wait_offset;
       return Go::kOn;
     }
-    const bool is_full = static_cast<int>(entry->size()) >= store_->options().segment_limit;
+    bool is_full = static_cast<int>(entry->size()) >= store_->options().segment_limit;
+    if (is_full && store_->options().answers_by_replay && !RecordingIsForbidden()) {
+      LogLimit(*entry, PositionAt(f.code, f.offset));
+      store_->Reset();
+      entry = &store_->FindOrAdd(f.code, f.offset);
+      is_full = false;
+    }
     if (is_full) {
       if (!entry->limit_told) {
         entry->limit_told = true;
-        Position at = PositionAt(f.code, f.offset);
-        store_->Log({LogEntry::Kind::kAbort,
-                     at.function,
-                     "segment_limit",
-                     "this entry point has " + std::to_string(entry->size()) + " segments, the limit",
-                     "raise options={'segment_limit': n}, or make what differs a tensor",
-                     at,
-                     {}});
+        LogLimit(*entry, PositionAt(f.code, f.offset));
       }
       if (!RecordingIsForbidden()) return Go::kOn;
     }

@@ -43,6 +43,8 @@ class Session : public FrameFilter, public Tracer {
   PyObject* Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
   static bool Recording();  // this thread is recording now
+  // After Run: nothing of the call has happened, and a segment was recorded that can be replayed in its place.
+  bool is_taken_back() const { return is_taken_back_; }
 
   // FrameFilter
   bool Wants(PyCodeObject* code, bool is_generator, bool resumed) override;
@@ -73,7 +75,10 @@ class Session : public FrameFilter, public Tracer {
   double TakeTime();
   void DropRecorder();
   void End(const Break& given);  // the recording ends with a break, or is given up
-  void Publish(std::shared_ptr<Segment> segment, const std::string& inside = "");  // `inside`: as in Break
+  // `inside`: as in Break. False: there is no segment.
+  bool Publish(std::shared_ptr<Segment> segment, const std::string& inside = "");
+  void LogLimit(const EntryPoint& entry, const Position& at);
+  bool IsWholeCall(const FrameState& f) const;
   void Abort(const Break& reason, Position at, bool deny);
   void Internal(const char* what);
   void Inspect(FrameState& f);
@@ -86,6 +91,9 @@ class Session : public FrameFilter, public Tracer {
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
+  const FrameState* outermost_ = nullptr;  // the frame of what Run calls, if it is seen
+  PyObject* called_ = nullptr;             // by Run
+  bool is_taken_back_ = false;
   bool entry_is_below_ = false;  // in a frame below the captured function's
   // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
   const FrameState* left_alone_ = nullptr;

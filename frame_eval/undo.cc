@@ -54,6 +54,25 @@ Py_ssize_t UndoLog::CountOf(PyObject* object) const {
   return count;
 }
 
+bool UndoLog::IsComplete() const {
+  for (const Step& step : steps_) {
+    PyObject* target = step.target.get();
+    switch (step.kind) {
+      case Effect::Kind::kSetAttr:
+      case Effect::Kind::kDelAttr:
+        if (_PyObject_GetDictPtr(target) == nullptr) return false;
+        break;
+      case Effect::Kind::kSetGlobal:
+      case Effect::Kind::kSetCell:
+      case Effect::Kind::kAdvance:
+        break;
+      default:
+        if (!PyList_Check(target) && !PyDict_Check(target) && !PySet_Check(target)) return false;
+    }
+  }
+  return true;
+}
+
 void UndoLog::TakeBack() {
   ErrScope keep;
   AtenPause pause;

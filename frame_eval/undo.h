@@ -1,4 +1,5 @@
-// UndoLog: takes back what a recording under fullgraph=True has done to the program before its graph ended.
+// UndoLog: takes back what a recording has done to the program: under fullgraph=True where the graph ended early, and
+// where the recorded call is answered by a replay.
 //   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment
 //       before it happens, so there is none.
 #pragma once
@@ -23,6 +24,7 @@ class UndoLog {
   UndoLog();                                                                  // remembers the random state
   void Before(Effect::Kind kind, PyObject* target, const std::string& name);  // the change has not happened yet
   void Before(const at::Tensor& written);                                     // likewise
+  bool IsComplete() const;  // false: a change is of a kind that is not taken back
   void TakeBack();
   Py_ssize_t CountOf(PyObject* object) const;  // references held here
 

@@ -13,8 +13,8 @@ constexpr const char* kFloatReaders =
 
 class Annotator {
  public:
-  Annotator(const Normal& normal, const QuantConfig& config)
-      : normal_(normal), graph_(normal.graph), config_(config), uses_(normal.graph) {
+  Annotator(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded)
+      : normal_(normal), graph_(normal.graph), config_(config), excluded_(excluded), uses_(normal.graph) {
     const size_t nodes = graph_.nodes.size();
     const size_t values = graph_.values.size();
     a_.role.assign(nodes, Role::kFloat);
@@ -53,17 +53,11 @@ class Annotator {
   // "" if the node may be int8 as far as its surroundings go.
   std::string Excluded(NodeId n) const {
     const Node& node = graph_.node(n);
-    if (config_.float_ops.contains(node.op_name())) return "left in float by request (float_ops)";
-    if (node.where != nullptr) {
-      for (const ModuleScope& scope : node.where->scope) {
-        if (config_.float_scopes.contains(scope.path.str())) {
-          return absl::StrCat("left in float by request (float_scopes: ", scope.path.str(), ")");
-        }
-      }
-    }
+    if (const std::string request = FloatByRequest(config_, node); !request.empty()) return request;
     if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) {
       return "it ran under autocast; capture without autocast to quantize it";
     }
+    if (n.raw() < excluded_.size() && !excluded_[n.raw()].empty()) return excluded_[n.raw()];
     std::string why;
     const auto check = [&](ValueId v) {
       if (normal_.written[v.raw()] && why.empty()) {
@@ -385,6 +379,7 @@ class Annotator {
   const Normal& normal_;
   const Graph& graph_;
   const QuantConfig& config_;
+  const std::vector<std::string>& excluded_;
   const Uses uses_;
   Annotation a_;
   std::vector<uint32_t> parent_;
@@ -396,6 +391,19 @@ class Annotator {
 
 }  // namespace
 
-Annotation Annotate(const Normal& normal, const QuantConfig& config) { return Annotator(normal, config).Run(); }
+std::string FloatByRequest(const QuantConfig& config, const Node& node) {
+  if (config.float_ops.contains(node.op_name())) return "left in float by request (float_ops)";
+  if (node.where == nullptr) return "";
+  for (const ModuleScope& scope : node.where->scope) {
+    if (config.float_scopes.contains(scope.path.str())) {
+      return absl::StrCat("left in float by request (float_scopes: ", scope.path.str(), ")");
+    }
+  }
+  return "";
+}
+
+Annotation Annotate(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded) {
+  return Annotator(normal, config, excluded).Run();
+}
 
 }  // namespace frametap::quant

@@ -38,6 +38,10 @@ struct Annotation {
   bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat; }
 };
 
-Annotation Annotate(const Normal& normal, const QuantConfig& config);
+// Why the user wants the node in float; "" if he has not said so.
+std::string FloatByRequest(const QuantConfig& config, const Node& node);
+
+// `excluded`: by node, why it must stay float; "" or nothing where it may be int8.
+Annotation Annotate(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded = {});
 
 }  // namespace frametap::quant

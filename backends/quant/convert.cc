@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/observe.h"
@@ -14,23 +15,28 @@ namespace {
 
 class Converter {
  public:
-  Converter(const Normal& normal, const Annotation& annotation)
-      : normal_(normal), from_(normal.graph), a_(annotation), out_(normal.graph, &normal.origin) {
+  Converter(const Normal& normal, const Annotation& annotation, FrozenWeights* frozen)
+      : normal_(normal), from_(normal.graph), a_(annotation), frozen_(frozen), out_(normal.graph, &normal.origin) {
     params_.resize(from_.values.size());
     dequantized_.resize(from_.values.size());
     stored_.resize(from_.values.size());
     for (EagerState& state : out_.graph.states) state.grad_mode = false;  // Q5
   }
 
-  // By class, from all members whose range counts.
-  absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config) {
+  // By class, from all members whose range counts. `unseen`: values of whose class nothing is known; may be null, and
+  // that is an error then.
+  absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
+                            std::vector<ValueId>* unseen) {
     const bool full = config.activation_bits == 8 || (config.activation_bits == 0 && CpuTakesFullRange());
     const int64_t qmax = full ? 255 : 127;
     std::vector<Statistics> by_class(from_.values.size());
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v] || !a_.source[v]) continue;
       const ValueId origin = normal_.origin[v];
-      if (!origin.valid() || origin.raw() >= seen.statistics.size()) return Unseen(ValueId(v));
+      if (!origin.valid() || origin.raw() >= seen.statistics.size()) {
+        if (unseen != nullptr) continue;
+        return Unseen(ValueId(v));
+      }
       const Statistics& statistics = seen.statistics[origin.raw()];
       if (!statistics.finite()) {
         return absl::InvalidArgumentError(absl::StrCat("calibration met NaN or infinity in ", Describe(source, origin),
@@ -41,6 +47,10 @@ class Converter {
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v]) continue;
       const Statistics& statistics = by_class[a_.klass[v].raw()];
+      if (statistics.empty() && unseen != nullptr) {
+        unseen->push_back(ValueId(v));
+        continue;
+      }
       if (statistics.empty()) return Unseen(ValueId(v));
       const Range range = config.observer == Observer::kMinMax ? statistics.MinMax() : statistics.LeastSquares(qmax);
       params_[v] = ChooseAffine(range, 0, qmax);
@@ -119,10 +129,14 @@ class Converter {
     const auto found = weights_.find(v);
     if (found != weights_.end()) return found->second;
     const std::string& name = from_.value(v).name;
-    const QuantizedWeight w = QuantizeWeight(normal_.known[v.raw()]);
-    const ValueId bytes = out_.AddConstant(name + "_q", w.bytes);
-    const ValueId scales = out_.AddConstant(name + "_scales", w.scales);
-    const ValueId zeros = out_.AddConstant(name + "_zeros", w.zero_points);
+    const at::Tensor& weight = normal_.known[v.raw()];
+    const auto w = FrozenWeights::Of(frozen_, "quantized", {weight}, [&] {
+      const QuantizedWeight made = QuantizeWeight(weight);
+      return FrozenWeights::Tensors{made.bytes, made.scales, made.zero_points};
+    });
+    const ValueId bytes = out_.AddConstant(name + "_q", w[0]);
+    const ValueId scales = out_.AddConstant(name + "_scales", w[1]);
+    const ValueId zeros = out_.AddConstant(name + "_zeros", w[2]);
     const ValueId now =
         out_.Emit(dequantize_channel_, {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(int64_t{0})},
                   name + "_dq", Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
@@ -133,7 +147,10 @@ class Converter {
   ValueId Bias(ValueId v) {
     const auto found = biases_.find(v);
     if (found != biases_.end()) return found->second;
-    const ValueId now = out_.AddConstant(from_.value(v).name + "_frozen", normal_.known[v.raw()].detach().clone());
+    const at::Tensor& bias = normal_.known[v.raw()];
+    const auto copy =
+        FrozenWeights::Of(frozen_, "copied", {bias}, [&] { return FrozenWeights::Tensors{bias.detach().clone()}; });
+    const ValueId now = out_.AddConstant(from_.value(v).name + "_frozen", copy[0]);
     biases_.emplace(v, now);
     return now;
   }
@@ -162,6 +179,7 @@ class Converter {
   const Normal& normal_;
   const Graph& from_;
   const Annotation& a_;
+  FrozenWeights* const frozen_;
   Rewrite out_;
   std::vector<Params> params_;
   std::vector<ValueId> dequantized_;
@@ -197,6 +215,36 @@ Decision DecisionOf(Role role) {
   return Decision::kFloat;
 }
 
+// By node: why it stays float, where calibration has not met its result.
+std::vector<std::string> NotMet(const Normal& normal, const ObservationView& seen) {
+  std::vector<std::string> excluded(normal.graph.nodes.size());
+  for (size_t i = 0; i < excluded.size() && !seen.met.empty(); ++i) {
+    for (ValueId v : normal.graph.nodes[i].outputs) {
+      const ValueId origin = normal.origin[v.raw()];
+      if (!origin.valid() || seen.met[origin.raw()]) continue;
+      excluded[i] = kNotMet;
+    }
+  }
+  return excluded;
+}
+
+// Notes the int8 nodes that read an unseen value. False: there is none that was not noted before.
+bool Exclude(const Graph& graph, const Annotation& a, const std::vector<ValueId>& unseen,
+             std::vector<std::string>* excluded) {
+  bool any = false;
+  const absl::flat_hash_set<ValueId> set(unseen.begin(), unseen.end());
+  for (size_t i = 0; i < graph.nodes.size() && !unseen.empty(); ++i) {
+    if (!a.int8(NodeId(i)) || !(*excluded)[i].empty()) continue;
+    ForEachUse(graph.nodes[i].args, [&](ValueId v) {
+      if (!set.contains(v) || !(*excluded)[i].empty()) return;
+      (*excluded)[i] = absl::StrCat("calibration did not meet %", graph.value(v).name,
+                                    " as it is computed here; add such a batch to the calibration data");
+      any = true;
+    });
+  }
+  return any;
+}
+
 // The last node of the kernel that `n` begins.
 NodeId LastOf(NodeId n, const Annotation& a) {
   NodeId last = n;
@@ -224,21 +272,39 @@ const char* ToString(Decision decision) {
 
 absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
                                        const Observation& observation, const QuantConfig& config) {
-  RegisterOperators();
-  if (config.activation_bits != 0 && config.activation_bits != 7 && config.activation_bits != 8) {
-    return absl::InvalidArgumentError("activation_bits must be 0 (by the CPU), 7 or 8");
-  }
   const ObservationView seen = ObservationView::Of(observation);
   if (seen.runs == 0) {
     return absl::FailedPreconditionError("calibration saw no data: call the observed function on some inputs first");
   }
+  return ConvertSeen(graph, weights, seen, config, nullptr, false);
+}
+
+absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                           const ObservationView& seen, const QuantConfig& config,
+                                           FrozenWeights* frozen, bool may_be_unseen) {
+  RegisterOperators();
+  if (config.activation_bits != 0 && config.activation_bits != 7 && config.activation_bits != 8) {
+    return absl::InvalidArgumentError("activation_bits must be 0 (by the CPU), 7 or 8");
+  }
   const at::NoGradGuard no_grad;
-  auto normal = Normalise(graph, weights);
+  auto normal = Normalise(graph, weights, frozen);
   if (!normal.ok()) return normal.status();
   try {
-    const Annotation annotation = Annotate(*normal, config);
-    Converter converter(*normal, annotation);
-    if (auto status = converter.ChooseParams(graph, seen, config); !status.ok()) return status;
+    std::vector<std::string> excluded = NotMet(*normal, seen);
+    Annotation annotation;
+    std::optional<Converter> chosen;
+    // Without the readers of what is unseen, others ask for less.
+    for (bool is_settled = false; !is_settled;) {
+      chosen.reset();
+      annotation = Annotate(*normal, config, excluded);
+      chosen.emplace(*normal, annotation, frozen);
+      std::vector<ValueId> unseen;
+      const auto status = chosen->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
+      if (!status.ok()) return status;
+      is_settled = !Exclude(normal->graph, annotation, unseen, &excluded);
+      if (is_settled && !unseen.empty()) return absl::InternalError("nobody asks for a value that is to be in 8 bits");
+    }
+    Converter& converter = *chosen;
     converter.Run();
 
     QuantizedGraph result;
@@ -266,7 +332,7 @@ absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at:
     }
     result.reference = std::move(converter.out().graph);
     result.reference_origin = std::move(converter.out().origin);
-    auto lowered = Lower(result.reference);
+    auto lowered = Lower(result.reference, frozen);
     if (lowered.ok()) {
       result.lowered = *std::move(lowered);
     } else {

@@ -7,10 +7,12 @@
 #include <c10/core/MemoryFormat.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backends/quant/onednn_adapter.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -41,8 +43,8 @@ struct ByteOp {
 
 class Lowering {
  public:
-  Lowering(const Graph& from, const Int8Kernels& kernels)
-      : from_(from), kernels_(kernels), uses_(from), out_(from, nullptr) {
+  Lowering(const Graph& from, const Int8Kernels& kernels, FrozenWeights* frozen)
+      : from_(from), kernels_(kernels), frozen_(frozen), uses_(from), out_(from, nullptr) {
     for (const auto& [v, tensor] : from.constants) constants_.emplace(v, tensor);
   }
 
@@ -306,6 +308,27 @@ class Lowering {
     return false;
   }
 
+  // The kernel takes dense images that are channels_last: those of a slice, or what was a matrix, are copied.
+  ValueId Accumulator(ValueId dequantized, const Node& reader) {
+    const ValueId bytes = Bytes(dequantized);
+    const Value value = out_.graph.value(bytes);
+    const Node* def = value.def.valid() ? &out_.graph.node(value.def) : nullptr;
+    if (def != nullptr && Is(*def, "onednn::qconv2d_pointwise", "binary")) return bytes;
+    for (const char* name : {"onednn::qconv_pointwise", "frametap::quantize_per_tensor_channels_last",
+                             "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
+      if (def != nullptr && Is(*def, name)) return bytes;
+    }
+    return out_.Emit(FindOperator("aten::contiguous"),
+                     {Arg::Of(bytes), Arg::Const(static_cast<int64_t>(at::MemoryFormat::ChannelsLast))},
+                     value.name + "_dense", value.type, ValueId(), reader);
+  }
+
+  static std::string TextOf(const Params& x, const ConvShape& shape) {
+    return absl::StrCat("packed for conv ", std::bit_cast<uint64_t>(x.scale), " ", x.zero_point, " ",
+                        absl::StrJoin(shape.stride, ","), " ", absl::StrJoin(shape.padding, ","), " ",
+                        absl::StrJoin(shape.dilation, ","), " ", shape.groups);
+  }
+
   static std::vector<int64_t> Pair(std::vector<int64_t> list) {
     if (list.size() == 1) list.push_back(list[0]);
     return list;
@@ -339,17 +362,23 @@ class Lowering {
       shape.padding = Pair(*ConstInts(FindArg(node, "padding")));
       shape.dilation = Pair(*ConstInts(FindArg(node, "dilation")));
       shape.groups = *ConstInt(FindArg(node, "groups"));
-      call.weight = out_.AddConstant(
-          name, PackConv(kernels_, bytes, *ConstantOf(weight.args[1].value), call.x_params, shape, sizes));
+      const at::Tensor& scales = *ConstantOf(weight.args[1].value);
+      const auto packed = FrozenWeights::Of(frozen_, TextOf(call.x_params, shape), {bytes, scales}, [&] {
+        return FrozenWeights::Tensors{PackConv(kernels_, bytes, scales, call.x_params, shape, sizes)};
+      });
+      call.weight = out_.AddConstant(name, packed[0]);
       op = k.add.valid() ? kernels_.conv_sum : kernels_.conv;
-      args = k.add.valid() ? ConvSumArgs(call, shape, Bytes(k.other), *Dequantized(k.other)) : ConvArgs(call, shape);
+      args = k.add.valid() ? ConvSumArgs(call, shape, Accumulator(k.other, node), *Dequantized(k.other))
+                           : ConvArgs(call, shape);
     } else {
       std::vector<int64_t> rows;
       if (!sizes.empty() && std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0; })) {
         rows = {1, sizes.back()};
         for (size_t i = 0; i + 1 < sizes.size(); ++i) rows[0] *= sizes[i];
       }
-      call.weight = out_.AddConstant(name, PackLinear(kernels_, bytes, rows));
+      const auto packed = FrozenWeights::Of(frozen_, "packed for linear", {bytes},
+                                            [&] { return FrozenWeights::Tensors{PackLinear(kernels_, bytes, rows)}; });
+      call.weight = out_.AddConstant(name, packed[0]);
       args = LinearArgs(call);
     }
     const Value& value = from_.value(result);
@@ -507,6 +536,7 @@ class Lowering {
 
   const Graph& from_;
   const Int8Kernels& kernels_;
+  FrozenWeights* const frozen_;
   const Uses uses_;
   Rewrite out_;
   absl::flat_hash_map<ValueId, at::Tensor> constants_;
@@ -517,12 +547,12 @@ class Lowering {
 
 }  // namespace
 
-absl::StatusOr<Graph> Lower(const Graph& reference) {
+absl::StatusOr<Graph> Lower(const Graph& reference, FrozenWeights* frozen) {
   RegisterOperators();
   const auto kernels = FindInt8Kernels();
   if (!kernels.ok()) return kernels.status();
   try {
-    return Lowering(reference, **kernels).Run();
+    return Lowering(reference, **kernels, frozen).Run();
   } catch (const c10::Error& e) {
     return absl::UnimplementedError(absl::StrCat("lowering to int8 kernels: ", e.what_without_backtrace()));
   }

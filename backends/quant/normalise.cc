@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <bit>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
@@ -155,7 +157,7 @@ bool AreFloat(std::initializer_list<at::Tensor> tensors) {
 
 // The node that `norm` can be folded into, or why there is none.
 NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Tensor>& known, const Node& norm,
-                  std::string* why, Affine* affine) {
+                  FrozenWeights* frozen, std::string* why, Affine* affine) {
   const auto input = TensorArg(norm, "input");
   if (!input || !graph.value(*input).def.valid()) {
     *why = "there is no convolution or linear before it to fold it into";
@@ -194,11 +196,17 @@ NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Te
     *why = "its parameters are not float32";
     return NodeId();
   }
-  *affine = FoldBatchNorm(weight, bias, gamma, beta, mean, variance, *eps);
+  const auto folded = FrozenWeights::Of(
+      frozen, absl::StrCat("folded ", std::bit_cast<uint64_t>(*eps)), {weight, bias, gamma, beta, mean, variance}, [&] {
+        const Affine made = FoldBatchNorm(weight, bias, gamma, beta, mean, variance, *eps);
+        return FrozenWeights::Tensors{made.weight, made.bias};
+      });
+  *affine = {folded[0], folded[1]};
   return target;
 }
 
-Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& known) {
+Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& known,
+               FrozenWeights* frozen) {
   Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const Uses uses(graph);
@@ -208,7 +216,7 @@ Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std
     const OpRow* row = RowOf(graph.nodes[i]);
     if (row == nullptr || row->family != Family::kBatchNorm) continue;
     Affine affine;
-    const NodeId target = FoldTarget(graph, uses, known, graph.nodes[i], &step.fates[i].note, &affine);
+    const NodeId target = FoldTarget(graph, uses, known, graph.nodes[i], frozen, &step.fates[i].note, &affine);
     if (!target.valid()) continue;
     step.fates[i].folded = absl::StrCat("folded into the weight of ", NameWithPlace(graph.node(target)));
     norm_of[target.raw()] = NodeId(i);
@@ -247,7 +255,7 @@ std::string NameWithPlace(const Node& node) {
   return absl::StrCat(node.op_name(), " at ", ToString(node.where->position));
 }
 
-absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights) {
+absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights, FrozenWeights* frozen) {
   if (weights.size() != graph.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the graph has ", graph.inputs.size(), " inputs, but ",
                                                    weights.size(), " entries of weights were given"));
@@ -265,7 +273,7 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
       }
       return known;
     };
-    Step second = FoldNorms(first.rewrite.graph, first.rewrite.origin, known_of(first.rewrite.graph));
+    Step second = FoldNorms(first.rewrite.graph, first.rewrite.origin, known_of(first.rewrite.graph), frozen);
     Normal normal;
     normal.graph = std::move(second.rewrite.graph);
     normal.origin = std::move(second.rewrite.origin);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "backends/quant/frozen.h"
 #include "backends/quant/rewrite.h"
 #include "ir/graph.h"
 
@@ -33,7 +34,9 @@ struct Normal {
   std::vector<Fate> fates;          // by node of the source graph
 };
 
-absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights);
+// `frozen`: where folded weights are kept; may be null.
+absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                 FrozenWeights* frozen = nullptr);
 
 // "aten.conv2d at forward:12:7"
 std::string NameWithPlace(const Node& node);

@@ -7,12 +7,21 @@
 
 namespace frametap::quant {
 
+inline constexpr char kNotMet[] = "calibration did not meet it; add such a batch to the calibration data";
+
 struct ObservationView {
   int64_t runs = 0;
   std::vector<Statistics> statistics;
   std::vector<std::vector<c10::IValue>> kept;
+  std::vector<bool> met;  // by value; empty: all of them
 
   static ObservationView Of(const Observation& observation);
 };
+
+// Convert with statistics by value of `graph` from wherever they are. `may_be_unseen`: ops that read a value without any
+// stay float, with that reason; else that is kFailedPrecondition. `frozen`: see FrozenWeights; may be null.
+absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                           const ObservationView& seen, const QuantConfig& config,
+                                           FrozenWeights* frozen, bool may_be_unseen);
 
 }  // namespace frametap::quant

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/backend.h"
+#include "backends/quant/frozen.h"
 #include "backends/quant/statistics.h"
 #include "ir/graph.h"
 
@@ -90,8 +91,9 @@ struct QuantizedGraph {
 absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
                                        const Observation& observation, const QuantConfig& config = {});
 
-// Q3. kUnimplemented: this torch or CPU has not the kernels that are needed.
-absl::StatusOr<Graph> Lower(const Graph& reference);
+// Q3. kUnimplemented: this torch or CPU has not the kernels that are needed. `frozen`: where packed weights are kept; may
+// be null.
+absl::StatusOr<Graph> Lower(const Graph& reference, FrozenWeights* frozen = nullptr);
 
 // Fills in the SQNR of the report from whole runs' inputs. kInvalidArgument: an input does not fit the graph.
 absl::Status Measure(const Graph& graph, const std::vector<std::vector<c10::IValue>>& runs, QuantizedGraph* quantized);

@@ -16,6 +16,22 @@ void SetEvalFunction(EvalFunction function);
 
 bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
 
+// While alive, this thread's trace and profile functions are told of nothing, as of what C code does. One that is
+// installed meanwhile stays.
+class TracingPause {
+ public:
+  TracingPause();
+  ~TracingPause();
+  TracingPause(const TracingPause&) = delete;
+  TracingPause& operator=(const TracingPause&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+  const Py_tracefunc trace_, profile_;
+  PyObject *const trace_object_, *const profile_object_;  // compared only
+  const int was_tracing_;
+};
+
 // Tells apart what runs on one thread by turns (greenlets): each has frames, and so a data stack, of its own. Unlike
 // anything on the C stack it may be compared while its owner waits.
 const void* StackIdentity(PyThreadState* ts);

@@ -202,12 +202,13 @@ void BindCompiled(py::module_& m) {
   m.def(
       "compile_function",
       [](py::object function, py::object self, const std::string& callee, BackendHandle backend, bool fullgraph,
-         std::optional<bool> dynamic, int segment_limit, bool by_identity) {
+         std::optional<bool> dynamic, int segment_limit, bool by_identity, bool answers_by_replay) {
         Options options;
         options.fullgraph = fullgraph;
         if (dynamic) options.dynamic = *dynamic ? Dynamic::kAlways : Dynamic::kNever;
         options.segment_limit = segment_limit;
         options.by_identity = by_identity;
+        options.answers_by_replay = answers_by_replay;
         Callee kind = callee == "module"     ? Callee::kModule
                       : callee == "object"   ? Callee::kObject
                       : callee == "method"   ? Callee::kBoundMethod
@@ -222,7 +223,7 @@ void BindCompiled(py::module_& m) {
         return py::reinterpret_steal<py::object>(compiled);
       },
       py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
-      py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"));
+      py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"), py::arg("answers_by_replay") = false);
 
   m.def("module_call", [](const py::type& type) {
     PyObject* call = NewCompiledModuleCall(reinterpret_cast<PyTypeObject*>(type.ptr()));
@@ -239,6 +240,7 @@ void BindCompiled(py::module_& m) {
     d["dynamic"] = dynamic == Dynamic::kAuto ? py::object(py::none()) : py::bool_(dynamic == Dynamic::kAlways);
     d["segment_limit"] = store->options().segment_limit;
     d["by_identity"] = store->options().by_identity;
+    d["answers_by_replay"] = store->options().answers_by_replay;
     return d;
   });
 
@@ -247,15 +249,15 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("function", [](const SegmentHandle& s) { return s.segment->ir.function; })
       .def_property_readonly("entry", [](const SegmentHandle& s) { return s.segment->ir.entry; })
       .def_property_readonly("entry_offset", [](const SegmentHandle& s) { return s.segment->entry_offset; })
-      .def_property_readonly("callers",
-                             [](const SegmentHandle& s) {
-                               py::list out;
-                               for (const Segment::Caller& caller : s.segment->callers) {
-                                 out.append(py::make_tuple(py::reinterpret_borrow<py::object>(caller.code.get()),
-                                                           caller.offset));
-                               }
-                               return out;
-                             })
+      .def_property_readonly(
+          "callers",
+          [](const SegmentHandle& s) {
+            py::list out;
+            for (const Segment::Caller& caller : s.segment->callers) {
+              out.append(py::make_tuple(py::reinterpret_borrow<py::object>(caller.code.get()), caller.offset));
+            }
+            return out;
+          })
       .def_property_readonly(
           "code", [](const SegmentHandle& s) { return py::reinterpret_borrow<py::object>(s.segment->code.get()); })
       .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
@@ -359,6 +361,11 @@ void BindCompiled(py::module_& m) {
                                  out.append(d);
                                }
                                return out;
+                             })
+      .def_property_readonly("executable",
+                             [](const SegmentHandle& s) {
+                               std::shared_ptr<const Graph> graph(s.segment, &s.segment->ir.graph);
+                               return ExecutableHandle{graph, s.segment->executable};
                              })
       .def(
           "set_executable",

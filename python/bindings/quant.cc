@@ -1,12 +1,19 @@
 // quant_observe, quant_convert, quant_lower: the quantization backend as Python sees it. Every decision is in C++; here
 // only names and types change.
+#include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "absl/strings/str_cat.h"
 #include "backends/quant/onednn_adapter.h"
 #include "backends/quant/operators.h"
+#include "backends/quant/quant_backend.h"
 #include "backends/quant/quantize.h"
+#include "frame_eval/compiled_function.h"
+#include "frame_eval/cpython/eval_function.h"
+#include "frame_eval/hook.h"
+#include "guards/kinds/world.h"
+#include "guards/ref.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 
@@ -79,11 +86,72 @@ struct QuantizedHandle {
   std::vector<quant::OpReport> report;
 };
 
+using QuantBackendHandle = std::shared_ptr<quant::QuantBackend>;
+
 GraphHandle Handle(Graph graph, const std::vector<at::Tensor>& weights) {
   GraphHandle handle;
   handle.graph = std::make_shared<const Graph>(std::move(graph));
   handle.weights = weights;
   return handle;
+}
+
+QuantizedHandle HandleOf(quant::QuantizedGraph quantized, const std::vector<at::Tensor>& weights) {
+  QuantizedHandle handle;
+  handle.reference = Handle(std::move(quantized.reference), weights);
+  handle.lowered = Handle(std::move(quantized.lowered), weights);
+  handle.lowering_note = std::move(quantized.lowering_note);
+  handle.report = std::move(quantized.report);
+  return handle;
+}
+
+// While alive, torch.compile looks at no frame of this thread.
+class DynamoPause {
+ public:
+  DynamoPause() {
+    if (GetEvalFunction() == EvalDefault()) return;
+    set_ = py::module_::import("torch._C").attr("_dynamo").attr("eval_frame").attr("set_eval_frame");
+    previous_ = set_(py::none());
+  }
+  ~DynamoPause() {
+    if (!set_) return;
+    const ErrScope keep;
+    const Ref<> done = Ref<>::Steal(PyObject_CallOneArg(set_.ptr(), previous_.ptr()));
+    if (!done) PyErr_WriteUnraisable(set_.ptr());
+  }
+  DynamoPause(const DynamoPause&) = delete;
+  DynamoPause& operator=(const DynamoPause&) = delete;
+
+ private:
+  py::object set_, previous_;
+};
+
+// Calls the captured form of a quantized function, and gives beside the result what did not run in int8, or None. Neither
+// a tracer nor a session around the call sees into it, as with any function in C.
+py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const py::dict& kwargs) {
+  if (!IsCompiledFunction(compiled.ptr())) throw py::type_error("not a compiled function");
+  const std::shared_ptr<Store> store = StoreOf(compiled.ptr());
+  const uint64_t segments_before = store->hits + store->recordings;
+  quant::Tally tally;
+  py::object result;
+  {
+    const quant::TallyScope scope(&tally);
+    const DynamoPause dynamo;
+    const HookPause frames;
+    const TracingPause tracers;
+    const c10::AutoGradMode no_grad(false);
+    result = py::reinterpret_steal<py::object>(PyObject_Call(compiled.ptr(), args.ptr(), kwargs.ptr()));
+  }
+  if (!result) throw py::error_already_set();
+  const bool is_plain = tally.int8 == 0 && store->hits + store->recordings == segments_before;
+  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain) return py::make_tuple(result, py::none());
+  py::dict problem;
+  problem["int8"] = tally.int8;
+  problem["recorded"] = tally.recorded;
+  problem["unconverted"] = tally.unconverted;
+  problem["lost"] = tally.lost;
+  problem["is_plain"] = is_plain;
+  problem["modes"] = ActiveModes();
+  return py::make_tuple(result, problem);
 }
 
 }  // namespace
@@ -121,13 +189,7 @@ void BindQuant(py::module_& m) {
           const py::gil_scoped_release unlocked;
           return quant::Convert(*graph.graph, weights, observation, config);
         }();
-        quant::QuantizedGraph quantized = ValueOrThrow(std::move(converted), kError);
-        QuantizedHandle handle;
-        handle.reference = Handle(std::move(quantized.reference), graph.weights);
-        handle.lowered = Handle(std::move(quantized.lowered), graph.weights);
-        handle.lowering_note = std::move(quantized.lowering_note);
-        handle.report = std::move(quantized.report);
-        return handle;
+        return HandleOf(ValueOrThrow(std::move(converted), kError), weights);
       },
       py::arg("graph"), py::arg("observation"), py::arg("options") = py::dict(),
       "Quantizes a graph with what calibration saw.");
@@ -137,6 +199,50 @@ void BindQuant(py::module_& m) {
         return Handle(ValueOrThrow(quant::Lower(*reference.graph), kError), reference.weights);
       },
       py::arg("reference"), "The int8 kernels of a reference graph, as after loading it from a file.");
+  py::class_<quant::QuantBackend, Backend, QuantBackendHandle>(
+      m, "QuantBackend",
+      "Runs graphs as they are until calibration ends, and makes int8 ones of all that are recorded then.")
+      .def(py::init<>())
+      .def(
+          "add",
+          [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation) {
+            self.conversions().Add(*graph.graph, graph.WeightsOrThrow(), observation);
+          },
+          py::arg("graph"), py::arg("observation"), "What calibration saw of a graph.")
+      .def(
+          "convert",
+          [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation,
+             const py::dict& options) {
+            const quant::QuantConfig config = ConfigOf(options);
+            const std::vector<at::Tensor>& weights = graph.WeightsOrThrow();
+            auto converted = [&] {
+              const py::gil_scoped_release unlocked;
+              return self.conversions().ConvertCalibrated(*graph.graph, weights, observation, config);
+            }();
+            quant::Converted one = ValueOrThrow(std::move(converted), kError);
+            ExecutableHandle executable;
+            executable.graph = graph.graph;
+            QuantizedHandle handle = HandleOf(one.quantized, weights);
+            executable.executable = ValueOrThrow(self.MakeExecutable(std::move(one)), kError);
+            return py::make_tuple(py::cast(std::move(handle)), py::cast(std::move(executable)));
+          },
+          py::arg("graph"), py::arg("observation"), py::arg("options"),
+          "The int8 form of a graph that was added, and what runs it.")
+      .def("end_calibration", &quant::QuantBackend::EndCalibration);
+  m.def(
+      "quant_of",
+      [](const ExecutableHandle& handle) -> py::object {
+        const auto* executable = dynamic_cast<const quant::QuantExecutable*>(handle.executable.get());
+        if (executable == nullptr) return py::none();
+        py::dict d;
+        d["runs"] = executable->runs();
+        d["is_int8"] = executable->converted().is_int8;
+        d["lost"] = executable->converted().lost;
+        d["quantized"] = HandleOf(executable->converted().quantized, {});
+        return d;
+      },
+      py::arg("executable"), "What the backend of a quantized function has made of a graph; None for others.");
+  m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("args"), py::arg("kwargs"));
   m.def("quant_full_range", &quant::CpuTakesFullRange, "Whether activations use 0..255 on this CPU (else 0..127).");
 }
 

@@ -27,6 +27,7 @@ from frametap._stack_words import name_of_root
 __all__ = [
     "CompiledModule",
     "compile",
+    "compile_with",
     "compiled_of",
     "copy_of",
     "deepcopy_of",
@@ -115,6 +116,11 @@ def compile(  # the name users know from torch.compile
         by_identity=by_identity,
     )
     return f if disable else _compiled(f, make)
+
+
+def compile_with(f: Any, **settings: Any) -> Any:
+    """:func:`compile` with all that the extension takes, for other parts of the package."""
+    return _compiled(f, functools.partial(_C.compile_function, **settings))
 
 
 def _compiled(f: Any, make: Callable[..., Any]) -> Any:

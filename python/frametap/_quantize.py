@@ -20,9 +20,10 @@ from typing import Any, Self, TypeAlias
 import torch
 
 from frametap import _C
-from frametap._compile import CompiledModule, compile, compiled_of
+from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._errors import FrametapError, QuantizationError
 from frametap._quant_report import render_report
+from frametap._quantized_model import QuantizedModel
 
 __all__ = ["QuantizedModel", "quantize"]
 
@@ -41,6 +42,7 @@ def quantize(
     activation_bits: int | None = None,
     float_ops: Collection[str] = (),
     float_scopes: Collection[str] = (),
+    strict: bool = False,
     progress: bool | None = None,
 ) -> QuantizedModel:
     """Captures `model` on the calibration data and gives it back in int8.
@@ -55,6 +57,7 @@ def quantize(
     `observer`: ``"histogram"`` leaves out rare outliers, ``"minmax"`` keeps the whole range.
     `activation_bits`: 8, or 7 for processors whose int8 products saturate; by default as the processor
     needs it. `float_ops` (``"aten.linear"``) and `float_scopes` (``"head"``) stay in float.
+    `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
     `progress`: a line on stderr; by default if that is a terminal.
 
     Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, and if
@@ -89,81 +92,7 @@ def quantize(
     with torch.no_grad():
         sqnr = calibration.sqnr_of_outputs()
     state.put_back()
-    return QuantizedModel(compiled, converted, sqnr)
-
-
-class QuantizedModel(torch.nn.Module):
-    """A model in int8, as :func:`quantize` gives it. It is called as the float model was.
-
-    Calls run without gradients, in eval mode. `report` has one row an op, `report_text()` the same as a
-    table; `sqnr` is the signal to noise ratio in dB of the model's outputs on calibration data.
-    """
-
-    report: list[dict[str, Any]]
-    sqnr: float
-
-    def __init__(
-        self, model: Any, converted: Mapping[_C.Segment, _C.QuantizedGraph], sqnr: float
-    ) -> None:
-        super().__init__()
-        self.training = False
-        self.__dict__["_model"] = model  # no submodule: its float weights are not this model's
-        self._frametap = compiled_of(model, "quantize")
-        self._converted = dict(converted)
-        self.sqnr = sqnr
-        self.report = [
-            {**row, "segment": segment.name}
-            for segment, quantized in self._converted.items()
-            for row in quantized.report
-        ]
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            return self._model(*args, **kwargs)
-
-    def train(self, mode: bool = True) -> QuantizedModel:
-        if mode:
-            raise QuantizationError(
-                "train: a quantized model has no gradients; train the float model, then quantize again"
-            )
-        return self
-
-    def quantized_graph(self, segment: _C.Segment) -> _C.QuantizedGraph | None:
-        """The int8 form of a segment; None if it was met after calibration and runs in float."""
-        return self._converted.get(segment)
-
-    def report_text(self) -> str:
-        """A table for each segment, and which segments run in float because calibration never met them."""
-        lines: list[str] = []
-        for segment, quantized in self._converted.items():
-            lines += [f"{segment.name}, from {segment.entry}", render_report(quantized.report), ""]
-        for segment, quantized in self._converted.items():
-            if quantized.lowering_note:
-                lines.append(f"{segment.name} is not lowered to kernels: {quantized.lowering_note}")
-        for segment in _C.segments(self._frametap):
-            if segment not in self._converted and len(segment.graph.nodes):
-                lines.append(
-                    f"{segment.name} ({segment.function}, from {segment.entry}) runs in float: calibration "
-                    "did not meet it; add such a batch to the calibration data"
-                )
-        return "\n".join(lines).rstrip()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedModel:
-        self.__reduce__()
-        raise AssertionError
-
-    def __reduce__(self) -> Any:
-        raise QuantizationError(
-            "a quantized model cannot be copied or pickled; use frametap.save and frametap.load"
-        )
-
-    def __repr__(self) -> str:
-        original = self._frametap.__self__
-        name = (
-            self._frametap._function.__qualname__ if original is None else type(original).__name__
-        )
-        count = sum(row["decision"] == "int8" for row in self.report)
-        return f"QuantizedModel({name}, {count} ops in int8)"
+    return QuantizedModel(compiled, converted, sqnr, strict=bool(strict))
 
 
 # -- arguments --
@@ -218,7 +147,15 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
 
 def _compiled(model: Any) -> Any:
     """An int8 graph has its weights in it: no two layers share one."""
-    return compile(model, options={"by_identity": True})
+    return compile_with(
+        model,
+        backend=_C.QuantBackend(),
+        fullgraph=False,
+        dynamic=None,
+        segment_limit=64,
+        by_identity=True,
+        answers_by_replay=True,
+    )
 
 
 def _take_attention_apart(model: torch.nn.Module) -> None:
@@ -396,11 +333,20 @@ def _convert(
     model: Any, calibration: _Calibration, options: Mapping[str, Any]
 ) -> dict[_C.Segment, _C.QuantizedGraph]:
     converted: dict[_C.Segment, _C.QuantizedGraph] = {}
-    for segment, observation in calibration.observations.items():
-        if not observation.runs or not len(segment.graph.nodes):
-            continue
+    executables: dict[_C.Segment, _C.Executable] = {}
+    backend = _C.settings(compiled_of(model, "quantize"))["backend"]
+    observed = {
+        segment: observation
+        for segment, observation in calibration.observations.items()
+        if observation.runs and len(segment.graph.nodes)
+    }
+    for segment, observation in observed.items():
+        backend.add(segment.graph, observation)
+    for segment, observation in observed.items():
         try:
-            converted[segment] = _C.quant_convert(segment.graph, observation, dict(options))
+            converted[segment], executables[segment] = backend.convert(
+                segment.graph, observation, dict(options)
+            )
         except QuantizationError as error:
             raise QuantizationError(
                 f"quantize: segment {segment.name} (from {segment.entry}): {error}"
@@ -420,9 +366,9 @@ def _convert(
         raise QuantizationError(
             "quantize: none of the captured ops can run in int8:\n" + render_report(rows)
         )
-    native = _C.native_backend()
-    for segment, quantized in converted.items():
-        segment.set_executable(_C.compile(native, quantized.lowered))
+    for segment, executable in executables.items():
+        segment.set_executable(executable)
+    backend.end_calibration()
     return converted
 
 

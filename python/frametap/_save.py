@@ -34,7 +34,7 @@ from frametap import _artifact as art
 from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
 from frametap._guards import PLAIN_TYPES, UNREAD, read
-from frametap._quantize import QuantizedModel
+from frametap._quantized_model import QuantizedModel
 
 __all__ = ["load", "save"]
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "frame_eval/cpython/3.11/decode.h"
 #include "frame_eval/cpython/3.11/raw_frame.h"
@@ -57,6 +58,23 @@ PyObject* LookupSpecial(PyObject* object, PyObject* name) { return _PyObject_Loo
 // use_tracing alone is off while a trace function itself runs.
 bool IsTraced(PyThreadState* ts) {
   return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
+}
+
+TracingPause::TracingPause()
+    : thread_(PyThreadState_Get()),
+      trace_(std::exchange(thread_->c_tracefunc, nullptr)),
+      profile_(std::exchange(thread_->c_profilefunc, nullptr)),
+      trace_object_(thread_->c_traceobj),
+      profile_object_(thread_->c_profileobj),
+      was_tracing_(thread_->cframe->use_tracing) {
+  thread_->cframe->use_tracing = 0;
+}
+
+TracingPause::~TracingPause() {
+  if (thread_->c_tracefunc == nullptr && thread_->c_traceobj == trace_object_) thread_->c_tracefunc = trace_;
+  if (thread_->c_profilefunc == nullptr && thread_->c_profileobj == profile_object_) thread_->c_profilefunc = profile_;
+  const bool is_traced = thread_->c_tracefunc != nullptr || thread_->c_profilefunc != nullptr;
+  thread_->cframe->use_tracing = is_traced ? (was_tracing_ != 0 ? was_tracing_ : 255) : 0;
 }
 
 // A thread (or greenlet) that has run no Python code yet has no data stack: a frame that does nothing makes it.

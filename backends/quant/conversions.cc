@@ -1,0 +1,127 @@
+#include "backends/quant/conversions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "backends/quant/annotate.h"
+#include "backends/quant/normalise.h"
+#include "backends/quant/op_table.h"
+
+namespace frametap::quant {
+namespace {
+
+using Places = absl::flat_hash_map<uint32_t, std::vector<ValueId>>;
+
+Places PlacesOf(const std::vector<uint32_t>& names) {
+  Places places;
+  for (size_t v = 0; v < names.size(); ++v) places[names[v]].push_back(ValueId(v));
+  return places;
+}
+
+bool IsLayer(const Node& node) {
+  const OpRow* row = RowOf(node);
+  return row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
+}
+
+// What tells the weight of a layer; "" if it is none of the graph's inputs.
+std::string WeightOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& weights) {
+  const auto weight = TensorArg(node, "weight");
+  for (size_t i = 0; weight && i < graph.inputs.size(); ++i) {
+    if (graph.inputs[i] == *weight && weights[i].defined()) return IdentityOf(weights[i]);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights, const Observation& observation) {
+  Known known;
+  known.structure = StructureOf(graph, weights, &names_);
+  known.statistics = ObservationView::Of(observation).statistics;
+  known.statistics.resize(graph.values.size());
+  known.by_exact = PlacesOf(known.structure.exact);
+  known.by_loose = PlacesOf(known.structure.loose);
+  known_.push_back(std::move(known));
+  for (const at::Tensor& weight : weights) {
+    if (weight.defined()) weights_.emplace(IdentityOf(weight), weight);
+  }
+}
+
+// Of several values of one name in both graphs, the n-th here is the n-th there.
+// False: there is none.
+bool Conversions::AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const {
+  bool any = false;
+  for (const Known& known : known_) {
+    const Places& places = is_loose ? known.by_loose : known.by_exact;
+    const auto found = places.find(name);
+    if (found == places.end()) continue;
+    any = true;
+    const bool is_paired = found->second.size() == count;
+    for (size_t i = 0; i < found->second.size(); ++i) {
+      if (!is_paired || i == place) to->Add(known.statistics[found->second[i].raw()]);
+    }
+  }
+  return any;
+}
+
+// K1.
+void Conversions::Match(const Structure& structure, ObservationView* seen) const {
+  const size_t values = structure.exact.size();
+  seen->statistics.assign(values, Statistics());
+  seen->met.assign(values, true);
+  const Places by_exact = PlacesOf(structure.exact), by_loose = PlacesOf(structure.loose);
+  absl::flat_hash_map<uint32_t, size_t> exact_met, loose_met;
+  for (size_t v = 0; v < values; ++v) {
+    const uint32_t exact = structure.exact[v], loose = structure.loose[v];
+    const size_t exact_place = exact_met[exact]++, loose_place = loose_met[loose]++;
+    Statistics& statistics = seen->statistics[v];
+    if (AddMatches(exact, exact_place, by_exact.at(exact).size(), false, &statistics)) continue;
+    seen->met[v] = AddMatches(loose, loose_place, by_loose.at(loose).size(), true, &statistics);
+  }
+}
+
+absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                               ObservationView seen, bool may_be_unseen) {
+  Match(StructureOf(graph, weights, &names_), &seen);
+  auto quantized = ConvertSeen(graph, weights, seen, config_, &frozen_, may_be_unseen);
+  if (!quantized.ok()) return quantized.status();
+  Converted converted;
+  converted.quantized = *std::move(quantized);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const OpReport& row = converted.quantized.report[i];
+    const bool is_int8 = row.decision == Decision::kInt8;
+    converted.is_int8 = converted.is_int8 || is_int8;
+    if (!IsLayer(node)) continue;
+    const std::string weight = WeightOf(graph, node, weights);
+    if (!may_be_unseen) {
+      if (is_int8) int8_weights_.insert(weight);
+      continue;
+    }
+    if (is_int8 || !FloatByRequest(config_, node).empty()) continue;
+    const bool is_met = seen.met[node.outputs[0].raw()];
+    if (is_met && !int8_weights_.contains(weight)) continue;  // as after calibration
+    converted.lost.push_back(absl::StrCat(NameWithPlace(node), ": ", is_met ? row.reason : kNotMet));
+  }
+  return converted;
+}
+
+absl::StatusOr<Converted> Conversions::ConvertCalibrated(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                                         const Observation& observation, const QuantConfig& config) {
+  config_ = config;
+  return Convert(graph, weights, ObservationView::Of(observation), false);
+}
+
+absl::StatusOr<Converted> Conversions::ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs) {
+  std::vector<at::Tensor> weights(graph.inputs.size());
+  for (size_t i = 0; i < inputs.size() && i < weights.size(); ++i) {
+    if (!inputs[i].isTensor()) continue;
+    const auto found = weights_.find(IdentityOf(inputs[i].toTensor()));
+    if (found != weights_.end()) weights[i] = found->second;
+  }
+  ObservationView seen;
+  seen.runs = 1;
+  return Convert(graph, weights, std::move(seen), true);
+}
+
+}  // namespace frametap::quant

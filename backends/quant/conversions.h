@@ -1,0 +1,62 @@
+// Conversions: what calibration has learned of all graphs of a function, for these and for all that are recorded later.
+//   K1  Statistics belong to values by their structure (structure.h): a graph recorded again is converted with the same
+//       scales; one for other sizes with those of all graphs that are equal up to sizes.
+//   K2  Weights are folded, quantized and packed once.
+//   K3  A layer of a later graph that is float though it was int8 after calibration, or because calibration did not meet it,
+//       is named, with the reason.
+// Not here: when graphs are recorded; what runs them (quant_backend.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "backends/quant/observe.h"
+#include "backends/quant/quantize.h"
+#include "backends/quant/structure.h"
+
+namespace frametap::quant {
+
+struct Converted {
+  QuantizedGraph quantized;
+  bool is_int8 = false;           // some op of it
+  std::vector<std::string> lost;  // K3: "aten.linear in head: why"
+};
+
+class Conversions {
+ public:
+  // A graph that calibration has run, with what it saw. `weights` as of Convert.
+  void Add(const Graph& graph, const std::vector<at::Tensor>& weights, const Observation& observation);
+
+  // One of the graphs that were added. kFailedPrecondition and so on as of Convert.
+  absl::StatusOr<Converted> ConvertCalibrated(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                              const Observation& observation, const QuantConfig& config);
+
+  // Any graph of the function. `inputs`: those of the recording, beside Graph::inputs.
+  absl::StatusOr<Converted> ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs);
+
+ private:
+  struct Known {
+    Structure structure;
+    std::vector<Statistics> statistics;                            // by value
+    absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_exact;  // in the order of the values
+    absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_loose;
+  };
+
+  void Match(const Structure& structure, ObservationView* seen) const;
+  bool AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const;
+  absl::StatusOr<Converted> Convert(const Graph& graph, const std::vector<at::Tensor>& weights, ObservationView seen,
+                                    bool may_be_unseen);
+
+  QuantConfig config_;
+  Names names_;
+  FrozenWeights frozen_;
+  std::vector<Known> known_;
+  absl::flat_hash_map<std::string, at::Tensor> weights_;  // by IdentityOf
+  absl::flat_hash_set<std::string> int8_weights_;         // likewise
+};
+
+}  // namespace frametap::quant

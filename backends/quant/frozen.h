@@ -1,0 +1,39 @@
+// FrozenWeights: what is made of weights once and used by every graph that has them: folded, quantized and packed tensors.
+//   Z1  A weight is known by its memory, sizes and strides; it is held, so that its memory is never another's.
+//   Z2  What was made stays as it was made: later changes of the weight do not show (Q1 of quantize.h).
+// Not here: how weights are folded, quantized or packed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+
+namespace frametap::quant {
+
+// Tells tensors of different memory, sizes, strides or dtype apart; "-" for an undefined one.
+std::string IdentityOf(const at::Tensor& tensor);
+
+class FrozenWeights {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // The result of `make`, which is called the first time only. `what`: how it is made, with all numbers that count.
+  // `made` may be null: nothing is kept then.
+  static Tensors Of(FrozenWeights* made, const std::string& what, const Tensors& from,
+                    absl::FunctionRef<Tensors()> make);
+
+ private:
+  struct Entry {
+    Tensors from;  // Z1
+    Tensors result;
+  };
+  std::mutex mutex_;
+  absl::flat_hash_map<std::string, Entry> entries_;
+};
+
+}  // namespace frametap::quant

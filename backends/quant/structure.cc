@@ -1,0 +1,180 @@
+#include "backends/quant/structure.h"
+
+#include <ATen/core/jit_type.h>
+
+#include <bit>
+#include <sstream>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "backends/quant/frozen.h"
+#include "backends/quant/op_table.h"
+#include "backends/quant/rewrite.h"
+
+namespace frametap::quant {
+namespace {
+
+std::string ContentOf(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = absl::StrCat(static_cast<int>(tensor.scalar_type()), "[", tensor.dim(), "]");
+  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) return text;
+  const at::Tensor dense = tensor.detach().contiguous();
+  const absl::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  absl::StrAppend(&text, absl::HashOf(bytes), ":", bytes.substr(0, 64));
+  return text;
+}
+
+std::string TextOf(const c10::IValue& value) {
+  if (value.isTensor()) return ContentOf(value.toTensor());
+  if (value.isDouble()) return absl::StrCat("f", absl::Hex(std::bit_cast<uint64_t>(value.toDouble())));
+  if (value.isInt()) return absl::StrCat("i", value.toInt());
+  if (value.isBool()) return value.toBool() ? "true" : "false";
+  if (value.isNone()) return "none";
+  if (value.isString()) return absl::StrCat("'", value.toStringRef(), "'");
+  if (value.isList()) {
+    std::string text = "(";
+    for (const c10::IValue& item : value.toListRef()) absl::StrAppend(&text, TextOf(item), ",");
+    return text + ")";
+  }
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+bool HoldsSizes(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::SymIntType) return true;
+  if (const auto* list = type.castRaw<c10::ListType>()) return HoldsSizes(*list->getElementType());
+  if (const auto* optional = type.castRaw<c10::OptionalType>()) return HoldsSizes(*optional->getElementType());
+  return false;
+}
+
+bool HoldsNumbers(const c10::Type& type) {
+  if (const auto* list = type.castRaw<c10::ListType>()) return HoldsNumbers(*list->getElementType());
+  if (const auto* optional = type.castRaw<c10::OptionalType>()) return HoldsNumbers(*optional->getElementType());
+  return type.kind() == c10::TypeKind::NumberType || type.kind() == c10::TypeKind::FloatType ||
+         type.kind() == c10::TypeKind::IntType || type.kind() == c10::TypeKind::SymIntType;
+}
+
+// Whether the argument says how large something is, or where a part of it begins and ends. What belongs to a layer, such as
+// the stride of a convolution, does not.
+bool IsSize(const Node& node, size_t argument) {
+  if (const OpRow* row = RowOf(node)) {
+    switch (row->family) {
+      case Family::kConv:
+      case Family::kMaxPool:
+      case Family::kAvgPool:
+      case Family::kAdaptivePool:
+        return false;
+      default:
+        break;
+    }
+  }
+  const auto& arguments = node.op->schema().arguments();
+  if (argument >= arguments.size()) return false;
+  const c10::Type& type = *arguments[argument].real_type();
+  if (HoldsSizes(type)) return true;
+  // A resize by a factor that follows from sizes; numbers from 0 to a size.
+  const std::string& name = node.op->operator_name().name;
+  const bool resizes = name.compare(0, 14, "aten::upsample") == 0 || name.compare(0, 15, "aten::_upsample") == 0;
+  return (resizes || Is(node, "aten::arange") || Is(node, "aten::arange", "start") ||
+          Is(node, "aten::arange", "start_step") || Is(node, "aten::linspace")) &&
+         HoldsNumbers(type);
+}
+
+class Namer {
+ public:
+  Namer(const Graph& graph, Names* names) : graph_(graph), names_(names) {
+    result_.exact.assign(graph.values.size(), 0);
+    result_.loose.assign(graph.values.size(), 0);
+  }
+
+  Structure Run(const std::vector<at::Tensor>& weights) {
+    absl::flat_hash_map<std::string, int> met;
+    for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+      const Value& value = graph_.value(graph_.inputs[i]);
+      if (i < weights.size() && weights[i].defined()) {
+        const std::string text = absl::StrCat("weight ", IdentityOf(weights[i]));
+        Set(graph_.inputs[i], text, text);
+        continue;
+      }
+      const std::string type = absl::StrCat("input ", static_cast<int>(value.type.kind), " ",
+                                            static_cast<int>(value.type.dtype), " ", value.type.sizes.size());
+      Set(graph_.inputs[i], absl::StrCat(type, " ", value.name), absl::StrCat(type, " ", met[type]++));
+    }
+    for (const auto& [v, tensor] : graph_.constants) {
+      const std::string text = absl::StrCat("constant ", ContentOf(tensor));
+      Set(v, text, text);
+    }
+    now_ = result_;
+    for (const Node& node : graph_.nodes) Meet(node);
+    return std::move(result_);
+  }
+
+ private:
+  void Set(ValueId v, const std::string& exact, const std::string& loose) {
+    result_.exact[v.raw()] = names_->Of("=" + exact);
+    result_.loose[v.raw()] = names_->Of("~" + loose);
+  }
+
+  std::string Text(const Arg& arg, bool is_loose, bool is_size) const {
+    if (arg.kind == Arg::Kind::kConst) return is_loose && is_size ? Blank(arg.constant) : TextOf(arg.constant);
+    if (arg.kind == Arg::Kind::kValue) {
+      if (is_loose && is_size && graph_.value(arg.value).type.kind != Type::Kind::kTensor) return "#";
+      return absl::StrCat("%", (is_loose ? now_.loose : now_.exact)[arg.value.raw()]);
+    }
+    std::string text = "(";
+    for (const Arg& item : arg.items) absl::StrAppend(&text, Text(item, is_loose, is_size), ",");
+    return text + ")";
+  }
+
+  static std::string Blank(const c10::IValue& value) {
+    if (value.isNone()) return "none";
+    if (!value.isList()) return "#";
+    std::string text = "(";
+    for (size_t i = 0; i < value.toListRef().size(); ++i) text += "#,";
+    return text + ")";
+  }
+
+  void Meet(const Node& node) {
+    std::string text[2];
+    for (const bool is_loose : {false, true}) {
+      std::string& one = text[is_loose];
+      one = node.is_scalar() ? absl::StrCat("scalar ", static_cast<int>(node.scalar_op))
+                             : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
+      if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) one += " autocast";
+      for (size_t i = 0; i < node.args.size(); ++i) {
+        absl::StrAppend(&one, " ", Text(node.args[i], is_loose, !node.is_scalar() && IsSize(node, i)));
+      }
+    }
+    for (ValueId v : WrittenBy(node)) {
+      now_.exact[v.raw()] = names_->Of("=written " + text[0]);
+      now_.loose[v.raw()] = names_->Of("~written " + text[1]);
+    }
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const ValueId v = node.outputs[o];
+      Set(v, absl::StrCat(o, " of ", text[0]), absl::StrCat(o, " of ", text[1]));
+      now_.exact[v.raw()] = result_.exact[v.raw()];
+      now_.loose[v.raw()] = result_.loose[v.raw()];
+    }
+  }
+
+  const Graph& graph_;
+  Names* const names_;
+  Structure result_;  // of values when they were new
+  Structure now_;     // of values as later nodes meet them: some have been written to
+};
+
+}  // namespace
+
+uint32_t Names::Of(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return numbers_.try_emplace(text, static_cast<uint32_t>(numbers_.size() + 1)).first->second;
+}
+
+Structure StructureOf(const Graph& graph, const std::vector<at::Tensor>& weights, Names* names) {
+  return Namer(graph, names).Run(weights);
+}
+
+}  // namespace frametap::quant

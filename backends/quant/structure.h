@@ -1,0 +1,36 @@
+// Structure: names for the values of a graph by how they are computed, so that those of two recordings can be compared.
+//   S1  Two values of equal `exact` names are made by the same ops from the same weights, constants and inputs.
+//   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. So do
+//       the n-th inputs of a type, however the program has come to them.
+//   S3  Grad mode, inference mode and requires_grad do not count. Autocast does.
+//   S4  An input that is not a weight is known by its name, dtype and rank; a weight by its memory; a constant by its content.
+// Not here: what is done with equal values (conversions.h).
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+// Numbers for texts; equal texts have equal numbers. Any thread may ask.
+class Names {
+ public:
+  uint32_t Of(const std::string& text);
+
+ private:
+  std::mutex mutex_;
+  absl::flat_hash_map<std::string, uint32_t> numbers_;
+};
+
+struct Structure {
+  std::vector<uint32_t> exact, loose;  // by value
+};
+
+// `weights`: beside the inputs; undefined where an input is no weight.
+Structure StructureOf(const Graph& graph, const std::vector<at::Tensor>& weights, Names* names);
+
+}  // namespace frametap::quant
