@@ -8,9 +8,11 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/mapping_proxies.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/accessor.h"
+#include "guards/deque_view.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -71,6 +73,14 @@ bool IsSeenThroughSuper(PyObject* found) {
          kind == &PyStaticMethod_Type || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
          kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type ||
          (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+}
+
+// What a partial of the trace's own holds: nobody else has its tuple and its dict.
+void AdoptPart(Recorder& r, PyObject* partial, PyObject* name) {
+  const Ref<> part = Must(PyObject_GenericGetAttr(partial, name));
+  if (r.Find(part.get()) == nullptr && (PyTuple_CheckExact(part.get()) || PyDict_CheckExact(part.get()))) {
+    r.AdoptMade(part.get());
+  }
 }
 
 bool IsException(PyTypeObject* type) {
@@ -208,6 +218,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   }
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
+  if (ReadClassDict(*this, note, type, name)) return;
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
   if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
   PyObject* value = _PyType_Lookup(type, name);
@@ -292,36 +303,6 @@ bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
   return true;
 }
 
-// What a function from outside has in fields of its own. What it runs belongs to which function it is
-// (kinds/identity.cc), the rest can be assigned to. False: it is none of these.
-bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name) {
-  static constexpr struct {
-    const char* name;
-    Py_ssize_t offset;  // 0: fixed with the function
-  } kFields[] = {{"__code__", 0},
-                 {"__defaults__", 0},
-                 {"__kwdefaults__", 0},
-                 {"__closure__", 0},
-                 {"__name__", offsetof(PyFunctionObject, func_name)},
-                 {"__qualname__", offsetof(PyFunctionObject, func_qualname)},
-                 {"__doc__", offsetof(PyFunctionObject, func_doc)},
-                 {"__module__", offsetof(PyFunctionObject, func_module)},
-                 {"__annotations__", offsetof(PyFunctionObject, func_annotations)}};
-  for (const auto& field : kFields) {
-    if (std::strcmp(Text(name), field.name) != 0) continue;
-    PyObject* notes = reinterpret_cast<PyFunctionObject*>(function)->func_annotations;
-    if (std::strcmp(field.name, "__annotations__") == 0 && (notes == nullptr || !PyDict_Check(notes))) {
-      throw Break{Reason::unknown_attribute, Qualified(&PyFunction_Type, name)};  // the read makes the dict
-    }
-    Known* known = Find(function);
-    Fix(*known);
-    if (field.offset != 0) guards_.Field(known->source, field.offset, Here());
-    note.expect.kind = Expect::Kind::kPinned;
-    return true;
-  }
-  return false;
-}
-
 // object.__getattribute__, and what follows when it finds nothing.
 void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
@@ -345,7 +326,8 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     is_source = known != nullptr && known->state == Known::State::kSource;
   }
   if (data) {
-    if (PyFunction_Check(owner) && is_source && FunctionAttribute(note, owner, name)) return;
+    if (Py_TYPE(descriptor) == Objects().tuple_getter) return NamedTupleField(note, owner, descriptor);
+    if (PyFunction_Check(owner) && FunctionAttribute(note, owner, name)) return;
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
       Ref<> getter = Ref<>::Steal(PyObject_GetAttrString(descriptor, "fget"));
       if (getter && PyFunction_Check(getter.get())) {
@@ -360,6 +342,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (!is_source || (IsPlainType(type) && !IsException(type))) {
         if (is_source) FixContent(owner);
         if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
+        if (!is_source && known != nullptr && type == Objects().partial) AdoptPart(*this, owner, name);
         return;
       }
       const int kind = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
@@ -396,6 +379,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
         return;
       }
       if (PartOfMethod(note, owner, name)) return;
+      if (!is_source && IsDeque(owner)) return;  // maxlen
       const bool is_changeable = is_source && IsException(type);
       if (IsPlainType(type) && is_source) FixContent(owner);
       if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
@@ -436,10 +420,6 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     }
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
         kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || PyCFunction_Check(descriptor)) {
-      return;
-    }
-    if (kind == Objects().tuple_getter) {
-      ForceDeep(owner, Shadow(), true);
       return;
     }
     if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
@@ -651,10 +631,7 @@ void Recorder::ForceWritten(PyObject* owner) {
   Known* known = Find(owner);
   PyObject* const dict = InstanceDict(owner);
   if (known == nullptr || known->written == nullptr || dict == nullptr) return;
-  for (const auto& [name, shadow] : *known->written) {
-    PyObject* value = PyDict_GetItemWithError(dict, name);
-    if (value != nullptr) Force(value, shadow);
-  }
+  for (const auto& [name, shadow] : *known->written) Force(nullptr, shadow);
   known->written.reset();
 }
 
@@ -702,6 +679,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
   PyTypeObject* type = Py_TYPE(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
   if (descriptor != nullptr) FixDescriptorKind(descriptor);
+  if (PyFunction_Check(owner) && StoreFunctionAttribute(owner, name, value, shadow)) return true;
   if (descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr &&
       Py_TYPE(descriptor) != &PyMemberDescr_Type) {
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.

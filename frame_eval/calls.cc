@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/descriptors.h"
@@ -197,6 +198,31 @@ Ref<> PairsNow(Recorder& r, PyObject* rows) {
   return TupleOf(r, pairs.get());
 }
 
+// What functools.cmp_to_key makes: it calls the function that it was given.
+PyTypeObject* ComparisonKey() {
+  static PyTypeObject* const type = [] {
+    const Ref<> module = Must(PyImport_ImportModule("_functools"));
+    const Ref<> any = Must(PyObject_CallMethod(module.get(), "cmp_to_key", "O", Py_None));
+    return reinterpret_cast<PyTypeObject*>(Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(any.get()))));
+  }();
+  return type;
+}
+
+// sorted(objects, key=getter), map(getter, objects): what it reads of each. False: that is not known.
+bool GetsFromAll(Recorder& r, const Call& call, PyObject* getter) {
+  for (PyObject* other : call.args) {
+    if (other == getter || other == nullptr || Recorder::IsScalar(other)) continue;
+    if (!PyTuple_CheckExact(other) && !PyList_CheckExact(other)) {
+      if (!ReadByGetter(r, getter, other)) return false;
+      continue;
+    }
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(other); ++i) {
+      if (!ReadByGetter(r, getter, PySequence_Fast_GET_ITEM(other, i))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 // map, sorted(key=…), reduce: a function of Python code comes as a frame; what C code does is told by nobody, and must
@@ -222,7 +248,8 @@ void Recorder::ReadCallbacks(const Call& call) {
     } else if (row == nullptr) {
       PyObject* method = _PyType_Lookup(Py_TYPE(function), call_name);
       if (method != nullptr && PyFunction_Check(method)) continue;
-      if (std::strcmp(Py_TYPE(function)->tp_name, "operator.itemgetter") == 0) continue;
+      if (IsGetter(function) && GetsFromAll(*this, call, arg)) continue;
+      if (Py_TYPE(function) == ComparisonKey() && Find(function) != nullptr && !SourceOf(function).valid()) continue;
     } else if (row->conduct == Conduct::kTorch) {
       for (PyObject* other : call.args) ReadAllTensors(other, true);
       continue;
@@ -404,9 +431,21 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     pending_.shadows.insert(pending_.shadows.end(), call.shadows.begin(), call.shadows.end());
     pending_.names.assign(call.names.begin(), call.names.end());
     has_pending_ = true;
-  } else {
-    ForceArguments(call, 0, true);
+    call.note.for_new.assign(call.shadows.begin(), call.shadows.end());
+    return;
   }
+  static PyObject* const plain_init = _PyType_Lookup(&PyBaseObject_Type, init_name);
+  const Ref<> function = python_new && init == plain_init ? WrappedFunction(make) : Ref<>();
+  if (!function) return ForceArguments(call, 0, true);
+  // Nothing but its __new__ looks at the arguments, if that gives an instance of the class itself (After).
+  Pending& pending = ExpectFrame(function.get());  // the class keeps it
+  pending.args.assign(1, call.callable);
+  pending.shadows.assign(1, Shadow());
+  pending.args.insert(pending.args.end(), call.args.begin(), call.args.end());
+  pending.shadows.insert(pending.shadows.end(), call.shadows.begin(), call.shadows.end());
+  pending.names.assign(call.names.begin(), call.names.end());
+  call.note.for_new.assign(call.shadows.begin(), call.shadows.end());
+  call.note.called_type = type;
 }
 
 void Recorder::Invoke(Call call) {
@@ -432,6 +471,7 @@ void Recorder::Invoke(Call call) {
     return Invoke(std::move(call));
   }
   if (PyFunction_Check(callable)) {
+    if (PyFunction_GET_CODE(callable) == Objects().tuple_replace && InvokeReplace(call)) return;
     const CallableRow* row = FindCallable(callable);
     if (row == nullptr || row->special == nullptr) return InvokePython(call, callable);
     Touch(callable);
@@ -450,6 +490,7 @@ void Recorder::Invoke(Call call) {
   }
   if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
   if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(call);
+  if (IsGetter(callable)) return CallGetter(*this, call);
   for (PyObject* arg : call.args) MarkAdvanced(arg);
   if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
 
@@ -519,6 +560,11 @@ void Recorder::Invoke(Call call) {
       if (call.args.empty()) return;
       PyObject* self = call.args[0];
       if (ChangeList(call, row->name)) return;
+      if (call.args.size() == 2 && call.names.empty() && PyList_CheckExact(self)) {
+        if (std::strcmp(row->name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1]))
+          return;
+        if (std::strcmp(row->name, "extend") == 0 && AppendOutside(self, call.args[1], nullptr, Shadow())) return;
+      }
       for (size_t i = 1; i < call.args.size(); ++i) {
         if (std::strcmp(row->name, "append") == 0 || std::strcmp(row->name, "add") == 0) {
           Force(call.args[i], call.shadows[i]);

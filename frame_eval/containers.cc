@@ -1,6 +1,9 @@
 // Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
 #include "frame_eval/known_objects.h"
+#include "frame_eval/mapping_proxies.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/recorder.h"
+#include "guards/deque_view.h"
 #include "guards/dict_read.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
@@ -20,7 +23,19 @@ bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
 }
 
 bool IsSequence(PyObject* object) {
-  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
+  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+         IsDeque(object);
+}
+
+// What a defaultdict stores under a missing key: Python code gives it, or it is made anew, or there is an error.
+bool MakesNewObjects(PyObject* dict) {
+  if (!PyType_IsSubtype(Py_TYPE(dict), DefaultDict())) return false;
+  const Ref<> factory = Must(PyObject_GetAttrString(dict, "default_factory"));
+  for (PyTypeObject* type : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type,
+                             &PyTuple_Type, &PyBool_Type}) {
+    if (factory.get() == reinterpret_cast<PyObject*>(type)) return true;
+  }
+  return factory.get() == Py_None || PyFunction_Check(factory.get());
 }
 
 }  // namespace
@@ -65,10 +80,12 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   }
   Force(object, shadow);
   if (IsScalar(object) || ReadKind(object)) return;
+  if (PyObject* dict = DictBelow(*this, object)) return TruthOf(note, dict, Shadow());
   if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
   Known* known = Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
     Touch(object);
+    if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(object);
     if (!std::exchange(known->counted, true)) guards_.Length(known->source, Here());
     return;
   }
@@ -86,6 +103,7 @@ PyObject* Recorder::ItemAt(PyObject* dict, PyObject* key) {
 
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
+  if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -110,7 +128,7 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
     guards_.Member(known->source, item, Here());
     return;
   }
-  if (!IsSequence(container)) {
+  if (!IsSequence(container) || IsDeque(container)) {
     Touch(container);
     if (!IsScalar(item)) ForceDeep(item, Shadow(), false);
     return;
@@ -169,12 +187,14 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     return TorchCall(note, &call, "");
   }
   ForceDeep(key, key_shadow, false);
+  if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (!SubscriptedAs(container, &PyDict_Type) && !SubscriptedAs(container, &PyList_Type) &&
       !SubscriptedAs(container, &PyTuple_Type)) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
     Touch(container);
+    if (IsDeque(container)) return AdoptElements(container);
     if (PyTuple_Check(container)) {
       // Of a Python class it runs code, which sees the items.
       if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE)) return ForceDeep(container, Shadow(), true);
@@ -201,13 +221,18 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     if (missing != nullptr && !PyFunction_Check(missing)) {
       const bool present = PyDict_Contains(container, key) == 1;
       PyErr_Clear();
-      if (!present && is_source) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+      if (!present && (is_source || !MakesNewObjects(container))) {
+        throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+      }
       if (!present) MarkMutated(container);
     }
   }
   if (PyDict_Check(container) && is_source && IsScalar(key)) {
     RefuseNan(key);
-    if (Shadow* written = WrittenShadow(container, key)) {
+    Shadow* written = StoredItem(container, key);
+    // (What a name leads to in an instance of a subclass are its attributes.)
+    if (written == nullptr && PyDict_CheckExact(container)) written = WrittenShadow(container, key);
+    if (written != nullptr) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
       return Touch(container);
@@ -248,6 +273,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   ForceDeep(key, key_shadow, false);
   if (value != nullptr && PySlice_Check(key) && PyAnySet_Check(value)) ReadOrder(value);
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
   if (value != nullptr) Force(value, value_shadow);
   Known* known = Find(container);
   if (known == nullptr) {
@@ -258,7 +284,8 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     if (PyDict_Check(container)) ReadKey(container, key);
     return MarkMutated(container);
   }
-  if (!PyDict_CheckExact(container) && !PyList_CheckExact(container)) {
+  const bool is_stored = value != nullptr && PyDict_Check(container) && HasPlainStore(container);
+  if (!PyDict_CheckExact(container) && !PyList_CheckExact(container) && !is_stored) {
     // A Python __setitem__ runs as a frame; one in C is unknown.
     Touch(container);
     if (PyDict_Check(container) || PyList_Check(container) || !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {

@@ -6,8 +6,11 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
+#include "guards/deque_view.h"
+#include "guards/held_object.h"
 #include "guards/iterator_view.h"
 #include "guards/kinds/keys.h"
 #include "guards/kinds/value.h"
@@ -307,6 +310,28 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     }
     return operand;
   }
+  if (IsDeque(object)) {
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kDeque);
+    operand.text = "deque";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(DequeType()));
+    Operand content;
+    content.kind = Operand::Kind::kList;
+    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) {
+      content.items.push_back(Describe(DequeItem(object, i), Shadow()));
+    }
+    operand.items.push_back(std::move(content));
+    operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(object, "maxlen")).get()));
+    return operand;
+  }
+  if (IsMappingProxy(object)) {
+    operand.kind = Operand::Kind::kNew;
+    operand.index = static_cast<int64_t>(NewKind::kProxy);
+    operand.text = "mappingproxy";
+    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyDictProxy_Type));
+    add(HeldObject(object), Shadow());
+    return operand;
+  }
   if (PyGen_CheckExact(object)) return DescribeGenerator(object);
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ tells a list.
@@ -344,6 +369,10 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
 void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr || *dict == nullptr) return;
+  if (const Known* handed_out = Find(*dict);
+      handed_out != nullptr && ends_with_break_ && handed_out->mutated_epoch >= mark_.epoch) {
+    throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
+  }
   Py_ssize_t at = 0;
   PyObject *name, *value;
   while (PyDict_Next(*dict, &at, &name, &value)) {
@@ -404,6 +433,11 @@ Operand Recorder::DescribeInstance(PyObject* object) {
   operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
   const char* dot = std::strrchr(type->tp_name, '.');
   operand.text = dot ? dot + 1 : type->tp_name;
+  auto add = [&](PyObject* name, PyObject* value) {
+    Shadow* written = WrittenShadow(object, name);
+    operand.names.push_back(PyUnicode_AsUTF8(name));
+    operand.items.push_back(Describe(value, written ? *written : Shadow()));
+  };
   if (PyTuple_Check(object)) {
     operand.index = static_cast<int64_t>(NewKind::kTuple);
     Operand content;
@@ -414,8 +448,8 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     }
     operand.items.push_back(std::move(content));
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == Objects().size) return operand;
-  } else if (PyDict_Check(object) && (type == Objects().ordered_dict || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) &&
-             PyType_IsSubtype(type, &PyDict_Type) && std::strstr(type->tp_name, "defaultdict") == nullptr) {
+  } else if (PyDict_Check(object) &&
+             (type == Objects().ordered_dict || type == DefaultDict() || (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0)) {
     operand.index = static_cast<int64_t>(NewKind::kDict);
     Operand content;
     content.kind = Operand::Kind::kDict;
@@ -429,6 +463,11 @@ Operand Recorder::DescribeInstance(PyObject* object) {
       content.items.push_back(Describe(value, Shadow()));
     }
     operand.items.push_back(std::move(content));
+    if (PyType_IsSubtype(type, DefaultDict())) {
+      static PyObject* const factory_name = InternedName("default_factory");
+      const Ref<> factory = Must(PyObject_GenericGetAttr(object, factory_name));
+      add(factory_name, factory.get());
+    }
   } else {
     operand.index = static_cast<int64_t>(NewKind::kObject);
     // Only classes without a C base: their instances are their attributes.
@@ -438,11 +477,6 @@ Operand Recorder::DescribeInstance(PyObject* object) {
       }
     }
   }
-  auto add = [&](PyObject* name, PyObject* value) {
-    Shadow* written = WrittenShadow(object, name);
-    operand.names.push_back(PyUnicode_AsUTF8(name));
-    operand.items.push_back(Describe(value, written ? *written : Shadow()));
-  };
   DescribeAttributes(object, &operand);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));

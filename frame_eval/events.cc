@@ -4,8 +4,10 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
+#include "frame_eval/rows.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/frame_slot.h"
@@ -161,7 +163,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         ReadTensor(e.in[0], true, false);
         return torch_operands();
       }
-      if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
+      if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
       if (PyAnySet_Check(e.in[0])) ReadOrder(e.in[0]);
       return ForceAll(e);
     case Op::kBuildTuple: {
@@ -379,6 +381,9 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (result == nullptr) return Shadow();
+  if (!note.for_new.empty() && note.called_type != nullptr && Py_TYPE(result) != note.called_type) {
+    for (const Shadow shadow : note.for_new) Force(nullptr, shadow);  // its own class has initialised it
+  }
   if (note.makes_iterator) OpenIteratorOver(result);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
@@ -414,8 +419,13 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (e.op == Op::kUnpack || e.op == Op::kUnpackEx) {
-    if (PyTuple_Check(e.in[0]) || PyList_Check(e.in[0])) return UnpackedItem(note, e, result);
+    if (IteratesByPlace(e.in[0])) return UnpackedItem(note, e, result);
     return AdoptResult(result);
+  }
+  // What a defaultdict of the trace's own has made for a missing key (Subscript).
+  if (e.op == Op::kSubscr && PyDict_Check(e.in[0]) && PyType_IsSubtype(Py_TYPE(e.in[0]), DefaultDict()) &&
+      !SourceOf(e.in[0]).valid()) {
+    return AdoptMade(result);
   }
   if (e.op == Op::kLoadMethod && e.arg == 1) return Shadow();  // a class-level function: fixed with the type
   if (e.op == Op::kForIter || e.op == Op::kGetIter) return AdoptResult(result);

@@ -4,10 +4,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/deque_view.h"
+#include "guards/held_object.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
@@ -39,11 +42,21 @@ static bool IsKnownSubscript(PyTypeObject* type) {
   return PyFunction_Check(function.get()) || function.get() == reinterpret_cast<PyObject*>(&Py_GenericAliasType);
 }
 
+// Types in C whose content has guards, where it is read by one of a few operators.
+static bool IsReadableInC(PyObject* object) { return IsMappingProxy(object) || IsDeque(object); }
+
+static bool ReadsContentOnly(Op op) {
+  return op == Op::kSubscr || op == Op::kGetIter || op == Op::kTruth || op == Op::kListExtend;
+}
+
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
   if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
-    if (e.in[i] != nullptr && !IsScalar(e.in[i]) && !IsTensor(e.in[i]) && IsForeign(e.in[i])) {
+    if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;
+    const bool is_read = IsReadableInC(e.in[i]);
+    const bool may_read = ReadsContentOnly(e.op) || (e.op == Op::kContains && i == 1 && IsMappingProxy(e.in[i]));
+    if (is_read ? !may_read && SourceOf(e.in[i]).valid() : IsForeign(e.in[i])) {
       const char* type = Py_TYPE(e.in[i])->tp_name;
       if (std::strncmp(type, "_thread.", 8) == 0) throw Break{Reason::done_once, "a lock is taken"};
       const char* what = e.op == Op::kBeforeWith ? "a with block of " : "an operator on ";
@@ -137,7 +150,7 @@ bool Recorder::IsForeign(PyObject* object) {
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
     return false;
   }
-  return !IsOfPythonClass(object);
+  return !IsOfPythonClass(object) && !IsReadableInC(object) && !IsGetter(object);
 }
 
 }  // namespace frametap

@@ -144,6 +144,8 @@ bool Recorder::UpcomingOfOne(PyObject* iterator, SourceId source, const MetItera
   PyObject* item = UpcomingItem(iterator, ahead);
   PyObject* key = UpcomingKey(iterator, ahead);
   if (is_changed) {
+    AdoptElements(over);
+    ForceItems(over);
     AdoptResult(item);
     return true;
   }

@@ -4,10 +4,14 @@
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/mapping_proxies.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
+#include "guards/deque_view.h"
+#include "guards/held_object.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -330,6 +334,12 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), walk);
     --walk->depth;
+  } else if (PyObject* const dict = DictBelow(*this, object)) {
+    ForceDeep(dict, Shadow(), walk);
+  } else if (IsDeque(object)) {
+    if (!walk->Visit(object)) return;
+    AdoptElements(object);
+    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(DequeItem(object, i), Shadow(), walk);
   } else {
     if (PyAnySet_Check(object)) {
       AdoptElements(object);
@@ -340,6 +350,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     if (IsForeign(object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
+    if (IsGetter(object)) return FixContent(object);
     Touch(object);
   }
 }
@@ -372,8 +383,13 @@ static bool HoldsObjects(PyObject* key, int depth = 0) {
 
 void Recorder::AdoptElements(PyObject* container) {
   Known* known = Find(container);
-  if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
+  if (known == nullptr || known->state != Known::State::kSource) return;
+  if (known->mutated && IsDeque(container)) {
+    throw Break{Reason::unknown_operation, "a deque that existed before and was changed"};
+  }
+  if (known->adopted) return;
   if (PyDict_Check(container)) RefuseWrittenDict(container);
+  const std::unique_ptr<OutsideChanges> changes = std::move(known->changes);
   known->adopted = true;
   known->touched = true;
   bool pinned = known->pinned;
@@ -381,8 +397,9 @@ void Recorder::AdoptElements(PyObject* container) {
   if (pinned) guards_.Identity(source, Here());
   guards_.Type(source, Here());
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    guards_.Length(source, Here());
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(container);
+    // What the trace has appended since is known already.
+    const Py_ssize_t n = changes ? changes->entry_length : PySequence_Fast_GET_SIZE(container);
+    guards_.Length(source, Here(), n);
     // What a subclass of list does to its items is not always seen: its numbers are fixed now.
     const bool keeps = PyTuple_Check(container) || PyList_CheckExact(container);
     absl::InlinedVector<Shadow, 2> items(keeps ? static_cast<size_t>(n) : 0);
@@ -394,6 +411,7 @@ void Recorder::AdoptElements(PyObject* container) {
       else
         Force(item, shadow);
     }
+    if (changes) items.insert(items.end(), changes->appended.begin(), changes->appended.end());
     if (keeps) Find(container)->items = std::move(items);
   } else if (PyDict_Check(container)) {
     guards_.Keys(source, Here());
@@ -407,8 +425,18 @@ void Recorder::AdoptElements(PyObject* container) {
         Touch(key);
         if (HoldsObjects(key)) ForceDeep(key, Shadow(), true);
       }
-      Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
       ++i;
+      if (changes && changes->stored.contains(key)) {
+        Force(value, changes->stored.at(key));
+        continue;
+      }
+      Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
+    }
+  } else if (IsDeque(container)) {
+    guards_.Length(source, Here());
+    for (Py_ssize_t i = 0; i < DequeLength(container); ++i) {
+      PyObject* item = DequeItem(container, i);
+      Force(item, FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned));
     }
   } else if (PyFrozenSet_CheckExact(container)) {
     guards_.Value(source, Here());

@@ -40,6 +40,8 @@ bool LoadKnownObjects() {
   objects.signature_part = type("inspect", {"Parameter"});
   objects.weak_reference = type("weakref", {"ReferenceType"});
   objects.tuple_getter = type("collections", {"_tuplegetter"});
+  objects.tuple_make = Load("inspect", {"FullArgSpec", "_make", "__func__", "__code__"});
+  objects.tuple_replace = Load("inspect", {"FullArgSpec", "_replace", "__code__"});
   objects.module_getattr = Load("torch.nn", {"Module", "__getattr__"});
   objects.module_setattr = Load("torch.nn", {"Module", "__setattr__"});
   objects.module_call = Load("torch.nn", {"Module", "__call__"});

@@ -20,6 +20,8 @@ struct KnownObjects {
   PyTypeObject* weak_reference;    // weakref.ref
   PyTypeObject* method_wrapper;    // type of object().__str__
   PyTypeObject* tuple_getter;      // descriptor of a named tuple's fields
+  PyObject* tuple_make;            // code of every named tuple's _make …
+  PyObject* tuple_replace;         // … and _replace
   PyObject* module_getattr;        // torch.nn.Module.__getattr__
   PyObject* module_setattr;        // torch.nn.Module.__setattr__
   PyObject* module_call;           // torch.nn.Module.__call__

@@ -301,6 +301,7 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   }
   const bool in_place = e.arg >= kInplaceFrom;
   if (e.arg % kInplaceFrom == kNbAdd && JoinRows(note, left, right, in_place)) return;
+  if (e.arg == kInplaceFrom + kNbAdd && AppendOutside(left, right, nullptr, Shadow())) return;  // gives `left`
   ForceDeep(left, e.shadows[0], true);
   ForceDeep(right, e.shadows[1], true);
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {

@@ -16,6 +16,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
+#include "guards/deque_view.h"
 #include "guards/must.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
@@ -209,6 +210,12 @@ void Recorder::MeetRelease(PyObject* object) {
 }
 
 void Recorder::MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+  if (IsDeque(target)) {  // one that is full lets go of an item
+    for (const Py_ssize_t i : {Py_ssize_t{0}, DequeLength(target) - 1}) {
+      if (PyObject* item = DequeItem(target, i)) MeetRelease(item);
+    }
+    return;
+  }
   PyObject* const old = Replaced(kind, target, name, key);
   if (old == nullptr) return;
   if (old != target) return MeetRelease(old);

@@ -322,6 +322,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     const bool is_made = has_first && !pending_.args.empty() && pending_.args[0] == Py_None;
     if (has_first) is_made ? AdoptMade(f.objects[0]) : AdoptResult(f.objects[0]);
   } else {
+    for (const Shadow shadow : std::exchange(NoteOf(caller).for_new, {})) Force(nullptr, shadow);
     for (int i = 0; i < f.nlocalsplus; ++i) {
       if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
         AdoptResult(f.objects[i]);

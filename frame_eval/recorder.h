@@ -42,6 +42,13 @@ namespace frametap {
 
 class RepeatedCalls;
 
+// Changes of a list or dict that existed before, of which the content is not known as a whole (outside_containers.cc).
+struct OutsideChanges {
+  absl::flat_hash_map<PyObject*, Shadow> stored;  // dict: by key, an interned string
+  Py_ssize_t entry_length = -1;                   // list: what it had at the entry …
+  std::vector<Shadow> appended;                   // … and what follows since
+};
+
 // What is known of an object that has an identity of its own (no scalar, no tensor).
 struct Known {
   enum class State : uint8_t {
@@ -68,6 +75,7 @@ struct Known {
   // Fresh tuple (or torch.Size), list, slice and cell: shadows of the elements; may be fewer.
   absl::InlinedVector<Shadow, 2> items;
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
+  std::unique_ptr<OutsideChanges> changes;                          // until all of the content is known
 };
 
 // What a C callable reads of *which* objects its arguments are, beside their values (identity.cc).
@@ -177,6 +185,10 @@ struct FrameNote {
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these two
   bool makes_iterator = false;      // over rows of numbers, some of which are not fixed (OpenIterator)
+  // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
+  // to see them fixes them.
+  absl::InlinedVector<Shadow, 4> for_new;
+  PyTypeObject* called_type = nullptr;  // borrowed
   // The frame becomes part of a recording.
   void Join() {
     inlined = true;
@@ -188,6 +200,8 @@ struct FrameNote {
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
   void ForgetOperands() {
     open.clear();
+    for_new.clear();
+    called_type = nullptr;
     is_index = makes_tensor = makes_iterator = false;
     listed = nullptr;
   }
@@ -323,6 +337,11 @@ class Recorder {
   void ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk);
   void AdoptElements(PyObject* container);  // guard length or keys, make the elements known
   void Own(PyObject* container);            // before its first mutation
+  // -- containers from outside, changed without reading all of them (outside_containers.cc) --
+  Shadow* StoredItem(PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
+  bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
+  bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+  void NoteOutsideChange(PyObject* container);
   void MarkMutated(PyObject* object);
   void MarkAdvanced(PyObject* object);  // an iterator that C code may take from
   // Of an iterator that existed before (iterators.cc), one that is told of can be taken from.
@@ -582,7 +601,12 @@ class Recorder {
   void ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name);
   void AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name);
   void InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name);
+  // -- function_attributes.cc --
   bool FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name);
+  bool StoreFunctionAttribute(PyObject* function, PyObject* name, PyObject* value, Shadow shadow);
+  // -- named_tuples.cc --
+  void NamedTupleField(FrameNote& note, PyObject* owner, PyObject* field);
+  bool InvokeReplace(Call& call);
   void TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name);
   void StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);

@@ -124,6 +124,11 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
                                                        items[1].get(), items[2].get(), nullptr));
     case NewKind::kFrozenSet:
       return Filled(Ref<>::Steal(PyFrozenSet_New(nullptr)), items);  // one that nobody has seen takes elements
+    case NewKind::kDeque:
+      return Ref<>::Steal(
+          PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(), items[1].get(), nullptr));
+    case NewKind::kProxy:
+      return Ref<>::Steal(PyDictProxy_New(items[0].get()));
     case NewKind::kTuple: {
       if (type->tp_new == PyTuple_Type.tp_new || (type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
         Ref<> args = Ref<>::Steal(PyTuple_Pack(1, items[0].get()));

@@ -22,6 +22,8 @@ enum class NewKind : int64_t {
   kPartial,    // func, args, keywords; attributes
   kRange,      // start, stop, step
   kFrozenSet,  // its elements, in the order in which it gives them
+  kDeque,      // content, maxlen
+  kProxy,      // the dict
 };
 
 class Reifier {

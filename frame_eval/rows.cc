@@ -81,7 +81,7 @@ bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shad
   const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(object, of, &open)); };
   if (items == nullptr) {
     add(item, shadow);
-  } else if (PyTuple_Check(items) || PyList_CheckExact(items)) {
+  } else if ((PyTuple_Check(items) && IteratesByPlace(items)) || PyList_CheckExact(items)) {
     if (Find(items) == nullptr) return false;
     Touch(items);
     AdoptElements(items);
@@ -171,7 +171,8 @@ void Recorder::MakesIterator(const Call& call) {
   bool open = false;
   for (PyObject* arg : call.args) open = open || HasOpenItems(arg);
   for (size_t i = 0; i < call.args.size(); ++i) {
-    const bool is_row = i < call.positional() && (PyTuple_Check(call.args[i]) || PyList_CheckExact(call.args[i]));
+    const bool is_tuple = PyTuple_Check(call.args[i]) && IteratesByPlace(call.args[i]);
+    const bool is_row = i < call.positional() && (is_tuple || PyList_CheckExact(call.args[i]));
     open = open && (i >= call.positional() || is_row);
   }
   if (!open) return ForceArguments(call, 0, true);

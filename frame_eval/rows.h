@@ -12,6 +12,12 @@ inline bool IsPlainTuple(PyObject* object) {
   return PyTuple_Check(object) && !PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE);
 }
 
+// A tuple or list that iteration gives by place: no class of Python has an __iter__ of its own.
+inline bool IteratesByPlace(PyObject* object) {
+  if (PyTuple_Check(object)) return Py_TYPE(object)->tp_iter == PyTuple_Type.tp_iter;
+  return PyList_Check(object) && Py_TYPE(object)->tp_iter == PyList_Type.tp_iter;
+}
+
 inline std::array<PyObject*, 3> PartsOf(PyObject* slice) {
   auto* parts = reinterpret_cast<PySliceObject*>(slice);
   return {parts->start, parts->stop, parts->step};

@@ -4,7 +4,9 @@
 #include <structmember.h>
 
 #include "absl/strings/str_cat.h"
+#include "guards/deque_view.h"
 #include "guards/guard_tree.h"
+#include "guards/held_object.h"
 #include "guards/iterator_view.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
@@ -46,7 +48,7 @@ PyObject* Item(PyObject* sequence, int64_t index) {
     if (index < 0) index += n;
     return index >= 0 && index < n ? PyList_GET_ITEM(sequence, index) : nullptr;
   }
-  return nullptr;
+  return IsDeque(sequence) ? DequeItem(sequence, index) : nullptr;
 }
 
 PyObject* KeyAt(PyObject* dict, int64_t index) {
@@ -238,7 +240,8 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       return value;
     }
     case Accessor::kOver:
-      return IteratedOver(parent, step.index);
+      found = HeldObject(parent);
+      return found != nullptr ? found : IteratedOver(parent, step.index);
     case Accessor::kNext:
       return UpcomingItem(parent, step.index);
     case Accessor::kNextKey:

@@ -180,10 +180,10 @@ void GuardRecorder::Member(SourceId set, PyObject* item, const Spot& why) {
   impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
 }
 
-void GuardRecorder::Length(SourceId id, const Spot& why) {
+void GuardRecorder::Length(SourceId id, const Spot& why, Py_ssize_t length) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,
-             [&] { return std::make_unique<LengthGuard>(impl_->object(id)); });
+             [&] { return std::make_unique<LengthGuard>(impl_->object(id), length); });
 }
 
 void GuardRecorder::Keys(SourceId id, const Spot& why) {

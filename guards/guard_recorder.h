@@ -90,7 +90,8 @@ class GuardRecorder {
   void Value(SourceId id, const Spot& why);
   std::optional<SizeMark> MarkOf(SourceId size) const;  // what was said of it
   bool IsFixed(SourceId id) const;                      // by Value
-  void Length(SourceId id, const Spot& why);            // list, tuple, dict, set
+  // Of a list, tuple, dict or set: `length`, or the one that it has.
+  void Length(SourceId id, const Spot& why, Py_ssize_t length = -1);
   void Keys(SourceId id, const Spot& why);              // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Spot& why);          // set of plain values: its elements
   void Layout(SourceId set, const Spot& why);           // … and where in its table they stand

@@ -5,6 +5,8 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/mapping_proxies.h"
+#include "guards/deque_view.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -68,16 +70,19 @@ void Len(Recorder& r, Call& call) {
     return;
   }
   if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
+  if (PyObject* dict = DictBelow(r, object)) object = dict;
   Recorder::RefuseForeignOperator(object);
   Known* known = r.Find(object);
-  bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
+  bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+               IsDeque(object);
   if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {
     r.Touch(object);
     if (PyDict_Check(object)) r.RefuseWrittenDict(object);
+    if (known->changes || (known->mutated && IsDeque(object))) return r.AdoptElements(object);
     r.guards().Length(known->source, r.Here());
     return;
   }
-  r.Force(object, call.shadows[0]);
+  if (object == call.args[0]) r.Force(object, call.shadows[0]);
   if (r.IsForeign(object)) throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
   r.Touch(object);
 }
@@ -106,6 +111,26 @@ void GetAttr(Recorder& r, Call& call) {
     call.note.expect = Expect();
     if (is_held) call.note.expect.kind = Expect::Kind::kPinned;
   }
+}
+
+// vars(object): its __dict__. Without an argument it would be the frame's variables.
+void Vars(Recorder& r, Call& call) {
+  static PyObject* const name = InternedName("__dict__");
+  if (call.args.size() != 1) throw Refusal(call.callable);
+  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name);
+}
+
+// types.MappingProxyType(dict): what is read of it is read of the dict.
+void MakeProxy(Recorder& r, Call& call) {
+  PyObject* const dict = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
+  if (dict == nullptr || !(PyDict_CheckExact(dict) || PyODict_CheckExact(dict))) throw Refusal(call.callable);
+  r.Touch(dict);
+}
+
+// proxy.keys(), values(), items(), copy()
+void ReadProxy(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || DictBelow(r, call.args[0]) == nullptr) throw Refusal(call.callable);
+  r.ForceDeep(call.args[0], Shadow(), true);
 }
 
 void SetAttr(Recorder& r, Call& call) {
@@ -348,7 +373,17 @@ void InspectSignature(Recorder& r, Call& call) {
 
 void ObjectInit(Recorder&, Call&) {}
 
-void ObjectNew(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
+// object.__new__(cls), tuple.__new__(cls, items): those of all types in C share one method definition.
+void New(Recorder& r, Call& call) {
+  PyObject* const maker = PyCFunction_GET_SELF(call.callable);
+  PyObject* const row = call.args.size() == 2 && call.names.empty() ? call.args[1] : nullptr;
+  const bool is_row = row != nullptr && (PyTuple_CheckExact(row) || PyList_CheckExact(row));
+  if (maker == reinterpret_cast<PyObject*>(&PyTuple_Type) && is_row && PyType_Check(call.args[0])) {
+    r.Touch(call.args[0]);
+    return r.KeepItems(call.note, {row});
+  }
+  r.ForceArguments(call, 0, true);
+}
 
 }  // namespace
 
@@ -360,6 +395,10 @@ void LoadBuiltins() {
   for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
   for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
   AddSpecial("builtins", "", "len", Len, true);
+  AddSpecial("builtins", "", "vars", Vars);
+  AddSpecial("types", "", "MappingProxyType", MakeProxy);
+  for (const char* name : {"keys", "values", "items", "copy"}) AddSpecial("types", "MappingProxyType", name, ReadProxy);
+  AddRows("types", "FunctionType", Conduct::kPureObjects, {"__get__"});
   AddSpecial("builtins", "", "id", ObjectId);
   AddSpecial("logging", "Logger", "_log", Refused);
   AddSpecial("torch.autograd.graph", "", "_engine_run_backward", Refused);
@@ -380,8 +419,7 @@ void LoadBuiltins() {
   AddSpecial("builtins", "object", "__getattribute__", ObjectGetAttr);
   AddSpecial("types", "ModuleType", "__getattribute__", ModuleGetAttr);
   AddSpecial("builtins", "object", "__init__", ObjectInit);
-  AddSpecial("builtins", "object", "__new__", ObjectNew);
-  AddSpecial("builtins", "tuple", "__new__", ObjectNew);
+  AddSpecial("builtins", "object", "__new__", New);
   AddRows("builtins", "object", Conduct::kPureObjects, {"__init_subclass__"});
   AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
 

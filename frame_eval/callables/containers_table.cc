@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/mapping_proxies.h"
+#include "guards/deque_view.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -10,6 +12,7 @@ namespace {
 // dict.get(key[, default]) and dict.__getitem__: one key is read.
 void DictGet(Recorder& r, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
+  if (dict != nullptr && DictBelow(r, dict) != nullptr) dict = call.args[0] = DictBelow(r, dict);
   if (dict == nullptr || call.args.size() < 2 || !Recorder::IsScalar(call.args[1])) {
     r.ForceArguments(call, 0, true);
     return r.ReadIdentities(Reads::kKey, call);
@@ -20,8 +23,11 @@ void DictGet(Recorder& r, Call& call) {
   Known* known = r.Find(dict);
   if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
   r.Touch(dict);
-  if (Shadow* written = r.WrittenShadow(dict, call.args[1])) {
-    if (written->kind != Shadow::Kind::kNone) throw Break{Reason::unknown_operation, "dict.get"};
+  Shadow* written = r.StoredItem(dict, call.args[1]);
+  if (written == nullptr && PyDict_CheckExact(dict)) written = r.WrittenShadow(dict, call.args[1]);
+  if (written != nullptr) {
+    call.note.expect.kind = Expect::Kind::kShadow;
+    call.note.expect.shadow = *written;
     return;
   }
   r.RefuseWrittenDict(dict);
@@ -73,16 +79,34 @@ void Sort(Recorder& r, Call& call) {
   if (is_source) r.AddEffect(Effect::Kind::kCall, list, "sort", {}, {});
 }
 
-// Methods of a deque of the trace's own. What one from outside holds is guarded by nobody.
-void OwnDeque(Recorder& r, Call& call) {
+// Methods of a deque. One from outside may grow, which reads nothing of it; nothing is read of it then any more: what is
+// in it depends on its maxlen.
+void ChangeDeque(Recorder& r, Call& call) {
   Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
-  if (known == nullptr || known->state == Known::State::kSource) {
-    throw Break{Reason::unknown_mutation, "a deque that existed before"};
+  if (known == nullptr) throw Break{Reason::unknown_mutation, "a deque that existed before"};
+  if (known->state == Known::State::kSource) {
+    const char* const name = FindCallable(call.callable)->name;
+    const bool grows = std::strcmp(name, "append") == 0 || std::strcmp(name, "appendleft") == 0;
+    if (!grows || call.args.size() != 2 || !call.names.empty() || !IsDeque(call.args[0])) {
+      throw Break{Reason::unknown_mutation, "a deque that existed before"};
+    }
+    r.Touch(call.args[0]);
+    r.AddEffect(Effect::Kind::kCall, call.args[0], name, {call.args[1]}, {call.shadows[1]});
+    return r.NoteOutsideChange(call.args[0]);
   }
   r.ForceArguments(call, 1, true);
   if (call.args.size() > 1 && std::strcmp(FindCallable(call.callable)->name, "remove") == 0) {
     throw Break{Reason::unknown_mutation, "deque.remove"};
   }
+  r.MarkMutated(call.args[0]);
+}
+
+// collections.Counter(iterable), counter.update(iterable): counts the elements in a dict of the trace's own.
+void CountElements(Recorder& r, Call& call) {
+  Known* known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  r.ForceArguments(call, 0, true);
+  r.ReadIdentities(Reads::kKeys, call);
   r.MarkMutated(call.args[0]);
 }
 
@@ -115,9 +139,10 @@ void LoadContainers() {
             Reads::kKeys);
   }
   AddSpecial("builtins", "list", "sort", Sort);
+  AddSpecial("_collections", "", "_count_elements", CountElements);
   for (const char* name : {"append", "appendleft", "extend", "extendleft", "pop", "popleft", "rotate", "clear",
                            "insert", "reverse", "copy"}) {
-    AddSpecial("collections", "deque", name, OwnDeque);
+    AddSpecial("collections", "deque", name, ChangeDeque);
   }
   AddRows("builtins", "set", Conduct::kMutates,
           {"difference_update", "intersection_update", "symmetric_difference_update"}, Reads::kKeys);
@@ -136,6 +161,7 @@ void LoadContainers() {
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);
+  AddSpecial("types", "MappingProxyType", "get", DictGet);
 }
 
 }  // namespace frametap

@@ -19,6 +19,14 @@ void Next(Recorder& r, Call& call) {
   call.note.expect.kind = Expect::Kind::kAny;
 }
 
+// generator.send(value), generator.close() of a generator of the trace's own.
+void DriveGenerator(Recorder& r, Call& call) {
+  const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  r.ForceArguments(call, 1, true);
+  r.MarkMutated(call.args[0]);
+}
+
 void Iterate(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) r.ReadTensor(call.args[i], true, false);
@@ -74,6 +82,7 @@ void LoadIteration() {
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);
+  for (const char* name : {"send", "close"}) AddSpecial("types", "GeneratorType", name, DriveGenerator);
   AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
   AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
   AddRows("builtins", "", Conduct::kTransparent, {"sorted"}, Reads::kKeys);
@@ -82,10 +91,12 @@ void LoadIteration() {
   AddRows("itertools", "", Conduct::kTransparent,
           {"accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
            "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap",
-           "takewhile", "zip_longest"});
+           "takewhile", "tee", "zip_longest"});
+  AddRows("itertools", "chain", Conduct::kTransparent, {"from_iterable"});
   AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
   AddSpecial("_functools", "", "partial", MakePartial);
-  AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter"});
+  AddRows("_functools", "", Conduct::kPureObjects, {"cmp_to_key"});
+  AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter", "attrgetter", "methodcaller"});
 }
 
 }  // namespace frametap

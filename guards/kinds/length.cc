@@ -1,13 +1,15 @@
 #include "guards/kinds/length.h"
 
 #include "absl/strings/str_cat.h"
+#include "guards/deque_view.h"
 #include "guards/kinds/value.h"
 #include "guards/watch.h"
 
 namespace frametap {
 
-LengthGuard::LengthGuard(PyObject* container) : Guard(Kind::kLength), of_dict_(PyDict_Check(container)) {
-  CountOf(container, &length_);
+LengthGuard::LengthGuard(PyObject* container, Py_ssize_t length)
+    : Guard(Kind::kLength), length_(length), of_dict_(PyDict_Check(container)) {
+  if (length < 0) CountOf(container, &length_);
 }
 
 bool LengthGuard::CountOf(PyObject* object, Py_ssize_t* count) {
@@ -21,6 +23,8 @@ bool LengthGuard::CountOf(PyObject* object, Py_ssize_t* count) {
     *count = PyUnicode_GET_LENGTH(object);
   } else if (PyBytes_Check(object)) {
     *count = PyBytes_GET_SIZE(object);
+  } else if (IsDeque(object)) {
+    *count = DequeLength(object);
   } else {
     return false;
   }
@@ -36,7 +40,7 @@ bool LengthGuard::Holds(const Reached& at) const {
 bool LengthGuard::Words(const Reached& at, frametap::Words* words) const {
   if (PyDict_Check(at.object)) {
     words->emplace_back(DictLengthPlace(at.object));
-  } else if (PyList_Check(at.object)) {
+  } else if (PyList_Check(at.object) || IsDeque(at.object)) {
     words->emplace_back(&reinterpret_cast<PyVarObject*>(at.object)->ob_size);
   } else {
     return !PyAnySet_Check(at.object);  // others have the length that they were made with

@@ -8,7 +8,7 @@ namespace frametap {
 
 class LengthGuard : public Guard {
  public:
-  explicit LengthGuard(PyObject* container);
+  explicit LengthGuard(PyObject* container, Py_ssize_t length = -1);  // -1: the one that it has
 
   static bool CountOf(PyObject* object, Py_ssize_t* count);
   Py_ssize_t length() const { return length_; }

@@ -1,0 +1,207 @@
+#include "frame_eval/callables/getters.h"
+
+#include "frame_eval/callables/table.h"
+#include "frame_eval/known_objects.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+PyTypeObject* GetterType(const char* name) {
+  const Ref<> module = Must(PyImport_ImportModule("_operator"));
+  return reinterpret_cast<PyTypeObject*>(Must(PyObject_GetAttrString(module.get(), name)).Release());
+}
+
+PyTypeObject* ItemGetter() {
+  static PyTypeObject* const type = GetterType("itemgetter");
+  return type;
+}
+
+PyTypeObject* AttributeGetter() {
+  static PyTypeObject* const type = GetterType("attrgetter");
+  return type;
+}
+
+PyTypeObject* MethodCaller() {
+  static PyTypeObject* const type = GetterType("methodcaller");
+  return type;
+}
+
+// What the getter was made of: its positional arguments, and those by name (null: none).
+struct Parts {
+  Ref<> args, keywords;
+  Py_ssize_t size() const { return PyTuple_GET_SIZE(args.get()); }
+  PyObject* operator[](Py_ssize_t i) const { return PyTuple_GET_ITEM(args.get(), i); }
+};
+
+// __reduce__ of these types is C code that calls nothing of the parts.
+Parts PartsOf(PyObject* getter) {
+  const Ref<> reduced = Must(PyObject_CallMethod(getter, "__reduce__", nullptr));
+  PyObject* const maker = PyTuple_GET_ITEM(reduced.get(), 0);
+  PyObject* const args = PyTuple_GET_ITEM(reduced.get(), 1);
+  if (Py_TYPE(maker) != Objects().partial) return {Ref<>::New(args), Ref<>()};
+  // methodcaller(name, …, key=value): a partial of the type with the name and the keywords.
+  const Ref<> first = Must(PyObject_GetAttrString(maker, "args"));
+  return {Must(PySequence_Concat(first.get(), args)), Must(PyObject_GetAttrString(maker, "keywords"))};
+}
+
+// G1
+void FixGetter(Recorder& r, PyObject* getter) {
+  if (r.Find(getter) == nullptr) r.AdoptPinned(getter, Py_TYPE(getter)->tp_name);
+  r.FixContent(getter);
+}
+
+bool IsPlainKey(PyObject* key) {
+  if (!PySlice_Check(key)) return Recorder::IsScalar(key);
+  auto* const slice = reinterpret_cast<PySliceObject*>(key);
+  return Recorder::IsScalar(slice->start) && Recorder::IsScalar(slice->stop) && Recorder::IsScalar(slice->step);
+}
+
+bool IsPlainName(PyObject* name) {
+  return PyUnicode_CheckExact(name) && PyUnicode_FindChar(name, '.', 0, PyUnicode_GET_LENGTH(name), 1) == -1;
+}
+
+bool IsBuiltinContainer(PyObject* object) {
+  return PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object) ||
+         PyODict_CheckExact(object);
+}
+
+// The shadow of what a read has been told to give; none if that cannot be told before it is done.
+std::optional<Shadow> ResultOf(Recorder& r, const FrameNote& read) {
+  const auto is_known = [&](PyObject* value) {
+    return value != nullptr && (Recorder::IsScalar(value) || IsTensor(value) || r.Find(value) != nullptr);
+  };
+  switch (read.expect.kind) {
+    case Expect::Kind::kShadow:
+      return read.expect.shadow;
+    case Expect::Kind::kSource: {
+      PyObject* const seen = r.guards().seen(read.expect.source);
+      if (seen == nullptr) return std::nullopt;
+      return r.FromSource(read.expect.source, seen, read.expect.pinned);
+    }
+    case Expect::Kind::kAny:
+      return is_known(read.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+void ReadItem(Recorder& r, FrameNote& note, PyObject* object, Shadow shadow, PyObject* key) {
+  if (PyType_Check(object) || r.IsForeign(object)) {
+    throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(object)->tp_name};
+  }
+  Recorder::RefuseForeignKey(key);
+  r.Subscript(note, object, key, Shadow(), shadow);
+  note.is_index = false;  // the key's numbers are constants
+}
+
+// itemgetter(…)(object)
+void GetItems(Recorder& r, Call& call, const Parts& parts) {
+  PyObject* const object = call.args[0];
+  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
+    if (!IsPlainKey(parts[i])) throw Refusal(call.callable);
+  }
+  if (parts.size() == 1) return ReadItem(r, call.note, object, call.shadows[0], parts[0]);
+  if (!IsBuiltinContainer(object)) throw Refusal(call.callable);
+  std::vector<Shadow> items;
+  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
+    FrameNote read;
+    ReadItem(r, read, object, Shadow(), parts[i]);
+    // What a container of the trace's own holds is known. A missing key raises.
+    items.push_back(read.expect.kind == Expect::Kind::kAny ? Shadow() : ResultOf(r, read).value_or(Shadow()));
+  }
+  call.note.expect.kind = Expect::Kind::kItems;
+  call.note.expect.items = std::move(items);
+}
+
+// attrgetter(…)(object)
+void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
+  PyObject* const object = call.args[0];
+  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
+    if (!IsPlainName(parts[i])) throw Refusal(call.callable);
+  }
+  if (parts.size() == 1) return r.LoadAttribute(call.note, object, call.shadows[0], Interned(parts[0]).get());
+  std::vector<Shadow> items;
+  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
+    const Ref<> name = Interned(parts[i]);
+    PyObject* const found = _PyType_Lookup(Py_TYPE(object), name.get());
+    if (found != nullptr && Py_TYPE(found)->tp_descr_get != nullptr && Py_TYPE(found) != &PyMemberDescr_Type) {
+      throw Refusal(call.callable);  // code runs, or a method is bound
+    }
+    FrameNote read;
+    r.LoadAttribute(read, object, call.shadows[0], name.get());
+    const std::optional<Shadow> shadow = ResultOf(r, read);
+    if (!shadow || read.opaque_operation) throw Refusal(call.callable);
+    items.push_back(*shadow);
+  }
+  call.note.expect = Expect();
+  call.note.expect.kind = Expect::Kind::kItems;
+  call.note.expect.items = std::move(items);
+}
+
+// methodcaller(name, …)(object): the method of the class, called with the object.
+void CallMethod(Recorder& r, Call& call, const Parts& parts) {
+  PyObject* const object = call.args[0];
+  const Ref<> name = Interned(parts[0]);
+  PyObject* const method = _PyType_Lookup(Py_TYPE(object), name.get());
+  PyObject** const own = _PyObject_GetDictPtr(object);
+  const bool is_hidden = own != nullptr && *own != nullptr && PyDict_GetItemWithError(*own, name.get()) != nullptr;
+  const bool is_method =
+      method != nullptr && (PyFunction_Check(method) || Py_TYPE(method) == &PyMethodDescr_Type) && !is_hidden;
+  if (!is_method || PyType_Check(object) || PyModule_Check(object)) throw Refusal(call.callable);
+  r.LoadAttribute(call.note, object, call.shadows[0], name.get());
+  call.note.expect.Reset();
+  Call inner{call.f, call.note, method, {object}, {call.shadows[0]}, {}};
+  for (Py_ssize_t i = 1; i < parts.size(); ++i) {
+    inner.args.push_back(parts[i]);
+    inner.shadows.emplace_back();
+  }
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (parts.keywords && PyDict_Next(parts.keywords.get(), &at, &key, &value)) {
+    inner.args.push_back(value);
+    inner.shadows.emplace_back();
+    inner.names.push_back(key);
+  }
+  for (size_t i = 1; i < inner.args.size(); ++i) {
+    // What a getter from outside holds is known by the getter only.
+    if (!Recorder::IsScalar(inner.args[i]) && !IsTensor(inner.args[i]) && r.Find(inner.args[i]) == nullptr) {
+      throw Refusal(call.callable);
+    }
+  }
+  r.Invoke(std::move(inner));
+}
+
+}  // namespace
+
+bool IsGetter(PyObject* object) {
+  const PyTypeObject* const type = Py_TYPE(object);
+  return type == ItemGetter() || type == AttributeGetter() || type == MethodCaller();
+}
+
+void CallGetter(Recorder& r, Call& call) {
+  const Parts parts = PartsOf(call.callable);
+  if (call.args.size() != 1 || !call.names.empty() || parts.size() == 0) throw Refusal(call.callable);
+  FixGetter(r, call.callable);
+  if (Py_TYPE(call.callable) == ItemGetter()) return GetItems(r, call, parts);
+  if (Py_TYPE(call.callable) == AttributeGetter()) return GetAttributes(r, call, parts);
+  CallMethod(r, call, parts);
+}
+
+bool ReadByGetter(Recorder& r, PyObject* getter, PyObject* object) {
+  if (Py_TYPE(getter) == ItemGetter()) return true;  // who calls it has fixed all that is in its arguments
+  const Parts parts = PartsOf(getter);
+  if (Py_TYPE(getter) != AttributeGetter() || !Recorder::IsOfPythonClass(object)) return false;
+  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
+    if (!IsPlainName(parts[i])) return false;
+    FrameNote read;
+    r.LoadAttribute(read, object, Shadow(), Interned(parts[i]).get());
+    r.ClearPending();  // C code takes what a property gives, so it is fixed
+    if (read.opaque_operation) return false;
+    if (const std::optional<Shadow> shadow = ResultOf(r, read)) r.Force(nullptr, *shadow);
+  }
+  return true;
+}
+
+}  // namespace frametap

@@ -1,0 +1,16 @@
+// Getters: what operator.itemgetter, attrgetter and methodcaller make. A call of one reads as the item, the attribute or
+// the method call does that it stands for.
+//   G1  A getter never changes. One from outside is known by which object it is.
+// Not here: what makes a getter (iteration_table.cc).
+#pragma once
+
+#include "frame_eval/recorder.h"
+
+namespace frametap {
+
+bool IsGetter(PyObject* object);
+void CallGetter(Recorder& recorder, Call& call);
+// What C code reads when it calls the getter with `object` (sorted, map). False: what it does is not known.
+bool ReadByGetter(Recorder& recorder, PyObject* getter, PyObject* object);
+
+}  // namespace frametap
