@@ -77,6 +77,12 @@ AtenRecorder::AtenRecorder() {
 }
 AtenRecorder::~AtenRecorder() { Stop(); }
 
+StateId AtenRecorder::StateNow() {
+  EagerState state = CurrentEagerState();
+  state.autocast_cleared = autocast_cleared_;
+  return graph_.AddState(state);
+}
+
 void AtenRecorder::Start() {
   if (running_) return;
   running_ = true;
@@ -186,7 +192,7 @@ ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vec
 
 // A node that was made here, and not by the fallback.
 ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
-  node.state = graph_.AddState(CurrentEagerState());
+  node.state = StateNow();
   ValueId out = graph_.NewValue("", std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
   const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
@@ -358,7 +364,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }
-  node.state = graph_.AddState(CurrentEagerState());
+  node.state = StateNow();
   const PlaceId at = place();
 
   // Sizes of written arguments: an in-place op that changes them makes facts of the entry state stale.

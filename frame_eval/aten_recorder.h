@@ -95,6 +95,8 @@ class AtenRecorder {
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
 
+  void NoteAutocastCleared() { ++autocast_cleared_; }  // the program has emptied its cache
+
   void ExpectNothing() { expect_constant = expect_number = false; }
 
   Graph& graph() { return graph_; }
@@ -133,6 +135,7 @@ class AtenRecorder {
 
  private:
   Arg ArgOf(const c10::IValue& value);
+  StateId StateNow();
   bool IsIndexByNumbers(const Node& node) const;
   void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type, PlaceId at);
@@ -158,6 +161,7 @@ class AtenRecorder {
   std::vector<bool> written_values_;                         // beside graph_.values; may be shorter
   bool writes_inputs_ = false;
   bool writes_unknown_ = false;
+  uint16_t autocast_cleared_ = 0;
   bool uses_random_ = false;
 };
 

@@ -503,9 +503,38 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return ReadRank(owner);
   }
   if (OneOf(text, {"ndim"})) return ReadRank(owner);
+  // Of a tensor that requires no grad these follow; else it is a question of what came before.
+  if (OneOf(text, {"is_leaf", "grad_fn"}) && !tensor.requires_grad()) {
+    if (repeated_calls_) repeated_calls_->NoteRequiresGrad();
+    return ReadRank(owner);
+  }
+  if (std::strcmp(text, "is_leaf") == 0 && known->value.valid() && !known->source.valid()) return ReadRank(owner);
   if (OneOf(text, {"nbytes"})) return ReadTensor(owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
     note.expect.kind = Expect::Kind::kTorch;
+    return;
+  }
+  // That of a tensor which is no leaf warns.
+  const bool stays_leaf = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
+  if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() && (stays_leaf || !known->source.valid())) {
+    const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
+    if (!known->source.valid()) {
+      if (grad.defined()) throw Break{Reason::tensor_attribute, text};
+      return;  // None: what the trace has made gets one by backward only
+    }
+    const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
+    if (repeated_calls_) repeated_calls_->Spoil();
+    return;
+  }
+  if (std::strcmp(text, "data") == 0) {
+    // The getter dispatches nothing; there is an op that does the same.
+    const std::optional<ValueId> value = aten_.ValueOf(tensor);
+    if (!value) throw Break{Reason::tensor_from_nowhere, text};
+    note.expect.kind = Expect::Kind::kData;
+    note.expect.shadow = {Shadow::Kind::kValue, value->raw()};
+    if (repeated_calls_) repeated_calls_->Spoil();  // ops of another layer do not tell of it
     return;
   }
   PyObject* dict = InstanceDict(owner);
@@ -685,6 +714,12 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
     Force(value, shadow);
     Touch(owner);
+    // What `forward` tells the context of its run; the node tells it again. (That tensors are written to ends the graph.)
+    const Known* context = PyObject_TypeCheck(owner, Objects().function_base) ? Find(owner) : nullptr;
+    if (context != nullptr && context->state == Known::State::kOpaque && Py_TYPE(descriptor) == &PyGetSetDescr_Type &&
+        std::strcmp(Text(name), "dirty_tensors") != 0) {
+      return true;
+    }
     if (CallsC(descriptor, "fset")) throw Break{Reason::unknown_mutation, Qualified(type, name)};
     if (Py_TYPE(descriptor) == &PyProperty_Type) return false;
     if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) {

@@ -115,6 +115,37 @@ void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* a
 // What it replays is what plain Python computes: not another backend's, nor int8 (its weights belong to one model).
 bool RunsAsRecorded(Store& store) { return store.backend().name() == "native" && !store.options().by_identity; }
 
+// torch.ops.x.y and torch.ops.x.y.z are objects of Python code, each of which hands its arguments to a function of C that
+// no other object holds. Returns the op's name without its namespace, or null if `callable` is no such function. Of a
+// name with several overloads, that function chooses one, and the dispatcher is told which.
+const char* CalledOp(Recorder& r, PyObject* callable) {
+  static PyObject *const function_name = InternedName("_op"), *const packet_name = InternedName("_qualified_op_name"),
+                         *const schema_name = InternedName("_name"), *const overloads = InternedName("_overload_names");
+  const Known* known = PyCFunction_Check(callable) ? r.Find(callable) : nullptr;
+  if (known == nullptr || known->state != Known::State::kSource) return nullptr;
+  if (PyCFunction_GET_FUNCTION(callable) != Objects().bound_by_torch) return nullptr;
+  const SourceId parent = r.guards().parent(known->source);
+  if (!parent.valid() || r.guards().KeyOf(known->source) != function_name) return nullptr;
+  PyObject* const owner = r.guards().seen(parent);
+  const bool is_packet = owner != nullptr && Py_TYPE(owner) == Objects().op_packet;
+  if (!is_packet && (owner == nullptr || Py_TYPE(owner) != Objects().op_overload)) return nullptr;
+  const Ref<> text = Must(PyObject_GenericGetAttr(owner, is_packet ? packet_name : schema_name));
+  std::string name = PyUnicode_Check(text.get()) ? PyUnicode_AsUTF8(text.get()) : "", overload;
+  if (is_packet) {
+    const Ref<> all = Must(PyObject_GenericGetAttr(owner, overloads));
+    if (!PyList_Check(all.get()) || PyList_GET_SIZE(all.get()) == 0) return nullptr;
+    PyObject* const first = PyList_GET_ITEM(all.get(), 0);
+    overload = PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : "";
+  } else if (const size_t dot = name.find('.', name.find("::")); dot != std::string::npos) {
+    overload = name.substr(dot + 1);
+    name.resize(dot);
+  }
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!op) return nullptr;  // an op of TorchScript alone
+  const std::string& kept = op->schema().name();
+  return kept.c_str() + kept.find("::") + 2;
+}
+
 bool IsOwnAndMayChange(Recorder& r, PyObject* object) {
   const Known* known = r.Find(object);
   const bool may_change = PyList_Check(object) || PyDict_Check(object) || PySet_Check(object);
@@ -505,6 +536,10 @@ void Recorder::Invoke(Call call) {
       call.shadows.insert(call.shadows.begin(), Shadow());
       return InvokePython(call, method);
     }
+    if (const char* name = CalledOp(*this, callable)) {
+      Touch(callable);
+      return TorchCall(call.note, &call, name);
+    }
     throw Refusal(callable);
   }
   // A bound method of a builtin object that existed before: which method, and of which object.
@@ -551,6 +586,7 @@ void Recorder::Invoke(Call call) {
       for (size_t i = 0; i < call.args.size(); ++i) Force(call.args[i], call.shadows[i]);
       if (std::strcmp(row->name, "autocast_increment_nesting") == 0) CountAutocastNesting(1);
       if (std::strcmp(row->name, "autocast_decrement_nesting") == 0) CountAutocastNesting(-1);
+      if (std::strcmp(row->name, "clear_autocast_cache") == 0) aten_.NoteAutocastCleared();
       return;
     case Conduct::kTensorValue:
       throw Break{Reason::value_of_tensor, row->name};

@@ -128,6 +128,13 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
     guards_.Member(known->source, item, Here());
     return;
   }
+  if (PyAnySet_CheckExact(container) && is_source && !known->adopted && IsExactTensor(item)) {
+    ReadsAddress();
+    ReadTensorAddress(item);
+    Touch(container);
+    guards_.AddressInSet(known->source, item, Here());
+    return;
+  }
   if (!IsSequence(container) || IsDeque(container)) {
     Touch(container);
     if (!IsScalar(item)) ForceDeep(item, Shadow(), false);
@@ -168,14 +175,53 @@ void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
   for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
 }
 
-// x[..., 0]: which dimension that is follows from how many there are.
+// x[..., 0]: which dimension that is follows from how many there are. (torch takes some lists for tuples.)
 void Recorder::ReadRankOfIndexed(PyObject* tensor, PyObject* key) {
   bool counts = key == Py_Ellipsis;
-  for (Py_ssize_t i = 0; PyTuple_Check(key) && i < PyTuple_GET_SIZE(key); ++i) {
-    counts = counts || PyTuple_GET_ITEM(key, i) == Py_Ellipsis;
+  const bool is_row = PyTuple_Check(key) || PyList_Check(key);
+  for (Py_ssize_t i = 0; is_row && i < PySequence_Fast_GET_SIZE(key); ++i) {
+    counts = counts || PySequence_Fast_GET_ITEM(key, i) == Py_Ellipsis;
   }
   if (counts) ReadRank(tensor);
 }
+
+namespace {
+
+// Ints and booleans, in rows of rows: all of it is fixed, and torch makes a tensor of it.
+bool IsIndexData(PyObject* object, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (PyLong_CheckExact(object) || PyBool_Check(object)) return true;
+  if (PyRange_Check(object)) return true;
+  if (depth > kDeepest || (!PyList_CheckExact(object) && !PyTuple_CheckExact(object))) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+    if (!IsIndexData(PySequence_Fast_GET_ITEM(object, i), depth + 1)) return false;
+  }
+  return true;
+}
+
+// x[[0, 1]], x[:, (0, 2)]: whether the tensors that the binding makes of the key hold nothing but what is fixed. It asks a
+// tensor in a list for its number, and no op tells of that.
+bool MakesIndices(PyObject* key) {
+  const bool is_row = PyTuple_CheckExact(key) || PyList_CheckExact(key);
+  if (!is_row) return PyRange_Check(key);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(key, i);
+    const bool is_plain = item == Py_None || item == Py_Ellipsis || PySlice_Check(item) || IsTensor(item);
+    if (!(is_plain && PyTuple_CheckExact(key)) && !IsIndexData(item)) return false;
+  }
+  return true;
+}
+
+// Whether a row in the key may hold a tensor, which is asked for its number.
+bool HasOtherRows(PyObject* key) {
+  for (Py_ssize_t i = 0; (PyTuple_Check(key) || PyList_Check(key)) && i < PySequence_Fast_GET_SIZE(key); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(key, i);
+    if (!Recorder::IsScalar(item) && !PySlice_Check(item) && !IsTensor(item) && !IsIndexData(item)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
                          Shadow container_shadow) {
@@ -184,9 +230,11 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     ReadRankOfIndexed(container, key);
     note.is_index = numbers_open();
-    return TorchCall(note, &call, "");
+    TorchCall(note, &call, "");
+    aten_.expect_constant = MakesIndices(key);
+    return;
   }
-  ForceDeep(key, key_shadow, false);
+  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
   if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -266,11 +314,11 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     ReadRankOfIndexed(container, key);
     note.is_index = numbers_open();
     note.expect.kind = Expect::Kind::kNothing;
-    if (IsScalar(value)) aten_.expect_constant = true;  // the binding makes a tensor of the number
+    aten_.expect_constant = MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number
     return;
   }
   note.expect.kind = Expect::Kind::kNothing;
-  ForceDeep(key, key_shadow, false);
+  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
   if (value != nullptr && PySlice_Check(key) && PyAnySet_Check(value)) ReadOrder(value);
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;

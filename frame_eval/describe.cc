@@ -333,6 +333,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   if (PyGen_CheckExact(object)) return DescribeGenerator(object);
+  if (IsNumPyNumber(object)) return ConstantOperand(object);  // of fixed arguments, and never another
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ tells a list.
     const Known* content = Find(dict);

@@ -384,6 +384,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   if (!note.for_new.empty() && note.called_type != nullptr && Py_TYPE(result) != note.called_type) {
     for (const Shadow shadow : note.for_new) Force(nullptr, shadow);  // its own class has initialised it
   }
+  if (note.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
   if (note.makes_iterator) OpenIteratorOver(result);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
@@ -400,6 +401,12 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Expect::Kind::kItems: {
       if (IsConstantTuple(result) || Find(result) != nullptr) return Shadow();  // t[:], t + (): the very one
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
+      return Shadow();
+    }
+    case Expect::Kind::kData: {
+      const Arg of = Arg::Of(ValueId(note.expect.shadow.id));
+      const at::Tensor& tensor = TensorOf(result);
+      aten_.Bind(tensor, aten_.AddOpNode("aten::data", "", {of}, Type::Of(tensor)));
       return Shadow();
     }
     case Expect::Kind::kOpen:
@@ -477,7 +484,11 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
   if (result == Py_None) return Shadow();
   if (IsScalar(result) && made == 1 && aten_.graph().nodes.back().op &&
       FactsOf(*aten_.graph().nodes.back().op).scalar_from_data) {
-    return Shadow{Shadow::Kind::kValue, aten_.graph().nodes.back().outputs[0].raw()};
+    const ValueId number = aten_.graph().nodes.back().outputs[0];
+    const Shadow shadow{Shadow::Kind::kValue, number.raw()};
+    const bool is_float = PyFloat_CheckExact(result);
+    if (!note.converts || is_float == (aten_.graph().value(number).type.kind == Type::Kind::kFloat)) return shadow;
+    return AddNumber(is_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf, {{nullptr, shadow}});
   }
   if (IsScalar(result)) {
     // A fact of the arguments that is not their data: data would have been seen as an op.

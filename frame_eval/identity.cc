@@ -302,6 +302,22 @@ void Recorder::ReadOrderOf(PyObject* element) {
   if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
 }
 
+void Recorder::ReadTensorAddress(PyObject* tensor) {
+  SourceId id = SourceOf(tensor);
+  const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
+  const SourceId source = id;
+  // What the caller passes, alone or in a row, is another one each time.
+  while (id.valid() && (guards_.accessor(id) == Accessor::kItem || guards_.accessor(id) == Accessor::kNext)) {
+    id = guards_.parent(id);
+  }
+  const bool is_passed = !id.valid() || guards_.accessor(id) == Accessor::kLocal ||
+                         guards_.accessor(id) == Accessor::kStack || guards_.accessor(id) == Accessor::kCell;
+  if (!source.valid() || (is_passed && !is_parameter)) {
+    throw Break{Reason::unknown_callable, "the id or hash of a tensor that is made for the call"};
+  }
+  guards_.Address(source, Here());
+}
+
 void Recorder::ReadsAddress() {
   if (repeated_calls_) repeated_calls_->Spoil();
 }

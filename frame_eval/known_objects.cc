@@ -47,6 +47,16 @@ bool LoadKnownObjects() {
   objects.module_call = Load("torch.nn", {"Module", "__call__"});
   Ref<> code = Ref<>::Steal(Load("torch.nn", {"Module", "_call_impl", "__code__"}));
   objects.module_call_code = reinterpret_cast<PyCodeObject*>(code.Release());
+  Ref<> hash_code = Ref<>::Steal(Load("torch", {"Tensor", "__hash__", "__code__"}));
+  objects.tensor_hash_code = reinterpret_cast<PyCodeObject*>(hash_code.Release());
+  objects.function_base = type("torch._C", {"_FunctionBase"});
+  if (objects.function_base == nullptr) return false;
+  objects.function_apply = Py_XNewRef(PyDict_GetItemString(objects.function_base->tp_dict, "apply"));
+  objects.op_overload = type("torch._ops", {"OpOverload"});
+  objects.op_packet = type("torch._ops", {"OpOverloadPacket"});
+  objects.inference_mode = type("torch._C", {"_InferenceMode"});
+  Ref<> bound = Ref<>::Steal(Load("torch._C", {"_jit_get_operation"}));
+  objects.bound_by_torch = bound && PyCFunction_Check(bound.get()) ? PyCFunction_GET_FUNCTION(bound.get()) : nullptr;
   objects.module_globals = Load("torch.nn.modules.module", {"__dict__"});
   objects.python_kernels = Load("torch.library", {"_impls"});
   objects.finalizers = Load("weakref", {"finalize", "_registry"});

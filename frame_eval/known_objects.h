@@ -27,6 +27,13 @@ struct KnownObjects {
   PyObject* module_call;           // torch.nn.Module.__call__
   PyCodeObject* module_call_code;  // code of torch.nn.Module._call_impl
   PyObject* module_globals;        // globals of torch.nn.modules.module
+  PyCodeObject* tensor_hash_code;  // code of torch.Tensor.__hash__, which gives the id
+  PyTypeObject* op_overload;       // torch._ops.OpOverload
+  PyTypeObject* op_packet;         // torch._ops.OpOverloadPacket
+  PyCFunction bound_by_torch;      // what pybind11 has all functions that it binds for torch begin with
+  PyTypeObject* inference_mode;    // torch._C._InferenceMode
+  PyTypeObject* function_base;     // torch._C._FunctionBase
+  PyObject* function_apply;        // its descriptor `apply`
   PyObject* python_kernels;        // torch.library's set of the kernels that were registered from Python
   PyObject* finalizers;            // the dict of all weakref.finalize objects
   PyObject* copy_dispatch[2];      // copyreg.dispatch_table and copy._deepcopy_dispatch

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/numbers.h"
 #include "frame_eval/recorder.h"
@@ -300,6 +301,14 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
     return ForceAll(e);
   }
   const bool in_place = e.arg >= kInplaceFrom;
+  if (IsNumPyNumber(left) || IsNumPyNumber(right)) {
+    const int op = e.arg % kInplaceFrom;
+    const bool is_known = op == kNbAdd || op == kNbSubtract || op == kNbMultiply || op == kNbTrueDivide;
+    if (!is_known || !IsModestQuotient(left, right)) {
+      PyObject* const number = IsNumPyNumber(left) ? left : right;
+      throw Break{Reason::numpy_code, std::string("an operator on ") + Py_TYPE(number)->tp_name};
+    }
+  }
   if (e.arg % kInplaceFrom == kNbAdd && JoinRows(note, left, right, in_place)) return;
   if (e.arg == kInplaceFrom + kNbAdd && AppendOutside(left, right, nullptr, Shadow())) return;  // gives `left`
   ForceDeep(left, e.shadows[0], true);

@@ -124,6 +124,23 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
   aten_.Bind(tensor, rows[0].value);
 }
 
+// The binding asks for the only element by `item`, and converts the number. With more elements it raises before it
+// dispatches, so how many there are is fixed.
+bool Recorder::ConvertTensor(Call& call, bool) {
+  PyObject* const object = call.args[0];
+  if (!sizes_open() || !IsExactTensor(object)) return false;
+  const at::Tensor& tensor = TensorOf(object);
+  const c10::ScalarType dtype = tensor.scalar_type();
+  const bool is_number = IsOneOf(dtype, kInts) || IsOneOf(dtype, kFloats) || IsOneOf(dtype, kHalves);
+  if (!is_number || tensor.layout() != c10::kStrided) return false;
+  ReadRank(object);
+  if (tensor.dim() > 0) ReadTensor(object, true, false);
+  TorchCall(call.note, &call, "item");
+  call.note.converts = true;
+  aten_.expect_number = true;
+  return true;
+}
+
 // Of few elements, each is a number of the graph; how many there are is fixed, unless that is known to differ from call
 // to call.
 void Recorder::ListCall(Call& call) {

@@ -274,7 +274,9 @@ bool Recorder::TakeResult(FrameState& f) {
 
 bool Recorder::expects_frame(const FrameState& f) const {
   const FrameNote& note = NoteOf(*frames_.back());
-  return note.in_event && !note.opaque_operation && !IsFinaliser(f);
+  // C code hashes a tensor: which object it is has been read (identity.cc).
+  const bool hashes = f.code == Objects().tensor_hash_code && !has_pending_;
+  return note.in_event && !note.opaque_operation && !hashes && !IsFinaliser(f);
 }
 
 bool Recorder::IsFinaliser(const FrameState& f) const {
@@ -321,6 +323,15 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     const bool has_first = f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0]);
     const bool is_made = has_first && !pending_.args.empty() && pending_.args[0] == Py_None;
     if (has_first) is_made ? AdoptMade(f.objects[0]) : AdoptResult(f.objects[0]);
+  } else if (NoteOf(caller).calls_function) {
+    // The context, and what C code has put together for `forward` or `setup_context`.
+    for (int i = 0; i < f.nlocalsplus; ++i) {
+      PyObject* const object = f.objects[i];
+      if (object == nullptr || KindOfSlot(f.code, i) == SlotKind::kFree || PyCell_Check(object)) continue;
+      const bool is_context = PyObject_TypeCheck(object, Objects().function_base);
+      if (is_context && Find(object) == nullptr) AddFresh(object, Known::State::kOpaque);
+      if (!is_context) AdoptMade(object, true);
+    }
   } else {
     for (const Shadow shadow : std::exchange(NoteOf(caller).for_new, {})) Force(nullptr, shadow);
     for (int i = 0; i < f.nlocalsplus; ++i) {

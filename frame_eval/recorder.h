@@ -102,6 +102,7 @@ struct Expect {
     kItems,    // a fresh tuple whose elements have the shadows `items`
     kOpen,     // what an iterator over numbers that are not fixed has given
     kTaken,    // what an iterator that existed before has given (iterators.cc)
+    kData,     // x.data: shares the memory of the graph value in `shadow`, and nothing else
     kPinned,   // an object that a class or module holds: known by identity
     kNothing,  // no result, or of no interest
   };
@@ -181,10 +182,13 @@ struct FrameNote {
   int unpacks = 0;          // the argument of the instruction that unpacks
   absl::InlinedVector<OpenNumber, 2> open;
   bool is_index = false;            // x[…] of a tensor
+  bool converts = false;            // float(x), int(x) of a tensor
+  bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
   bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
-  AtenRecorder::Mark before_nodes;  // of these two
-  bool makes_iterator = false;      // over rows of numbers, some of which are not fixed (OpenIterator)
+  AtenRecorder::Mark before_nodes;  // of these
+  size_t effects_before = 0;
+  bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
@@ -202,7 +206,7 @@ struct FrameNote {
     open.clear();
     for_new.clear();
     called_type = nullptr;
-    is_index = makes_tensor = makes_iterator = false;
+    is_index = converts = calls_function = makes_tensor = makes_iterator = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -393,6 +397,11 @@ class Recorder {
   void TorchCall(FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
   void DataCall(Call& call, size_t data);                         // … that makes a tensor of Python data
   void ListCall(Call& call);                                      // x.tolist()
+  // -- torch.autograd.Function (function_nodes.cc) --
+  void CallFunction(Call& call);
+  Shadow FunctionResult(FrameNote& note, const Event& e, PyObject* result);
+  void CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given);
+  bool ConvertTensor(Call& call, bool to_float);  // float(x), int(x); false: its number is no value of a graph
   // -- rows (rows.cc) --
   bool HasOpenItems(PyObject* row);
   void ForceItems(PyObject* container);
@@ -462,6 +471,8 @@ class Recorder {
   void ReadOrder(PyObject* set);
   void ReadLayout(PyObject* object);  // of a set that is copied, or taken from
   void ReadHash(PyObject* object);
+  // Its id, which its hash is as well. It must be one that lives longer than a call: any other has another id each time.
+  void ReadTensorAddress(PyObject* tensor);
   void ReadsAddress();  // what comes of it is another for another object of the kind
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);

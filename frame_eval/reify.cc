@@ -435,6 +435,32 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
   }
 }
 
+namespace {
+
+// A segment that ends in a block of autocast goes on with what the run has cast: the cache is not emptied between them.
+class KeptAutocastCache {
+ public:
+  explicit KeptAutocastCache(const SegmentIr& ir) {
+    if (ir.graph.states.size() == 1) return;
+    for (const Effect& effect : ir.effects) {
+      keeps_ = keeps_ || (effect.kind == Effect::Kind::kState && effect.name == "autocast_nesting");
+    }
+    if (keeps_) at::autocast::increment_nesting();
+  }
+  ~KeptAutocastCache() {
+    if (keeps_ && at::autocast::decrement_nesting() == 0 && !succeeded_) at::autocast::clear_cache();
+  }
+  KeptAutocastCache(const KeptAutocastCache&) = delete;
+  KeptAutocastCache& operator=(const KeptAutocastCache&) = delete;
+  void Succeeded() { succeeded_ = true; }
+
+ private:
+  bool keeps_ = false;
+  bool succeeded_ = false;
+};
+
+}  // namespace
+
 Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
   GraphInputs inputs(segment);
   if (!inputs.Gather()) return Ran::kUndone;
@@ -456,6 +482,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     return is_undone;
   };
   NotePythonKernels();
+  KeptAutocastCache casts(segment.ir);
   try {
     AllocZone outside(false);
     std::optional<c10::WarningUtils::WarningHandlerGuard> keep(&warnings);
@@ -471,6 +498,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
     if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
     rollback.Succeeded();
+    casts.Succeeded();
     keep.reset();
     if (warnings.empty()) return Ran::kThrough;
     HookPause pause;  // as below a binding

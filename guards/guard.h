@@ -61,6 +61,7 @@ class Guard {
 
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
+std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item);   // holds neither
 std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
 std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
 std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it

@@ -180,6 +180,11 @@ void GuardRecorder::Member(SourceId set, PyObject* item, const Spot& why) {
   impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
 }
 
+void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const Spot& why) {
+  if (impl_->object(set) == nullptr) return;
+  impl_->Say(set, Guard::Kind::kValue, 4, item, why, [&] { return MakeAddressInSetGuard(impl_->object(set), item); });
+}
+
 void GuardRecorder::Length(SourceId id, const Spot& why, Py_ssize_t length) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,

@@ -97,6 +97,8 @@ class GuardRecorder {
   void Layout(SourceId set, const Spot& why);           // … and where in its table they stand
   bool HasLayout(SourceId set) const;
   void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
+  // … an object that is hashed by its address, which is guarded by itself.
+  void AddressInSet(SourceId set, PyObject* item, const Spot& why);
   void Absent(SourceId dict, PyObject* key, const Spot& why);
   void Present(SourceId dict, PyObject* key, const Spot& why);
   void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged

@@ -19,6 +19,13 @@ EagerState CurrentEagerState() {
   return s;
 }
 
+EagerStateScope::~EagerStateScope() {
+  EagerState outer = outer_;
+  outer.autocast_cleared = now_.autocast_cleared;
+  Enter(outer);
+  if (has_entered_autocast_ && at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+}
+
 void EagerStateScope::Switch(const EagerState& state) {
   if (state.inference_mode != now_.inference_mode) {
     // Its guard replaces the grad mode too, when it is made and when it ends.
@@ -33,14 +40,13 @@ void EagerStateScope::Switch(const EagerState& state) {
   c10::GradMode::set_enabled(state.grad_mode);
   if (state.autocast_cpu != now_.autocast_cpu) {
     at::autocast::set_autocast_enabled(at::kCPU, state.autocast_cpu);
-    if (state.autocast_cpu != outer_.autocast_cpu && state.autocast_cpu) at::autocast::increment_nesting();
-    if (state.autocast_cpu == outer_.autocast_cpu && !state.autocast_cpu && at::autocast::decrement_nesting() == 0) {
-      at::autocast::clear_cache();
+    if (state.autocast_cpu && !outer_.autocast_cpu && !has_entered_autocast_) {
+      at::autocast::increment_nesting();
+      has_entered_autocast_ = true;
     }
   }
+  if (state.autocast_cleared != now_.autocast_cleared) at::autocast::clear_cache();
   if (state.autocast_cpu_dtype != now_.autocast_cpu_dtype) {
-    // The cache does not know for which dtype it cast. Two blocks one after the other, without an op between them.
-    if (state.autocast_cpu && now_.autocast_cpu && !outer_.autocast_cpu) at::autocast::clear_cache();
     at::autocast::set_autocast_dtype(at::kCPU, state.autocast_cpu_dtype);
   }
   if (state.autocast_cache != now_.autocast_cache) at::autocast::set_autocast_cache_enabled(state.autocast_cache);

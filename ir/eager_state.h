@@ -1,7 +1,7 @@
 // The thread's EagerState: read it, and run under another one.
 //   E1  A scope leaves the thread as it found it, exceptions included.
-//   E2  The cache of autocast is emptied where a user's outermost `with autocast` would end: entering autocast from a
-//       state without it counts as such a block, so that no cast weight outlives the run.
+//   E2  The cache of autocast is emptied where the program emptied it, which the states say, and at the end of a scope that
+//       has entered autocast from a state without it, so that no cast weight outlives the run.
 #pragma once
 
 #include <c10/core/InferenceMode.h>
@@ -17,7 +17,7 @@ EagerState CurrentEagerState();
 class EagerStateScope {
  public:
   EagerStateScope() : outer_(CurrentEagerState()), now_(outer_) {}
-  ~EagerStateScope() { Enter(outer_); }
+  ~EagerStateScope();
   EagerStateScope(const EagerStateScope&) = delete;
   EagerStateScope& operator=(const EagerStateScope&) = delete;
 
@@ -30,6 +30,7 @@ class EagerStateScope {
 
   const EagerState outer_;
   EagerState now_;
+  bool has_entered_autocast_ = false;
   std::optional<c10::InferenceMode> inference_;  // while inference mode differs from the outer one
 };
 

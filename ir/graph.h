@@ -101,11 +101,11 @@ struct EagerState {
   bool autocast_cpu = false;
   bool autocast_cache = true;
   c10::ScalarType autocast_cpu_dtype = c10::ScalarType::BFloat16;
+  // Of a node: how often the program had emptied autocast's cache since the entry. A weight that is cast once has another
+  // gradient than one that is cast twice. The text leaves it out.
+  uint16_t autocast_cleared = 0;
 
-  friend bool operator==(const EagerState& a, const EagerState& b) {
-    return a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.autocast_cpu == b.autocast_cpu &&
-           a.autocast_cache == b.autocast_cache && a.autocast_cpu_dtype == b.autocast_cpu_dtype;
-  }
+  friend bool operator==(const EagerState& a, const EagerState& b) = default;
 };
 
 struct Node {

@@ -106,7 +106,10 @@ void GetAttr(Recorder& r, Call& call) {
       PyObject* seen = r.guards().seen(source);
       if (seen != nullptr) r.Force(seen, r.FromSource(source, seen, call.note.expect.pinned));
     }
-    if (call.note.expect.kind == Expect::Kind::kShadow) throw Break{Reason::unknown_operation, "getattr"};
+    // What the trace has written, or deleted: the object says which.
+    const bool is_number =
+        call.note.expect.kind == Expect::Kind::kShadow && call.note.expect.shadow.kind != Shadow::Kind::kNone;
+    if (is_number && call.args.size() > 2) throw Break{Reason::unknown_operation, "getattr"};
     const bool is_held = call.note.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
     call.note.expect = Expect();
     if (is_held) call.note.expect.kind = Expect::Kind::kPinned;
@@ -280,6 +283,7 @@ void ContextReset(Recorder& r, Call& call) {
 // object that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
   r.ReadsAddress();
+  if (call.args.size() == 1 && IsTensor(call.args[0])) return r.ReadTensorAddress(call.args[0]);
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
   const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
   if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
@@ -298,6 +302,18 @@ void SetItem(Recorder& r, Call& call) {
   if (is_source) {
     r.AddEffect(Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
   }
+}
+
+// hash(x): of a tensor its id, which Tensor.__hash__ says in Python code.
+void Hash(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && IsTensor(call.args[0])) {
+    r.ReadsAddress();
+    r.ReadTensorAddress(call.args[0]);
+    call.note.opaque_operation = true;
+    return;
+  }
+  r.ForceArguments(call, 0, false);
+  if (!call.args.empty()) r.ReadHash(call.args[0]);
 }
 
 [[noreturn]] void RefuseSignature(PyObject* object) {
@@ -388,7 +404,7 @@ void New(Recorder& r, Call& call) {
 }  // namespace
 
 void LoadBuiltins() {
-  AddRows("builtins", "", Conduct::kPure, {"hash"}, Reads::kHash);
+  AddSpecial("builtins", "", "hash", Hash);
   AddRows("builtins", "", Conduct::kPureObjects, {"classmethod", "staticmethod", "property"});
   AddSpecial("builtins", "", "callable", Callable);
   AddSpecial("builtins", "", "issubclass", IsSubclass);

@@ -38,6 +38,8 @@ void Convert(Recorder& r, Call& call) {
     call.note.expect.shadow = call.shadows[0];
     return;
   }
+  const bool of_tensor = call.args.size() == 1 && call.names.empty() && IsTensor(call.args[0]);
+  if (of_tensor && r.ConvertTensor(call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
     r.ForceDeep(call.args[i], call.shadows[i], false);
@@ -173,6 +175,7 @@ void LoadNumbers() {
   AddSpecial("math", "", "log", Math<ScalarOp::kFloatLog, Py_GT>, true);
   AddSpecial("math", "", "log2", Math<ScalarOp::kFloatLog2, Py_GT>, true);
   AddSpecial("math", "", "prod", Product, true);
+  AddSpecial("torch", "Size", "numel", Product, true);
   AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});
   AddRows("builtins", "int", Conduct::kPure,
           {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio", "__round__",

@@ -173,6 +173,7 @@ bool LoadCallables() {
   LoadContainers();
   LoadCopy();
   LoadTorch();
+  LoadNumPy();
   return PyErr_Occurred() == nullptr;
 }
 

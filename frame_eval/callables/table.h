@@ -4,7 +4,7 @@
 //   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
 //       only).
 // Rows live in one table a family: builtins.cc, numbers_table.cc, text_table.cc, iteration_table.cc,
-// containers_table.cc, copy_table.cc, torch_table.cc. tests/python/test_tables.py lists the callables without a row,
+// containers_table.cc, copy_table.cc, torch_table.cc, numpy_table.cc. tests/python/test_tables.py lists the callables without a row,
 // and compares the pure ones with the real thing.
 #pragma once
 
@@ -62,5 +62,10 @@ void LoadIteration();
 void LoadContainers();
 void LoadCopy();
 void LoadTorch();
+void LoadNumPy();
+
+bool IsNumPyNumber(PyObject* object);  // a number of NumPy's own types
+// Plain numbers, or float64, whose sum, product and quotient NumPy computes without a warning (numpy_table.cc).
+bool IsModestQuotient(PyObject* a, PyObject* b);
 
 }  // namespace frametap

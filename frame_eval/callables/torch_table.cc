@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/function_nodes.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -84,6 +86,12 @@ void Item(Recorder& r, Call& call) {
   r.aten().expect_number = true;
 }
 
+// t.__float__(), t.__int__(): as x.item(), made a float or an int.
+template <bool to_float>
+void NumberOfTensor(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !r.ConvertTensor(call, to_float)) throw Refusal(call.callable);
+}
+
 // Facts that the basic guard of every tensor holds.
 void BasicFact(Recorder& r, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -159,16 +167,55 @@ void MakeSparse(Recorder& r, Call& call) {
   r.TorchCall(call.note, &call, "");
 }
 
+// super().apply(…) of torch.autograd.Function.apply
+void ApplyFunction(Recorder& r, Call& call) { r.CallFunction(call); }
+
+// torch._C._functorch.unwrap_if_dead(x): x itself, as no transform of torch.func is or was at work.
+void UnwrapIfDead(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !IsExactTensor(call.args[0])) throw Refusal(call.callable);
+  if (TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchBatched) ||
+      TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
+    throw Refusal(call.callable);
+  }
+  r.ReadRank(call.args[0]);
+}
+
+// x.requires_grad_(): what is so already stays so; else the op for it, of a leaf that the trace has made.
+void RequiresGrad(Recorder& r, Call& call) {
+  PyObject* const self = call.args.empty() ? nullptr : call.args[0];
+  const bool is_plain = self != nullptr && IsExactTensor(self) && call.args.size() <= 2 && call.names.empty() &&
+                        (call.args.size() == 1 || PyBool_Check(call.args[1]));
+  if (!is_plain) throw Refusal(call.callable);
+  if (call.args.size() == 2) r.Force(call.args[1], call.shadows[1]);
+  PyObject* const wanted = call.args.size() == 2 ? call.args[1] : Py_True;
+  if (r.repeated_calls() != nullptr) r.repeated_calls()->NoteRequiresGrad();
+  const bool has_it = TensorOf(self).requires_grad();
+  if (has_it == (wanted == Py_True)) return r.ReadRank(self);
+  static PyObject* const name = InternedName("requires_grad");
+  r.StoreAttribute(call.note, self, name, wanted, Shadow());
+  call.note.expect.kind = Expect::Kind::kAny;  // self
+}
+
+// x.detach_(), of a tensor that the trace has made.
+void DetachInPlace(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !IsExactTensor(call.args[0]) || r.SourceOf(call.args[0]).valid()) {
+    throw Refusal(call.callable);
+  }
+  r.TorchCall(call.note, &call, "detach_");
+}
+
 void ToList(Recorder& r, Call& call) { r.ListCall(call); }
 
 }  // namespace
 
 void LoadTorch() {
+  RegisterFunctionOp();
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
-          {"__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+          {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+  AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
+  AddSpecial("torch._C", "TensorBase", "__int__", NumberOfTensor<false>);
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
-          {"requires_grad_",
-           "backward",
+          {"backward",
            "register_hook",
            "_register_hook",
            "retain_grad",
@@ -188,7 +235,6 @@ void LoadTorch() {
            "_make_wrapper_subclass",
            "as_subclass",
            "_as_subclass",
-           "detach_",
            "_fix_weakref",
            "__setstate__",
            "__reduce_ex__",
@@ -209,6 +255,10 @@ void LoadTorch() {
            "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "__dir__",
            "__sizeof__", "__getstate__"});
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
+  AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
+  AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
+  AddSpecial("torch._C", "_FunctionBase", "apply", ApplyFunction);
+  AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
   AddSpecial("torch._C", "TensorBase", "tolist", ToList);
@@ -271,7 +321,9 @@ void LoadTorch() {
            "_get_default_dtype",
            "_cuda_isDriverSufficient",
            "_is_fwd_grad_enabled",
-           "_are_functorch_transforms_active"});
+           "_are_functorch_transforms_active",
+           "_is_torch_function_mode_enabled",
+           "_get_privateuse1_backend_name"});
   AddAll("torch._C", "_VariableFunctions", {"", Conduct::kTorch});
   AddAll("torch._C._nn", "", {"", Conduct::kTorch});
   AddAll("torch._C._linalg", "", {"", Conduct::kTorch});

@@ -1,6 +1,8 @@
 // Address: an object of that address, whatever it is. What follows from where objects lie (default hashes, which of
 // them are the same one) follows for any others that lie there, so that nothing has to be kept alive.
+#include "guards/dict_read.h"
 #include "guards/guard.h"
+#include "guards/must.h"
 
 namespace frametap {
 
@@ -20,7 +22,48 @@ class AddressGuard : public Guard {
   uintptr_t address_;
 };
 
+// Whether a set holds an object that is hashed by its address, as tensors are. Nothing is kept alive, and no code of the
+// program's is asked: an element of the same hash that lies elsewhere is a doubt, and so a miss.
+class AddressInSetGuard : public Guard {
+ public:
+  AddressInSetGuard(PyObject* set, PyObject* item)
+      : Guard(Kind::kValue),
+        address_(item),
+        hash_(PyObject_Hash(Must(PyLong_FromVoidPtr(item)).get())),
+        present_(Look(set) == Found::kYes) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override {
+    return at.object != nullptr && PyAnySet_CheckExact(at.object) &&
+           Look(at.object) == (present_ ? Found::kYes : Found::kNo);
+  }
+  std::string Want() const override { return present_ ? "has the object" : "lacks the object"; }
+  std::string Got(const Reached&) const override { return present_ ? "lacks the object" : "has the object"; }
+  std::string Why(const Reached&) const override { return present_ ? "it is missing" : "it was added"; }
+
+ private:
+  Found Look(PyObject* set) const {
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    Found answer = Found::kNo;
+    while (_PySet_NextEntry(set, &at, &element, &hash)) {
+      if (element == address_) return Found::kYes;
+      if (hash == hash_) answer = Found::kDoubt;
+    }
+    return answer;
+  }
+
+  const void* address_;  // compared only, never read
+  Py_hash_t hash_;
+  bool present_;
+};
+
 }  // namespace
+
+std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item) {
+  return std::make_unique<AddressInSetGuard>(set, item);
+}
 
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object) { return std::make_unique<AddressGuard>(object); }
 

@@ -51,6 +51,9 @@ constexpr Row kRows[] = {
     {"aten::_backward", kWrites},
     {"aten::_sobol_engine_scramble_", kWrites},
 
+    // A call of an autograd.Function, which may draw.
+    {"frametap::apply", kRandom},
+
     // Factories that ask a tensor for sizes and type.
     {"aten::empty_like", kFactory},
     {"aten::full_like", kFactory},

@@ -249,6 +249,12 @@ class _Converter:
         quantized = self.quantized.quantized_graph(segment) if self.quantized is not None else None
         graph = segment.graph if quantized is None else quantized.reference
         outputs = [f"%{value.name}" for value in segment.graph.outputs]
+        if any(node.op == "frametap.apply" for node in graph.nodes):
+            _refuse(
+                segment,
+                "it calls forward of a torch.autograd.Function, which is code of this process",
+                "call ops instead where gradients are not wanted",
+            )
         used = _used_names(graph)
         inputs: list[art.Operand] = []
         values: dict[str, art.Operand] = {}

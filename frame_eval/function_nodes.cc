@@ -1,0 +1,227 @@
+#include "frame_eval/function_nodes.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "frame_eval/callables/table.h"
+#include "frame_eval/known_objects.h"
+#include "frame_eval/recorder.h"
+#include "frame_eval/repeated_calls.h"
+#include "guards/must.h"
+#include "guards/tensor_door.h"
+#include "ir/writes.h"
+
+namespace frametap {
+namespace {
+
+struct FunctionCall {
+  Ref<> function_class;          // a weak reference
+  std::vector<Ref<>> arguments;  // null: a tensor
+};
+
+// Under Python's lock.
+absl::flat_hash_map<int64_t, FunctionCall>& Calls() {
+  static auto* const calls = new absl::flat_hash_map<int64_t, FunctionCall>();
+  return *calls;
+}
+
+constexpr char kCapsule[] = "frametap.function";
+
+void DropCall(PyObject* capsule) {
+  const auto id = reinterpret_cast<intptr_t>(PyCapsule_GetPointer(capsule, kCapsule));
+  const auto call = Calls().extract(id);  // what it held may run code when it ends
+}
+
+// THPFunction_apply of the class, with the tensors in the places of the arguments that are null.
+Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors) {
+  const auto found = Calls().find(id);
+  if (found == Calls().end()) {
+    PyErr_SetString(PyExc_RuntimeError, "frametap: the autograd.Function of this graph is gone");
+    return {};
+  }
+  const FunctionCall& call = found->second;
+  const Ref<> function_class = Ref<>::New(PyWeakref_GET_OBJECT(call.function_class.get()));
+  const Ref<> arguments = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(call.arguments.size())));
+  if (!arguments) return {};
+  size_t next = 0;
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    PyObject* const constant = call.arguments[i].get();
+    PyObject* const item = constant != nullptr ? Py_NewRef(constant) : WrapTensor(tensors[next++]);
+    if (item == nullptr) return {};
+    PyTuple_SET_ITEM(arguments.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  // What `super().apply` of torch.autograd.Function.apply leads to.
+  const Ref<> apply = Ref<>::Steal(
+      Py_TYPE(Objects().function_apply)->tp_descr_get(Objects().function_apply, nullptr, function_class.get()));
+  return apply ? Ref<>::Steal(PyObject_CallObject(apply.get(), arguments.get())) : Ref<>();
+}
+
+bool TensorsOf(PyObject* result, std::vector<at::Tensor>* tensors) {
+  if (IsTensor(result)) {
+    tensors->push_back(TensorOf(result));
+    return true;
+  }
+  if (!PyTuple_CheckExact(result)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(result, i);
+    if (!IsTensor(item)) return false;
+    tensors->push_back(TensorOf(item));
+  }
+  return true;
+}
+
+void RunFunction(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  const std::vector<at::Tensor> tensors = torch::jit::pop(*stack).toTensorVector();
+  const int64_t id = torch::jit::pop(*stack).toInt();
+  std::vector<at::Tensor> results;
+  {
+    AtenPause below;
+    const PyGILState_STATE lock = PyGILState_Ensure();
+    const absl::Cleanup unlock = [lock] { PyGILState_Release(lock); };
+    const Ref<> result = MakeCall(id, tensors);
+    if (result && !TensorsOf(result.get(), &results)) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "frametap: an autograd.Function gives other objects than when it was recorded");
+    }
+    if (PyErr_Occurred() != nullptr) {
+      python_error error;
+      error.persist();
+      throw error;
+    }
+  }
+  stack->emplace_back(std::move(results));
+}
+
+Break RefuseFunction(const char* why) { return {Reason::unknown_callable, std::string("an autograd.Function ") + why}; }
+
+// A value that is one object in all calls, and that nobody can change.
+bool IsConstantArgument(PyObject* object, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (Recorder::IsScalar(object)) return true;
+  if (!PyTuple_CheckExact(object) || depth == kDeepest) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    if (!IsConstantArgument(PyTuple_GET_ITEM(object, i), depth + 1)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t KeepFunctionCall(PyObject* function_class, std::vector<Ref<>> arguments, Ref<>* owner) {
+  static int64_t last = 0;
+  const int64_t id = ++last;
+  Ref<> weak = Must(PyWeakref_NewRef(function_class, nullptr));
+  *owner = Must(PyCapsule_New(reinterpret_cast<void*>(static_cast<intptr_t>(id)), kCapsule, DropCall));
+  Calls().emplace(id, FunctionCall{std::move(weak), std::move(arguments)});
+  return id;
+}
+
+void RegisterFunctionOp() {
+  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
+  if (!handles->empty()) return;
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const std::string schema = std::string(kFunctionOp) + "(int function, Tensor[] tensors) -> Tensor[]";
+  handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(schema), "frametap", {}));
+  handles->push_back(dispatcher.registerImpl({kFunctionOp, ""}, c10::DispatchKey::CompositeImplicitAutograd,
+                                             c10::KernelFunction::makeFromBoxedFunction<&RunFunction>(), std::nullopt,
+                                             nullptr, "frametap"));
+}
+
+// F1. `call` is that of THPFunction_apply, bound to the class.
+void Recorder::CallFunction(Call& call) {
+  PyObject* const function_class = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
+  if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
+  if (store_.backend().name() != "native") throw RefuseFunction("under a backend that compiles");
+  if (!call.names.empty()) throw RefuseFunction("with arguments by name");
+  bool takes_tensor = false;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    PyObject* const arg = call.args[i];
+    ForceDeep(arg, call.shadows[i], true);
+    if (IsTensor(arg)) {
+      takes_tensor = true;
+      if (!aten_.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
+    } else if (!IsConstantArgument(arg)) {
+      throw RefuseFunction("with an argument that is neither a tensor nor a plain value");
+    }
+  }
+  if (!takes_tensor) throw RefuseFunction("without a tensor among its arguments");
+  AdoptPinned(function_class);
+  Touch(function_class);
+  guards_.Class(reinterpret_cast<PyTypeObject*>(function_class), Here());
+  if (repeated_calls_) repeated_calls_->Spoil();  // no call of another layer is repeated by its ops alone
+  call.note.calls_function = true;
+  call.note.before_nodes = aten_.mark();
+  call.note.effects_before = effects_.size();
+}
+
+// F2. The ops of `forward` are those since `since`.
+void Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given) {
+  const Graph& graph = aten_.graph();
+  std::vector<bool> is_outer(graph.values.size());  // its memory may have existed before the call
+  std::fill(is_outer.begin(), is_outer.begin() + static_cast<ptrdiff_t>(since.values), true);
+  for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.op) {
+      const OpFacts& facts = FactsOf(*node.op);
+      if (facts.data_dependent_size || facts.scalar_from_data) throw RefuseFunction("that looks at elements");
+    }
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      ForEachUseIn(node.args[i], [&](ValueId use) {
+        const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
+        const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
+        if (aten_.IsInput(use) && !is_given && !number_inputs_.contains(use.raw())) {
+          throw RefuseFunction("that uses a tensor which is not among its arguments");
+        }
+        if (is_known && use.raw() < since.values && !is_given && graph.value(use).type.kind == Type::Kind::kTensor) {
+          throw RefuseFunction("that uses a tensor which is not among its arguments");
+        }
+        if (!is_outer[use.raw()]) return;
+        if (WritesTo(node, i)) throw RefuseFunction("that writes to its arguments");
+        for (const ValueId out : node.outputs) {
+          if (MayShareMemory(graph, node, i, use)) is_outer[out.raw()] = true;
+        }
+      });
+    }
+  }
+}
+
+Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* result) {
+  const AtenRecorder::Mark since = note.before_nodes;
+  if (effects_.size() != note.effects_before) throw RefuseFunction("that changes Python objects");
+  std::vector<at::Tensor> tensors;
+  if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
+  std::vector<Ref<>> arguments;
+  std::vector<Arg> given;
+  std::vector<ValueId> values;
+  PyObject* const args = e.op == Op::kCallEx ? e.in[1] : nullptr;
+  const Py_ssize_t count = args != nullptr ? PyTuple_GET_SIZE(args) : e.n - 1;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
+    arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
+    if (!IsTensor(arg)) continue;
+    values.push_back(*aten_.ValueOf(TensorOf(arg)));
+    given.push_back(Arg::Of(values.back()));
+  }
+  CheckFunction(since, values);
+  aten_.DropNodes(since);
+  ForgetSince(guards_.mark(), since);
+  for (const at::Tensor& tensor : tensors) {
+    if (aten_.Find(tensor) != nullptr) throw RefuseFunction("that gives an argument back");
+  }
+  Ref<> owner;
+  const int64_t id = KeepFunctionCall(PyCFunction_GET_SELF(e.in[0]), std::move(arguments), &owner);
+  AddConstant(owner.get());
+  const ValueId list = aten_.AddOpNode(kFunctionOp, "", {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
+                                       Type::Scalar(Type::Kind::kTensorList));
+  int64_t next = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const Arg index = Arg::Const(c10::IValue(next++));
+    aten_.Bind(tensor, aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensor)));
+  }
+  return AdoptResult(result);
+}
+
+}  // namespace frametap

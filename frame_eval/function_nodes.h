@@ -1,0 +1,24 @@
+// A call of torch.autograd.Function is one node of the graph, and that node makes the call again: `forward` is the
+// program's own code, and what it saves for `backward` belongs to one run.
+//   F1  The recording goes through `forward` as through any callee, so all that it reads is guarded, and whatever ends a
+//       recording ends it there. Then its ops are dropped for the node.
+//   F2  The node stands for ops on its tensors alone: a `forward` that changes a Python object, writes to memory that
+//       existed before the call, uses a tensor that it was not given, or gives sizes that follow from elements ends the
+//       graph before the call.
+//   F3  The segment owns what the node calls, and the class is held weakly: that it is alive is guarded.
+// Not here: `backward`, which autograd calls as always.
+#pragma once
+
+#include <vector>
+
+#include "guards/ref.h"
+
+namespace frametap {
+
+inline constexpr const char* kFunctionOp = "frametap::apply";
+
+// The call of `apply` of a class, with null for each argument that is a tensor. `*owner` keeps it as long as it lives.
+int64_t KeepFunctionCall(PyObject* function_class, std::vector<Ref<>> arguments, Ref<>* owner);
+void RegisterFunctionOp();  // once, at import
+
+}  // namespace frametap
