@@ -340,8 +340,15 @@ void AtenRecorder::MeetFrameBelow() {
   pending = Break{Reason::python_kernel, c10::toString(running_op_->operator_name())};
 }
 
+void AtenRecorder::MayRefuse(const c10::OperatorHandle& op) {
+  if (!refuses || !pending) return;
+  has_refused = true;
+  TORCH_CHECK(false, op.operator_name(), " is not part of a graph");  // who called the function gets another error
+}
+
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  MayRefuse(op);
   if (pending) {
     AtenPause below;
     op.redispatchBoxed(rest, stack);
@@ -364,6 +371,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }
+  MayRefuse(op);
   node.state = StateNow();
   const PlaceId at = place();
 

@@ -2,7 +2,8 @@
 // sees the outermost op of every call that the recording thread makes, and passes it on with the key excluded.
 //   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because
 //       the weak reference keeps the TensorImpl's own memory).
-//   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break.
+//   A2  The fallback never throws on its own account: what it cannot record is remembered as a pending Break. The one
+//       exception is a recording that `refuses`: what it cannot record must not run.
 //   A3  The fallback runs without Python's lock.
 //   A4  An op that raises leaves no node.
 // Not here: Python objects.
@@ -91,6 +92,8 @@ class AtenRecorder {
   // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
   void DropNodes(Mark since);
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
+  bool refuses = false;                // an op that cannot be recorded raises instead of running …
+  bool has_refused = false;            // … as one has done; `pending` says why
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
@@ -140,6 +143,7 @@ class AtenRecorder {
   void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type, PlaceId at);
   void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
+  void MayRefuse(const c10::OperatorHandle& op);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   bool IsSourceStorage(c10::StorageImpl* storage);

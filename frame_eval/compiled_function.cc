@@ -266,7 +266,7 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
   }
   bool is_taken_back = false;
   {
-    Session session(store);
+    Session session(store, target);
     result = session.Run(target, args, count, kwnames);
     is_taken_back = session.is_taken_back();
   }

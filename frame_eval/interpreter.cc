@@ -23,11 +23,12 @@ void Execution::Fault() noexcept {
   leave = true;
 }
 
-void Execution::TellBefore(const Event& event) noexcept {
+bool Execution::TellBefore(const Event& event) noexcept {
   try {
-    tracer->Before(*this, event);
+    return tracer->Before(*this, event);
   } catch (...) {
     Fault();
+    return true;
   }
 }
 
@@ -169,7 +170,7 @@ class Loop {
       activation_.SetActing(unit);
       m_.acting = static_cast<int>(unit - m_.first);
       m_.next = unit + 1 + decoded->caches;
-      switch (decoded->handler(m_, arg)) {
+      switch (Do(decoded->handler, arg)) {
         case Step::kNext:
           break;
         case Step::kCheck:
@@ -223,6 +224,14 @@ class Loop {
     }
     *arg = low;
     return behind;
+  }
+
+  Step Do(Handler handler, int arg) {
+    try {
+      return handler(m_, arg);
+    } catch (const Refused&) {
+      return Step::kRaised;
+    }
   }
 
   // Finds the acting instruction without running it.

@@ -5,6 +5,8 @@
 //   E2  Any operation may run Python code, and that may end the trace: `traced` is asked again after it.
 //   E3  Objects on the value stack are owned by it. Before an object is released it has been taken off the stack.
 //   E4  A handler that returns kRaised has set the error indicator; what is left on the stack is released by the loop.
+//   E5  An operation that the tracer refuses leaves its handler as a C++ exception (Refused), so that no handler can go on
+//       with it. What a handler owns at that point is held by a Ref.
 // Not here: opcode numbers and arguments (cpython/3.x/opcodes.def), frame layouts (cpython/3.x/raw_frame.h), what the
 // operations do (opcodes/).
 #pragma once
@@ -79,7 +81,7 @@ class Execution : public FrameState {
   }
 
   // Tells the tracer; a tracer that throws is not asked again, and the frame is handed over at the next instruction.
-  void TellBefore(const Event& event) noexcept;
+  bool TellBefore(const Event& event) noexcept;  // false: refused, with an exception set
   Shadow TellAfter(const Event& event, PyObject* result) noexcept;
   void TellRaised(const Event& event) noexcept;
   void Fault() noexcept;
@@ -101,6 +103,8 @@ class Execution : public FrameState {
   Step NotDefined(PyObject* name);
 };
 
+struct Refused {};  // by the tracer; a Python exception is set
+
 // One operation of the instruction: told to the tracer before, and after its success or failure.
 class Operation {
  public:
@@ -113,7 +117,7 @@ class Operation {
       : m_(m), told_(m.traced) {
     if (!told_) return;
     event_ = {op, arg, name, in, shadows, n, kwnames};
-    m.TellBefore(event_);
+    if (!m.TellBefore(event_)) throw Refused();
   }
 
   void SetArg(int arg) { event_.arg = arg; }

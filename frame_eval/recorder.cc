@@ -97,17 +97,14 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   if (store.options().fullgraph || store.options().answers_by_replay || has_marks_) {
     undo_ = std::make_unique<UndoLog>();
     aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
+    aten_.refuses = store.options().fullgraph;
   }
   aten_.Start();
 }
 
-void Recorder::Undo() {
-  aten_.Stop();
-  if (undo_) undo_->TakeBack();
-}
-
 std::unique_ptr<UndoLog> Recorder::TakeUndo() {
   aten_.Stop();
+  if (undo_) undo_->NoteAutocastNesting(autocast_nesting_);
   return std::move(undo_);
 }
 
@@ -241,7 +238,6 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
   bound_at_entry_.clear();
   has_pending_ = false;
   note.Join();
-  note.in_event = false;
   caller.traced = true;
   if (!left.is_generator) {
     const int below = CallSiteOf(caller).below;

@@ -160,10 +160,9 @@ struct OpenNumber {
   bool linked = false;       // a node takes it
 };
 
-// The tracer's own part of a frame.
-struct FrameNote {
+// What one recording notes of a frame. It ends with the recording (FrameNote::Part): another one must not believe it.
+struct RecordingNote {
   bool inlined = false;                  // part of the recording
-  std::optional<AtenPause> suspended;    // a frame that nobody called (a finaliser): its ops are not recorded
   bool in_event = false;                 // between Before and After: frames that come now belong to the recording
   bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
   std::optional<Places::Module> module;  // that it calls
@@ -193,14 +192,6 @@ struct FrameNote {
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
   PyTypeObject* called_type = nullptr;  // borrowed
-  // The frame becomes part of a recording.
-  void Join() {
-    inlined = true;
-    module.reset();
-    place = kNowhere;
-    passes_on = false;
-    ForgetOperands();
-  }
   // What an operation has left that raised, or that a recording saw begin which was given up since, counts no more.
   void ForgetOperands() {
     open.clear();
@@ -217,6 +208,29 @@ struct FrameNote {
   bool rebuildable = false;
   bool marked = false;  // `mark` is that of the instruction at work
   Mark mark;
+};
+
+// The tracer's own part of a frame.
+struct FrameNote : RecordingNote {
+  // The frame becomes part of a recording.
+  void Join() {
+    Part();
+    inlined = true;
+  }
+  // The recording has ended, or lets go of the frame.
+  void Part() {
+    static const RecordingNote nothing = {};
+    static_cast<RecordingNote&>(*this) = nothing;
+  }
+
+  // Of a frame from which an exception of the program may go on its way (Session::IsCaughtAt).
+  struct Handling {
+    int handlers = 0;        // of the frame, when it was raised
+    bool has_begun = false;  // the frame handles it
+    bool is_first = false;   // … and the next instruction is the first to do so
+  };
+  std::optional<Handling> handling;
+  std::optional<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
   // Entry points, while nothing records:
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
@@ -287,8 +301,8 @@ class Recorder {
   void MeetUnrecorded(const FrameState& f);
   void WatchAll();
   std::string MisfitOf(Segment& segment);  // after FinishReturn
-  void Undo();                          // takes back, as far as it can, what the recording did to the program's state
-  std::unique_ptr<UndoLog> TakeUndo();  // for after the recording; may be null
+  // What takes back what the recording has done; may be null. The recording must end now.
+  std::unique_ptr<UndoLog> TakeUndo();
 
   // -- ends; null with `*why` set if the recording cannot be kept --
   std::shared_ptr<Segment> FinishReturn(PyObject* value, Shadow shadow, Break* why);
@@ -301,6 +315,7 @@ class Recorder {
   int level() const { return static_cast<int>(callers_.size()); }
   AtenRecorder& aten() { return aten_; }
   int base_offset() const;  // of the entry frame's instruction at work
+  bool may_be_undone() const { return undo_ != nullptr; }
   size_t node_count() const { return aten_.graph().nodes.size(); }
   size_t effect_count() const { return effects_.size(); }
   const std::vector<FrameState*>& frames() const { return frames_; }

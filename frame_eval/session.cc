@@ -12,6 +12,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
+#include "frame_eval/library_code.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
@@ -29,57 +30,10 @@ thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
 Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
 
-// The folder of an imported module's file, with a slash at its end; "" if there is none.
-std::string FolderOf(const char* module) {
-  Ref<> object = ImportModule(module);
-  Ref<> path = object ? Ref<>::Steal(PyObject_GetAttrString(object.get(), "__file__")) : Ref<>();
-  const char* text = path && PyUnicode_Check(path.get()) ? PyUnicode_AsUTF8(path.get()) : nullptr;
-  PyErr_Clear();
-  return text == nullptr ? "" : std::string(text, std::strrchr(text, '/') + 1 - text);
-}
-
-// What follows `folder` in `file`; null if the file is elsewhere.
-const char* Within(const std::string& folder, const char* file) {
-  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 ? file + folder.size() : nullptr;
-}
-
-bool IsOfPackage(const char* file) { return std::strstr(file, "site-packages") || std::strstr(file, "dist-packages"); }
-
-// Code that has no tensor ops worth a graph of its own: CPython runs it, unless a recording passes through. That is the
-// standard library, NumPy and SciPy, and torch but for its layers, optimizers and distributions: autograd, hooks,
-// printing and its own compilers are made of what ends a segment.
-bool IsLibraryCode(PyCodeObject* code) {
-  static const std::string library = FolderOf("os"), torch = FolderOf("torch");
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) {
-    PyErr_Clear();
-    return true;
-  }
-  if (std::strncmp(file, "<frozen", 7) == 0) return true;
-  if (const char* part = Within(torch, file)) {
-    for (const char* layers : {"nn/", "optim/", "distributions/", "functional.py"}) {
-      if (std::strncmp(part, layers, std::strlen(layers)) == 0) return false;
-    }
-    return true;
-  }
-  if (!IsOfPackage(file)) return Within(library, file) != nullptr;
-  return std::strstr(file, "-packages/numpy/") != nullptr || std::strstr(file, "-packages/scipy/") != nullptr;
-}
-
 // The import system itself, and bodies of modules. What they call runs once: finders, decorators, tables being made.
 bool BelongsToImport(PyCodeObject* code) {
   if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
   return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
-}
-
-// Code that came with an installed package, or that a library has made (of named tuples, say).
-bool IsPackageCode(PyCodeObject* code) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) {
-    PyErr_Clear();
-    return true;
-  }
-  return IsOfPackage(file) || std::strcmp(file, "<string>") == 0;
 }
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
@@ -259,6 +213,22 @@ bool IsHandlerStep(const FrameState& f) {
   return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
 }
 
+// Whether the handler that the frame is in does not catch its exception: that of a `with` block, or a `finally` block.
+bool HandsOn(const FrameState& f) {
+  bool hands_on = false, is_first = false;
+  for (int at = StartOffset(f.code); at <= f.offset;) {
+    const InstructionInfo info = InstructionAt(f.code, at);
+    const bool catches = std::strcmp(info.name, "CHECK_EXC_MATCH") == 0 ||
+                         std::strcmp(info.name, "CHECK_EG_MATCH") == 0 ||
+                         (is_first && std::strcmp(info.name, "POP_TOP") == 0);
+    is_first = std::strcmp(info.name, "PUSH_EXC_INFO") == 0;
+    if (is_first) hands_on = true;
+    if (catches) hands_on = false;
+    at = info.next;
+  }
+  return hands_on;
+}
+
 // What follows a handler, `e = None; del e`, belongs to it: without that the exception, its traceback and the frame hold
 // each other.
 bool IsForgetting(const FrameState& f) {
@@ -292,7 +262,10 @@ ErrorClasses& Errors() {
   return errors;
 }
 
-Session::Session(std::shared_ptr<Store> store) : store_(std::move(store)), stack_(StackIdentity(PyThreadState_Get())) {
+Session::Session(std::shared_ptr<Store> store, PyObject* function)
+    : store_(std::move(store)),
+      named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr),
+      stack_(StackIdentity(PyThreadState_Get())) {
   sessions.emplace_back(stack_, this);
 }
 
@@ -310,12 +283,32 @@ bool Session::Recording() {
   return false;
 }
 
+bool Session::IsLeftToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
+
+// Where a call leaves no word at all, something was left to Python from the beginning.
+void Session::TellOfSilence() {
+  if (!store_->log().empty()) return;
+  PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
+  if (code == nullptr) return;
+  const ErrScope keep;
+  store_->LeftAlone(first_left_ ? Reason::library_code : Reason::no_frame, code, StartOffset(code));
+}
+
 PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   PyObject* result;
   called_ = function;
   {
     HookScope scope(this);
     result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+  }
+  TellOfSilence();
+  if (raised_ && result != nullptr) RefuseFullGraph(raised_->first, raised_->second);  // C code has caught it
+  if (error_value_ && undo_ != nullptr) {
+    Ref<> type, value;
+    TakePending(&type, &value);
+    Py_CLEAR(result);
+    HookPause frames;
+    undo_->TakeBack();
   }
   if (error_value_) {
     // Even if the program caught it on the way. (Where it did not, the traceback is that of its way.)
@@ -329,13 +322,18 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 }
 
 bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
+  if (refuses()) return true;  // N6
   // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
   if (AtenRecorder::InsideOp()) {
     if (recorder_ != nullptr) {
       recorder_->aten().MeetFrameBelow();
       recorder_->WatchAll();
+      if (recorder_->aten().refuses && recorder_->aten().pending) {
+        OwnCode own(thread_);
+        End(Break(*recorder_->aten().pending));
+      }
     }
-    return false;
+    return refuses();
   }
   if (recorder_ != nullptr) return true;
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
@@ -343,7 +341,10 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
   if (BelongsToImport(code)) return true;                  // to leave alone what it calls
   if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
-  if (IsLibraryCode(code)) return false;
+  if (IsLeftToPython(code)) {
+    if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
+    return false;
+  }
   EntryPoint* entry = store_->Find(code, StartOffset(code));
   return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty() || entry->wait_offset >= 0;
 }
@@ -359,6 +360,10 @@ void Session::Enter(FrameState& f) {
   }
   if (IsAwaited(f)) {
     note->landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).awaited)));
+    f.observed = true;
+    return;
+  }
+  if (refuses()) {
     f.observed = true;
     return;
   }
@@ -408,7 +413,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
         }
         const bool is_whole = segment != nullptr && IsWholeCall(f);
         std::unique_ptr<UndoLog> undo = is_whole ? recorder_->TakeUndo() : nullptr;
-        ReleaseFrames();
+        ReleaseFrames(recorder_->frames());
         DropRecorder();
         if (segment == nullptr) {
           Abort(why, at, true);
@@ -422,7 +427,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
         }
       } else {
         Position at = LineOf(*recorder_);
-        ReleaseFrames();
+        ReleaseFrames(recorder_->frames());
         DropRecorder();
         bool raised = end == FrameEnd::kRaised;
         Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
@@ -439,6 +444,13 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     }
   }
   if (left_alone_ == &f) left_alone_ = nullptr;
+  if (raised_in_ == &f) {
+    raised_in_ = nullptr;
+    if (end == FrameEnd::kRaised && !error_value_) {  // the exception is the program's result
+      raised_.reset();
+      undo_.reset();
+    }
+  }
   f.tracer_data = nullptr;
 }
 
@@ -475,18 +487,20 @@ void Session::GiveUp(const Break& given) {
   PyErr_Clear();
   const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
-  ReleaseFrames();
+  ReleaseFrames(recorder_->frames());
   DropRecorder();
   Abort(reason, at, true);
 }
 
 // Frames of an ended recording go on without a tracer's ear; their next instruction is an entry point.
-void Session::ReleaseFrames() {
-  for (FrameState* f : recorder_->frames()) {
+void Session::ReleaseFrames(const std::vector<FrameState*>& frames) {
+  for (FrameState* f : frames) {
     FrameNote& note = NoteOf(*f);
-    note.inlined = false;
+    note.Part();
+    note.skip_one = false;
+    note.wait_offset = -1;
     const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
-    note.at_entry = may_begin && !IsLibraryCode(f->code);
+    note.at_entry = may_begin && !IsLeftToPython(f->code);
     f->traced = false;
     f->observed = true;
   }
@@ -615,39 +629,89 @@ void Session::Fail(PyObject* type, const std::string& message, Ref<> facts) {
   TakePending(&error_type_, &error_value_);
 }
 
+void Session::RefuseFullGraph(const Break& reason, const Position& at) {
+  const bool contradicts = reason.reason == Reason::marked_size;
+  const ReasonRow& row = RowOf(reason.reason);
+  const std::string where = ToString(at);
+  std::string text = contradicts ? reason.detail : row.text;
+  if (!contradicts && !reason.detail.empty()) text += " (" + reason.detail + ")";
+  store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
+  if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
+  Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at),
+       Ref<>::Steal(
+           Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
+  raised_.reset();
+}
+
+// The recording ends, and the exception goes its way as if there had been none. Frames from `handling` on: the first one
+// handles the exception, and the others are called by its handler.
+void Session::HandleInPlainPython(Break reason, size_t handling) {
+  const std::vector<FrameState*> frames = recorder_->frames();
+  for (size_t i = 0; i < frames.size() && i <= handling; ++i) {
+    const bool has_begun = i == handling;
+    NoteOf(*frames[i]).handling = FrameNote::Handling{frames[i]->handlers - has_begun, has_begun, false};
+  }
+  raised_.emplace(InWordsOfUser(reason, frames), LineOf(*recorder_));
+  raised_in_ = left_alone_ = frames.front();
+  undo_ = recorder_->TakeUndo();
+  ReleaseFrames(frames);
+  DropRecorder();
+  TakeTime();
+}
+
+// Whether the frame has caught the exception that `raised_` tells of, before a statement of an `except` block runs. Blocks
+// that hand it on (`finally`, `with`, `except` of other classes) run.
+bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
+  FrameNote::Handling& handling = *note.handling;
+  const char* name = InstructionAt(f.code, f.offset).name;
+  const bool is_first = std::exchange(handling.is_first, false);
+  if (std::strcmp(name, "PUSH_EXC_INFO") == 0) {
+    handling.has_begun = handling.is_first = true;
+    return false;
+  }
+  if (!handling.has_begun) return handling.handlers == 0;  // C code has caught it (one in a handler is not looked at)
+  // After the handler: a `with` block has swallowed it, or `finally` returns.
+  if (f.handlers <= handling.handlers) return std::strcmp(name, "RERAISE") != 0;
+  if (f.handlers > handling.handlers + 1) return false;  // a `finally` block handles another one
+  PyObject* const* top = f.objects + f.nlocalsplus + f.depth;
+  if (std::strcmp(name, "CHECK_EXC_MATCH") == 0) return PyErr_GivenExceptionMatches(top[-2], top[-1]) != 0;
+  return std::strcmp(name, "CHECK_EG_MATCH") == 0 ||
+         (is_first && std::strcmp(name, "POP_TOP") == 0);  // a bare `except`
+}
+
 void Session::End(const Break& given) {
   ErrScope keep;
   const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
   const ReasonRow& row = RowOf(reason.reason);
-  ReleaseFrames();
-  int offset = recorder_->base_offset();
+  const int offset = recorder_->base_offset();
+  const std::vector<FrameState*> frames = recorder_->frames();  // the end of the recording needs what is noted of them
   if (EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_); row.once && !entry.put_off) {
     entry.put_off = true;
     left_alone_ = &recorder_->base();
+    ReleaseFrames(frames);
     DropRecorder();
     Abort(reason, at, false);
     return;
   }
-  const bool contradicts = reason.reason == Reason::marked_size;
-  if (contradicts || (store_->options().fullgraph && row.is_break)) {
-    const std::string where = ToString(at);
-    std::string text = contradicts ? reason.detail : row.text;
-    if (!contradicts && !reason.detail.empty()) text += " (" + reason.detail + ")";
-    recorder_->Undo();
+  if (reason.reason == Reason::marked_size || (store_->options().fullgraph && row.is_break)) {
+    const auto handles = [](const FrameState* f) { return f->handlers > 0; };
+    const auto handler = std::find_if(frames.begin(), frames.end(), handles);
+    if (handler != frames.end() && reason.reason != Reason::marked_size && HandsOn(**handler)) {
+      return HandleInPlainPython(given, static_cast<size_t>(handler - frames.begin()));
+    }
+    undo_ = recorder_->TakeUndo();
+    ReleaseFrames(frames);
     DropRecorder();
     TakeTime();
-    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
-    if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
-    Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at),
-         Ref<>::Steal(
-             Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
+    RefuseFullGraph(reason, at);
     return;
   }
   Break why{Reason::internal_error, ""};
   std::shared_ptr<Segment> segment =
       row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
   if (!row.is_break) why = reason;
+  ReleaseFrames(frames);
   DropRecorder();
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
@@ -710,8 +774,10 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
-  if (error_value_ && insists_ && !IsHandlerStep(f) &&
-      (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+  if (raised_ && note.handling && IsCaughtAt(f, note)) [[unlikely]] {
+    RefuseFullGraph(raised_->first, raised_->second);
+  }
+  if (refuses() && !IsHandlerStep(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }
@@ -725,7 +791,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       if (Cross(f, note)) return Go::kReload;
     }
     if (note.inlined && recorder_->is_base(f)) {
-      if (IsHandlerStep(f)) {
+      if (IsHandlerStep(f) && !store_->options().fullgraph) {
         // The entry frame handles an exception: its state is the frame's own business.
         recorder_->StartInstruction();
         End({Reason::exception_handling, ""});
@@ -747,7 +813,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   }
   if (note.skip_one) {
     note.skip_one = false;
-    note.at_entry = !IsLibraryCode(f.code);
+    note.at_entry = !IsLeftToPython(f.code);
     return Go::kOn;
   }
   note.awaited.clear();  // the call could not be made (no memory)
@@ -989,10 +1055,16 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   return Ascend(f, std::move(leaving), std::move(outermost));
 }
 
-void Session::Before(FrameState& f, const Event& event) {
-  if (recorder_ == nullptr) return;
+bool Session::Before(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
-  if (!note.inlined) return;
+  if (recorder_ == nullptr || !note.inlined) return true;
+  BeforeInRecording(f, note, event);
+  if (recorder_ != nullptr || !refuses()) return true;
+  PyErr_SetObject(error_type_.get(), error_value_.get());
+  return false;
+}
+
+void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& event) {
   note.in_event = true;
   note.opaque_operation = false;
   note.own_effect = false;
@@ -1015,6 +1087,7 @@ void Session::Before(FrameState& f, const Event& event) {
       }
     }
     note.own_effect = recorder_->effect_count() != effects;
+    if (recorder_->may_be_undone() && recorder_->aten().pending) throw Break(*recorder_->aten().pending);
     MayEndRecording(store_->options().fullgraph);
   } catch (const Break& b) {
     End(b);
@@ -1067,10 +1140,12 @@ void Session::Raised(FrameState& f, const Event& event) {
   ErrScope keep;
   recorder_->aten().ExpectNothing();
   recorder_->Raised(f, note, event);
-  // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business. (Under
-  // fullgraph an exception that nobody catches is the program's result, and no reason to complain: what is pending is
-  // seen by the next instruction, if there is one.)
-  if (store_->options().fullgraph) return;
+  // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
+  if (store_->options().fullgraph) {
+    if (!recorder_->aten().pending) return;
+    if (recorder_->aten().has_refused) return End(Break(*recorder_->aten().pending));
+    return HandleInPlainPython(*recorder_->aten().pending, recorder_->frames().size());
+  }
   if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
   if (recorder_->is_base(f)) End({Reason::exception_handling, ""});
 }

@@ -11,6 +11,11 @@
 //   N5  Frames that an exit has above the entry frame come back through the calls that made them: the entry frame makes
 //       its call again, and the callee's frame, before its first instruction, is given what the exit says. Until the
 //       last one has landed no code of the program runs.
+//   N6  A refused call (fullgraph) ends without another instruction of the program: the operation that would end the
+//       graph is not done, and each frame that is left or entered meets the error at its next instruction. When the last
+//       frame is gone, what the recording has done is taken back.
+//   N7  An exception of the program is no refusal. Where an op raises, the recording ends, and the frames handle the
+//       exception in plain Python. Where one of them catches it, the call is refused instead.
 // Not here: frame-less replay of whole calls (compiled_function.h).
 #pragma once
 
@@ -18,7 +23,10 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/hook.h"
@@ -36,10 +44,10 @@ class Session : public FrameFilter, public Tracer {
     bool is_main = OnMainThread();
   };
 
-  explicit Session(std::shared_ptr<Store> store);
+  Session(std::shared_ptr<Store> store, PyObject* function);  // that the user has named
   ~Session() override;
 
-  // Calls `function` with every Python frame of it seen. A new reference, or null with a Python exception.
+  // Calls `function` (of the constructor) with every Python frame of it seen. A new reference, or null with a Python exception.
   PyObject* Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
   static bool Recording();  // this thread is recording now
@@ -54,7 +62,7 @@ class Session : public FrameFilter, public Tracer {
   void Enter(FrameState& f) override;
   void Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) override;
   Go AtInstruction(FrameState& f) override;
-  void Before(FrameState& f, const Event& event) override;
+  bool Before(FrameState& f, const Event& event) override;
   Shadow After(FrameState& f, const Event& event, PyObject* result) override;
   void Raised(FrameState& f, const Event& event) override;
 
@@ -72,6 +80,11 @@ class Session : public FrameFilter, public Tracer {
   void Begin(FrameState& f, FrameNote& note);
   Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
+  void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
+  void RefuseFullGraph(const Break& reason, const Position& at);
+  void HandleInPlainPython(Break reason, size_t handling);
+  bool IsCaughtAt(const FrameState& f, FrameNote& note) const;
+  bool refuses() const { return error_value_ && insists_; }
   double TakeTime();
   void DropRecorder();
   void End(const Break& given);  // the recording ends with a break, or is given up
@@ -85,9 +98,13 @@ class Session : public FrameFilter, public Tracer {
   bool Cross(FrameState& f, FrameNote& note);
   void Misbelief(const std::string& fault);
   bool Compile(Segment& segment);
-  void ReleaseFrames();
+  bool IsLeftToPython(PyCodeObject* code) const;
+  void TellOfSilence();
+  void ReleaseFrames(const std::vector<FrameState*>& frames);
 
   std::shared_ptr<Store> store_;
+  PyCodeObject* const named_;  // borrowed: what the user has named
+  Ref<> first_left_;           // the first code that was left to Python as a library's
   std::unique_ptr<Recorder> recorder_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
@@ -103,7 +120,11 @@ class Session : public FrameFilter, public Tracer {
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised by Run
-  bool insists_ = true;                     // they are raised at each instruction as well
+  std::unique_ptr<UndoLog> undo_;           // of a recording that Run takes back, or that `raised_` has ended
+  // Of an op that has raised under fullgraph: the reason to refuse the call if the exception is caught.
+  std::optional<std::pair<Break, Position>> raised_;
+  const FrameState* raised_in_ = nullptr;  // … the entry frame of its recording
+  bool insists_ = true;                    // they are raised at each instruction as well
   const Thread thread_;
   const void* stack_;  // StackIdentity
   Counted<"sessions"> counted_;

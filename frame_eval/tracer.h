@@ -5,8 +5,9 @@
 //       value stack (f.depth does not change) until After has been called, so that the frame can be cut at the
 //       instruction's start.
 //   I2  Before is called with the operands in place and may end the trace; it never changes the frame, but may leave
-//       the result of a look-up in `answer`. After is called when the operation has succeeded, Raised when it raised;
-//       neither if Before was not called because the frame is not traced.
+//       the result of a look-up in `answer`, or refuse the operation: then that is not done, and the instruction raises.
+//       After is called when the operation has succeeded, Raised when it raised; neither if Before has refused it, or
+//       was not called because the frame is not traced.
 //   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
 //       result from After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).
@@ -119,7 +120,7 @@ class Tracer {
   // `value` (borrowed, may be null) and its shadow: what is returned or yielded; kGenerator: the generator.
   virtual void Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) = 0;
   virtual Go AtInstruction(FrameState& f) = 0;
-  virtual void Before(FrameState& f, const Event& event) = 0;
+  virtual bool Before(FrameState& f, const Event& event) = 0;  // false: refused, with an exception set
   virtual Shadow After(FrameState& f, const Event& event, PyObject* result) = 0;
   virtual void Raised(FrameState& f, const Event& event) = 0;  // the error indicator is set and must stay
 };

@@ -3,6 +3,7 @@
 
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
+#include "guards/ref.h"
 
 namespace frametap::opcodes {
 
@@ -59,19 +60,17 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
   if (arg & 1) {
     PyObject* mapping = m.Peek(1);
     if (!PyDict_CheckExact(mapping)) {
-      PyObject* dict = PyDict_New();
-      if (dict == nullptr) return Step::kRaised;
-      PyObject* in[] = {dict, mapping};
+      Ref<> dict = Ref<>::Steal(PyDict_New());
+      if (!dict) return Step::kRaised;
+      PyObject* in[] = {dict.get(), mapping};
       Shadow shadows[] = {{}, m.PeekShadow(1)};
       Operation op(m, Op::kDictMerge, in, shadows, 2);
-      if (_PyDict_MergeEx(dict, mapping, 2) < 0) {
+      if (_PyDict_MergeEx(dict.get(), mapping, 2) < 0) {
         ExplainKeywords(m.Peek(3), mapping);
-        op.Raised();
-        Py_DECREF(dict);
-        return Step::kRaised;
+        return op.Raised();
       }
       op.Succeeded(nullptr);
-      m.Peek(1) = dict;
+      m.Peek(1) = dict.Release();
       m.PeekShadow(1) = Shadow{};
       Py_DECREF(mapping);
     }
@@ -81,7 +80,7 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
   PyObject* operands[] = {in[0], args, n == 3 ? in[2] : nullptr};
   const Shadow* beside = m.ShadowOf(in);
   Shadow shadows[] = {beside[0], beside[1], n == 3 ? beside[2] : Shadow{}};
-  PyObject* made = nullptr;
+  Ref<> made;
   if (!PyTuple_CheckExact(args)) {
     Operation op(m, Op::kListToTuple, in + 1, m.ShadowOf(in + 1), 1);
     if (Py_TYPE(args)->tp_iter == nullptr && !PySequence_Check(args)) {
@@ -98,7 +97,7 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
     shadows[1] = op.Succeeded(tuple);
     operands[1] = tuple;
     if (PyList_CheckExact(args)) {
-      made = tuple;
+      made = Ref<>::Steal(tuple);
     } else {
       in[1] = tuple;
       *m.ShadowOf(in + 1) = shadows[1];
@@ -108,7 +107,6 @@ OPCODE(CallEx, "null callable args [kwargs] -- result") {
   Operation op(m, Op::kCallEx, operands, shadows, n);
   PyObject* result = PyObject_Call(operands[0], operands[1], operands[2]);
   const Step step = op.Replace(n + 1, result);
-  Py_XDECREF(made);
   return step == Step::kNext ? Step::kCheck : Step::kRaised;
 }
 

@@ -45,6 +45,7 @@ class CheckingTracer : public Tracer {
   long reload_every = -1;
   long return_at = -1;
   long raise_at = -1;
+  long refuse_at = -1;        // at the n-th operation
   long throw_at = -1;         // a C++ exception at the n-th callback
   PyObject* value = nullptr;  // what kReturn returns or kRaise raises
   PyObject* jumps = nullptr;  // {(name of code, offset): offset}: kReload that goes on elsewhere
@@ -113,7 +114,7 @@ class CheckingTracer : public Tracer {
     return Go::kOn;
   }
 
-  void Before(FrameState& f, const Event& event) override {
+  bool Before(FrameState& f, const Event& event) override {
     MaybeThrow();
     ++befores;
     Frame& frame = FrameOf(f);
@@ -123,6 +124,10 @@ class CheckingTracer : public Tracer {
     frame.in.assign(event.in, event.in + event.n);
     if (f.depth != frame.depth) Violation(f, "I1: depth changed before Before");
     for (int i = 0; i < event.n; ++i) CheckShadow(f, event.in[i], event.shadows[i], "Before");
+    if (befores != refuse_at) return true;
+    frame.pending = false;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
+    return false;
   }
 
   Shadow After(FrameState& f, const Event& event, PyObject* result) override {
