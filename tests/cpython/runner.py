@@ -34,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORKER = HERE / "worker.py"
 KNOWN = HERE / "known_differences.toml"
+KNOWN_CAPTURED = HERE / "known_differences_captured.toml"
 QUICK = HERE / "quick.txt"
 Way = str  # "plain" or "hooked", and options: see worker.py
 
@@ -128,6 +129,12 @@ def find_extension() -> Path:
             f"no _frametap_interpreter in {folder}: build the tests first (tools/dev build all)"
         )
     return found[0]
+
+
+def captured_extension() -> Path:
+    import frametap._C
+
+    return Path(frametap._C.__file__)
 
 
 def read_outcomes(path: Path, code: int | None, seconds: float) -> Outcome:
@@ -226,7 +233,8 @@ class Runner:
                 self.running.discard(process)
         outcome = read_outcomes(outcomes, code, time.monotonic() - start)
         shutil.rmtree(place, ignore_errors=True)
-        assert way == self.plain or outcome.state != "ran" or outcome.frames > 0, (
+        # A module whose tests are no plain functions has none to capture.
+        assert way in (self.plain, "captured") or outcome.state != "ran" or outcome.frames > 0, (
             "the switch was off"
         )
         return outcome
@@ -281,7 +289,7 @@ class Runner:
             seconds=(plain.seconds, hooked.seconds),
         )
         verdict = with_known(verdict, known)
-        if self.hooked != "hooked":
+        if self.hooked not in ("hooked", "captured"):
             verdict.stale = []  # the list speaks of the way without options
         return verdict
 
@@ -423,6 +431,11 @@ def main() -> int:
         "--children", action="store_true", help="in Python processes that tests start as well"
     )
     parser.add_argument(
+        "--captured",
+        action="store_true",
+        help="compile each test method with frametap, in copies of the modules, and run each twice",
+    )
+    parser.add_argument(
         "--observed",
         metavar="OPTION=N",
         default="",
@@ -435,14 +448,14 @@ def main() -> int:
         read_quick() if options.quick else list(all_modules(package_folder()))
     )
     modules = [m.removeprefix("test.") for m in modules if m not in options.exclude]
-    known = read_known()
+    known = read_known(KNOWN_CAPTURED if options.captured else KNOWN)
     children = " children" * options.children
     runner = Runner(
         options.folder,
-        find_extension(),
+        captured_extension() if options.captured else find_extension(),
         options.timeout,
-        plain=f"plain{children}",
-        hooked=f"hooked{children} {options.observed}".rstrip(),
+        plain="plain copies" if options.captured else f"plain{children}",
+        hooked="captured" if options.captured else f"hooked{children} {options.observed}".rstrip(),
         keep=not options.fresh,
     )
     verdicts = run_all(runner, modules, known, options.jobs)

@@ -4,6 +4,8 @@
 
 WAY: "plain" or "hooked", and behind it "children": Python processes that the tests start are made alike, unless they
 ignore the environment; "leave_every=7" and its like: under a tracer that checks tracer.h's laws, with these options.
+WAY may also be "captured": each test method is compiled by frametap; its counterpart is "plain copies". Both run copies of
+the module, because the standard library's folder is left to Python, and both run it twice: once to record, once to replay.
 INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
 OUTCOMES gets a JSON object a line, written as it happens, so that a process that dies tells where:
 {"begin": id}, {"test": id, "outcome": …, "detail": …}, then {"module": "ran" | "skipped"}, and what the
@@ -17,10 +19,13 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
+import types
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, Any
@@ -88,7 +93,47 @@ def load_extension(file: str) -> ModuleType:
     return module
 
 
-def run(name: str, out: IO[str]) -> None:
+def copy_module(name: str, place: Path) -> None:
+    """Puts a copy of the module, or of its package, before the library's own in the path of `test`."""
+    import test
+
+    package = name.partition(".")[0]
+    for folder in list(test.__path__):
+        found = Path(folder) / package
+        if found.is_dir():
+            shutil.copytree(found, place / package, ignore=shutil.ignore_patterns("__pycache__"))
+        elif found.with_suffix(".py").exists():
+            shutil.copy(found.with_suffix(".py"), place)
+    test.__path__.insert(0, str(place))
+
+
+def all_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from all_tests(test)
+        elif test is not None:
+            yield test
+
+
+def capture_tests(suite: unittest.TestSuite) -> int:
+    """Compiles each test method in the class that defines it; returns how many there are."""
+    import frametap
+
+    captured = 0
+    for test in all_tests(suite):
+        name = getattr(test, "_testMethodName", "")
+        for cls in type(test).__mro__:
+            function = vars(cls).get(name)
+            if function is None:
+                continue
+            if isinstance(function, types.FunctionType):
+                setattr(cls, name, frametap.compile(function))
+                captured += 1
+            break
+    return captured
+
+
+def run(name: str, out: IO[str], rounds: int = 1, captured: bool = False) -> int:
     from test import support
 
     support.use_resources = ()  # nothing that needs a network, a display, much time or memory
@@ -100,9 +145,13 @@ def run(name: str, out: IO[str]) -> None:
         suite = unittest.TestLoader().loadTestsFromModule(module)
     except unittest.SkipTest as skip:
         result.write(module="skipped", detail=str(skip))
-        return
+        return 0
+    count = capture_tests(suite) if captured else 0
     suite.run(result)
+    for _ in range(rounds - 1):
+        unittest.TestLoader().loadTestsFromModule(module).run(result)
     result.write(module="ran")
+    return count
 
 
 def main() -> None:
@@ -111,6 +160,15 @@ def main() -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     os.umask(0o022)
+    if way in ("captured", "plain copies"):
+        place = Path.cwd().parent / "copies"
+        place.mkdir()
+        copy_module(name, place)
+        with open(outcomes, "w") as out:
+            count = run(name, out, rounds=2, captured=way == "captured")
+            out.write(json.dumps({"frames": count}) + "\n")
+        os.chdir("/")
+        return
     interpreter = load_extension(extension)
     switch, *options = way.split()
     if "children" in options:
