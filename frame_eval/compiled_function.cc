@@ -9,6 +9,7 @@
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
+#include "frame_eval/cpython/thread_end.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
@@ -342,6 +343,8 @@ PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, P
     PyObject* result = Call(object, args, nargsf, kwnames);
     if (reinterpret_cast<CompiledFunction*>(object)->callee == Callee::kModule) AnnounceClass(object);
     return result;
+  } catch (const abi::__forced_unwind&) {
+    WaitForProcessEnd();
   } catch (...) {  // no memory before the program began
     if (PyErr_Occurred() == nullptr) SetPythonErrorFromException();
     return nullptr;

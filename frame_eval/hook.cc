@@ -9,6 +9,7 @@
 
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/thread_end.h"
 
 namespace frametap {
 
@@ -48,10 +49,12 @@ void Install() {
 }
 
 PyObject* PassOn(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
-  if (passed_on == raw || previous == nullptr) return EvalDefault()(ts, raw, throwing);
+  if (passed_on == raw || previous == nullptr) {
+    return StayingAtThreadEnd([&] { return EvalDefault()(ts, raw, throwing); });
+  }
   _PyInterpreterFrame* outer = passed_on;
   passed_on = raw;
-  PyObject* result = previous(ts, raw, throwing);
+  PyObject* result = StayingAtThreadEnd([&] { return previous(ts, raw, throwing); });
   passed_on = outer;
   return result;
 }
@@ -79,7 +82,7 @@ bool StackIsLow(ptrdiff_t wanted = 0) {
 PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
   ++suspended;
   SetEvalFunction(WithoutOurs());
-  PyObject* result = EvalDefault()(ts, raw, throwing);
+  PyObject* result = StayingAtThreadEnd([&] { return EvalDefault()(ts, raw, throwing); });
   --suspended;
   if (scopes > 0) Install();
   return result;

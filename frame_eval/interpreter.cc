@@ -7,6 +7,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/raw_frame.h"
+#include "frame_eval/cpython/thread_end.h"
 
 namespace frametap {
 
@@ -174,7 +175,7 @@ class Loop {
         case Step::kNext:
           break;
         case Step::kCheck:
-          if (activation_.interrupted() && activation_.HandlePending() < 0) {
+          if (activation_.interrupted() && StayingAtThreadEnd([&] { return activation_.HandlePending(); }) < 0) {
             // The search for a handler begins where the program would have gone on.
             m_.acting = static_cast<int>(m_.next - m_.first) - 1;
             if (!Unwind(true)) return Failed();
@@ -231,6 +232,8 @@ class Loop {
       return handler(m_, arg);
     } catch (const Refused&) {
       return Step::kRaised;
+    } catch (const abi::__forced_unwind&) {
+      WaitForProcessEnd();
     }
   }
 
@@ -287,7 +290,7 @@ class Loop {
   PyObject* InCPython(const uint16_t* start) {
     SetResumePoint(m_.raw, start);
     activation_.Leave(m_.top);
-    return EvalInCPython(m_.ts, m_.raw);
+    return StayingAtThreadEnd([&] { return EvalInCPython(m_.ts, m_.raw); });
   }
 
   PyObject* HandOver() {

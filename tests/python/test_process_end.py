@@ -1,0 +1,50 @@
+"""A process ends while a captured call is under way on another thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fixtures.subject import EAGER
+
+pytestmark = [] if not EAGER else [pytest.mark.skip(reason="asks about frametap's threads")]
+
+PROGRAM = """
+import threading, time, torch, frametap
+
+class Waits(torch.nn.Module):
+    def forward(self, x):
+        while True:
+            x = {step}
+            time.sleep(0.001)
+
+def waits(x):
+    while True:
+        x = {step}
+        time.sleep(0.001)
+
+inner = frametap.compile(lambda x: x * 0.5 + 1)
+target = frametap.compile({target})
+threading.Thread(target=target, args=(torch.ones(2),), daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("target", ["waits", "Waits()"])
+@pytest.mark.parametrize(
+    "step", ["x", "x * 0.5 + 1", "inner(x)", "sorted([x], key=lambda t: 1)[0]"]
+)
+def test_daemon_thread_in_a_captured_call(target: str, step: str) -> None:
+    """CPython ends the thread in the middle of the call; the process must not die of it."""
+    program = PROGRAM.format(target=target, step=step)
+    for _ in range(2):
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
