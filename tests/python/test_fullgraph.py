@@ -8,6 +8,7 @@ import contextvars
 import logging
 import math
 import random
+import select
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -87,7 +88,8 @@ class World:
 Act = Callable[[World, Tensor], object]
 
 
-def append(w: World, x: Tensor) -> None:
+def unknown_c_code(w: World, x: Tensor) -> None:
+    select.select([], [], [], 0)
     w.deque.append(1)
 
 
@@ -132,8 +134,7 @@ def write_file(w: World, x: Tensor) -> None:
         out.write("x")
 
 
-def logs(w: World, x: Tensor) -> None:
-    logging.getLogger("frametap-test").error("said although refused")
+LOGGER = logging.getLogger("frametap-test")
 
 
 def to_numpy(w: World, x: Tensor) -> object:
@@ -196,7 +197,7 @@ def says(x: Tensor) -> Tensor:
 
 
 CAUSES: list[Act] = [
-    append,
+    unknown_c_code,
     scaled_grad,
     autograd_grad,
     dual,
@@ -205,7 +206,6 @@ CAUSES: list[Act] = [
     functional,
     mapped,
     write_file,
-    logs,
     to_numpy,
     random_of_generator,
     branches,
@@ -217,7 +217,8 @@ CAUSES: list[Act] = [
     lambda w, x: print("said although refused"),
     lambda w, x: torch.set_default_dtype(torch.float64),
     lambda w, x: torch.set_default_device("cpu"),
-    lambda w, x: torch.manual_seed(3),
+    lambda w, x: torch.default_generator.manual_seed(3),
+    lambda w, x: LOGGER.handle(LOGGER.makeRecord("", 1, "", 1, "said although refused", (), None)),
     lambda w, x: random.random(),
     lambda w, x: np.random.rand(),
     lambda w, x: warnings.simplefilter("ignore"),
@@ -231,7 +232,6 @@ CAUSES: list[Act] = [
     lambda w, x: x.tolist() and w.buffer.data_ptr() and print("said although refused"),
     lambda w, x: Multiplies.apply(x),
     lambda w, x: says(x),
-    lambda w, x: logging.getLogger("frametap-test").setLevel(3),
     lambda w, x: torch._C._autograd._profiler_enabled() or print("said although refused"),
     lambda w, x: exec("w.log.append('executed')"),  # noqa: S102
     lambda w, x: w.array.fill(7),
