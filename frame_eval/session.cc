@@ -213,6 +213,14 @@ bool IsHandlerStep(const FrameState& f) {
   return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
 }
 
+// Whether the instruction begins or closes a handler. Where blocks are nested, that code is covered by the outer block: an
+// exception there would leave the handled one with the thread.
+bool ClosesHandler(const FrameState& f) {
+  const InstructionInfo at = InstructionAt(f.code, f.offset);
+  return IsHandlerStep(f) || std::strcmp(at.name, "RERAISE") == 0 ||
+         std::strcmp(InstructionAt(f.code, at.next).name, "POP_EXCEPT") == 0;
+}
+
 // Whether the handler that the frame is in does not catch its exception: that of a `with` block, or a `finally` block.
 bool HandsOn(const FrameState& f) {
   bool hands_on = false, is_first = false;
@@ -777,7 +785,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   if (raised_ && note.handling && IsCaughtAt(f, note)) [[unlikely]] {
     RefuseFullGraph(raised_->first, raised_->second);
   }
-  if (refuses() && !IsHandlerStep(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+  if (refuses() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     PyErr_SetObject(error_type_.get(), error_value_.get());
     return Go::kRaise;
   }

@@ -301,6 +301,23 @@ def in_handler_of_all(w: World, x: Tensor, act: Act) -> None:
         raise
 
 
+def in_nested_blocks(w: World, x: Tensor, act: Act) -> None:
+    change_all(w, x)
+    try:
+        with Manager(w), Manager(w):
+            try:
+                raise ValueError
+            except ValueError as e:
+                try:
+                    act(w, x)
+                finally:
+                    w.log.append(e)
+    except RuntimeError as e:
+        w.log.append(e)
+    finally:
+        print("said although refused")
+
+
 def with_variables(w: World, x: Tensor, act: Act) -> None:
     VARIABLE.set(3)
     token = VARIABLE_SET.set(4)
@@ -326,7 +343,8 @@ def in_module(w: World, x: Tensor, act: Act) -> None:
 
 
 @pytest.mark.parametrize(
-    "around", [in_modes, in_finally, in_manager, in_handler_of_all, with_variables]
+    "around",
+    [in_modes, in_finally, in_manager, in_handler_of_all, in_nested_blocks, with_variables],
 )
 @pytest.mark.parametrize("act", CAUSES, ids=range(len(CAUSES)))
 def test_refusal_leaves_nothing(
