@@ -55,6 +55,9 @@ class Executable {
   }
   // Whether a run looks at the input. Others need not be alive meanwhile.
   virtual bool Reads(size_t input) { return true; }
+  // Whether a run runs the ops that were recorded: what one of these raises, the program raises there. Compiled code may
+  // raise by itself.
+  virtual bool runs_recorded_ops() const { return true; }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
   // Whether a run gives other values than the recorded ops: those of int8, say.

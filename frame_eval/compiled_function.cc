@@ -10,6 +10,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/thread_end.h"
+#include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
@@ -153,11 +154,16 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
     std::vector<c10::IValue> outputs;
     if (const Ran ran = RunGraph(*segment, &outputs); ran != Ran::kThrough) {
       if (ran == Ran::kRaised) return Fast::kRaised;
+      const bool is_fault = ran == Ran::kFault || ran == Ran::kBroken;
+      if (is_fault && !TellFault(store, *segment, ran == Ran::kFault)) return Fast::kRaised;
       if (ran == Ran::kRefused) store.LeftAlone(Reason::cannot_take_back, code, StartOffset(code));
+      Suspicion suspicion;
+      if (ran == Ran::kOpRaised) suspicion.Take(segment);
       // Nothing has happened: plain Python meets the exception at its own line.
       PyErr_Clear();
       AllocZone outside(false);
       *result = PyObject_Vectorcall(reinterpret_cast<PyObject*>(function), args, count, kwnames);
+      if (*result != nullptr && suspicion.is_held() && !suspicion.Confirm(store)) Py_CLEAR(*result);
       return *result ? Fast::kDone : Fast::kRaised;
     }
     reifier.set_outputs(std::move(outputs));

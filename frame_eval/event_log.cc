@@ -18,11 +18,9 @@ namespace {
 
 using Kind = LogEntry::Kind;
 
-constexpr std::pair<const char*, Kind> kKinds[] = {{"recordings", Kind::kRecorded},
-                                                   {"hits", Kind::kHit},
-                                                   {"misses", Kind::kMiss},
-                                                   {"breaks", Kind::kBreak},
-                                                   {"aborts", Kind::kAbort}};
+constexpr std::pair<const char*, Kind> kKinds[] = {{"recordings", Kind::kRecorded}, {"hits", Kind::kHit},
+                                                   {"misses", Kind::kMiss},         {"breaks", Kind::kBreak},
+                                                   {"aborts", Kind::kAbort},        {"faults", Kind::kFault}};
 
 std::string Count(size_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
 
@@ -61,6 +59,9 @@ void Tell(const LogEntry& entry) {
       if (!text.empty()) absl::StrAppend(&line, ", ", name, " ", text);
     }
     return Write(std::move(line));
+  }
+  if (entry.kind == Kind::kFault) {
+    return Write(absl::StrCat("fault ", entry.segment, " at ", ToString(entry.at), ", ", entry.text));
   }
   Write(absl::StrCat(entry.kind == Kind::kBreak ? "break " : "abort ", entry.segment, " at ", ToString(entry.at), ", ",
                      entry.reason, ", ", entry.text));

@@ -16,13 +16,13 @@ namespace event_log {
 extern uint32_t asked;  // bit: LogEntry::Kind
 }
 
-// `kinds`: "recordings", "hits", "misses", "breaks", "aborts" or "all", with commas between; "" asks for none. Gives the
+// `kinds`: "recordings", "hits", "misses", "breaks", "aborts", "faults" or "all", with commas between; "" asks for none. Gives the
 // words that are not understood; then nothing is changed.
 std::string AskForEvents(const std::string& kinds);
 
 inline bool IsAsked(LogEntry::Kind kind) { return (event_log::asked >> static_cast<int>(kind) & 1) != 0; }
 
-void Tell(const LogEntry& entry);                               // a miss, break or abort
+void Tell(const LogEntry& entry);                               // a miss, break, abort or fault
 void TellSegment(LogEntry::Kind kind, const Segment& segment);  // kRecorded, kHit
 
 }  // namespace frametap

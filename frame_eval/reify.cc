@@ -4,16 +4,19 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "absl/hash/hash.h"
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/faults.h"
 #include "frame_eval/graph_inputs.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/self_check.h"
+#include "frame_eval/session.h"
 #include "frame_eval/stress.h"
 #include "guards/kept_warnings.h"
 #include "guards/tensor_door.h"
@@ -459,9 +462,27 @@ class KeptAutocastCache {
   bool succeeded_ = false;
 };
 
+// How a run ended that the pending exception has ended. `take_back`: undoes what it has changed; false if that cannot be.
+Ran EndOfRaised(const Segment& segment, GraphInputs& inputs, const Rollback& rollback,
+                const std::function<bool()>& take_back) {
+  const bool is_undone = take_back();
+  // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return Ran::kRaised;
+  if (inputs.executable().runs_recorded_ops()) return is_undone ? Ran::kOpRaised : Ran::kRaised;
+  // What it returned is not what the graph gives: no fault of a call, but of the backend.
+  if (Errors().backend != nullptr && PyErr_ExceptionMatches(Errors().backend)) return Ran::kRaised;
+  const bool may_be_fault = MayBeFault() && !Armed(Fault::kRaise) && RunsOnlyOpsOfTorch(segment);
+  if (!may_be_fault) return is_undone ? Ran::kUndone : Ran::kRaised;
+  if (!is_undone) return rollback.ops_cannot_raise() ? Ran::kBroken : Ran::kRaised;
+  const bool is_of_program = RecordedOpsRaise(segment, inputs.values());
+  if (!take_back()) return Ran::kRaised;
+  return is_of_program ? Ran::kUndone : Ran::kFault;
+}
+
 }  // namespace
 
 Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
+  if (segment.given_up) return Ran::kUndone;
   GraphInputs inputs(segment);
   if (!inputs.Gather()) return Ran::kUndone;
   if (SelfChecking() && !inputs.AreRight()) {
@@ -477,6 +498,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
   bool changed = false;
   KeptWarnings warnings;
   const auto may_restart = [&] {
+    const ErrScope keep;
     const bool is_undone = segment.restartable || !changed || rollback.TakeBack();
     if (is_undone && Armed(Fault::kRaise)) SetPlacesPassed(places);
     return is_undone;
@@ -505,16 +527,16 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     if (warnings.TellPython()) return Ran::kThrough;
     return may_restart() ? Ran::kUndone : Ran::kRaised;
   } catch (...) {
+    bool was_assumed = false;
     try {
       throw;
     } catch (const AssumptionFails&) {
-      segment.refuted = true;
+      segment.refuted = was_assumed = true;
     } catch (...) {
     }
-    const bool is_undone = may_restart();
     SetPythonErrorFromException();
-    // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
-    return is_undone && PyErr_ExceptionMatches(PyExc_Exception) ? Ran::kUndone : Ran::kRaised;
+    if (!was_assumed) return EndOfRaised(segment, inputs, rollback, may_restart);
+    return may_restart() ? Ran::kUndone : Ran::kRaised;
   }
 }
 

@@ -74,12 +74,15 @@ bool DecisionsHold(Segment& segment, MissReport* miss);
 // Tells executables whether kernels were registered from Python (A3 of ir/ops/below_autograd.h): before one is made or run.
 void NotePythonKernels();
 
-// How a run of a graph ended. After the last two nothing was changed, so that plain Python may run instead.
+// How a run of a graph ended. But for the first three nothing was changed, so that plain Python may run instead.
 enum class Ran : uint8_t {
   kThrough,
-  kRaised,   // with a Python exception
-  kUndone,   // likewise
-  kRefused,  // not run: what it writes could not be taken back (rollback.h)
+  kRaised,    // with a Python exception
+  kBroken,    // with one that is a fault (faults.h)
+  kFault,     // likewise
+  kOpRaised,  // an op did, run as recorded: the exception is pending
+  kUndone,    // for a reason that is told by nobody; a Python exception may be pending
+  kRefused,   // not run: what it writes could not be taken back (rollback.h)
 };
 
 // Gathers inputs (so: right after the hit), runs the graph (without Python's lock where the executable allows it).

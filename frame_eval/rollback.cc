@@ -72,7 +72,8 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
   if (!segment.undoable) return;
   sizes_ = SizesOf(segment, inputs);
   const bool known = segment.sizes_that_ran.contains(sizes_) && !Armed(Fault::kRaise);  // a forced error knows no sizes
-  if (known && !segment.raises_on_elements) return;
+  cannot_raise_ = known && !segment.raises_on_elements;
+  if (cannot_raise_) return;
   AtenPause pause;
   at::AutoDispatchBelowADInplaceOrView below;
   size_t bytes = 0;

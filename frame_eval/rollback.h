@@ -36,13 +36,15 @@ class Rollback {
 
   // It would take too much, and an exception that comes without it would tell: the graph must not run.
   bool is_refused() const { return refused_; }
+  // The ops have run through for such inputs, and none of them refuses elements.
+  bool ops_cannot_raise() const { return cannot_raise_; }
   void Succeeded();
   bool TakeBack();  // false: something could not be taken back
 
  private:
   Segment& segment_;
   uint64_t sizes_ = 0;
-  bool armed_ = false, refused_ = false;
+  bool armed_ = false, refused_ = false, cannot_raise_ = false;
   std::vector<TensorState> saved_;
   at::Tensor random_state_;
 };

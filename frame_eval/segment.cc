@@ -1,5 +1,6 @@
 #include "frame_eval/segment.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "absl/strings/str_cat.h"
@@ -38,8 +39,14 @@ void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& s
 
 }  // namespace
 
+bool Segment::ErrorsAreHandled() const {
+  if (shown_) return errors_are_handled_;
+  return std::any_of(node_places.begin(), node_places.end(), [this](PlaceId at) { return places.IsHandled(at); });
+}
+
 const SegmentIr& Segment::Shown() {
   if (!shown_) {
+    errors_are_handled_ = ErrorsAreHandled();
     std::vector<std::pair<SourceId, ValueId>> binds;
     for (size_t i = 0; i < input_sources.size(); ++i) binds.emplace_back(input_sources[i], ir.graph.inputs[i]);
     ir.sources = guards->Sources();
@@ -106,7 +113,7 @@ void Store::Reset() {
   names_.clear();
   log_.clear();
   told_.clear();
-  recordings = hits = misses = 0;
+  recordings = hits = misses = faults = 0;
   recording_seconds = 0;
 }
 
@@ -115,7 +122,10 @@ void Store::Log(LogEntry entry) {
   // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what
   // was captured and where it breaks.
   if (log_.size() == kMaxLog) {
-    if (entry.kind == LogEntry::Kind::kMiss || entry.kind == LogEntry::Kind::kAbort) return;
+    if (entry.kind == LogEntry::Kind::kMiss || entry.kind == LogEntry::Kind::kAbort ||
+        entry.kind == LogEntry::Kind::kFault) {
+      return;
+    }
     log_.pop_front();
   }
   log_.push_back(std::move(entry));

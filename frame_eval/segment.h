@@ -52,6 +52,8 @@ struct Segment : std::enable_shared_from_this<Segment> {
   bool undoable = false;                 // not restartable, but rollback.h can make it so
   bool uses_random = false;
   bool refuted = false;             // a run found that what the graph takes for granted is not so: it fits no more
+  bool given_up = false;            // its executable raised too often by itself (faults.h): plain Python runs its calls
+  int faults = 0;
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
   bool errors_are_seen = false;     // … and the program would see more of it than an exception at the segment's start
@@ -73,15 +75,17 @@ struct Segment : std::enable_shared_from_this<Segment> {
   // `ir` with what is put in words when somebody first asks, as most segments are never shown: guards, sources, places of
   // nodes, names of values, symbols of sizes.
   const SegmentIr& Shown();
+  // Whether a handler, `finally` or `with` of the recorded frames waits for what some op may raise.
+  bool ErrorsAreHandled() const;
 
  private:
-  bool shown_ = false;
+  bool shown_ = false, errors_are_handled_ = false;
   Counted<"segments"> counted_;
 };
 
 // One line of a compiled function's history.
 struct LogEntry {
-  enum class Kind : uint8_t { kRecorded, kHit, kMiss, kBreak, kAbort };  // hits are counted, and not kept
+  enum class Kind : uint8_t { kRecorded, kHit, kMiss, kBreak, kAbort, kFault };  // hits are counted, and not kept
   Kind kind;
   std::string segment;  // name of the segment recorded, missed or ended
   std::string reason;   // row name
@@ -108,6 +112,7 @@ struct Options {
   // Where the backend approximates, the call that was recorded is taken back and replayed, so that its values are those of
   // all other calls. Segments are never too many: at the limit, all are forgotten.
   bool answers_by_replay = false;
+  bool strict = false;  // a fault of a replay (faults.h) is an error
 };
 
 class Store {
@@ -152,6 +157,7 @@ class Store {
   uint64_t recordings = 0;
   uint64_t hits = 0;
   uint64_t misses = 0;
+  uint64_t faults = 0;  // exceptions of replays that the program does not raise (faults.h)
   double recording_seconds = 0;  // of recordings that were given up, too
 
  private:

@@ -403,6 +403,8 @@ void Session::Enter(FrameState& f) {
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
   std::unique_ptr<FrameNote> note(&NoteOf(f));
   innermost_ = note->caller;
+  if (suspected_frame_ == &f) [[unlikely]]
+    ConfirmSuspicion(end == FrameEnd::kReturned);
   if (recorder_ != nullptr && note->inlined) {
     OwnCode own(thread_);
     ErrScope keep;
@@ -466,6 +468,14 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
 bool Session::IsWholeCall(const FrameState& f) const {
   return store_->options().answers_by_replay && &f == outermost_ && !went_on_ && !error_value_ &&
          entry_code_ == f.code && entry_offset_ == StartOffset(f.code) && !recorder_->began_at_break();
+}
+
+// The frame that ran in plain Python as an op of a replay had raised is left: by returning, the op did not raise.
+void Session::ConfirmSuspicion(bool returned) {
+  suspected_frame_ = nullptr;
+  if (!returned) return suspicion_.Drop();
+  const ErrScope keep;
+  if (!suspicion_.Confirm(*store_)) TakePending(&error_type_, &error_value_);
 }
 
 // Null: there is none.
@@ -1031,7 +1041,13 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   std::vector<c10::IValue> outputs;
   if (const Ran ran = RunGraph(segment, &outputs); ran != Ran::kThrough) {
     if (ran == Ran::kRaised) return Go::kRaise;
+    const bool is_fault = ran == Ran::kFault || ran == Ran::kBroken;
+    if (is_fault && !TellFault(*store_, segment, ran == Ran::kFault)) return Go::kRaise;
     if (ran == Ran::kRefused) store_->LeftAlone(Reason::cannot_take_back, f.code, f.offset);
+    if (ran == Ran::kOpRaised && suspected_frame_ == nullptr) {
+      suspicion_.Take(shared);
+      if (suspicion_.is_held()) suspected_frame_ = &f;
+    }
     // Nothing has happened yet: plain Python meets the same exception, at the right place.
     PyErr_Clear();
     note.wait_offset = -1;

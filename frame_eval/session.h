@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "frame_eval/cpython/signals.h"
+#include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/segment.h"
@@ -79,6 +80,7 @@ class Session : public FrameFilter, public Tracer {
   void Land(FrameState& f, FrameNote& note, Landing landing);
   void Begin(FrameState& f, FrameNote& note);
   Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
+  void ConfirmSuspicion(bool returned);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
   void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
   void RefuseFullGraph(const Break& reason, const Position& at);
@@ -116,6 +118,8 @@ class Session : public FrameFilter, public Tracer {
   const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
   const FrameState* last_to_leave_ = nullptr;
+  const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
+  Suspicion suspicion_;
   std::chrono::steady_clock::time_point began_;
   bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
@@ -134,6 +138,7 @@ class Session : public FrameFilter, public Tracer {
 struct ErrorClasses {
   PyObject* full_graph = nullptr;           // called with (message, reason=, position=, advice=)
   PyObject* backend = nullptr;              // called with (message)
+  PyObject* warning = nullptr;              // the category of what is no error
   PyObject* constraint = nullptr;           // … as full_graph
   PyObject* recording = nullptr;            // called with (message, reason=, position=, function=, miss=)
   PyObject* recording_forbidden = nullptr;  // a context variable: True where `recording` is raised

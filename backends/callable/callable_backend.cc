@@ -1,12 +1,15 @@
 #include "backends/callable/callable_backend.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
+#include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
 
 namespace frametap {
@@ -116,12 +119,13 @@ class NumberCheck {
 class CallableExecutable : public Executable {
  public:
   // `compiles`: the program compiles the graph, it does not run it as it is.
-  CallableExecutable(py::object program, bool compiles, const Graph& graph)
-      : program_(std::move(program)), compiles_(compiles), numbers_(graph) {
+  // `fixed`: sizes and strides of the inputs are the recorded ones at each run.
+  CallableExecutable(py::object program, bool compiles, bool fixed, const Graph& graph)
+      : program_(std::move(program)), compiles_(compiles), numbers_(graph), facts_follow_(fixed && FactsFollow(graph)) {
     for (ValueId id : graph.outputs) {
-      const Type::Kind kind = graph.value(id).type.kind;
+      Type& type = types_.emplace_back(graph.value(id).type);
       // A value without a recorded type (a graph parsed from a short text) may be anything.
-      kinds_.push_back(kind == Type::Kind::kNone ? Type::Kind::kOpaque : kind);
+      if (type.kind == Type::Kind::kNone) type.kind = Type::Kind::kOpaque;
     }
   }
 
@@ -131,20 +135,27 @@ class CallableExecutable : public Executable {
     py::gil_scoped_acquire lock;
     py::tuple args(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
+    const KeptThreadState state;
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
     if (!results) {
       py::error_already_set error;
+      (*program_).attr("leave_modes")(error.value());
+      state.Restore();
       if (!error.matches(Imported("frametap.fx").attr("AssumptionFails"))) throw error;
       *changed = !compiles_;  // else it was found out while it was compiled for other sizes: nothing has run
       throw AssumptionFails(error.what());
     }
     std::vector<c10::IValue> out;
-    out.reserve(kinds_.size());
+    out.reserve(types_.size());
     size_t i = 0;
     for (py::handle item : results) {  // the program has checked the number
-      absl::StatusOr<c10::IValue> value = FromPython(item, kinds_[i]);
+      absl::StatusOr<c10::IValue> value = FromPython(item, types_[i].kind);
       if (!value.ok()) {
         (*program_).attr("refuse_result")(i, std::string(value.status().message()));
+      }
+      if (facts_follow_ && types_[i].kind == Type::Kind::kTensor && !IsAsRecorded(value->toTensor(), types_[i])) {
+        const std::string got = ToString(Type::Of(value->toTensor()));
+        (*program_).attr("refuse_result")(i, absl::StrCat(ToString(types_[i]), " expected, got ", got));
       }
       out.push_back(*std::move(value));
       ++i;
@@ -152,13 +163,43 @@ class CallableExecutable : public Executable {
     return out;
   }
 
+  bool runs_recorded_ops() const override { return false; }
   bool releases_gil() const override { return false; }
 
  private:
+  // Whether dtypes and sizes of all values follow from those of the inputs, so that each run gives the recorded ones.
+  static bool FactsFollow(const Graph& graph) {
+    for (const ValueId input : graph.inputs) {
+      if (graph.value(input).type.is_number()) return false;
+    }
+    return std::none_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+      if (!node.op) return true;
+      const OpFacts& facts = FactsOf(*node.op);
+      const auto& parameters = node.op->schema().arguments();
+      // `x.t_()`, `out=`: the value is another than it was recorded as.
+      const bool reshapes = node.op->hasTag(at::Tag::inplace_view) ||
+                            std::any_of(parameters.begin(), parameters.end(), [](const c10::Argument& parameter) {
+                              return parameter.kwarg_only() && parameter.alias_info() != nullptr;
+                            });
+      return facts.data_dependent_size || facts.scalar_from_data || facts.scalar_from_metadata || reshapes;
+    });
+  }
+
+  static bool IsAsRecorded(const at::Tensor& tensor, const Type& type) {
+    if (tensor.scalar_type() != type.dtype || tensor.device() != type.device) return false;
+    if (tensor.layout() != c10::kStrided || tensor.is_nested()) return true;
+    if (tensor.dim() != static_cast<int64_t>(type.sizes.size())) return false;
+    for (size_t i = 0; i < type.sizes.size(); ++i) {
+      if (type.sizes[i] >= 0 && type.sizes[i] != tensor.size(static_cast<int64_t>(i))) return false;
+    }
+    return true;
+  }
+
   Held program_;
   const bool compiles_;
   const NumberCheck numbers_;
-  std::vector<Type::Kind> kinds_;
+  const bool facts_follow_;
+  std::vector<Type> types_;  // of the outputs
 };
 
 class CallableBackend : public Backend {
@@ -195,7 +236,8 @@ class CallableBackend : public Backend {
         for (const c10::IValue& value : examples->values) values.append(ToPython(value));
         program.attr("prepare")(values);
       }
-      return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, graph);
+      const bool is_fixed = static_shapes_ && examples != nullptr && examples->open.empty();
+      return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, is_fixed, graph);
     } catch (py::error_already_set& error) {
       return ToStatus(name_, error);
     }

@@ -189,11 +189,12 @@ void BindCompiled(py::module_& m) {
     std::string version = VersionProblem();
     return version.empty() ? std::string(InstallFallback()) : version;
   });
-  m.def("set_error_classes", [](py::object full_graph, py::object constraint, py::object backend, py::object recording,
-                                py::object recording_forbidden) {
+  m.def("set_error_classes", [](py::object full_graph, py::object constraint, py::object backend, py::object warning,
+                                py::object recording, py::object recording_forbidden) {
     Errors().full_graph = full_graph.release().ptr();
     Errors().constraint = constraint.release().ptr();
     Errors().backend = backend.release().ptr();
+    Errors().warning = warning.release().ptr();
     Errors().recording = recording.release().ptr();
     Errors().recording_forbidden = recording_forbidden.release().ptr();
   });
@@ -202,13 +203,14 @@ void BindCompiled(py::module_& m) {
   m.def(
       "compile_function",
       [](py::object function, py::object self, const std::string& callee, BackendHandle backend, bool fullgraph,
-         std::optional<bool> dynamic, int segment_limit, bool by_identity, bool answers_by_replay) {
+         std::optional<bool> dynamic, int segment_limit, bool by_identity, bool strict, bool answers_by_replay) {
         Options options;
         options.fullgraph = fullgraph;
         if (dynamic) options.dynamic = *dynamic ? Dynamic::kAlways : Dynamic::kNever;
         options.segment_limit = segment_limit;
         options.by_identity = by_identity;
         options.answers_by_replay = answers_by_replay;
+        options.strict = strict;
         Callee kind = callee == "module"     ? Callee::kModule
                       : callee == "object"   ? Callee::kObject
                       : callee == "method"   ? Callee::kBoundMethod
@@ -223,7 +225,8 @@ void BindCompiled(py::module_& m) {
         return py::reinterpret_steal<py::object>(compiled);
       },
       py::arg("function"), py::arg("self"), py::arg("callee"), py::arg("backend"), py::arg("fullgraph"),
-      py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"), py::arg("answers_by_replay") = false);
+      py::arg("dynamic"), py::arg("segment_limit"), py::arg("by_identity"), py::arg("strict") = false,
+      py::arg("answers_by_replay") = false);
 
   m.def("module_call", [](const py::type& type) {
     PyObject* call = NewCompiledModuleCall(reinterpret_cast<PyTypeObject*>(type.ptr()));
@@ -241,6 +244,7 @@ void BindCompiled(py::module_& m) {
     d["segment_limit"] = store->options().segment_limit;
     d["by_identity"] = store->options().by_identity;
     d["answers_by_replay"] = store->options().answers_by_replay;
+    d["strict"] = store->options().strict;
     return d;
   });
 
@@ -261,6 +265,8 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly(
           "code", [](const SegmentHandle& s) { return py::reinterpret_borrow<py::object>(s.segment->code.get()); })
       .def_property_readonly("hits", [](const SegmentHandle& s) { return s.segment->hits; })
+      .def_property_readonly("faults", [](const SegmentHandle& s) { return s.segment->faults; })
+      .def_property_readonly("given_up", [](const SegmentHandle& s) { return s.segment->given_up; })
       .def_property_readonly("recording_seconds", [](const SegmentHandle& s) { return s.segment->recording_seconds; })
       .def_property_readonly("restartable", [](const SegmentHandle& s) { return s.segment->restartable; })
       .def_property_readonly("state", [](const SegmentHandle& s) { return s.segment->ir.state; })
@@ -395,11 +401,12 @@ void BindCompiled(py::module_& m) {
     d["recordings"] = store->recordings;
     d["hits"] = store->hits;
     d["misses"] = store->misses;
+    d["faults"] = store->faults;
     d["recording_seconds"] = store->recording_seconds;
     return d;
   });
   m.def("log", [](const py::object& f) {
-    static const char* const kKinds[] = {"recorded", "hit", "miss", "break", "abort"};
+    static const char* const kKinds[] = {"recorded", "hit", "miss", "break", "abort", "fault"};
     py::list out;
     for (const LogEntry& entry : StoreOfObject(f)->log()) {
       py::dict d;

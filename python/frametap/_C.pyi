@@ -226,6 +226,10 @@ class Segment:
     @property
     def hits(self) -> int: ...
     @property
+    def faults(self) -> int: ...
+    @property
+    def given_up(self) -> bool: ...
+    @property
     def recording_seconds(self) -> float: ...
     @property
     def restartable(self) -> bool: ...
@@ -259,6 +263,7 @@ def compile_function(
     dynamic: bool | None,
     segment_limit: int,
     by_identity: bool,
+    strict: bool = False,
     answers_by_replay: bool = False,
 ) -> CompiledFunction: ...
 def module_call(kind: type) -> Any: ...
@@ -281,6 +286,7 @@ def set_error_classes(
     full_graph: type[Exception],
     constraint: type[Exception],
     backend: type[Exception],
+    warning: type[Warning],
     recording: type[Exception],
     recording_forbidden: ContextVar[bool],
 ) -> None: ...

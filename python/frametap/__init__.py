@@ -34,7 +34,12 @@ from frametap._version import __version__
 _check.capture_possible(_C.problem())
 _check.log_asked_for(_C.log_events)
 _C.set_error_classes(
-    FullGraphError, ConstraintError, BackendError, RecordingError, RECORDING_FORBIDDEN
+    FullGraphError,
+    ConstraintError,
+    BackendError,
+    FrametapWarning,
+    RecordingError,
+    RECORDING_FORBIDDEN,
 )
 
 __all__ = [

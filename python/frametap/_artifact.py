@@ -31,8 +31,9 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args
 
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 FORMAT = "frametap program"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 # -- operands: where a value comes from --
@@ -362,7 +363,8 @@ class Parameter:
 
     name: str
     kind: str = "POSITIONAL_OR_KEYWORD"
-    default: Const | None = None
+    default: Const | Tuple | List | Dict | None = None
+    is_fixed: bool = False  # no call gives it: the program has the default's object inside
 
 
 @dataclass(frozen=True)
@@ -374,7 +376,11 @@ class Program:
     entry: tuple[str, ...]
     blocks: tuple[Block, ...]
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    state: Mapping[str, Const] = field(default_factory=dict)
+    state: Mapping[str, Const | Ref] = field(
+        default_factory=dict
+    )  # first values; a Ref is to a weight
+    qualname: str = ""  # as Python's own words have it: "" for the name
+    is_bound: bool = False  # a method: Python counts the object among the arguments
 
 
 _COMPARE = {
@@ -505,6 +511,8 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         "frametap_version": __version__,
         "torch_version": str(torch.__version__),
         "name": program.name,
+        "qualname": program.qualname,
+        "is_bound": program.is_bound,
         "parameters": _encode(program.parameters),
         "entry": list(program.entry),
         "state": _encode(program.state),
@@ -575,6 +583,8 @@ def load_program(path: str | os.PathLike[str]) -> LoadedProgram:
             blocks=blocks,
             weights=tensors["weights"],
             state=_decode(manifest["state"]),
+            qualname=str(manifest.get("qualname", "")),
+            is_bound=bool(manifest.get("is_bound", False)),
         )
     except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
         _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
@@ -630,10 +640,11 @@ class LoadedProgram:
         self.program = program
         self._blocks = {block.name: block for block in program.blocks}
         self._signature = _signature(program)
-        self._state = {name: const.value for name, const in program.state.items()}
+        self._bind = _binder(program, self._signature)
+        _check_names(program)
+        self._state = {name: self._value(first, {}) for name, first in program.state.items()}
         backend = _C.native_backend()
         self._compiled = {block.name: _compile(block, backend) for block in program.blocks}
-        _check_names(program)
 
     def __repr__(self) -> str:
         return f"<frametap program {self.program.name}{self._signature}>"
@@ -651,21 +662,22 @@ class LoadedProgram:
         return {**self.program.weights, **self._state}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise ArtifactError(
-                f"{self.program.name}: {error}; the call is {self.program.name}{self._signature}"
-            ) from None
-        bound.apply_defaults()
-        slots = {**self._state, **bound.arguments}
+        arguments = self._bind(*args, **kwargs)
+        for parameter in self.program.parameters:
+            name = parameter.name
+            if parameter.is_fixed and arguments.pop(name) is not _FIXED:
+                raise ArtifactError(
+                    f"{self.program.name}: argument {name} is fixed in the saved program, which has the object "
+                    "that was its default; leave it out"
+                )
+        slots = {**self._state, **arguments}
         block = self._choose(self.program.entry, slots, "the call")
         while True:
             inputs = [self._value(operand, slots) for operand in block.inputs]
             try:
                 results = self._compiled[block.name].run(inputs)
             except Exception as error:
-                described = ", ".join(f"{k}: {_described(v)}" for k, v in bound.arguments.items())
+                described = ", ".join(f"{k}: {_described(v)}" for k, v in arguments.items())
                 raise ArtifactError(
                     f"{self.program.name}: the graph of block {block.name!r} does not take these "
                     f"arguments ({described}): {error}"
@@ -737,6 +749,34 @@ class LoadedProgram:
         return value
 
 
+class _Fixed:
+    def __repr__(self) -> str:
+        return "<saved>"
+
+
+_FIXED = _Fixed()
+
+
+def _default(parameter: Parameter) -> Any:
+    """One object for all calls, as Python has it."""
+
+    def make(operand: Operand | None) -> Any:
+        if isinstance(operand, Const):
+            return operand.value
+        if isinstance(operand, Tuple):
+            return tuple(map(make, operand.items))
+        if isinstance(operand, List):
+            return list(map(make, operand.items))
+        if isinstance(operand, Dict):
+            keys = (key.value for key in operand.keys)
+            return dict(zip(keys, map(make, operand.values), strict=True))
+        raise ValueError(f"the default of {parameter.name} is no constant")
+
+    if parameter.is_fixed:
+        return _FIXED
+    return inspect.Parameter.empty if parameter.default is None else make(parameter.default)
+
+
 def _signature(program: Program) -> inspect.Signature:
     try:
         return inspect.Signature(
@@ -744,15 +784,46 @@ def _signature(program: Program) -> inspect.Signature:
                 inspect.Parameter(
                     parameter.name,
                     getattr(inspect.Parameter, parameter.kind),
-                    default=inspect.Parameter.empty
-                    if parameter.default is None
-                    else parameter.default.value,
+                    default=_default(parameter),
                 )
                 for parameter in program.parameters
             ]
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise ArtifactError(f"the parameters are no signature: {error}") from error
+
+
+def _binder(program: Program, signature: inspect.Signature) -> Callable[..., dict[str, Any]]:
+    """A function that gives its arguments by name. Python binds them, and says what is wrong with a call."""
+    names = list(signature.parameters)
+    if wrong := [name for name in names if not name.isidentifier() or iskeyword(name)]:
+        raise ArtifactError(f"the parameters are no signature: {wrong[0]!r} is no name")
+    this = next(name for name in ("self", "_self", "__self") if name not in names)
+    empty = inspect.Parameter.empty
+    bare = [
+        p.replace(default=empty if p.default is empty else None)
+        for p in signature.parameters.values()
+    ]
+    if program.is_bound:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if bare and bare[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+            kind = inspect.Parameter.POSITIONAL_ONLY
+        bare.insert(0, inspect.Parameter(this, kind))
+    result = ", ".join(f"{name!r}: {name}" for name in names)
+    # Nothing of the file is in this text except the names that were looked at above.
+    text = f"def bind{inspect.Signature(bare)}:\n    return {{{result}}}\n"
+    namespace: dict[str, Any] = {}
+    try:
+        exec(text, namespace)  # noqa: S102  of names alone
+    except SyntaxError as error:
+        raise ArtifactError(f"the parameters are no signature: {error}") from error
+    bind = namespace["bind"]
+    given = [p for p in signature.parameters.values() if p.default is not empty]
+    only = inspect.Parameter.KEYWORD_ONLY
+    bind.__defaults__ = tuple(p.default for p in given if p.kind is not only)
+    bind.__kwdefaults__ = {p.name: p.default for p in given if p.kind is only}
+    bind.__name__, bind.__qualname__ = program.name, program.qualname or program.name
+    return functools.partial(bind, None) if program.is_bound else bind
 
 
 def _compile(block: Block, backend: _C.Backend) -> _C.Executable:
@@ -801,5 +872,6 @@ def _check_names(program: Program) -> None:
                 follow(getattr(item, part.name), where)
 
     follow(Jump(program.entry), "the entry")
+    follow(program.state, "the state")
     for block in program.blocks:
         follow(block, f"block {block.name!r}")

@@ -18,6 +18,7 @@ import contextlib
 import difflib
 import importlib
 import logging
+import traceback
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -236,6 +237,16 @@ class Program:
         return _OpenVariant(run, passed, as_tensors, keys, shared)
 
     # -- fixed sizes --
+
+    def leave_modes(self, error: BaseException | None) -> None:
+        """Leaves inference modes that the frames of a failed run have entered: each is left by the end of an object."""
+        while error is not None:
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            for frame in reversed(frames):
+                for value in frame.f_locals.values():
+                    if type(value) is torch._C._InferenceMode:
+                        value.__exit__(None, None, None)
+            error = error.__cause__ or error.__context__
 
     def refuse_result(self, index: int, why: str) -> None:
         value = self._outputs[index]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 _TORCH = "2.13"
-_LOG_WORDS = ("recordings", "hits", "misses", "breaks", "aborts", "all")
+_LOG_WORDS = ("recordings", "hits", "misses", "breaks", "aborts", "faults", "all")
 
 
 def _fail(sentence: str) -> None:

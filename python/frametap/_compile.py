@@ -8,6 +8,7 @@ function, a bound method, or a module, whose compiled form shares the module's o
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import inspect
 import sys
@@ -39,7 +40,7 @@ __all__ = [
     "segments",
 ]
 
-_OPTIONS = {"segment_limit": 64, "by_identity": False}
+_OPTIONS = {"segment_limit": 64, "by_identity": False, "strict": False}
 
 
 def compile(  # the name users know from torch.compile
@@ -69,10 +70,14 @@ def compile(  # the name users know from torch.compile
     (``range(n)``) is fixed.
     `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
     `options`: ``segment_limit`` (64), the segments that one entry point may have; ``by_identity`` (False), to
-    guard modules and functions by which they are, instead of by what was read of them.
+    guard modules and functions by which they are, instead of by what was read of them; ``strict`` (False), to
+    raise :class:`BackendError` where a graph raises and the program's own ops do not. Without it plain Python
+    runs such a call, a :class:`FrametapWarning` says so, and after three of them the graph is given up.
     `disable`: return `f` itself.
 
-    Raises :class:`FrametapError` for what cannot be called, :class:`BackendError` for an unknown backend.
+    Raises :class:`FrametapError` for what cannot be called, :class:`BackendError` for an unknown backend. Calls
+    raise :class:`BackendError` where the backend cannot compile a graph, or where what it compiled gives results
+    of another number, type, dtype or shape than the graph.
     """
     if f is None:
         return functools.partial(
@@ -91,7 +96,7 @@ def compile(  # the name users know from torch.compile
         )
     if dynamic not in (None, True, False):
         raise FrametapError(f"compile: dynamic must be True, False or None, got {dynamic!r:.60}")
-    limit, by_identity = _checked(options)
+    limit, by_identity, strict = _checked(options)
     if isinstance(f, (staticmethod, classmethod)):
         return type(f)(
             compile(
@@ -114,6 +119,7 @@ def compile(  # the name users know from torch.compile
         dynamic=dynamic,
         segment_limit=limit,
         by_identity=by_identity,
+        strict=strict,
     )
     return f if disable else _compiled(f, make)
 
@@ -176,21 +182,24 @@ def reduced(compiled: _C.CompiledFunction) -> Any:
     return compiled.__qualname__ if found is compiled else (plain, (compiled._original,))
 
 
-def _checked(options: dict[str, Any] | None) -> tuple[int, bool]:
+def _checked(options: dict[str, Any] | None) -> tuple[int, bool, bool]:
     if not isinstance(options, dict | None):
         raise FrametapError(f"compile: options must be a dict, got {type(options).__name__}")
     given = options or {}
     unknown = [name for name in given if name not in _OPTIONS]
     if unknown:
+        near = difflib.get_close_matches(str(unknown[0]), _OPTIONS, n=2, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise FrametapError(
-            f"compile: unknown option {unknown[0]!r}; there is {', '.join(sorted(_OPTIONS))}"
+            f"compile: unknown option {unknown[0]!r}; {hint}there is {', '.join(sorted(_OPTIONS))}"
         )
-    limit, by_identity = ({**_OPTIONS, **given}[name] for name in ("segment_limit", "by_identity"))
+    limit, by_identity, strict = ({**_OPTIONS, **given}[name] for name in _OPTIONS)
     if type(limit) is not int or limit < 1:
         raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r:.60}")
-    if type(by_identity) is not bool:
-        raise FrametapError(f"compile: by_identity must be True or False, got {by_identity!r:.60}")
-    return limit, by_identity
+    for name, value in (("by_identity", by_identity), ("strict", strict)):
+        if type(value) is not bool:
+            raise FrametapError(f"compile: {name} must be True or False, got {value!r:.60}")
+    return limit, by_identity, strict
 
 
 def compiled_of(f: Any, caller: str) -> Any:

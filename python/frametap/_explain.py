@@ -6,7 +6,7 @@ import linecache
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from frametap import _C
@@ -14,7 +14,7 @@ from frametap._compile import compiled_of, guard_of
 from frametap._guards import Guard
 from frametap._views import MissText
 
-__all__ = ["BreakReport", "Explanation", "MissText", "explain"]
+__all__ = ["BreakReport", "Explanation", "FaultReport", "MissText", "explain"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,18 @@ class BreakReport:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class FaultReport:
+    """A replay raised where the program's own ops do not: a fault of the backend, or of frametap."""
+
+    segment: str
+    text: str
+    position: str
+
+    def __str__(self) -> str:
+        return f"{self.segment} at {self.position}: {self.text}"
+
+
 @dataclass
 class Explanation:
     """The answer of :func:`explain`; ``str()`` of it is a page to read."""
@@ -61,6 +73,9 @@ class Explanation:
     misses: int
     recording_seconds: float
     """Of all recordings, of those that were given up too. Each segment has its own."""
+    faults: int = 0
+    """Replays that raised where the program's own ops do not; plain Python ran these calls."""
+    fault_reports: list[FaultReport] = field(default_factory=list)
 
     @property
     def graph_count(self) -> int:
@@ -95,6 +110,7 @@ class Explanation:
                 f"{self.name}: {_count(self.graph_count, 'graph')}, {_count(self.break_count, 'break')}; "
                 f"{self.recordings} recorded in {_milliseconds(self.recording_seconds)}, "
                 f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
+                + (f", {_count(self.faults, 'fault')}" if self.faults else "")
             )
         ]
         for segment in self.segments:
@@ -110,9 +126,11 @@ class Explanation:
                 f"{_milliseconds(segment.recording_seconds)}, {_count(segment.hits, 'hit')}"
             )
         misses = Counter(map(str, self.miss_texts))
+        faults = Counter(map(str, self.fault_reports))
         for title, texts in (
             ("breaks", map(str, self.breaks)),
             ("given up", map(str, self.aborts)),
+            ("faults", (_repeated(text, times) for text, times in faults.items())),
             ("misses", (_repeated(text, times) for text, times in misses.items())),
             ("fixed numbers (another is recorded anew)", map(str, self.fixed_numbers)),
             (
@@ -165,6 +183,7 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
     breaks: list[BreakReport] = []
     aborts: list[BreakReport] = []
     misses: list[MissText] = []
+    faults: list[FaultReport] = []
     names = {
         (segment.name, row["source"]): guard_of(segment, row).stands_for
         for segment in _C.segments(compiled)
@@ -188,6 +207,8 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
             known = aborts if row["kind"] == "abort" else breaks
             if not any(b.position == report.position and b.text == report.text for b in known):
                 known.append(report)
+        elif row["kind"] == "fault":
+            faults.append(FaultReport(row["segment"], row["text"], position["text"]))
         elif row["kind"] == "miss":
             misses.append(
                 MissText(
@@ -213,4 +234,6 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
         counts["hits"],
         counts["misses"],
         counts["recording_seconds"],
+        counts["faults"],
+        faults,
     )

@@ -19,6 +19,7 @@ import ast
 import builtins
 import dis
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -53,7 +54,7 @@ Where: TypeAlias = art.Ref | _Settled
 _UNKNOWN = (
     object()
 )  # an object that cannot be found again by its path; the recorder knows it by identity
-_EMPTY = "unused"  # the weight that stands for inputs that an int8 graph ignores
+_EMPTY = "<unused>"  # the weight that stands for inputs that an int8 graph ignores
 
 
 def save(f: Any, path: str | os.PathLike[str]) -> None:
@@ -100,7 +101,7 @@ class _Converter:
         self.weight_names: dict[int, str] = {}
         self.by_memory: dict[tuple[Any, ...], torch.Tensor] = {}
         self.state: dict[tuple[int, str], str] = {}  # (id(object), attribute) -> slot
-        self.initial: dict[str, art.Const] = {}
+        self.initial: dict[str, art.Const | art.Ref] = {}
         self.blocks: dict[str, art.Block | None] = {}
         self.names: dict[tuple[Any, ...], str] = {}
         self.refused: list[str] = []  # guards on settled objects that said no
@@ -117,7 +118,7 @@ class _Converter:
             _refuse_unrecorded(self.compiled, self.function)
         environment, parameters = self._parameters()
         self._find_state(environment)
-        slots = frozenset(parameter.name for parameter in parameters)
+        slots = frozenset(p.name for p in parameters if not p.is_fixed)
         names = [name for s in entries if (name := self._block(s, environment, slots)) is not None]
         if not names:
             raise ArtifactError(
@@ -128,6 +129,8 @@ class _Converter:
         self._check_states([s for s in entries if self._name(s, environment, slots) in names])
         return art.Program(
             name=self.function.__name__,
+            qualname=self.function.__qualname__,
+            is_bound=self.owner is not None,
             parameters=tuple(parameters),
             entry=tuple(names),
             blocks=tuple(block for block in self.blocks.values() if block is not None),
@@ -148,11 +151,12 @@ class _Converter:
                 environment[parameter.name] = self.owner
             elif default is inspect.Parameter.empty:
                 parameters.append(art.Parameter(parameter.name, parameter.kind.name))
-            elif _is_plain(default):
-                constant = art.Const(default)
+            elif (constant := _constant(default)) is not None:
                 parameters.append(art.Parameter(parameter.name, parameter.kind.name, constant))
             else:
-                environment[parameter.name] = default  # an object: the program has only this one
+                # An object: the program has only this one. The parameter keeps its place.
+                environment[parameter.name] = default
+                parameters.append(art.Parameter(parameter.name, parameter.kind.name, is_fixed=True))
         for name, cell in zip(self.code.co_freevars, self.function.__closure__ or (), strict=True):
             try:
                 environment[name] = cell.cell_contents
@@ -163,18 +167,37 @@ class _Converter:
     def _find_state(self, environment: Mapping[str, Any]) -> None:
         for segment in self.segments:
             for effect in segment.effects:
-                if effect["kind"] != "setattr" or effect["target"]["kind"] != "source":
+                if effect["target"]["kind"] != "source":
                     continue
                 owner = self._resolve(effect["target"]["path"], environment)
-                if not isinstance(owner, _Settled) or owner.value is _UNKNOWN:
+                if not isinstance(owner, _Settled) or (key := _slot_key(effect)) is None:
                     continue
-                now = getattr(owner.value, effect["name"], _UNKNOWN)
-                if not _is_plain(now):
-                    continue  # told when its block is made
-                slot = f"{effect['target']['source'].removeprefix('L.')}.{effect['name']}"
-                self.state[id(owner.value), effect["name"]] = slot
-                self.state[id(getattr(owner.value, "__dict__", owner)), effect["name"]] = slot
-                self.initial[slot] = art.Const(now)
+                self._add_slot(owner.value, effect["kind"], key, effect["target"]["source"])
+
+    def _add_slot(self, owner: Any, kind: str, key: Any, source: str) -> None:
+        """A state slot for an attribute, or for an item of a dict (a buffer is one of its module's)."""
+        if kind == "setattr":
+            now = getattr(owner, key, _UNKNOWN)
+            others = [getattr(owner, "__dict__", owner)]
+        else:
+            now = owner.get(key, _UNKNOWN) if isinstance(owner, dict) else _UNKNOWN
+            others = [module for module in self._modules() if module._buffers is owner]
+        slot = self.state.get(
+            (id(owner), key), f"{source.removeprefix('L.').removesuffix('._buffers')}.{key}"
+        )
+        if isinstance(now, torch.Tensor):
+            self.weights[slot] = now
+            self.initial[slot] = art.Ref(slot, weight=True)
+        elif _is_plain(now):
+            self.initial[slot] = art.Const(now)
+        else:
+            return  # told when its block is made
+        for place in (owner, *others):
+            self.state[id(place), key] = slot
+
+    def _modules(self) -> Iterator[torch.nn.Module]:
+        if isinstance(self.owner, torch.nn.Module):
+            yield from self.owner.modules()
 
     def _resolve(self, path: Path, environment: Mapping[str, Any]) -> Where:
         kind, key = path[0]
@@ -217,7 +240,15 @@ class _Converter:
         return _Settled(found)
 
     def _weight(self, tensor: torch.Tensor, name: str) -> art.Ref:
-        known = self.weight_names.setdefault(id(tensor), name.removeprefix("L."))
+        known = self.weight_names.get(id(tensor))
+        if known is None:
+            taken = {*self.weight_names.values(), *self.weights}
+            known = base = name.removeprefix("L.")
+            for n in itertools.count(1):
+                if known not in taken:
+                    break
+                known = f"{base}.{n}"
+            self.weight_names[id(tensor)] = known
         self.weights[known] = tensor
         self.kept.append(tensor)
         return art.Ref(known, weight=True)
@@ -344,19 +375,24 @@ class _Converter:
         environment: Mapping[str, Any],
     ) -> art.Check | None:
         """A formula over several numbers, or over one: the names of the sources in it become n0, n1 …."""
-        formula, others = row["predicate"], []
-        if row["source"] not in formula:
-            return None
+        formula = row["predicate"]
         paths = {**paths, **_sizes_in(formula, paths)}
-        formula = formula.replace(row["source"], "n0")
-        for source in sorted(paths, key=len, reverse=True):
-            if source not in formula:
-                continue
-            other = self._resolve(paths[source], environment)
-            if not isinstance(other, art.Ref):
-                return None
-            others.append(other)
-            formula = formula.replace(source, f"n{len(others)}")
+        met: dict[str, str] = {row["source"]: "n0"}
+
+        def name(match: re.Match[str]) -> str:
+            return met.setdefault(match[0], f"n{len(met)}")
+
+        # All at once: `L.n` must not be found in `L.n2`, nor a name in what a key of a dict holds.
+        longest_first = sorted({*paths, row["source"]}, key=len, reverse=True)
+        either = "|".join(re.escape(source) for source in longest_first)
+        formula, count = re.subn(rf"(?<![\w.])(?:{either})(?![\w.\[])", name, formula)
+        if count == 0 or "n0" not in re.findall(r"\bn\d+\b", formula):
+            return None
+        others = [
+            self._resolve(paths[source], environment) for source in met if met[source] != "n0"
+        ]
+        if not all(isinstance(other, art.Ref) for other in others):
+            return None
         try:
             return art.Check(where, art.Relates(formula, tuple(others)))
         except ValueError:
@@ -464,15 +500,15 @@ class _Converter:
             if effect["target"]["kind"] == "source":
                 owner = self._resolve(effect["target"]["path"], view.environment)
             slot = None
-            if effect["kind"] == "setattr" and isinstance(owner, _Settled):
-                slot = self.state.get((id(owner.value), effect["name"]))
+            if isinstance(owner, _Settled) and (key := _slot_key(effect)) is not None:
+                slot = self.state.get((id(owner.value), key))
             if isinstance(owner, art.Ref) and self._dies_with_the_call(owner, view.segment.exit):
                 continue
             if slot is None:
                 _refuse(
                     view.segment,
-                    f"the effect '{effect['text']}' cannot be saved: a program keeps numbers and strings "
-                    "that are attributes of the model, nothing else",
+                    f"it {_change(effect)}, and a program keeps only numbers, strings and tensors that are "
+                    "attributes of the model, its buffers, or items of its dicts",
                     "return the value instead of storing it",
                     effect["position"],
                 )
@@ -703,6 +739,58 @@ def _used_names(graph: _C.Graph) -> set[str]:
     return used
 
 
+def _slot_key(effect: Mapping[str, Any]) -> Any:
+    """The attribute or key that the effect gives a new value; None of other effects."""
+    if effect["kind"] == "setattr":
+        return effect["name"]
+    key = effect["key"]
+    if (
+        effect["kind"] == "setitem"
+        and key["kind"] == "const"
+        and type(key["constant"]) in (str, int)
+    ):
+        return key["constant"]
+    return None
+
+
+def _change(effect: Mapping[str, Any]) -> str:
+    """What the program's line does, in the words of its source."""
+    of = effect["target"].get("source", "an object").removeprefix("L.")
+    name, key = effect["name"], effect["key"].get("constant", effect["key"].get("source", "..."))
+    where = (
+        f"{of.removesuffix('._buffers')}.{key}" if of.endswith("._buffers") else f"{of}[{key!r}]"
+    )
+    return {
+        "setattr": f"assigns {of}.{name}",
+        "delattr": f"deletes {of}.{name}",
+        "setitem": f"assigns {where}",
+        "delitem": f"deletes {where}",
+        "append": f"appends to {of}",
+        "extend": f"extends {of}",
+        "call": f"calls {of}.{name}",
+        "set_global": f"assigns the global {name}",
+        "set_cell": f"assigns {of}, a variable of an outer function",
+        "state": f"leaves {name} of torch switched",
+        "advance": f"takes items from the iterator {of}",
+        "yield": f"goes on with the generator {of}",
+    }.get(effect["kind"], f"changes {of}")
+
+
+def _constant(value: Any, depth: int = 16) -> art.Const | art.Tuple | art.List | art.Dict | None:
+    """The operand that makes such a default; None if no file can hold it."""
+    if _is_plain(value):
+        return art.Const(value)
+    if depth == 0 or type(value) not in (tuple, list, dict):
+        return None
+    parts = list(value.values()) if type(value) is dict else list(value)
+    items = [_constant(part, depth - 1) for part in parts]
+    if not all(items) or (type(value) is dict and not all(map(_is_plain, value))):
+        return None
+    if type(value) is dict:
+        return art.Dict(tuple(art.Const(key) for key in value), tuple(items))
+    return art.Tuple(tuple(items)) if type(value) is tuple else art.List(tuple(items))
+
+
 def _is_plain(value: Any) -> bool:
     return type(value) in PLAIN_TYPES
 
@@ -781,7 +869,11 @@ def _sizes_in(formula: str, paths: Mapping[str, Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for size in re.finditer(r"\.size\((\d+)\)", formula):
         before = formula[: size.start()]
-        tensors = [source for source in paths if before.endswith(source)]
+        tensors = [
+            source
+            for source in paths
+            if before.endswith(source) and not re.search(r"[\w.]$", before.removesuffix(source))
+        ]
         if tensors:
             tensor = max(tensors, key=len)
             found[tensor + size[0]] = [*paths[tensor], ("size", int(size[1]))]

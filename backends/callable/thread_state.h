@@ -1,0 +1,32 @@
+// KeptThreadState: the switches under which a callable runs, to be put back where it raises. What switched them (`no_grad`
+// between two nodes, say) is not left then.
+//   K1  Restore puts back grad mode, inference mode, autocast, forward gradients, dispatch keys, torch function and dispatch
+//       modes, transforms of torch.func, hooks of saved tensors, anomaly mode, the default dtype and the deterministic
+//       switches.
+//   K2  Guards of inference mode that are still alive must have been left before: their end restores what they met.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/ScalarType.h>
+
+namespace frametap {
+
+class KeptThreadState {
+ public:
+  KeptThreadState();
+  void Restore() const;
+
+ private:
+  struct Rest {  // what is not in the thread's local state
+    c10::ScalarType autocast_dtype, default_dtype;
+    int autocast_nesting;
+    bool autocast_cache, anomaly, anomaly_checks_nan, deterministic, deterministic_warns, fills_memory;
+    bool operator==(const Rest&) const = default;
+  };
+  static Rest Now();
+
+  const at::ThreadLocalState local_;
+  const Rest rest_;
+};
+
+}  // namespace frametap
