@@ -78,6 +78,8 @@ class Backend {
   virtual bool reads_words() const { return true; }
   // Whether CompileFor looks at its examples: it gets none otherwise.
   virtual bool reads_examples() const { return true; }
+  // Whether its examples are as they were before the graph has written to them. They are as it has left them otherwise.
+  virtual bool keeps_first_values() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) = 0;
   // B4. A valid graph with the values that its inputs had while recording, for a backend that wants examples.
   virtual absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) {

@@ -229,6 +229,9 @@ void Recorder::DescribeExamples(Segment* segment) const {
   for (size_t i = 0; i < sources.size(); ++i) {
     PyObject* const seen = guards_.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
+    if (first_values_ != nullptr && examples.values.back().isTensor()) {
+      examples.values.back() = first_values_->Of(examples.values.back().toTensor());
+    }
     if (!numbers_open() || !store_.backend().assumptions().static_sizes) continue;
     examples.open.push_back(LeavesInputOpen(sources[i]));
     const auto tensor = std::find(sources.begin(), sources.end(), guards_.parent(sources[i]));

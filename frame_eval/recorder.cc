@@ -94,9 +94,13 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       if (!aten_.pending) aten_.pending = Break{Reason::marked_size, contradiction};
     });
   }
-  if (store.options().fullgraph || store.options().answers_by_replay || has_marks_) {
-    undo_ = std::make_unique<UndoLog>();
-    aten_.before_write = [this](const at::Tensor& tensor) { undo_->Before(tensor); };
+  if (store.options().fullgraph || store.options().answers_by_replay || has_marks_) undo_ = std::make_unique<UndoLog>();
+  if (store.backend().keeps_first_values()) first_values_ = std::make_unique<FirstValues>();
+  if (undo_ != nullptr || first_values_ != nullptr) {
+    aten_.before_write = [this](const at::Tensor& tensor) {
+      if (undo_ != nullptr) undo_->Before(tensor);
+      if (first_values_ != nullptr) first_values_->Before(tensor);
+    };
     aten_.refuses = store.options().fullgraph;
   }
   aten_.Start();

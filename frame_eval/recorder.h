@@ -27,6 +27,7 @@
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/first_values.h"
 #include "frame_eval/object_table.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
@@ -821,7 +822,8 @@ class Recorder {
     return i > 0 ? i - 1 : context_sets_.size();
   }
   std::string entry_text_;
-  std::unique_ptr<UndoLog> undo_;  // null: nothing can be taken back
+  std::unique_ptr<UndoLog> undo_;              // null: nothing can be taken back
+  std::unique_ptr<FirstValues> first_values_;  // for backends that ask for them only
   const bool in_anomaly_mode_;
   std::unique_ptr<RepeatedCalls> repeated_calls_;
   Places places_;

@@ -392,7 +392,11 @@ class Annotator {
 }  // namespace
 
 std::string FloatByRequest(const QuantConfig& config, const Node& node) {
-  if (config.float_ops.contains(node.op_name())) return "left in float by request (float_ops)";
+  // With its overload or without: "aten.add.Tensor" or "aten.add".
+  const std::string name = node.op_name();
+  const std::string without_overload = name.substr(0, name.find('.', name.find('.') + 1));
+  if (config.float_ops.contains(name) || config.float_ops.contains(without_overload))
+    return "left in float by request (float_ops)";
   if (node.where == nullptr) return "";
   for (const ModuleScope& scope : node.where->scope) {
     if (config.float_scopes.contains(scope.path.str())) {

@@ -67,11 +67,11 @@ class Comparison {
   }
 
   void Run(const std::vector<c10::IValue>& inputs) {
-    Walk exact(graph_, inputs, float_hold_);
+    Walk exact(graph_, Own(inputs), float_hold_);
     std::vector<int> hold(reference_.values.size());
     for (size_t v = 0; v < hold.size(); ++v) hold[v] = Compared(ValueId(v)) ? 1 : 0;
-    Walk alone(reference_, inputs, hold);
-    Walk whole(reference_, inputs, hold);
+    Walk alone(reference_, Own(inputs), hold);
+    Walk whole(reference_, Own(inputs), hold);
     for (ValueId v : graph_.inputs) Snapshot(&exact, v);
     while (!whole.done()) {
       const NodeId n = alone.Step();
@@ -91,6 +91,15 @@ class Comparison {
   }
 
  private:
+  // Each of the three runs writes to inputs of its own.
+  std::vector<c10::IValue> Own(const std::vector<c10::IValue>& inputs) const {
+    std::vector<c10::IValue> own = inputs;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (written_[graph_.inputs[i].raw()] && own[i].isTensor()) own[i] = own[i].toTensor().clone();
+    }
+    return own;
+  }
+
   // Values of the reference that stand for a value of the float graph: bytes, and results of float ops and kernels.
   bool Compared(ValueId v) const {
     if (!origin_[v.raw()].valid() || !reference_.value(v).def.valid()) return false;

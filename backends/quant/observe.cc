@@ -1,5 +1,7 @@
 #include "backends/quant/observe.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -97,6 +99,37 @@ class ObservingExecutable : public Executable {
   const std::vector<bool> interesting_;
   const std::shared_ptr<Observation> observation_;
 };
+
+namespace {
+
+// Runs as the native executable does, and keeps the inputs of the recording until they have been observed.
+class CalibratingExecutable : public Executable {
+ public:
+  CalibratingExecutable(std::unique_ptr<Executable> native, Examples first)
+      : first(std::move(first.values)), native_(std::move(native)) {}
+
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
+    return native_->Run(inputs, changed);
+  }
+  bool Reads(size_t input) override { return native_->Reads(input); }
+
+  std::optional<std::vector<c10::IValue>> first;
+
+ private:
+  const std::unique_ptr<Executable> native_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> MakeCalibratingExecutable(std::unique_ptr<Executable> native, const Examples& examples) {
+  return std::make_unique<CalibratingExecutable>(std::move(native), examples);
+}
+
+std::optional<std::vector<c10::IValue>> TakeFirstInputs(Executable& executable) {
+  auto* const calibrating = dynamic_cast<CalibratingExecutable*>(&executable);
+  if (calibrating == nullptr) return std::nullopt;
+  return std::exchange(calibrating->first, std::nullopt);
+}
 
 int64_t Observation::runs() const {
   const std::lock_guard<std::mutex> lock(mutex_);

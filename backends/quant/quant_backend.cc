@@ -57,7 +57,8 @@ absl::StatusOr<std::unique_ptr<Executable>> QuantBackend::MakeExecutable(Convert
 
 absl::StatusOr<std::unique_ptr<Executable>> QuantBackend::CompileFor(const Graph& graph, const Examples& examples) {
   auto native = native_->CompileFor(graph, examples);
-  if (!is_calibrated_ || !native.ok() || !HasLayers(graph)) return native;
+  if (!is_calibrated_ && native.ok()) return MakeCalibratingExecutable(*std::move(native), examples);
+  if (!native.ok() || !HasLayers(graph)) return native;
   const c10::InferenceMode no_inference_mode(false);  // what is made here outlives the call
   auto converted = conversions_.ConvertRecorded(graph, examples.values);
   if (converted.ok() && converted->is_int8) {

@@ -60,6 +60,7 @@ class QuantBackend : public Backend {
  public:
   std::string name() const override { return "quant"; }
   bool reads_words() const override { return is_calibrated_; }
+  bool keeps_first_values() const override { return !is_calibrated_; }
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override { return native_->Compile(graph); }
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) override;
 

@@ -76,6 +76,12 @@ class Observation {
 absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,
                                                                     std::shared_ptr<Observation> observation);
 
+// An executable that keeps the inputs that the recording had, as they were before it wrote to them: so the call that is
+// recorded is observed too, and the program runs once.
+std::unique_ptr<Executable> MakeCalibratingExecutable(std::unique_ptr<Executable> native, const Examples& examples);
+// Returns those inputs and forgets them. None if the executable has none (left).
+std::optional<std::vector<c10::IValue>> TakeFirstInputs(Executable& executable);
+
 struct QuantizedGraph {
   Graph reference;
   Graph lowered;

@@ -10,6 +10,12 @@ namespace {
 
 constexpr int kBins = 2048;
 
+// Ranges below 1e-35 have no bins: the inverse of their width is no finite float. Their extremes alone count.
+float BinsPerUnit(double lo, double hi) {
+  const double exact = hi > lo ? kBins / (hi - lo) : 0.0;
+  return exact <= std::numeric_limits<float>::max() ? static_cast<float>(exact) : 0.0f;
+}
+
 }  // namespace
 
 void Statistics::Cover(double lo, double hi) {
@@ -76,7 +82,7 @@ void Statistics::Add(const at::Tensor& tensor) {
   max_ = bins_.empty() ? hi : std::max<double>(max_, hi);
   Cover(lo, hi);
   const float start = static_cast<float>(lo_);
-  const float inverse = hi_ > lo_ ? static_cast<float>(kBins / (hi_ - lo_)) : 0.0f;
+  const float inverse = BinsPerUnit(lo_, hi_);
   // Two tables: consecutive equal values do not wait for each other.
   std::array<std::array<uint32_t, kBins>, 2> counts{};
   int64_t zeros = 0;
@@ -105,7 +111,7 @@ void Statistics::Add(const Statistics& other) {
 }
 
 Range Statistics::LeastSquares(int64_t levels) const {
-  if (bins_.empty() || !(hi_ > lo_)) return MinMax();
+  if (bins_.empty() || BinsPerUnit(lo_, hi_) == 0) return MinMax();
   const double step = (hi_ - lo_) / kBins;
   // Sums of count, x and x^2 over the first i bins: each candidate then costs O(1).
   std::vector<std::array<double, 3>> sums(kBins + 1, {0, 0, 0});

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "backends/callable/values.h"
+#include "backends/quant/quantize.h"
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
@@ -382,7 +383,21 @@ void BindCompiled(py::module_& m) {
             }
             s.segment->executable = executable.executable;
           },
-          py::arg("executable"), "Replays run this executable from now on.");
+          py::arg("executable"), "Replays run this executable from now on.")
+      .def(
+          "run_first_inputs",
+          [](SegmentHandle& s, const ExecutableHandle& executable) {
+            std::optional<std::vector<c10::IValue>> inputs = quant::TakeFirstInputs(*s.segment->executable);
+            if (!inputs) return false;
+            const py::gil_scoped_release unlock;
+            executable.executable->Run(*inputs);
+            return true;
+          },
+          py::arg("executable"),
+          "Runs the executable on the inputs that the recording had. False if they were not kept (or were taken).");
+
+  m.def("set_backend",
+        [](const py::object& f, const BackendHandle& backend) { StoreOfObject(f)->set_backend(backend); });
 
   m.def("segments", [](const py::object& f) {
     std::vector<SegmentHandle> out;

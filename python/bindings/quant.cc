@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include "absl/strings/str_cat.h"
+#include "backends/callable/values.h"
+#include "backends/quant/observe.h"
 #include "backends/quant/onednn_adapter.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quant_backend.h"
@@ -161,7 +163,16 @@ void BindQuant(py::module_& m) {
 
   py::class_<quant::Observation, std::shared_ptr<quant::Observation>>(m, "Observation",
                                                                       "What calibration saw of one graph.")
-      .def_property_readonly("runs", &quant::Observation::runs);
+      .def_property_readonly("runs", &quant::Observation::runs)
+      .def_property_readonly("kept", [](const quant::Observation& observation) {
+        py::list runs;
+        for (const auto& inputs : quant::ObservationView::Of(observation).kept) {
+          py::list run;
+          for (const c10::IValue& input : inputs) run.append(ToPython(input));
+          runs.append(std::move(run));
+        }
+        return runs;
+      });
 
   py::class_<QuantizedHandle>(m, "QuantizedGraph", "A graph in 8 bits: the reference, its lowered form, a report.")
       .def_readonly("reference", &QuantizedHandle::reference)

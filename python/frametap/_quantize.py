@@ -1,7 +1,8 @@
 """``frametap.quantize``: a captured model in int8, with a table that accounts for every op.
 
 Q1  The model that was given is not changed: a deep copy in eval mode is captured.
-Q2  Each segment observes each calibration batch once, however many runs it took to record it.
+Q2  The program runs once for each calibration batch, on a copy of it. The graphs that the call records are run once more
+    on the inputs that they had, to observe them; no Python of the program runs then.
 Q3  Python between the graphs stays alive: a branch on a tensor's value chooses between int8 segments.
 Q4  Nothing is in float in silence: an op has a reason, a segment met after calibration is named.
 
@@ -11,7 +12,8 @@ Not here: observers, decisions, kernels (``backends/quant``); the table's layout
 from __future__ import annotations
 
 import copy
-import math
+import difflib
+import functools
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,6 +24,8 @@ import torch
 from frametap import _C
 from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._errors import FrametapError, QuantizationError
+from frametap._fused_attention import FUSED_ATTENTION_OFF
+from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import render_report
 from frametap._quantized_model import QuantizedModel
 
@@ -31,7 +35,6 @@ Batch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _OBSERVERS = ("histogram", "minmax")
 _KEPT_BATCHES = 4  # for the SQNR of the whole model
-_MOST_RECORDINGS = 16  # of one batch: a model that records at every call must not hold us up
 
 
 def quantize(
@@ -65,10 +68,11 @@ def quantize(
     """
     options = _options(observer, activation_bits, float_ops, float_scopes)
     compiled, owner = _captured_copy(model)
+    _refuse_unknown_names(float_ops, float_scopes, owner)
     state = _PlainState(owner)
     calibration = _Calibration(compiled)
     line = _ProgressLine(calibration_data, sys.stderr.isatty() if progress is None else progress)
-    with line, torch.no_grad():
+    with line, torch.no_grad(), FUSED_ATTENTION_OFF:
         for number, raw in enumerate(_iterate(calibration_data)):
             batch = _arguments(raw, number)
             line.show(number)
@@ -90,9 +94,27 @@ def quantize(
     converted = _convert(compiled, calibration, options)
     state.put_back()
     with torch.no_grad():
-        sqnr = calibration.sqnr_of_outputs()
+        measured = measured_on_graphs(converted, calibration.observations)
+    later = functools.partial(_measured_on_calls, kept=calibration.kept, state=state)
+    return QuantizedModel(
+        compiled, converted, later if measured is None else measured, strict=bool(strict)
+    )
+
+
+def _measured_on_calls(
+    model: QuantizedModel,
+    kept: list[tuple[Batch, list[tuple[str, torch.Tensor]]]],
+    state: _PlainState,
+) -> dict[str, float]:
+    """dB by output, measured by calling the program on batches of the calibration."""
+    noise = OutputNoise()
+    for batch, want in kept:
+        args, kwargs = _copied(batch)
+        got = dict(named_tensors(model(*args, **kwargs)))
+        for name, tensor in want:
+            noise.add(name, tensor, got.get(name, tensor.new_empty(0)))
     state.put_back()
-    return QuantizedModel(compiled, converted, sqnr, strict=bool(strict))
+    return noise.decibels()
 
 
 # -- arguments --
@@ -138,7 +160,6 @@ def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
             f"quantize: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}); "
             "the copy is what gets quantized, so that the model itself stays as it is"
         ) from error
-    _take_attention_apart(twin)
     forward = getattr(type(twin), "forward", None)
     if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
         return _compiled(types.MethodType(forward._function, twin)), twin
@@ -158,17 +179,37 @@ def _compiled(model: Any) -> Any:
     )
 
 
-def _take_attention_apart(model: torch.nn.Module) -> None:
-    """Turns off torch's fused kernels of attention and encoder layers, which hide their linear layers.
+def _refuse_unknown_names(
+    float_ops: Collection[str], float_scopes: Collection[str], owner: torch.nn.Module | None
+) -> None:
+    """Raises for an op that torch does not have, and for a module that the model does not have."""
+    for name in float_ops:
+        if name not in _ops_of_torch():
+            near = difflib.get_close_matches(name, _ops_of_torch(), n=3, cutoff=0.75)
+            raise QuantizationError(
+                f"quantize: float_ops has {name!r}, and torch has no such op{_did_you_mean(near)}; an op is "
+                "named as in the report ('aten.add.Tensor'), or without its overload ('aten.add')"
+            )
+    if owner is None:
+        return
+    paths = [path for path, _ in owner.named_modules() if path]
+    for name in float_scopes:
+        if name not in paths:
+            near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
+            raise QuantizationError(
+                f"quantize: float_scopes has {name!r}, and the model has no module of that path"
+                f"{_did_you_mean(near)}; paths are those of named_modules()"
+            )
 
-    In eval mode torch takes them whenever it can, and has a switch for all threads only. Each module says no
-    by itself: an encoder layer whose activation is none of two, an attention that trains without dropout.
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0
-        elif isinstance(module, torch.nn.MultiheadAttention):
-            module.dropout, module.training = 0.0, True
+
+def _ops_of_torch() -> set[str]:
+    """Each op with and without its overload, as a report names it. Libraries may add some at any time."""
+    names = {name.replace("::", ".", 1) for name in torch._C._dispatch_get_all_op_names()}
+    return names | {".".join(name.split(".", 2)[:2]) for name in names}
+
+
+def _did_you_mean(near: list[str]) -> str:
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def _iterate(data: Any) -> Iterator[Any]:
@@ -254,54 +295,62 @@ class _Calibration:
         self.batches = 0
         self.observations: dict[_C.Segment, _C.Observation] = {}
         self._compiled = compiled_of(model, "quantize")
-        self._native = _C.native_backend()
-        self._plain: dict[_C.Segment, _C.Executable] = {}
-        self._observing: dict[_C.Segment, _C.Executable] = {}
-        self._kept: list[tuple[Batch, Any]] = []
+        self.kept: list[tuple[Batch, list[tuple[str, torch.Tensor]]]] = []
 
     def add(self, batch: Batch) -> None:
-        """Runs the batch until no new segment appears; see Q2."""
+        """Runs the batch, and observes what ran; see Q2."""
         result = self._call(batch)
-        for _ in range(_MOST_RECORDINGS):
-            fresh = [s for s in _C.segments(self._compiled) if s not in self.observations]
-            if not fresh:
-                break
-            for segment, executable in self._plain.items():
-                segment.set_executable(executable)
-            for segment in fresh:
-                self._begin(segment)
-            self._call(batch)
-            for segment, executable in self._observing.items():
-                segment.set_executable(executable)
+        if self.batches == 0 and self._was_put_off():
+            # What is done at a first call only has run (a cache was filled): only now can the rest be captured.
+            result = self._call(batch)
+        for segment in _C.segments(self._compiled):
+            if segment not in self.observations:
+                self._observe(segment)
         self.batches += 1
-        if len(self._kept) < _KEPT_BATCHES:
-            self._kept.append((batch, [t.clone() for t in _tensors(result)]))
+        if len(self.kept) < _KEPT_BATCHES:
+            self.kept.append(
+                (_copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])
+            )
 
     def _call(self, batch: Batch) -> Any:
-        args, kwargs = batch
+        args, kwargs = _copied(batch)  # the program may write to it
         return self.model(*args, **kwargs)
 
-    def _begin(self, segment: _C.Segment) -> None:
+    def _was_put_off(self) -> bool:
+        return any(
+            row["kind"] == "abort" and row["reason"] == "done_once"
+            for row in _C.log(self._compiled)
+        )
+
+    def _observe(self, segment: _C.Segment) -> None:
+        """Observes the run that was recorded, and from now on each replay."""
         observing, observation = _C.quant_observe(segment.graph)
-        self._plain[segment] = _C.compile(self._native, segment.graph)
-        self._observing[segment] = observing
         self.observations[segment] = observation
+        with torch.random.fork_rng(devices=[]):
+            segment.run_first_inputs(observing)
         segment.set_executable(observing)
 
-    def sqnr_of_outputs(self) -> float:
-        """In dB, over all outputs of the batches kept; infinite if none differs."""
-        signal = noise = 0.0
-        for batch, want in self._kept:
-            got = list(_tensors(self._call(batch)))
-            if [t.shape for t in got] != [t.shape for t in want]:
-                return math.nan  # another arm of a branch was taken
-            for one, other in zip(want, got, strict=True):
-                if one.is_floating_point():
-                    signal += float(one.double().square().sum())
-                    noise += float((one.double() - other.double()).square().sum())
-        if noise == 0.0:
-            return math.inf
-        return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+def _copied(batch: Batch) -> Batch:
+    """The batch with tensors of its own. One that occurs twice is one in the copy, too."""
+    memo: dict[int, Any] = {}
+    for tensor in _tensors(batch):
+        # deepcopy refuses tensors with a history; a batch has none that counts.
+        memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
+    try:
+        return copy.deepcopy(batch, memo)
+    except Exception:  # noqa: BLE001 - an object in it cannot be copied, whatever the cause: it is passed as it is
+        return _with_tensors(batch, memo)
+
+
+def _with_tensors(value: Any, copies: Mapping[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return copies[id(value)]
+    if type(value) is dict:
+        return {key: _with_tensors(item, copies) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_with_tensors(item, copies) for item in value)
+    return value
 
 
 class _ProgressLine:
@@ -352,11 +401,6 @@ def _convert(
                 f"quantize: segment {segment.name} (from {segment.entry}): {error}"
             ) from error
     rows = [row for quantized in converted.values() for row in quantized.report]
-    if not rows and any(len(segment.graph.nodes) for segment in calibration.observations):
-        raise QuantizationError(
-            "quantize: every call was recorded anew, so there is nothing that could be replayed in int8"
-            + _last_miss(compiled_of(model, "quantize"))
-        )
     if not rows:
         raise QuantizationError(
             "quantize: no graph was captured, so there is nothing to quantize"
@@ -380,14 +424,3 @@ def _reasons_for_no_graph(compiled: _C.CompiledFunction) -> str:
             if line not in lines:
                 lines.append(line)
     return "".join(lines)
-
-
-def _last_miss(compiled: _C.CompiledFunction) -> str:
-    misses = [row for row in _C.log(compiled) if row["kind"] == "miss"]
-    if not misses:
-        return ""
-    miss = misses[-1]
-    return (
-        f"\n  {miss['segment']} did not fit at {miss['source']}: {miss['why']}, read at "
-        f"{miss['position']['text']}; keep what changes at every call out of the model"
-    )

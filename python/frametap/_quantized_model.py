@@ -9,6 +9,7 @@ Not here: calibration and conversion (``_quantize.py``); which graphs become int
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ import torch
 from frametap import _C
 from frametap._compile import compiled_of
 from frametap._errors import FrametapWarning, QuantizationError
+from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._quant_report import render_report
 
 __all__ = ["QuantizedModel"]
@@ -32,19 +34,18 @@ class QuantizedModel(torch.nn.Module):
     Calls run without gradients, in eval mode, and without autocast: under autocast, inputs in half precision are
     taken as float32. Debuggers, profilers and coverage do not see into a call, as with code in C.
 
-    `report` has one row an op, `report_text()` the same as a table; `sqnr` is the signal to noise ratio in dB of
-    the model's outputs on calibration data. `calls` counts calls: ``{"int8": 7, "float": 0}``; a call counts as
+    `report` has one row an op, `report_text()` the same as a table. `output_sqnr` is the signal to noise ratio of
+    each output on calibration data, in dB, the worst first; `sqnr` is that of the worst one. `calls` counts calls: ``{"int8": 7, "float": 0}``; a call counts as
     float if a part of it ran in float that is int8 otherwise.
     """
 
     report: list[dict[str, Any]]
-    sqnr: float
 
     def __init__(
         self,
         model: Any,
         converted: Mapping[_C.Segment, _C.QuantizedGraph],
-        sqnr: float,
+        measured: dict[str, float] | Callable[[QuantizedModel], dict[str, float]],
         *,
         strict: bool = False,
     ) -> None:
@@ -56,12 +57,28 @@ class QuantizedModel(torch.nn.Module):
         self._strict = strict
         self._causes: Counter[str] = Counter()
         self.calls = Counter({"int8": 0, "float": 0})
-        self.sqnr = sqnr
+        self._measured = measured
         self.report = [
             {**row, "segment": segment.name}
             for segment, quantized in self._converted.items()
             for row in quantized.report
         ]
+
+    @property
+    def output_sqnr(self) -> dict[str, float]:
+        """dB by output (``['boxes']``, ``[0]``; "" if the result is one tensor), the worst first.
+
+        A model of one graph is measured when it is quantized. One with breaks is measured when this is first
+        asked for: the program then runs on up to four of the calibration batches.
+        """
+        if not isinstance(self._measured, dict):
+            self._measured = self._measured(self)
+        return self._measured
+
+    @property
+    def sqnr(self) -> float:
+        """dB of the worst output; infinite if no output is a float tensor, or if none differs."""
+        return next(iter(self.output_sqnr.values()), math.inf)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or _has_proxy(args, kwargs):
@@ -71,10 +88,11 @@ class QuantizedModel(torch.nn.Module):
             )
         if torch.is_autocast_enabled("cpu"):
             args, kwargs = _in_float32(args), _in_float32(kwargs)
-            with torch.autocast("cpu", enabled=False):
+            with FUSED_ATTENTION_OFF, torch.autocast("cpu", enabled=False):
                 result, problem = _C.call_quantized(self._frametap, args, kwargs)
         else:
-            result, problem = _C.call_quantized(self._frametap, args, kwargs)
+            with FUSED_ATTENTION_OFF:
+                result, problem = _C.call_quantized(self._frametap, args, kwargs)
         if problem is None:
             self.calls["int8"] += 1
         else:
@@ -110,6 +128,11 @@ class QuantizedModel(torch.nn.Module):
         lines: list[str] = []
         for segment, quantized in self._converted.items():
             lines += [f"{segment.name}, from {segment.entry}", render_report(quantized.report), ""]
+        if isinstance(self._measured, dict) and self._measured:
+            lines.append("outputs, the worst first:")
+            lines += [
+                f"  {name or 'the result'}: {db:.1f} dB" for name, db in self._measured.items()
+            ]
         for segment, quantized in self._converted.items():
             if quantized.lowering_note:
                 lines.append(f"{segment.name} is not lowered to kernels: {quantized.lowering_note}")

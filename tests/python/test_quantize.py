@@ -301,19 +301,6 @@ def test_nothing_to_quantize() -> None:
         frametap.quantize(nn.Identity(), [torch.rand(4)])
 
 
-def test_a_model_that_is_recorded_at_every_call() -> None:
-    log: list[int] = []
-
-    class Growing(Small):
-        def forward(self, x: Tensor) -> Tensor:
-            log.append(len(log))
-            return super().forward(x)
-
-    with pytest.raises(frametap.QuantizationError, match="every call was recorded anew") as caught:
-        frametap.quantize(Growing().eval(), [images(4)])
-    assert "log" in str(caught.value)
-
-
 @pytest.mark.parametrize("thing", [3, None, "model", nn.Linear])
 def test_no_model(thing: Any) -> None:
     with pytest.raises(frametap.QuantizationError, match=r"torch.nn.Module or a function expected"):

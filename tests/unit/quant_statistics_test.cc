@@ -1,6 +1,7 @@
 #include "backends/quant/statistics.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -31,6 +32,21 @@ TEST(QuantStatisticsTest, P2_ZeroIsExact) {
   }
   EXPECT_EQ(ChooseAffine({0, 255}, 0, 255).zero_point, 0);
   EXPECT_EQ(ChooseAffine({-255, 0}, 0, 255).zero_point, 255);
+}
+
+TEST(QuantStatisticsTest, S1_TheTiniestAndTheLargestRangesAreCounted) {
+  for (const double factor : {1e-45, 1e-40, 3e-36, 1e-30, 1e30, 1e38}) {
+    const at::Tensor x = at::linspace(-1, 1, 1000, at::kDouble).mul(factor).to(at::kFloat);
+    Statistics s;
+    s.Add(x);
+    s.Add(x.mul(0.5));
+    EXPECT_TRUE(s.finite());
+    EXPECT_EQ(s.elements(), 2000);
+    const Range range = s.LeastSquares(255);
+    EXPECT_LE(range.lo, 0) << factor;
+    EXPECT_GE(range.hi, 0) << factor;
+    EXPECT_GT(ChooseAffine(range, 0, 255).scale, 0);
+  }
 }
 
 TEST(QuantStatisticsTest, S1_BatchesAndLayoutDoNotMatter) {

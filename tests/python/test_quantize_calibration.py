@@ -1,0 +1,237 @@
+"""Calibration: the program runs once a batch, on copies, unedited; each output has its own signal to noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fixtures.subject import EAGER, frametap
+
+pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
+
+
+def decibels(want: Tensor, got: Tensor) -> float:
+    noise = (want.double() - got.double()).square().sum()
+    return float(10 * torch.log10(want.double().square().sum() / noise))
+
+
+class Counting(nn.Module):
+    """Appends to a list at each call, and breaks its graph in the middle if asked to."""
+
+    def __init__(self, log: list[str], breaks: bool) -> None:
+        super().__init__()
+        self.log, self.breaks = log, breaks
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Counting:
+        copy = Counting(self.log, self.breaks)
+        copy.load_state_dict(self.state_dict())
+        return copy.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.append("called")
+        h = self.first(x).relu()
+        if self.breaks and h.sum() < 0:
+            h = h * 2
+        return self.second(h)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("batches", [1, 3, 8])
+def test_side_effects_happen_once_for_each_batch(breaks: bool, batches: int) -> None:
+    log: list[str] = []
+    model = Counting(log, breaks).eval()
+    quantized = frametap.quantize(
+        model, [torch.randn(4, 8) for _ in range(batches)], progress=False
+    )
+    assert log == ["called"] * batches
+    quantized(torch.randn(4, 8))
+    assert log == ["called"] * (batches + 1)
+    assert {row["decision"] for row in quantized.report if "linear" in row["op"]} == {"int8"}
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x.sub_(0.5).div_(0.25)).relu())
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_model_that_writes_to_its_input_is_calibrated_on_the_data_as_it_is(batches: int) -> None:
+    torch.manual_seed(0)
+    model = InPlace().eval()
+    data = [torch.rand(4, 3, 12, 12) for _ in range(batches)]
+    before = [x.clone() for x in data]
+    quantized = frametap.quantize(model, data, progress=False)
+    for x, y in zip(data, before, strict=True):
+        assert torch.equal(x, y)
+    x = torch.rand(4, 3, 12, 12)
+    with torch.no_grad():
+        measured = decibels(model(x.clone()), quantized(x.clone()))
+    assert measured > 35
+    assert abs(quantized.sqnr - measured) < 3
+
+
+def test_a_tensor_that_occurs_twice_in_a_batch_is_one_tensor_for_the_program() -> None:
+    seen: list[bool] = []
+
+    class Same(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            seen.append(a is b)
+            return self.l(a) + self.l(b)
+
+    x = torch.randn(2, 4)
+    frametap.quantize(Same().eval(), [(x, x)], progress=False)
+    assert seen == [True]
+
+
+class Attention(nn.MultiheadAttention):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, _ = super().forward(q, k, v, need_weights=False)
+        return out * 100 if self.training else out
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.l = Attention(16, 2, batch_first=True), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.l(self.a(x, x, x))
+
+
+def test_attention_is_taken_apart_without_editing_the_model() -> None:
+    torch.manual_seed(0)
+    model = Attending().eval()
+    data = [torch.randn(4, 5, 16) for _ in range(4)]
+    quantized = frametap.quantize(model, data, progress=False)
+    with torch.no_grad():
+        assert decibels(model(data[0]), quantized(data[0])) > 25
+    assert quantized.sqnr > 25
+    assert [r["decision"] for r in quantized.report if r["op"] == "aten.linear"].count("int8") >= 2
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_encoder_with_a_padding_mask() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 8)
+    pad = torch.zeros(2, 5, dtype=torch.bool)
+    pad[:, 3:] = True
+    for nested in (False, True):
+        model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested).eval()
+        quantized = frametap.quantize(
+            model, [{"src": x, "src_key_padding_mask": pad}], progress=False
+        )
+        with torch.no_grad():
+            want = model(x, src_key_padding_mask=pad)
+            got = quantized(src=x, src_key_padding_mask=pad)
+        assert decibels(want[:, :3], got[:, :3]) > 25
+        assert "aten.linear" in {r["op"] for r in quantized.report if r["decision"] == "int8"}
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+class TwoHeads(nn.Module):
+    """The second output is the small difference of two large numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boxes, self.scores = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {
+            "boxes": self.boxes(x) * 1000,
+            "scores": [
+                (self.scores(x) - self.scores(x + 0.01)),
+            ],
+        }
+
+
+def test_the_worst_output_comes_first() -> None:
+    torch.manual_seed(0)
+    quantized = frametap.quantize(TwoHeads().eval(), [torch.randn(16, 8)], progress=False)
+    names = list(quantized.output_sqnr)
+    assert names == ["['scores'][0]", "['boxes']"]
+    assert quantized.sqnr == quantized.output_sqnr["['scores'][0]"]
+    assert quantized.sqnr < quantized.output_sqnr["['boxes']"] - 10
+    assert "['scores'][0]" in quantized.report_text()
+
+
+def test_outputs_behind_a_break_are_measured_when_somebody_asks() -> None:
+    log: list[str] = []
+    quantized = frametap.quantize(Counting(log, True).eval(), [torch.randn(4, 8)], progress=False)
+    assert len(log) == 1
+    assert 15 < quantized.sqnr < 80
+    assert len(log) == 2
+    assert quantized.sqnr == quantized.output_sqnr[""]
+    assert len(log) == 2
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e-38, 3e-36, 1e-30, 1e15])
+@pytest.mark.parametrize("observer", ["histogram", "minmax"])
+def test_tiny_and_huge_activations(scale: float, observer: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    data = [torch.randn(4, 8) * scale for _ in range(2)]
+    quantized = frametap.quantize(model, data, observer=observer, progress=False)
+    with torch.no_grad():
+        want, got = model(data[0]), quantized(data[0])
+    assert bool(got.isfinite().all())
+    assert not math.isnan(quantized.sqnr)
+    if 1e-30 <= scale:
+        assert decibels(want, got) > 15
+
+
+def test_activations_that_overflow_are_an_error_or_finite() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(10)
+        model[1].weight.fill_(10)
+    with pytest.raises(frametap.QuantizationError, match="NaN or infinity"):
+        frametap.quantize(model, [torch.full((2, 8), 1e37)], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"float_ops": ["aten.linaer"]}, r"float_ops has 'aten.linaer'.*did you mean 'aten.linear"),
+        ({"float_ops": ["linear"]}, "float_ops has 'linear'"),
+        ({"float_scopes": ["frist"]}, r"float_scopes has 'frist'.*did you mean 'first'"),
+        ({"float_scopes": ["first", "nowhere"]}, "float_scopes has 'nowhere'"),
+    ],
+)
+def test_misspelt_names_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(frametap.QuantizationError, match=words):
+        frametap.quantize(
+            Counting([], False).eval(), [torch.randn(2, 8)], progress=False, **options
+        )
+
+
+def test_an_op_is_named_with_or_without_its_overload() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(self.a(x) + self.b(x))
+
+    for name in ("aten.add", "aten.add.Tensor"):
+        quantized = frametap.quantize(
+            Sum().eval(), [torch.randn(4, 8)], float_ops=[name], progress=False
+        )
+        assert [r["decision"] for r in quantized.report if r["op"] == "aten.add.Tensor"] == [
+            "float"
+        ]
