@@ -371,6 +371,14 @@ class Annotator {
     const Node& node = graph_.node(n);
     if (node.is_scalar()) return "arithmetic on numbers";
     const OpRow* row = rows_[n.raw()];
+    if (family(n) == Family::kPostOp && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
+      const NodeId before = graph_.value(node.args[0].value).def;
+      if (before.valid() && a_.role[before.raw()] == Role::kAnchor && SoleReader(node.args[0].value) == n) {
+        return family(before) == Family::kLinear
+                   ? "the int8 kernel of a linear layer can end in relu or gelu, and in no other function"
+                   : "the int8 kernel of a convolution cannot end in this function";
+      }
+    }
     if (row != nullptr && row->why != nullptr) return row->why;
     if (family(n) == Family::kDropout) return "dropout in training mode; call eval() before capturing";
     return absl::StrCat("no int8 kernel for ", node.op_name());

@@ -6,16 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 
 namespace frametap::quant {
 namespace {
-
-// A step of the chain: a rewrite, and where each node of the graph before went.
-struct Step {
-  Rewrite rewrite;
-  std::vector<Fate> fates;
-};
 
 bool AllTensorsAreFloat(const Graph& graph, const Node& node) {
   bool all = true;
@@ -70,7 +65,7 @@ Step RemoveWrites(const Graph& graph) {
     if (form && node.args[0].kind == Arg::Kind::kValue) {
       const ValueId self = node.args[0].value;
       std::string why;
-      if (outside[aliases.root(self)]) why = "it writes to an input of the graph";
+      if (outside[aliases.root(self)]) why = "it writes to memory that existed before the graph";
       if (!AllTensorsAreFloat(graph, node)) why = "it mixes dtypes";
       for (size_t v = 0; v < graph.values.size() && why.empty(); ++v) {
         const ValueId other(v);
@@ -244,6 +239,17 @@ Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std
   return step;
 }
 
+// `fates` leads to nodes of the graph that the next step began with.
+void GoOn(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
+  for (Fate& fate : *fates) {
+    if (!fate.now.valid()) continue;
+    const Fate& next = next_step[fate.now.raw()];
+    fate.now = next.now;
+    if (!next.folded.empty()) fate.folded = next.folded;
+    if (!next.note.empty()) fate.note = next.note;
+  }
+}
+
 }  // namespace
 
 std::string NameWithPlace(const Node& node) {
@@ -273,21 +279,17 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
       }
       return known;
     };
-    Step second = FoldNorms(first.rewrite.graph, first.rewrite.origin, known_of(first.rewrite.graph), frozen);
+    const Step second = MakeLinears(first.rewrite.graph, first.rewrite.origin, known_of(first.rewrite.graph), frozen);
+    Step third = FoldNorms(second.rewrite.graph, second.rewrite.origin, known_of(second.rewrite.graph), frozen);
     Normal normal;
-    normal.graph = std::move(second.rewrite.graph);
-    normal.origin = std::move(second.rewrite.origin);
+    normal.graph = std::move(third.rewrite.graph);
+    normal.origin = std::move(third.rewrite.origin);
     normal.known = known_of(normal.graph);
     normal.written = written;
     normal.writer = writer;
     normal.fates = std::move(first.fates);
-    for (Fate& fate : normal.fates) {
-      if (!fate.now.valid()) continue;
-      const Fate& next = second.fates[fate.now.raw()];
-      fate.now = next.now;
-      if (!next.folded.empty()) fate.folded = next.folded;
-      if (!next.note.empty()) fate.note = next.note;
-    }
+    GoOn(second.fates, &normal.fates);
+    GoOn(third.fates, &normal.fates);
     return normal;
   } catch (const c10::Error& e) {
     return absl::InternalError(absl::StrCat("normalising the graph: ", e.what_without_backtrace()));

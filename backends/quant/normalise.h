@@ -4,6 +4,7 @@
 //   M2  Dropout in eval mode disappears.
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
 //       between them has no other reader.
+//   M5  A product with a frozen weight is aten.linear (linears.h).
 //   M4  A weight counts as known only if no op of the graph may write to it.
 // Not here: any decision on 8 bits.
 #pragma once
@@ -23,6 +24,12 @@ struct Fate {
   NodeId now;          // in the new graph; invalid: gone
   std::string folded;  // gone: where to and why
   std::string note;    // kept: why it could not be normalised; "" if it could
+};
+
+// A step of the chain: a rewrite, and where each node of the graph before went.
+struct Step {
+  Rewrite rewrite;
+  std::vector<Fate> fates;
 };
 
 struct Normal {

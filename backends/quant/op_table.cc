@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
 constexpr const char* kProduct =
-    "a product of two activations runs in float; only products with a frozen weight have an int8 kernel here";
+    "a product of two activations runs in float; only products with a frozen two-dimensional weight are int8";
 constexpr const char* kTransposed =
     "a transposed convolution has no int8 kernel in this torch; upsampling followed by a convolution has one";
 constexpr const char* kCurve =
@@ -61,7 +61,7 @@ constexpr OpRow kRows[] = {
     {"aten::mm", "", Family::kFloat, true, kProduct},
     {"aten::bmm", "", Family::kFloat, true, kProduct},
     {"aten::addmm", "", Family::kFloat, true,
-     "addmm takes its weight transposed; write it as linear to have it in int8"},
+     "only addmm with a frozen weight, a frozen bias of one dimension and no factors is int8"},
     {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
     {"aten::_softmax", "", Family::kFloat, true, kProbabilities},

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "backends/quant/op_table.h"
+#include "ir/writes.h"
 
 namespace frametap::quant {
 
@@ -124,10 +125,12 @@ Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
       for (size_t i = 0; i < node.args.size() && i < schema.arguments().size(); ++i) {
         const auto* argument = schema.arguments()[i].alias_info();
         const bool written = argument != nullptr && argument->isWrite();
-        const bool joined = annotated == nullptr
-                                ? !writes || written
-                                : argument != nullptr && argument->beforeSets() == annotated->beforeSets();
-        if (joined) ForEachUse({node.args[i]}, [&](ValueId v) { join(v, node.outputs[o]); });
+        ForEachUse({node.args[i]}, [&](ValueId v) {
+          const bool joined = annotated == nullptr
+                                  ? (writes ? written : MayShareMemory(graph, node, i, v))
+                                  : argument != nullptr && argument->beforeSets() == annotated->beforeSets();
+          if (joined) join(v, node.outputs[o]);
+        });
       }
     }
   }

@@ -235,3 +235,93 @@ def test_an_op_is_named_with_or_without_its_overload() -> None:
         assert [r["decision"] for r in quantized.report if r["op"] == "aten.add.Tensor"] == [
             "float"
         ]
+
+
+class Products(nn.Module):
+    """Products with a weight in all their spellings."""
+
+    def __init__(self, spelling: str) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(8, 6)), nn.Parameter(torch.randn(6))
+        self.end = nn.Linear(6, 4)
+        self.spelling = spelling
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.spelling == "@":
+            h = x @ self.w
+        elif self.spelling == "mm":
+            h = x.mm(self.w)
+        elif self.spelling == "addmm":
+            h = torch.addmm(self.b, x, self.w)
+        elif self.spelling == "t":
+            h = x @ self.w.t().contiguous().t()
+        elif self.spelling == "T":
+            h = torch.nn.functional.linear(x, self.w.T, self.b)
+        elif self.spelling == "transpose":
+            h = torch.nn.functional.linear(x, self.w.transpose(0, 1))
+        else:
+            h = torch.nn.functional.linear(x, self.w.permute(1, 0))
+        return self.end(h.relu())
+
+
+@pytest.mark.parametrize("spelling", ["@", "mm", "addmm", "T", "transpose", "permute"])
+def test_a_product_with_a_weight_is_int8_in_each_spelling(spelling: str) -> None:
+    torch.manual_seed(0)
+    model = Products(spelling).eval()
+    data = [torch.randn(16, 8) for _ in range(2)]
+    quantized = frametap.quantize(model, data, progress=False)
+    products = [
+        r for r in quantized.report if r["op"].split(".")[1] in ("matmul", "mm", "addmm", "linear")
+    ]
+    assert [r["decision"] for r in products] == ["int8", "int8"], quantized.report_text()
+    with torch.no_grad():
+        assert decibels(model(data[0]), quantized(data[0])) > 25
+
+
+def test_conv1d_of_a_transformer_is_int8() -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    model = nn.Sequential(Conv1D(16, 8), nn.ReLU(), Conv1D(4, 16)).eval()
+    quantized = frametap.quantize(model, [torch.randn(3, 5, 8)], progress=False)
+    assert [r["decision"] for r in quantized.report if r["op"] == "aten.addmm"] == ["int8", "int8"]
+
+
+@pytest.mark.parametrize("name", ["flip", "upsample", "roll", "pad", "mul"])
+def test_an_in_place_addition_to_a_new_tensor_is_no_write_to_an_input(name: str) -> None:
+    makers: dict[str, Any] = {
+        "flip": lambda x: x.flip(2),
+        "upsample": lambda x: nn.functional.interpolate(x, scale_factor=2.0),
+        "roll": lambda x: x.roll(1, 2),
+        "pad": lambda x: nn.functional.pad(x, (1, 1)),
+        "mul": lambda x: x * 2,
+    }
+
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = nn.Conv2d(3, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = makers[name](x)
+            y += 1
+            return self.c(y)
+
+    quantized = frametap.quantize(Adding().eval(), [torch.randn(2, 3, 8, 8)], progress=False)
+    assert [r["decision"] for r in quantized.report if r["op"] == "aten.conv2d"] == ["int8"]
+    for row in quantized.report:
+        assert "existed before" not in row["reason"], row
+
+
+def test_the_reason_of_a_function_after_a_linear_layer_is_true() -> None:
+    class After(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.silu(self.l(x))
+
+    quantized = frametap.quantize(After().eval(), [torch.randn(2, 8)], progress=False)
+    (row,) = [r for r in quantized.report if r["op"] == "aten.silu"]
+    assert row["decision"] == "float"
+    assert "relu or gelu" in row["reason"]

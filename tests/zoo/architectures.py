@@ -1,0 +1,128 @@
+"""Architectures of `transformers`, built small with random weights: each model type of its registry that takes text,
+images or sound by one main input.
+
+A configuration is made small by rules on the names of its fields (hidden sizes, layers, heads, vocabulary), in nested
+configurations too. What cannot be built or called by these rules is not in the list; `names()` gives it as it was
+seen with the installed version.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# Fields by name: sizes that every architecture names in one of these ways.
+_SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "encoder_hidden_size", "emb_dim"), 32),
+    **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "decoder_hidden_size", "hidden_dim"), 32),
+    **dict.fromkeys(("projection_dim", "d_embed", "vision_embed_dim", "adapter_hidden_size"), 32),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "num_blocks"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    **dict.fromkeys(("intermediate_size", "d_ff", "n_inner", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
+    **dict.fromkeys(("d_inner", "ff_dim", "feed_forward_size", "moe_intermediate_size"), 64),
+    **dict.fromkeys(("d_kv", "head_dim", "d_head"), 8),
+    **dict.fromkeys(("vocab_size", "n_vocab", "decoder_vocab_size"), 99),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_source_positions", "n_ctx"), 64),
+    **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), 4),
+    "num_experts_per_tok": 2,
+    "image_size": 32,
+    "patch_size": 8,
+    "rotary_dim": 8,
+}
+_DROPOUTS = ("dropout", "pdrop", "drop_prob", "drop_rate", "drop_path_rate", "layerdrop", "layer_drop", "drop_path")
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "cls_token_id")
+
+
+@dataclass
+class Built:
+    model: torch.nn.Module
+    inputs: dict[str, torch.Tensor]
+
+
+def candidates() -> list[str]:
+    """Model types of the registry, by the alphabet."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return sorted(MODEL_MAPPING_NAMES)
+
+
+def build(name: str, seed: int = 0) -> Built:
+    """The small model of this type in eval mode and one batch of inputs; raises where the rules do not fit."""
+    from transformers import AutoConfig, AutoModel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = AutoConfig.for_model(name)
+        _make_small(config)
+        torch.manual_seed(seed)
+        model = AutoModel.from_config(config).eval().float()
+    return Built(model, _inputs(model, config))
+
+
+def _make_small(config: Any) -> None:
+    for nested in _nested(config):
+        _make_small(nested)
+    for field in list(vars(config)):
+        value = getattr(config, field)
+        if field in _SMALL and isinstance(value, int):
+            _set(config, field, _SMALL[field])
+        elif any(word in field for word in _DROPOUTS) and isinstance(value, float):
+            _set(config, field, 0.0)
+        elif field in _TOKENS and isinstance(value, int) and value >= _SMALL["vocab_size"]:
+            _set(config, field, 1)
+    # Names of a configuration's own, which lead to one of the fields above.
+    for field in getattr(type(config), "attribute_map", {}):
+        if field in _SMALL and isinstance(getattr(config, field, None), int):
+            _set(config, field, _SMALL[field])
+    if isinstance(getattr(config, "layer_types", None), list):
+        _set(config, "layer_types", config.layer_types[: _SMALL["num_hidden_layers"]])
+    _set(config, "use_cache", False)
+
+
+def _set(config: Any, field: str, value: Any) -> None:
+    try:
+        setattr(config, field, value)
+    except (AttributeError, TypeError, ValueError, NotImplementedError):  # a field that is computed
+        return
+
+
+def _nested(config: Any) -> Iterator[Any]:
+    from transformers import PretrainedConfig
+
+    for value in vars(config).values():
+        if isinstance(value, PretrainedConfig):
+            yield value
+
+
+def _inputs(model: torch.nn.Module, config: Any) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    main = model.main_input_name
+    text = getattr(config, "text_config", config)
+    vision = getattr(config, "vision_config", config)
+    tokens = torch.randint(2, 90, (2, 12), generator=generator)
+    if main == "input_ids":
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    elif main == "pixel_values":
+        size = getattr(vision, "image_size", 32)
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = getattr(vision, "num_channels", 3)
+        inputs = {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
+        if getattr(config, "text_config", None) is not None:
+            inputs |= {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    elif main == "input_values":
+        inputs = {"input_values": torch.randn(2, 2000, generator=generator)}
+    elif main == "input_features":
+        bins = getattr(config, "num_mel_bins", getattr(config, "feature_size", 80))
+        inputs = {"input_features": torch.randn(2, bins, 128, generator=generator)}
+    else:
+        raise ValueError(f"the main input {main!r} has no rule")
+    if getattr(text, "is_encoder_decoder", False) or getattr(config, "is_encoder_decoder", False):
+        inputs["decoder_input_ids"] = torch.randint(2, 90, (2, 7), generator=generator)
+    return inputs
