@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
 constexpr const char* kProduct =
-    "a product of two activations runs in float; only products with a frozen two-dimensional weight are int8";
+    "it is a product of two activations; only products with a frozen two-dimensional weight are int8 here";
 constexpr const char* kTransposed =
     "a transposed convolution has no int8 kernel in this torch; upsampling followed by a convolution has one";
 constexpr const char* kCurve =

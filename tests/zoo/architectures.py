@@ -17,27 +17,69 @@ import torch
 
 # Fields by name: sizes that every architecture names in one of these ways.
 _SMALL: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "encoder_hidden_size", "emb_dim"), 32),
-    **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "decoder_hidden_size", "hidden_dim"), 32),
+    **dict.fromkeys(
+        ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "encoder_hidden_size", "emb_dim"),
+        32,
+    ),
+    **dict.fromkeys(
+        ("embedding_size", "word_embed_proj_dim", "decoder_hidden_size", "hidden_dim"), 32
+    ),
     **dict.fromkeys(("projection_dim", "d_embed", "vision_embed_dim", "adapter_hidden_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), 2),
-    **dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "num_blocks"), 2),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4),
-    **dict.fromkeys(("decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"), 4),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "n_layer",
+            "n_layers",
+            "num_layers",
+            "encoder_layers",
+            "decoder_layers",
+        ),
+        2,
+    ),
+    **dict.fromkeys(
+        ("num_encoder_layers", "num_decoder_layers", "decoder_num_hidden_layers", "num_blocks"), 2
+    ),
+    **dict.fromkeys(
+        ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"), 4
+    ),
+    **dict.fromkeys(
+        ("decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"), 4
+    ),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
-    **dict.fromkeys(("intermediate_size", "d_ff", "n_inner", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"), 64),
+    **dict.fromkeys(
+        ("intermediate_size", "d_ff", "n_inner", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
+        64,
+    ),
     **dict.fromkeys(("d_inner", "ff_dim", "feed_forward_size", "moe_intermediate_size"), 64),
     **dict.fromkeys(("d_kv", "head_dim", "d_head"), 8),
     **dict.fromkeys(("vocab_size", "n_vocab", "decoder_vocab_size"), 99),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_source_positions", "n_ctx"), 64),
+    **dict.fromkeys(
+        ("max_position_embeddings", "n_positions", "max_source_positions", "n_ctx"), 64
+    ),
     **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), 4),
     "num_experts_per_tok": 2,
     "image_size": 32,
     "patch_size": 8,
     "rotary_dim": 8,
 }
-_DROPOUTS = ("dropout", "pdrop", "drop_prob", "drop_rate", "drop_path_rate", "layerdrop", "layer_drop", "drop_path")
-_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "cls_token_id")
+_DROPOUTS = (
+    "dropout",
+    "pdrop",
+    "drop_prob",
+    "drop_rate",
+    "drop_path_rate",
+    "layerdrop",
+    "layer_drop",
+    "drop_path",
+)
+_TOKENS = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "sep_token_id",
+    "cls_token_id",
+)
 
 
 @dataclass

@@ -49,7 +49,11 @@ def _gradients(model: Any, call: Any, inputs: dict[str, Any]) -> list[Any]:
 
     torch.manual_seed(3)
     model.zero_grad()
-    losses = [t.float().square().mean() for t in tensors(call(**inputs)) if t.is_floating_point() and t.requires_grad]
+    losses = [
+        t.float().square().mean()
+        for t in tensors(call(**inputs))
+        if t.is_floating_point() and t.requires_grad
+    ]
     torch.stack(losses).sum().backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -68,14 +72,18 @@ def run(name: str, backend: str = "native", with_torch: bool = False) -> dict[st
         with torch.no_grad():
             want = tensors(built.model(**built.inputs))
     except Exception as error:  # noqa: BLE001 - whatever the rules of `architectures` do not fit
-        return row | {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"}
+        return row | {
+            "skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
+        }
     compiled = frametap.compile(built.model, backend=backend)
     with torch.no_grad():
         row["outputs"] = all(same(want, tensors(compiled(**built.inputs))) for _ in range(3))
     report = frametap.explain(compiled)
     row["graphs"] = report.graph_count
     row["hits"] = report.hits
-    row["breaks"] = [f"{b.reason} {b.text.rpartition(': ')[2]} at {b.position}" for b in report.breaks]
+    row["breaks"] = [
+        f"{b.reason} {b.text.rpartition(': ')[2]} at {b.position}" for b in report.breaks
+    ]
     row["given_up"] = [f"{b.reason} at {b.position}" for b in report.aborts]
     try:
         plain = _gradients(built.model.train(), built.model, built.inputs)
@@ -100,7 +108,9 @@ def in_a_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if options.torch:
         command.append("--torch")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired:
         return {"name": name, "died": f"not done after {_TIMEOUT} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -116,7 +126,9 @@ def words(row: dict[str, Any]) -> str:
     if "skipped" in row:
         return f"{row['name']:28} not built: {row['skipped']}"
     right = "outputs equal" if row["outputs"] else "OUTPUTS DIFFER"
-    gradients = {True: "gradients equal", False: "GRADIENTS DIFFER"}.get(row["gradients"], row["gradients"])
+    gradients = {True: "gradients equal", False: "GRADIENTS DIFFER"}.get(
+        row["gradients"], row["gradients"]
+    )
     beside = f" (torch.compile {row['torch']})" if "torch" in row else ""
     why = f"  {row['breaks'][0]}" if row["breaks"] else ""
     return f"{row['name']:28} {row['graphs']:3} graphs{beside}  {right}, {gradients}{why}"
@@ -125,7 +137,9 @@ def words(row: dict[str, Any]) -> str:
 def main() -> int:
     from zoo.architectures import candidates
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*")
     parser.add_argument("-j", type=int, default=2)
     parser.add_argument("--backend", default="native")
@@ -139,13 +153,19 @@ def main() -> int:
         return 0
     rows = []
     with ThreadPoolExecutor(options.j) as pool:
-        for row in pool.map(lambda name: in_a_process(name, options), options.names or candidates()):
+        for row in pool.map(
+            lambda name: in_a_process(name, options), options.names or candidates()
+        ):
             rows.append(row)
             print(words(row), flush=True)
     built = [row for row in rows if "skipped" not in row]
-    wrong = [row for row in built if "died" in row or not row["outputs"] or row["gradients"] is False]
+    wrong = [
+        row for row in built if "died" in row or not row["outputs"] or row["gradients"] is False
+    ]
     whole = [row for row in built if row.get("graphs") == 1]
-    print(f"{len(built)} built of {len(rows)}; {len(whole)} are one graph; {len(wrong)} wrong or died")
+    print(
+        f"{len(built)} built of {len(rows)}; {len(whole)} are one graph; {len(wrong)} wrong or died"
+    )
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if wrong else 0
