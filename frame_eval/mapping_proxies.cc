@@ -19,6 +19,11 @@ PyObject* DictBelow(Recorder& r, PyObject* object) {
     r.Touch(object);
     r.FromSource(r.guards().Child(known->source, Accessor::kOver, 0, nullptr, dict), dict, known->pinned);
   } else if (r.Find(dict) == nullptr) {
+    // C code has made both, and nobody else has the dict: the parameters of a signature.
+    if (Py_REFCNT(dict) == 1) {
+      r.AdoptMade(dict);
+      return dict;
+    }
     throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   }
   return dict;

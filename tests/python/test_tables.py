@@ -99,7 +99,7 @@ WITHOUT_ROW: dict[str, str] = {
         _OUTSIDE,
     ),
     **dict.fromkeys(
-        ["builtins.dir", "builtins.globals", "builtins.locals", "builtins.vars"],
+        ["builtins.dir", "builtins.globals", "builtins.locals"],
         "reads a whole namespace",
     ),
     **dict.fromkeys(
@@ -138,8 +138,6 @@ WITHOUT_ROW: dict[str, str] = {
     **dict.fromkeys(["operator.call", "builtins.object"], "ends the segment; of no use in graphs"),
     "functools.GenericAlias": _PROTOCOL,
     "bytes.__bytes__": _PROTOCOL,
-    "functools.cmp_to_key": "its keys are of an extension type",
-    "itertools.tee": "its iterators share what they have read",
     **dict.fromkeys(["deque.count", "deque.index", "deque.remove"], _FOREIGN),
     **dict.fromkeys(["defaultdict.copy"], _FOREIGN),
     **{f"re.Pattern.{name}": _FOREIGN for name in dir(re.Pattern) if not name.startswith("__")},
