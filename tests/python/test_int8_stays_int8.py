@@ -196,7 +196,7 @@ def after_symbolic_trace(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def after_registering_an_abc(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    class Abstract(abc.ABC):  # noqa: B024
+    class Abstract(abc.ABC):
         pass
 
     Abstract.register(nn.Module)
@@ -316,7 +316,7 @@ def test_R1_new_sizes_are_int8_at_once(
 
 
 def test_scales_and_packed_weights_are_used_again() -> None:
-    _, quantized, x = made(Resizing, 2, 3, 8, 8)
+    _, quantized, _x = made(Resizing, 2, 3, 8, 8)
 
     def constants(segment: Any) -> list[int]:
         graph = quantized.quantized_graph(segment).lowered
@@ -412,9 +412,11 @@ def test_R2_a_dispatch_mode() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     _, quantized, x = made(Net, 2, 3, 8, 8)
-    with pytest.warns(frametap.FrametapWarning, match="ran in float: plain Python runs"):
-        with FlopCounterMode(display=False):
-            quantized(x)
+    with (
+        pytest.warns(frametap.FrametapWarning, match="ran in float: plain Python runs"),
+        FlopCounterMode(display=False),
+    ):
+        quantized(x)
     assert quantized.calls["float"] == 1
 
 
@@ -422,7 +424,7 @@ def test_R2_a_dispatch_mode() -> None:
 def test_R1_a_model_of_two_graphs_is_int8_or_says_so(
     around: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor],
 ) -> None:
-    model, quantized, x = made(Broken, 4, 8)
+    _model, quantized, x = made(Broken, 4, 8)
     want = quantized(x)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", frametap.FrametapWarning)
