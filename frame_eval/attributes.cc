@@ -9,6 +9,7 @@
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/accessor.h"
@@ -98,12 +99,13 @@ bool IsPlainType(PyTypeObject* type) {
 PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
   static PyObject* const own_name = InternedName("__thisclass__");
   const Ref<> own = Must(PyObject_GenericGetAttr(super, own_name));
+  RefuseOddNames(start);
   PyObject* const mro = start->tp_mro;
   Py_ssize_t i = 0;
   while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != own.get()) ++i;
   for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
     PyObject* const dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict;
-    if (PyObject* const found = PyDict_GetItemWithError(dict, name)) return found;
+    if (PyObject* const found = ItemQuietly(dict, name)) return found;
   }
   return nullptr;
 }
@@ -117,6 +119,7 @@ std::string Qualified(PyTypeObject* type, PyObject* name) {
 
 void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
   Force(owner, shadow);
+  RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(note, owner, name);
   if (Shadow* written = WrittenShadow(owner, name)) {
     note.expect.kind = Expect::Kind::kShadow;
@@ -131,9 +134,8 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
       note.expect.shadow = *written;
       return;
     }
-    PyObject* value = PyDict_GetItemWithError(PyModule_GetDict(owner), name);
+    PyObject* value = ItemQuietly(PyModule_GetDict(owner), name);
     if (value == nullptr) {
-      PyErr_Clear();
       if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(owner).valid()) {
         return GenericLoad(note, owner, name);
       }
@@ -158,11 +160,8 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   // Another __import__ is the program's own.
   static PyObject* const import_name = InternedName("__import__");
   PyObject* builtins = f.function->func_builtins;
-  PyObject* importer = PyDict_GetItemWithError(builtins, import_name);
-  if (importer == nullptr || !PyCFunction_CheckExact(importer) ||
-      std::strcmp(reinterpret_cast<PyCFunctionObject*>(importer)->m_ml->ml_name, "__import__") != 0) {
-    throw Break{Reason::import_statement, text};
-  }
+  PyObject* importer = ItemQuietly(builtins, import_name);
+  if (importer != Objects().import) throw Break{Reason::import_statement, text};
   FromSource(guards_.Child(guards_.Pinned(builtins, "B"), Accessor::kGlobal, 0, import_name, importer), importer, true);
   Touch(importer);
   long level = PyLong_AsLong(e.in[0]);
@@ -182,7 +181,7 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   SourceId modules = guards_.Pinned(PyImport_GetModuleDict(), "sys.modules");
   for (const std::string& name : {full, result}) {
     Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
-    PyObject* module = PyDict_GetItemWithError(PyImport_GetModuleDict(), key.get());
+    PyObject* module = ItemQuietly(PyImport_GetModuleDict(), key.get());
     if (module == nullptr || !PyModule_Check(module)) throw Break{Reason::import_statement, full};
     SourceId id = guards_.Child(modules, Accessor::kKey, 0, key.get(), module);
     FromSource(id, module, true);
@@ -192,7 +191,7 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[1]); ++i) {
       // A name that the module does not have may be a submodule that is yet to be imported.
       PyObject* member = PyTuple_GET_ITEM(e.in[1], i);
-      if (PyDict_GetItemWithError(PyModule_GetDict(module), member) == nullptr) {
+      if (ItemQuietly(PyModule_GetDict(module), member) == nullptr) {
         throw Break{Reason::import_statement, full + "." + Text(member)};
       }
     }
@@ -205,12 +204,14 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
 // Whether it is a descriptor, and of which kind, is its class's to say, and that can change.
 void Recorder::FixDescriptorKind(PyObject* in_class) {
   if ((Py_TYPE(in_class)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return;
+  RefuseOddNames(Py_TYPE(in_class));
   guards_.Class(Py_TYPE(in_class), Here());
   RefuseForeignOperator(in_class);
 }
 
 void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
   PyTypeObject* meta = Py_TYPE(type);
+  RefuseOddNames(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
     // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
     if (Override(meta, Slots().get, reinterpret_cast<void*>(PyType_Type.tp_getattro)) != nullptr)
@@ -348,7 +349,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       const int kind = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
       if (kind != T_OBJECT_EX && kind != T_OBJECT) {
         // Made anew each time from a number or a string in C: nothing that a guard could reach.
-        throw Break{SortOf(type->tp_name).value_or(Reason::unknown_attribute), Qualified(type, name)};
+        throw Break{SortOf(owner).value_or(Reason::unknown_attribute), Qualified(type, name)};
       }
       Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(owner, name));
       if (!value) {
@@ -392,7 +393,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   if (dict != nullptr) {
     RefuseMutatedDict(dict);
     RefuseSharedDict(owner, dict);
-    PyObject* value = PyDict_GetItemWithError(dict, name);
+    PyObject* value = ItemQuietly(dict, name);
     if (value != nullptr) {
       note.expect.answer = value;
       if (!is_source) return;
@@ -401,7 +402,6 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       note.expect.pinned = known->pinned;
       return;
     }
-    PyErr_Clear();
   }
   static PyObject* const getattr_name = InternedName("__getattr__");
   PyObject* const fallback = descriptor == nullptr ? _PyType_Lookup(type, getattr_name) : nullptr;
@@ -444,11 +444,11 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
   };
   for (int home = 0; home < kHomes; ++home) {
-    PyObject* dict = own ? PyDict_GetItemWithError(own, ModuleDictName(home)) : nullptr;
+    PyObject* dict = own ? ItemQuietly(own, ModuleDictName(home)) : nullptr;
     if (dict == nullptr || !PyDict_CheckExact(dict)) {
       throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
     }
-    PyObject* value = PyDict_GetItemWithError(dict, name);
+    PyObject* value = ItemQuietly(dict, name);
     if (Shadow* written = WrittenShadow(dict, name)) {
       guards_.NoInstanceAttr(known->source, name, Here());
       note.expect.kind = Expect::Kind::kShadow;
@@ -476,7 +476,7 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   }
   guards_.NoInstanceAttr(known->source, name, Here());
   for (int home = 0; home < kHomes; ++home) {
-    PyObject* dict = PyDict_GetItemWithError(own, ModuleDictName(home));
+    PyObject* dict = ItemQuietly(own, ModuleDictName(home));
     if (!is_changed || !IsMutatedDict(dict)) guards_.Absent(source_of(home, dict), name, Here());
   }
 }
@@ -539,12 +539,11 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   }
   PyObject* dict = InstanceDict(owner);
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(owner), name);
-  if (PyObject* value = dict ? PyDict_GetItemWithError(dict, name) : nullptr; value != nullptr) {
+  if (PyObject* value = dict ? ItemQuietly(dict, name) : nullptr; value != nullptr) {
     // On a tensor that the trace has made, the trace has put it there.
     if (!known->source.valid() && IsScalar(value)) return;
     throw Break{Reason::tensor_attribute, text};
   }
-  PyErr_Clear();
   if (descriptor == nullptr) {
     // hasattr(x, "…"): neither the class nor the tensor has it.
     guards_.Class(Py_TYPE(owner), Here());
@@ -585,6 +584,7 @@ void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* v
 void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   note.expect.kind = Expect::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
+  RefuseOddNames(type);
   if (IsTensor(owner)) return StoreTensorAttribute(owner, name, value, shadow);
   if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
   PyObject* override_set = Override(type, Slots().set, reinterpret_cast<void*>(PyObject_GenericSetAttr));
@@ -597,8 +597,10 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
   if (override_set == Objects().module_setattr && is_source) {
     Touch(owner);
     PyObject* own = InstanceDict(owner);
-    auto dict_of = [&](const char* which) { return own ? PyDict_GetItemString(own, which) : nullptr; };
-    auto holds = [&](PyObject* dict) { return dict != nullptr && PyDict_Contains(dict, name) == 1; };
+    const auto dict_of = [&](const char* which) {
+      return own ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
+    };
+    const auto holds = [&](PyObject* dict) { return dict != nullptr && ItemQuietly(dict, name) != nullptr; };
     if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
         holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
       throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
@@ -611,7 +613,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
       static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
       PyObject* own_of_tensor = InstanceDict(value);
       for (PyObject* mark : kMarks) {
-        if (own_of_tensor != nullptr && PyDict_Contains(own_of_tensor, mark) == 1) {
+        if (own_of_tensor != nullptr && ItemQuietly(own_of_tensor, mark) != nullptr) {
           throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};
         }
         if (assigned.valid()) guards_.NoInstanceAttr(assigned, mark, Here());
@@ -691,9 +693,9 @@ void Recorder::ReadBufferRegistration(FrameNote& note, PyObject* owner, PyObject
   static PyObject* const plain = _PyType_Lookup(Objects().module, method);
   static PyObject* const hooks_name = InternedName("_global_buffer_registration_hooks");
   const SourceId module = SourceOf(owner);
-  PyObject* hooks = PyDict_GetItemWithError(Objects().module_globals, hooks_name);
+  PyObject* hooks = ItemQuietly(Objects().module_globals, hooks_name);
   const bool is_usual = _PyType_Lookup(Py_TYPE(owner), method) == plain &&
-                        PyDict_GetItemWithError(InstanceDict(owner), method) == nullptr && IsEmptyDict(hooks);
+                        ItemQuietly(InstanceDict(owner), method) == nullptr && IsEmptyDict(hooks);
   // A name with a dot, or none, is an error.
   if (!is_usual || std::strchr(Text(name), '.') != nullptr || *Text(name) == '\0') {
     throw Break{Reason::unknown_mutation, "a buffer is registered in another way: " + Qualified(Py_TYPE(owner), name)};
@@ -753,6 +755,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
 }
 
 void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+  RefuseOddNames(Py_TYPE(owner));
   if (Override(Py_TYPE(owner), Slots().del, reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
@@ -780,7 +783,7 @@ void Recorder::GenericDelete(FrameNote& note, PyObject* owner, PyObject* name) {
   // Fixes that it is there: a missing one raises.
   if (WrittenShadow(owner, name) == nullptr) {
     PyObject* dict = InstanceDict(owner);
-    if (dict == nullptr || PyDict_Contains(dict, name) != 1) {
+    if (dict == nullptr || ItemQuietly(dict, name) == nullptr) {
       throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
     }
     Touch(owner);

@@ -1,14 +1,17 @@
 // Calls: what kind of callable it is, what it reads, and how its arguments reach the frame of a Python function.
 #include <cstddef>
 #include <cstring>
+#include <tuple>
 
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
+#include "guards/dict_read.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -47,6 +50,17 @@ struct CacheLink {
   PyObject *key, *result;
 };
 
+// Keys of a cache: tuples of arguments, or one argument.
+Found SameArguments(PyObject* a, PyObject* b) {
+  if (!PyTuple_CheckExact(a) || !PyTuple_CheckExact(b)) return SameKey(a, b);
+  if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return Found::kNo;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
+    const Found same = SameKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
+    if (same != Found::kYes) return same;
+  }
+  return Found::kYes;
+}
+
 // The cache is one of the objects that the function shows to the garbage collector; a key is the only argument if that
 // is an int or str, else a tuple of the arguments, with a mark (shown as well) before the keyword ones.
 CacheEntry Cached(PyObject* function, const Call& call) {
@@ -80,15 +94,20 @@ CacheEntry Cached(PyObject* function, const Call& call) {
     }
     key = ok ? Ref<>::Steal(PyList_AsTuple(parts.get())) : Ref<>();
   }
-  CacheEntry entry{seen.cache, nullptr, key ? PyDict_GetItemWithError(seen.cache, key.get()) : nullptr};
-  if (entry.found == nullptr) PyErr_Clear();
+  CacheEntry entry{seen.cache};
+  const Py_hash_t wanted = key ? PyObject_Hash(key.get()) : -1;  // of plain values and addresses (InvokeCached)
+  if (wanted == -1) {
+    PyErr_Clear();
+    return entry;
+  }
   Py_ssize_t at = 0;
   PyObject *other, *value;
-  while (entry.found != nullptr && entry.key == nullptr && PyDict_Next(seen.cache, &at, &other, &value)) {
-    if (value == entry.found && PyObject_RichCompareBool(other, key.get(), Py_EQ) == 1) entry.key = other;
+  Py_hash_t hash;
+  while (_PyDict_Next(seen.cache, &at, &other, &value, &hash)) {
+    const Found same = hash != wanted ? Found::kNo : SameArguments(other, key.get());
+    if (same == Found::kDoubt) return {seen.cache};  // an argument's own code would be asked
+    if (same == Found::kYes) std::tie(entry.key, entry.found) = std::tie(other, value);
   }
-  PyErr_Clear();
-  if (entry.key == nullptr) entry.found = nullptr;
   return entry;
 }
 
@@ -196,12 +215,12 @@ Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
     const Ref<> keys = KeysInOrder(arg);
     for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(keys.get()); ++i) {
       PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
-      PyObject* value = Recorder::IsScalar(key) ? PyDict_GetItemWithError(arg, key) : nullptr;  // no hash of code
+      PyObject* value = Recorder::IsScalar(key) ? ItemQuietly(arg, key) : nullptr;  // no hash of code
       if (value == nullptr || PyDict_SetItem(copy.get(), key, value) < 0) copy = Ref<>();
     }
     PyErr_Clear();
   } else if (is_dict) {
-    copy = Must(PyDict_Copy(arg));
+    copy = CopyDict(arg);
   } else if (PySet_CheckExact(arg)) {
     if (std::strcmp(method, "extend") == 0) return TupleOf(r, arg);
     copy = Must(PySet_New(arg));
@@ -394,7 +413,7 @@ void Recorder::InvokeCached(Call& call) {
   const SourceId cache = guards_.Pinned(entry.cache, CallableName(call.callable) + ".cache");
   const SourceId found = guards_.Child(cache, Accessor::kKey, 0, entry.key, entry.found);
   guards_.Identity(found, Here());
-  if (std::strcmp(Py_TYPE(entry.found)->tp_name, "functools._lru_list_elem") == 0) {
+  if (Py_TYPE(entry.found) == Objects().cache_link) {
     guards_.Field(found, offsetof(CacheLink, result), Here());  // a cache of limited size uses its links again
   }
   // Replay asks the cache as well: it counts its hits, and drops what has not been asked for.
@@ -415,6 +434,8 @@ void Recorder::InvokeCached(Call& call) {
 }
 
 void Recorder::InvokeType(Call& call, PyTypeObject* type) {
+  RefuseOddNames(type);
+  RefuseOddNames(Py_TYPE(type));
   Touch(call.callable);
   if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
     if (row->special != nullptr) return row->special(*this, call);
@@ -528,6 +549,7 @@ void Recorder::Invoke(Call call) {
   const CallableRow* row = FindCallable(callable);
   if (row == nullptr) {
     PyTypeObject* type = Py_TYPE(callable);
+    RefuseOddNames(type);
     static PyObject* call_name = InternedName("__call__");
     PyObject* method = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ? _PyType_Lookup(type, call_name) : nullptr;
     if (method != nullptr && PyFunction_Check(method)) {

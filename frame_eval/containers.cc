@@ -2,6 +2,7 @@
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
 #include "frame_eval/outside_containers.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/deque_view.h"
 #include "guards/dict_read.h"
@@ -92,15 +93,6 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   Touch(object);
 }
 
-// Borrowed; null if there is none. What a guard cannot tell, because a key's own code would have to, ends the segment.
-PyObject* Recorder::ItemAt(PyObject* dict, PyObject* key) {
-  PyObject* value = nullptr;
-  const Found found = DictGet(dict, Key::Of(key, dict), &value);
-  if (found == Found::kDoubt)
-    throw Break{Reason::unknown_operation, "a dict with keys that compare by code of their own"};
-  return found == Found::kYes ? value : nullptr;
-}
-
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
   if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
@@ -110,7 +102,7 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
     Touch(container);
     RefuseWrittenDict(container);
-    if (ItemAt(container, item) != nullptr)
+    if (ItemQuietly(container, item) != nullptr)
       guards_.Present(known->source, item, Here());
     else
       guards_.Absent(known->source, item, Here());
@@ -166,10 +158,7 @@ void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
     return;
   }
   Py_ssize_t start, stop, step;
-  if (!PySlice_Check(key) || PySlice_Unpack(key, &start, &stop, &step) < 0) {
-    PyErr_Clear();
-    return ForceDeep(row, Shadow(), true);
-  }
+  if (!UnpackQuietly(key, &start, &stop, &step)) return ForceDeep(row, Shadow(), true);
   const Py_ssize_t count = PySlice_AdjustIndices(size, &start, &stop, step);
   note.expect.kind = Expect::Kind::kItems;
   for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
@@ -267,8 +256,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     static PyObject* const missing_name = InternedName("__missing__");
     PyObject* missing = _PyType_Lookup(Py_TYPE(container), missing_name);
     if (missing != nullptr && !PyFunction_Check(missing)) {
-      const bool present = PyDict_Contains(container, key) == 1;
-      PyErr_Clear();
+      const bool present = ItemQuietly(container, key) != nullptr;
       if (!present && (is_source || !MakesNewObjects(container))) {
         throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
       }
@@ -289,7 +277,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
   if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
     Touch(container);
     RefuseWrittenDict(container);
-    PyObject* value = ItemAt(container, key);
+    PyObject* value = ItemQuietly(container, key);
     if (value == nullptr) return guards_.Absent(known->source, key, Here());
     note.expect.kind = Expect::Kind::kSource;
     note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);

@@ -7,6 +7,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/outside_containers.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
 #include "guards/deque_view.h"
@@ -32,6 +33,9 @@ std::string ConstantText(PyObject* object) {
     return CallableName(object);
   }
   if (PyType_Check(object)) return reinterpret_cast<PyTypeObject*>(object)->tp_name;
+  if (Py_TYPE(object) == &PyMemberDescr_Type) {
+    return std::string(PyDescr_TYPE(object)->tp_name) + "." + PyUnicode_AsUTF8(PyDescr_NAME(object));
+  }
   if (PyModule_Check(object)) return PyModule_GetName(object);
   if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object))
     return std::string("<") + Py_TYPE(object)->tp_name + ">";
@@ -46,13 +50,20 @@ std::string ConstantText(PyObject* object) {
 }
 
 // Whether a set made of these elements one by one has them in the same order: that depends on what else was in it. (Of
-// what is not plain, no order is promised from one call to the next.)
-bool KeepsItsOrder(PyObject* set) {
+// what is hashed by its address, no order is promised from one call to the next.) `hashes` as in HashesByCode, or empty.
+bool KeepsItsOrder(PyObject* set, PyObject* hashes) {
   Ref<> again = Must(PySet_New(nullptr));
   Py_ssize_t at = 0, at_again = 0;
   PyObject *element, *other;
   Py_hash_t hash;
-  while (_PySet_NextEntry(set, &at, &element, &hash)) {
+  if (hashes != nullptr) {
+    const Ref<> keys = Must(PyDict_New());
+    for (Py_ssize_t i = 0; _PySet_NextEntry(set, &at, &element, &hash); ++i) {
+      if (!PutQuietly(keys.get(), element, Py_None, PyTuple_GET_ITEM(hashes, i))) throw std::bad_alloc();
+    }
+    again = Must(PySet_New(keys.get()));
+  }
+  while (hashes == nullptr && _PySet_NextEntry(set, &at, &element, &hash)) {
     if (!Recorder::IsScalar(element)) return true;
     if (PySet_Add(again.get(), element) < 0) {
       PyErr_Clear();
@@ -68,29 +79,32 @@ bool KeepsItsOrder(PyObject* set) {
 
 // What __reduce__ tells how to make again, from parts that are described in turn.
 bool IsReducible(PyObject* object) {
-  static const char* const kTypes[] = {"list_iterator",
-                                       "tuple_iterator",
-                                       "range_iterator",
-                                       "list_reverseiterator",
-                                       "enumerate",
-                                       "zip",
-                                       "map",
-                                       "filter",
-                                       "reversed",
-                                       "str_ascii_iterator",
-                                       "dict_keyiterator",
-                                       "dict_valueiterator",
-                                       "dict_itemiterator",
-                                       "itertools.chain",
-                                       "itertools.count",
-                                       "itertools.repeat",
-                                       "operator.attrgetter",
-                                       "operator.itemgetter",
-                                       "operator.methodcaller"};
-  for (const char* name : kTypes) {
-    if (std::strcmp(Py_TYPE(object)->tp_name, name) == 0) return true;
+  for (PyTypeObject* const* type = Objects().reducible_types; *type != nullptr; ++type) {
+    if (Py_TYPE(object) == *type) return true;
   }
   return false;
+}
+
+// To make an iterator again asks what it is over for an iterator, or for its length.
+bool IsMadeOfPythonCode(PyObject* reduced) {
+  PyObject* const parts = PyTuple_GET_SIZE(reduced) > 1 ? PyTuple_GET_ITEM(reduced, 1) : nullptr;
+  for (Py_ssize_t i = 0; parts != nullptr && PyTuple_Check(parts) && i < PyTuple_GET_SIZE(parts); ++i) {
+    PyObject* const part = PyTuple_GET_ITEM(parts, i);
+    if ((Py_TYPE(part)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && Py_TYPE(part)->tp_iter != nullptr) return true;
+    if ((Py_TYPE(part)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && Py_TYPE(part)->tp_as_sequence != nullptr &&
+        Py_TYPE(part)->tp_as_sequence->sq_length != nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A class of Python code whose instances hold what those of `builtin` do, a __dict__ and slots.
+bool IsPythonClassOf(PyTypeObject* type, PyTypeObject* builtin) {
+  for (; type != builtin; type = type->tp_base) {
+    if (type == nullptr || type->tp_dealloc != Objects().module->tp_dealloc) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -146,7 +160,8 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
     if (known == nullptr) throw Escapes(object);
     if (known->source.valid()) return from_source(known->source);
-    if (!known->value.valid()) throw Escapes(object);
+    // A replay wraps what the graph gives as a plain tensor.
+    if (!known->value.valid() || Py_TYPE(object) != Objects().tensor) throw Escapes(object);
     operand.kind = Operand::Kind::kValue;
     operand.value = known->value;
     return operand;
@@ -213,7 +228,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PyDict_CheckExact(object)) {
     if (known.state == Known::State::kOpaque) throw Escapes(object);
-    operand.kind = Operand::Kind::kDict;
+    operand = EmptyTable(&PyDict_Type, object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
@@ -223,16 +238,11 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   if (PyAnySet_CheckExact(object)) {
-    operand.kind = Operand::Kind::kSet;
-    if (PyFrozenSet_CheckExact(object)) {
-      operand.kind = Operand::Kind::kNew;
-      operand.index = static_cast<int64_t>(NewKind::kFrozenSet);
-      operand.text = "frozenset";
-      operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyFrozenSet_Type));
-    }
-    if (!KeepsItsOrder(object)) throw Escapes(object);
-    Ref<> iterator = Must(PyObject_GetIter(object));
-    while (Ref<> item = Ref<>::Steal(PyIter_Next(iterator.get()))) add(item.get(), Shadow());
+    operand = EmptyTable(Py_TYPE(object), object);
+    Py_ssize_t at = 0;
+    PyObject* item;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(object, &at, &item, &hash)) add(item, Shadow());
     return operand;
   }
   if (PySlice_Check(object)) {
@@ -357,6 +367,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
       PyErr_Clear();
       throw Escapes(object);
     }
+    if (IsMadeOfPythonCode(reduced.get())) throw Escapes(object);
     described_.push_back(reduced);
     operand.kind = Operand::Kind::kIter;
     AdoptMade(reduced.get(), true);
@@ -364,6 +375,23 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   return DescribeInstance(object);
+}
+
+// A dict, set or frozenset that is yet to be given its items.
+Operand Recorder::EmptyTable(PyTypeObject* type, PyObject* table) {
+  Operand operand;
+  const Ref<> hashes = HashesByCode(table);
+  if (!PyDict_Check(table) && !KeepsItsOrder(table, hashes.get())) throw Escapes(table);
+  if (!hashes && type != &PyFrozenSet_Type) {
+    operand.kind = type == &PyDict_Type ? Operand::Kind::kDict : Operand::Kind::kSet;
+    return operand;
+  }
+  operand.kind = Operand::Kind::kNew;
+  operand.index = static_cast<int64_t>(hashes ? NewKind::kHashed : NewKind::kFrozenSet);
+  operand.text = type->tp_name;
+  operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
+  if (hashes) operand.items.push_back(ConstantOperand(hashes.get()));
+  return operand;
 }
 
 // What is in its __dict__.
@@ -377,9 +405,11 @@ void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
   Py_ssize_t at = 0;
   PyObject *name, *value;
   while (PyDict_Next(*dict, &at, &name, &value)) {
-    const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
     PyErr_Clear();  // lone surrogates
     if (text == nullptr) throw Escapes(object);
+    // An entry under the name of a field (DescribeFunctionFields) is not that field.
+    if (PyFunction_Check(object) && _PyType_Lookup(&PyFunction_Type, name) != nullptr) throw Escapes(object);
     const Shadow* written = WrittenShadow(object, name);
     operand->names.emplace_back(text);
     operand->items.push_back(Describe(value, written != nullptr ? *written : Shadow()));
@@ -405,7 +435,8 @@ void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
   PyObject* const first = PyTuple_GET_SIZE(code->co_consts) > 0 ? PyTuple_GET_ITEM(code->co_consts, 0) : nullptr;
   const bool has_doc = first != nullptr && PyUnicode_Check(first);
   if (differs(function->func_doc, has_doc ? first : nullptr)) add("__doc__", function->func_doc);
-  PyObject* const module = PyDict_GetItemString(function->func_globals, "__name__");
+  static PyObject* const module_name = InternedName("__name__");
+  PyObject* const module = ItemQuietly(function->func_globals, module_name);
   if (differs(function->func_module, module)) add("__module__", function->func_module);
   PyObject* const annotations = function->func_annotations;
   if (annotations == nullptr || !PyTuple_CheckExact(annotations)) {
@@ -434,11 +465,6 @@ Operand Recorder::DescribeInstance(PyObject* object) {
   operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
   const char* dot = std::strrchr(type->tp_name, '.');
   operand.text = dot ? dot + 1 : type->tp_name;
-  auto add = [&](PyObject* name, PyObject* value) {
-    Shadow* written = WrittenShadow(object, name);
-    operand.names.push_back(PyUnicode_AsUTF8(name));
-    operand.items.push_back(Describe(value, written ? *written : Shadow()));
-  };
   if (PyTuple_Check(object)) {
     operand.index = static_cast<int64_t>(NewKind::kTuple);
     Operand content;
@@ -450,50 +476,65 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     operand.items.push_back(std::move(content));
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == Objects().size) return operand;
   } else if (PyDict_Check(object) &&
-             (type == Objects().ordered_dict || type == DefaultDict() || (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0)) {
+             (IsPythonClassOf(type, &PyDict_Type) || IsPythonClassOf(type, Objects().ordered_dict) ||
+              IsPythonClassOf(type, DefaultDict()))) {
     operand.index = static_cast<int64_t>(NewKind::kDict);
-    Operand content;
-    content.kind = Operand::Kind::kDict;
-    const Ref<> keys = KeysInOrder(object);
-    if (PyTuple_GET_SIZE(keys.get()) != PyDict_GET_SIZE(object)) throw Escapes(object);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
-      PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
-      PyObject* const value = PyDict_GetItemWithError(object, key);
-      if (value == nullptr) throw Escapes(object);  // dict.__delitem__ of an OrderedDict
-      content.items.push_back(Describe(key, Shadow()));
-      content.items.push_back(Describe(value, Shadow()));
+    Operand content = EmptyTable(&PyDict_Type, object);
+    if (PyODict_Check(object)) {
+      if (content.kind != Operand::Kind::kDict)
+        throw Escapes(object);  // its own order is kept by hashes that it asks for
+      const Ref<> keys = KeysInOrder(object);
+      if (PyTuple_GET_SIZE(keys.get()) != PyDict_GET_SIZE(object)) throw Escapes(object);
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
+        PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
+        PyObject* const value = ItemQuietly(object, key);
+        if (value == nullptr) throw Escapes(object);  // dict.__delitem__ of an OrderedDict
+        content.items.push_back(Describe(key, Shadow()));
+        content.items.push_back(Describe(value, Shadow()));
+      }
+    } else {
+      Py_ssize_t at = 0;
+      PyObject *key, *value;
+      while (PyDict_Next(object, &at, &key, &value)) {
+        content.items.push_back(Describe(key, Shadow()));
+        content.items.push_back(Describe(value, Shadow()));
+      }
     }
     operand.items.push_back(std::move(content));
     if (PyType_IsSubtype(type, DefaultDict())) {
-      static PyObject* const factory_name = InternedName("default_factory");
-      const Ref<> factory = Must(PyObject_GenericGetAttr(object, factory_name));
-      add(factory_name, factory.get());
+      static PyObject* const field = _PyType_Lookup(DefaultDict(), InternedName("default_factory"));
+      const Ref<> factory = Must(Py_TYPE(field)->tp_descr_get(field, object, nullptr));
+      operand.items.push_back(ConstantOperand(field));
+      operand.items.push_back(Describe(factory.get(), Shadow()));
     }
   } else {
     operand.index = static_cast<int64_t>(NewKind::kObject);
     // Only classes without a C base: their instances are their attributes.
-    for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
-      if (base == nullptr || base->tp_dealloc != Objects().module->tp_dealloc) {
-        throw Escapes(object);
-      }
-    }
+    if (!IsPythonClassOf(type, &PyBaseObject_Type)) throw Escapes(object);
   }
-  DescribeAttributes(object, &operand);
+  if (!HasPlainNames(type)) throw Escapes(object);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dict == nullptr) continue;
     Py_ssize_t at = 0;
     PyObject *name, *descriptor;
     while (PyDict_Next(base->tp_dict, &at, &name, &descriptor)) {
-      if (Py_TYPE(descriptor) != &PyMemberDescr_Type) continue;
-      Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(object, name));
-      if (!value) {
-        PyErr_Clear();
+      // Each slot once, by its own descriptor: a class may have it under a second name, and hide that of a base.
+      if (Py_TYPE(descriptor) != &PyMemberDescr_Type || PyDescr_TYPE(descriptor) != base ||
+          PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0) {
         continue;
       }
-      add(name, value.get());
+      const Ref<> value = Ref<>::Steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, nullptr));
+      if (!value) {
+        PyErr_Clear();  // it is empty
+        continue;
+      }
+      const Shadow* written = _PyType_Lookup(type, name) == descriptor ? WrittenShadow(object, name) : nullptr;
+      operand.items.push_back(ConstantOperand(descriptor));
+      operand.items.push_back(Describe(value.get(), written != nullptr ? *written : Shadow()));
     }
   }
+  DescribeAttributes(object, &operand);
   return operand;
 }
 

@@ -469,6 +469,9 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
   if (IsTensor(result)) {
     AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(result));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    if (!known->source.valid() && Py_TYPE(result) != Objects().tensor) {
+      throw Break{Reason::tensor_subclass, Py_TYPE(result)->tp_name};  // given by the binding, past the dispatcher
+    }
     if (known->value.valid() && TensorOf(result).requires_grad() &&
         !aten_.graph().value(known->value).type.requires_grad) {
       throw Break{Reason::tensor_attribute, "requires_grad=True"};  // set by the binding, past the dispatcher

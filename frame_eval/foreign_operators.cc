@@ -1,13 +1,13 @@
 // Operators that C code carries out unseen: those that a class takes from C code (`__contains__ = words.__contains__`), and
 // those of objects of extension types that existed before. What they read cannot be guarded, so they end the segment.
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/deque_view.h"
 #include "guards/held_object.h"
@@ -57,10 +57,12 @@ void Recorder::RefuseForeign(const Event& e) {
     const bool is_read = IsReadableInC(e.in[i]);
     const bool may_read = ReadsContentOnly(e.op) || (e.op == Op::kContains && i == 1 && IsMappingProxy(e.in[i]));
     if (is_read ? !may_read && SourceOf(e.in[i]).valid() : IsForeign(e.in[i])) {
-      const char* type = Py_TYPE(e.in[i])->tp_name;
-      if (std::strncmp(type, "_thread.", 8) == 0) throw Break{Reason::done_once, "a lock is taken"};
+      const PyTypeObject* const type = Py_TYPE(e.in[i]);
+      for (const PyTypeObject* lock : Objects().locks) {
+        if (type == lock) throw Break{Reason::done_once, "a lock is taken"};
+      }
       const char* what = e.op == Op::kBeforeWith ? "a with block of " : "an operator on ";
-      throw Break{SortOf(type).value_or(Reason::unknown_operation), std::string(what) + type};
+      throw Break{SortOf(e.in[i]).value_or(Reason::unknown_operation), std::string(what) + type->tp_name};
     }
   }
   switch (e.op) {
@@ -118,6 +120,7 @@ bool Recorder::HasForeignOperator(PyTypeObject* type) {
     bool has_one = false;
   };
   static std::array<Answer, 256> answers;
+  if (!HasPlainNames(type)) return true;
   const uint32_t version = TypeVersion(type);
   Answer& answer = answers[(reinterpret_cast<uintptr_t>(type) >> 5) % answers.size()];
   if (answer.type == type && answer.version == version && version != 0) return answer.has_one;

@@ -14,8 +14,10 @@
 #include <cmath>
 
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
+#include "guards/dict_read.h"
 #include "guards/kinds/value.h"
 #include "guards/tensor_door.h"
 
@@ -159,12 +161,12 @@ void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
       ReadEqualElements(PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i), depth + 1);
     }
   } else if (PyDict_Check(a) && PyDict_Check(b)) {
+    const bool is_quiet = HasOnlyBuiltinKeys(a) && HasOnlyBuiltinKeys(b);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(a, &at, &key, &value)) {
       ReadKey(b, key);
-      PyObject* other = PyDict_GetItemWithError(b, key);
-      if (other == nullptr) PyErr_Clear();
+      PyObject* const other = is_quiet ? PyDict_GetItemWithError(b, key) : ItemQuietly(b, key);
       if (other != nullptr) ReadEqualElements(value, other, depth + 1);
     }
   } else if (PyAnySet_Check(a) && PyAnySet_Check(b)) {

@@ -8,6 +8,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/deque_view.h"
@@ -189,7 +190,11 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   const auto adopt = [&](PyObject* item) { all ? AdoptMade(item, true) : AdoptResult(item); };
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) {
-    if (aten_.Find(TensorOf(object)) == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    const AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
+    if (!known->source.valid() && Py_TYPE(object) != Objects().tensor) {
+      throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
+    }
     return Shadow();
   }
   if (Find(object) != nullptr || IsConstantTuple(object)) return Shadow();
@@ -577,6 +582,7 @@ SourceId Recorder::SourceOrPin(PyObject* object) {
 
 void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                          std::vector<Shadow> shadows) {
+  RefuseLoudEffect(kind, target, name, values);
   if (undo_) undo_->Before(kind, target, name);
   MeetEffect(kind, target, name, values.empty() ? nullptr : values[0]);
   PendingEffect effect;

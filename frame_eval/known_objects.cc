@@ -1,5 +1,7 @@
 #include "frame_eval/known_objects.h"
 
+#include <iterator>
+
 #include "guards/import.h"
 #include "guards/iterator_view.h"
 #include "guards/ref.h"
@@ -17,6 +19,29 @@ PyObject* Load(const char* module, std::initializer_list<const char*> path) {
     object = Ref<>::Steal(PyObject_GetAttrString(object.get(), name));
   }
   return object.Release();
+}
+
+// What an expression gives, of the names of some modules; null with an exception. A new reference that is kept for ever.
+PyObject* Evaluated(const char* text) {
+  const Ref<> names = Ref<>::Steal(PyDict_New());
+  bool ok = names && PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins()) == 0;
+  for (const char* name : {"functools", "gc", "itertools", "operator", "threading", "torch", "types"}) {
+    const Ref<> module = ok ? ImportModule(name) : Ref<>();
+    ok = module && PyDict_SetItemString(names.get(), name, module.get()) == 0;
+  }
+  return ok ? PyRun_String(text, Py_eval_input, names.get(), names.get()) : nullptr;
+}
+
+// Types that no module has a name for: those of what the expressions of a list give. Null-terminated.
+template <size_t size>
+bool LoadTypesOf(const char* list, PyTypeObject* (&types)[size]) {
+  const Ref<> objects = Ref<>::Steal(Evaluated(list));
+  if (!objects) return false;
+  const auto n = static_cast<size_t>(PyList_GET_SIZE(objects.get()));
+  for (size_t i = 0; i < n && i < size; ++i) {
+    types[i] = Ref<PyTypeObject>::New(Py_TYPE(PyList_GET_ITEM(objects.get(), static_cast<Py_ssize_t>(i)))).Release();
+  }
+  return true;
 }
 
 }  // namespace
@@ -42,6 +67,31 @@ bool LoadKnownObjects() {
   objects.tuple_getter = type("collections", {"_tuplegetter"});
   objects.tuple_make = Load("inspect", {"FullArgSpec", "_make", "__func__", "__code__"});
   objects.tuple_replace = Load("inspect", {"FullArgSpec", "_replace", "__code__"});
+  objects.union_type = type("types", {"UnionType"});
+  const Ref<> make = Ref<>::Steal(Load("builtins", {"object", "__new__"}));
+  if (make) objects.type_new = reinterpret_cast<PyCFunctionObject*>(make.get())->m_ml;
+  PyTypeObject* others[5] = {};
+  const bool loaded =
+      LoadTypesOf(
+          "[iter([]), reversed([]), iter(()), iter(range(0)), enumerate(()), zip(), map(len, ()),"
+          " filter(len, ()), reversed(()), iter(''), iter('\\u0416'), iter({}.keys()), iter({}.values()),"
+          " iter({}.items()), itertools.chain(), itertools.count(), itertools.repeat(0),"
+          " operator.attrgetter('a'), operator.itemgetter(0), operator.methodcaller('a')]",
+          objects.reducible_types) &&
+      LoadTypesOf(
+          "[threading.Lock(), threading.RLock(), torch._C._get_tracing_state.__self__,"
+          " *(lambda f: f(()) or [link for cache in gc.get_referents(f)"
+          "  if type(cache) is dict and cache is not f.__dict__ for link in cache.values()])"
+          "(functools.lru_cache(maxsize=1)(len))]",
+          others);
+  if (!loaded) return false;
+  objects.locks[0] = others[0];
+  objects.locks[1] = others[1];
+  objects.pybind_record = others[2];
+  objects.cache_link = others[3];
+  const char* parts[] = {"abc", "collections.abc", "torch.nn.modules.module", "torch._tensor"};
+  for (size_t i = 0; i < std::size(parts); ++i) objects.operation_parts[i] = Load(parts[i], {"__dict__"});
+  objects.import = Load("builtins", {"__import__"});
   objects.module_getattr = Load("torch.nn", {"Module", "__getattr__"});
   objects.module_setattr = Load("torch.nn", {"Module", "__setattr__"});
   objects.module_call = Load("torch.nn", {"Module", "__call__"});

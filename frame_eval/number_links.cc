@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "frame_eval/numbers.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/rows.h"
 #include "guards/must.h"
@@ -72,7 +73,7 @@ bool LeavesOutSlices(PyObject* key, const std::vector<Node*>& made) {
   const auto count = [&](PyObject* item) {
     Py_ssize_t start = 0, stop = 0, step = 0;
     if (!PySlice_Check(item)) return;
-    if (PySlice_Unpack(item, &start, &stop, &step) < 0) PyErr_Clear();
+    if (!UnpackQuietly(item, &start, &stop, &step)) start = 1;
     left_out += start != 0 || stop != PY_SSIZE_T_MAX || step != 1;  // x[:] is none for any size
   };
   if (PyTuple_Check(key)) {
@@ -308,10 +309,7 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
       continue;
     }
     Py_ssize_t start, stop, step;
-    if (PySlice_Unpack(items[i], &start, &stop, &step) < 0) {
-      PyErr_Clear();
-      return false;
-    }
+    if (!UnpackQuietly(items[i], &start, &stop, &step)) return false;
     const bool is_made = name == "slice" && IsConst(made[next]->args[1], dim) && IsConst(made[next]->args[2], start) &&
                          IsConst(made[next]->args[3], stop) && IsConst(made[next]->args[4], step);
     ++dim;

@@ -12,9 +12,11 @@
 //       is watched from when that may cease. An effect takes it from a place, whichever that is; the frame lets go of a
 //       local; code that is not recorded runs; or the last step is one that breaks without an effect (IsHeldByPath).
 #include <algorithm>
+#include <iterator>
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/deque_view.h"
 #include "guards/must.h"
@@ -76,15 +78,15 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
         return old && Py_REFCNT(old.get()) > 1 ? old.get() : nullptr;  // a number of C's is made here
       }
       PyObject** const dict = _PyObject_GetDictPtr(target);
-      return dict != nullptr && *dict != nullptr ? PyDict_GetItemWithError(*dict, attribute.get()) : nullptr;
+      return dict != nullptr && *dict != nullptr ? ItemQuietly(*dict, attribute.get()) : nullptr;
     }
     case Effect::Kind::kSetGlobal:
-      return PyDict_GetItemWithError(target, key_of(name).get());
+      return ItemQuietly(target, key_of(name).get());
     case Effect::Kind::kSetCell:
       return PyCell_GET(target);
     case Effect::Kind::kSetItem:
     case Effect::Kind::kDelItem:
-      if (PyDict_Check(target) && Recorder::IsScalar(key)) return PyDict_GetItemWithError(target, key);
+      if (PyDict_Check(target) && Recorder::IsScalar(key)) return ItemQuietly(target, key);
       if (PyList_Check(target) && PyLong_CheckExact(key)) {
         const Py_ssize_t index = PyLong_AsSsize_t(key), size = PyList_GET_SIZE(target);
         return index < -size || index >= size ? nullptr : PyList_GET_ITEM(target, index < 0 ? index + size : index);
@@ -234,11 +236,11 @@ void Recorder::MeetEffect(Effect::Kind kind, PyObject* target, const std::string
 // A frame that the recording knows nothing of: a finaliser's, a callback's, a signal handler's. What it changes is no
 // effect. Where it is a library's part of an operation, the operation has told what it changes.
 void Recorder::MeetUnrecorded(const FrameState& f) {
-  static const absl::flat_hash_set<std::string>* const kParts =
-      new absl::flat_hash_set<std::string>{"abc", "collections.abc", "torch.nn.modules.module", "torch._tensor"};
-  PyObject* const name = f.function != nullptr ? PyDict_GetItemString(f.function->func_globals, "__name__") : nullptr;
-  const char* const text = name != nullptr && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
-  const bool is_part = NoteOf(*frames_.back()).in_event && text != nullptr && kParts->contains(text);
+  const auto is_globals = [&f](const PyObject* part) {
+    return f.function != nullptr && f.function->func_globals == part;
+  };
+  const auto& parts = Objects().operation_parts;
+  const bool is_part = NoteOf(*frames_.back()).in_event && std::any_of(std::begin(parts), std::end(parts), is_globals);
   if (!is_part || IsFinaliser(f)) WatchAll();
 }
 

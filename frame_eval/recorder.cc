@@ -10,9 +10,11 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/eager_state.h"
 #include "ir/frame_slot.h"
@@ -273,6 +275,9 @@ bool Recorder::TakeResult(FrameState& f) {
 }
 
 bool Recorder::expects_frame(const FrameState& f) const {
+  // What a frame that is not recorded calls is not recorded either.
+  const FrameState* const caller = NoteOf(f).caller;
+  if (caller != nullptr && NoteOf(*caller).suspended) return false;
   const FrameNote& note = NoteOf(*frames_.back());
   // C code hashes a tensor: which object it is has been read (identity.cc).
   const bool hashes = f.code == Objects().tensor_hash_code && !has_pending_;
@@ -280,16 +285,18 @@ bool Recorder::expects_frame(const FrameState& f) const {
 }
 
 bool Recorder::IsFinaliser(const FrameState& f) const {
-  PyObject* const name = f.function != nullptr ? f.function->func_name : nullptr;
-  constexpr Py_ssize_t kLength = std::char_traits<char>::length("__del__");
-  if (name != nullptr && PyUnicode_Check(name) && PyUnicode_GET_LENGTH(name) == kLength &&
-      PyUnicode_CompareWithASCIIString(name, "__del__") == 0) {
-    return true;
+  const bool direct = has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function);
+  PyObject* self = f.nlocalsplus > 0 ? f.objects[0] : nullptr;
+  if (direct || self == nullptr) return false;
+  if (f.code->co_argcount == 0) {  // *args
+    if ((f.code->co_flags & CO_VARARGS) == 0 || !PyTuple_CheckExact(self) || PyTuple_GET_SIZE(self) == 0) return false;
+    self = PyTuple_GET_ITEM(self, 0);
   }
-  bool direct = has_pending_ && pending_.function == reinterpret_cast<PyObject*>(f.function);
-  // Or a weak reference's callback.
-  return !direct && f.code->co_argcount > 0 && f.nlocalsplus > 0 && f.objects[0] != nullptr &&
-         PyObject_TypeCheck(f.objects[0], Objects().weak_reference);
+  if (PyObject_TypeCheck(self, Objects().weak_reference)) return true;  // its callback
+  PyTypeObject* const type = Py_TYPE(self);
+  static PyObject* const name = InternedName("__del__");
+  return (type->tp_finalize != nullptr || type->tp_del != nullptr) && HasPlainNames(type) &&
+         _PyType_Lookup(type, name) == reinterpret_cast<PyObject*>(f.function);
 }
 
 bool Recorder::observes_inner_frames() const {

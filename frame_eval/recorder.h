@@ -406,7 +406,6 @@ class Recorder {
                       Shadow value_shadow);
   void ItemOfRow(FrameNote& note, PyObject* row, PyObject* key);
   void Contains(FrameNote& note, PyObject* container, PyObject* item);
-  PyObject* ItemAt(PyObject* dict, PyObject* key);  // of a dict that existed before
   void TruthOf(FrameNote& note, PyObject* object, Shadow shadow);
   void CompareValues(FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
   void CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
@@ -694,6 +693,7 @@ class Recorder {
   }
   void ReadListLength(const Node& node, const Event& e);
   Operand DescribeFresh(PyObject* object, const Known& known);
+  Operand EmptyTable(PyTypeObject* type, PyObject* table);
   void DescribeAttributes(PyObject* object, Operand* operand);
   void DescribeFunctionFields(PyObject* object, Operand* operand);
   Operand DescribeInstance(PyObject* object);

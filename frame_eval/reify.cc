@@ -14,6 +14,7 @@
 #include "frame_eval/graph_inputs.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
@@ -96,12 +97,42 @@ bool Reifier::Fill(const Operand& operand, size_t first, std::vector<Ref<>>* ite
   return true;
 }
 
+// A dict, set or frozenset of keys whose own code is not asked for their hashes again.
+static Ref<> MakeHashed(PyTypeObject* type, const std::vector<Ref<>>& items) {
+  PyObject* const hashes = items[0].get();
+  const bool is_dict = type == &PyDict_Type;
+  Ref<> dict = Ref<>::Steal(PyDict_New());
+  for (Py_ssize_t i = 0; dict && i < PyTuple_GET_SIZE(hashes); ++i) {
+    const auto at = static_cast<size_t>(is_dict ? 1 + 2 * i : 1 + i);
+    PyObject* const value = is_dict ? items[at + 1].get() : Py_None;
+    if (!PutQuietly(dict.get(), items[at].get(), value, PyTuple_GET_ITEM(hashes, i))) return Ref<>();
+  }
+  if (!dict || is_dict) return dict;
+  // A set takes over the hashes of a dict.
+  return Ref<>::Steal(type == &PySet_Type ? PySet_New(dict.get()) : PyFrozenSet_New(dict.get()));
+}
+
+// The instance's own entry, whatever stands for the name in its class: what a property or __setattr__ does has been done.
+static bool SetOwn(PyObject* object, PyObject* name, PyObject* value) {
+  PyObject* const descriptor = _PyType_Lookup(Py_TYPE(object), name);
+  const bool is_data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
+  if (!is_data || PyFunction_Check(object)) return PyObject_GenericSetAttr(object, name, value) == 0;  // or a field
+  PyObject** const dict = _PyObject_GetDictPtr(object);
+  if (dict == nullptr) {
+    PyErr_SetObject(PyExc_AttributeError, name);
+    return false;
+  }
+  if (*dict == nullptr && (*dict = PyDict_New()) == nullptr) return false;
+  return PyDict_SetItem(*dict, name, value) == 0;
+}
+
 Ref<> Reifier::MakeNew(const Operand& operand) {
   auto* type = reinterpret_cast<PyTypeObject*>(segment_.constants[operand.constant.raw()].get());
   std::vector<Ref<>> items;
   if (!Fill(operand, 0, &items)) return Ref<>();
   Ref<> object;
   Ref<> none = Ref<>::Steal(PyTuple_New(0));
+  std::optional<size_t> slots_from;  // where the slots begin among `items`, in an instance of a Python class
   switch (static_cast<NewKind>(operand.index)) {
     case NewKind::kFunction: {
       object = Ref<>::Steal(PyFunction_NewWithQualName(items[0].get(), items[1].get(), items[2].get()));
@@ -125,6 +156,8 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
     case NewKind::kRange:
       return Ref<>::Steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(),
                                                        items[1].get(), items[2].get(), nullptr));
+    case NewKind::kHashed:
+      return MakeHashed(type, items);
     case NewKind::kFrozenSet:
       return Filled(Ref<>::Steal(PyFrozenSet_New(nullptr)), items);  // one that nobody has seen takes elements
     case NewKind::kDeque:
@@ -140,30 +173,40 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       } else {
         object = Ref<>::Steal(PyObject_CallOneArg(reinterpret_cast<PyObject*>(type), items[0].get()));
       }
+      slots_from = 1;
       break;
     }
     case NewKind::kDict: {
-      object = Ref<>::Steal(type->tp_new(type, none.get(), nullptr));
-      if (!object) return object;
-      // The base's own store, past any __setitem__ of the class. An OrderedDict keeps its order beside the table.
+      // The base's own __new__ and store, past any of the class. An OrderedDict keeps its order beside the table.
       const bool is_ordered = PyType_IsSubtype(type, Objects().ordered_dict);
       const PyTypeObject& base = is_ordered ? *Objects().ordered_dict : PyDict_Type;
+      object = Ref<>::Steal(base.tp_new(type, none.get(), nullptr));
+      if (!object) return object;
       Py_ssize_t at = 0;
       PyObject *key, *value;
-      while (PyDict_Next(items[0].get(), &at, &key, &value)) {
-        if (base.tp_as_mapping->mp_ass_subscript(object.get(), key, value) < 0) return Ref<>();
+      Py_hash_t hash;
+      while (_PyDict_Next(items[0].get(), &at, &key, &value, &hash)) {
+        const int status = is_ordered ? base.tp_as_mapping->mp_ass_subscript(object.get(), key, value)
+                                      : _PyDict_SetItem_KnownHash(object.get(), key, value, hash);
+        if (status < 0) return Ref<>();
       }
+      slots_from = 1;
       break;
     }
     case NewKind::kObject:
       object = Ref<>::Steal(PyBaseObject_Type.tp_new(type, none.get(), nullptr));
+      slots_from = 0;
       break;
   }
   if (!object) return object;
-  size_t first = items.size() - operand.names.size();
+  const size_t first = items.size() - operand.names.size();
+  for (size_t i = slots_from.value_or(first); i + 1 < first; i += 2) {
+    PyObject* const slot = items[i].get();
+    if (Py_TYPE(slot)->tp_descr_set(slot, object.get(), items[i + 1].get()) < 0) return Ref<>();
+  }
   for (size_t i = 0; i < operand.names.size(); ++i) {
     Ref<> name = Ref<>::Steal(PyUnicode_InternFromString(operand.names[i].c_str()));
-    if (!name || PyObject_GenericSetAttr(object.get(), name.get(), items[first + i].get()) < 0) return Ref<>();
+    if (!name || !SetOwn(object.get(), name.get(), items[first + i].get())) return Ref<>();
   }
   return object;
 }

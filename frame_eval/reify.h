@@ -13,7 +13,8 @@
 
 namespace frametap {
 
-// How a kNew operand is made again. items: [content] or the parts named, then one for each of `names`.
+// How a kNew operand is made again. items: [content] or the parts named, then the slots
+// of an instance (a descriptor and what it holds), then one for each of `names`: the entries of its __dict__.
 enum class NewKind : int64_t {
   kObject,     // object.__new__(type), attributes
   kDict,       // an instance of a dict subclass: content, attributes
@@ -24,6 +25,7 @@ enum class NewKind : int64_t {
   kFrozenSet,  // its elements, in the order in which it gives them
   kDeque,      // content, maxlen
   kProxy,      // the dict
+  kHashed,     // a dict, set or frozenset: the hashes that its keys gave in the recording, and its items
 };
 
 class Reifier {

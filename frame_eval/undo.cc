@@ -4,6 +4,7 @@
 
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/private_api.h"
+#include "frame_eval/quiet.h"
 #include "guards/must.h"
 
 namespace frametap {
@@ -20,7 +21,7 @@ bool IsStoredByC(PyObject* target, PyObject* name) {
 Ref<> AttributeNow(PyObject* target, PyObject* name) {
   if (IsStoredByC(target, name)) return Ref<>::Steal(PyObject_GenericGetAttr(target, name));
   PyObject** dict = _PyObject_GetDictPtr(target);
-  return Ref<>::New(dict && *dict ? PyDict_GetItemWithError(*dict, name) : nullptr);
+  return Ref<>::New(dict && *dict ? ItemQuietly(*dict, name) : nullptr);
 }
 
 Ref<> OfOrderedDict(PyObject* dict, const char* method) {
@@ -69,7 +70,7 @@ void UndoLog::Before(Effect::Kind kind, PyObject* target, const std::string& nam
       break;
     case Effect::Kind::kSetGlobal: {
       const Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
-      step.old = Ref<>::New(PyDict_GetItemWithError(target, key.get()));
+      step.old = Ref<>::New(ItemQuietly(target, key.get()));
       break;
     }
     case Effect::Kind::kSetCell:

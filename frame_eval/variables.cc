@@ -1,5 +1,6 @@
 // Globals, cells and the free variables of functions.
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
@@ -10,15 +11,13 @@ namespace frametap {
 // What the globals say that their module is called; null: nothing, or no string.
 static PyObject* NameIn(PyObject* globals) {
   static PyObject* const key = InternedName("__name__");
-  PyObject* const name = PyDict_GetItemWithError(globals, key);
-  PyErr_Clear();
-  return name != nullptr && PyUnicode_Check(name) ? name : nullptr;
+  PyObject* const name = ItemQuietly(globals, key);
+  return name != nullptr && PyUnicode_CheckExact(name) ? name : nullptr;
 }
 
 PyObject* Recorder::ModuleOf(PyObject* globals) {
   PyObject* const name = NameIn(globals);
-  PyObject* const module = name != nullptr ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
-  PyErr_Clear();
+  PyObject* const module = name != nullptr ? ItemQuietly(PyImport_GetModuleDict(), name) : nullptr;
   return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == globals ? module : nullptr;
 }
 
@@ -34,7 +33,7 @@ SourceId Recorder::GlobalsOf(FrameState& f) {
 }
 
 PyObject* Recorder::ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out) {
-  PyObject* value = PyDict_GetItemWithError(f.function->func_globals, name);
+  PyObject* value = ItemQuietly(f.function->func_globals, name);
   if (value == nullptr) return nullptr;
   Event read;
   read.op = Op::kLoadGlobal;

@@ -54,6 +54,26 @@ Key Key::Of(PyObject* object, PyObject* dict) {
   return key;
 }
 
+Found NameGet(PyObject* dict, PyObject* name, PyObject** value) {
+  if (PyUnicode_CheckExact(name) && HasOnlyExactStrKeys(dict)) [[likely]] {
+    const Py_hash_t hash = PyObject_Hash(name);
+    *value = _PyDict_GetItem_KnownHash(dict, name, hash);
+    return *value != nullptr ? Found::kYes : Found::kNo;
+  }
+  *value = nullptr;
+  return DictGet(dict, Key::Of(name, dict), value);
+}
+
+bool HasOnlyBuiltinKeys(PyObject* dict) {
+  if (HasOnlyExactStrKeys(dict)) return true;
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!IsBuiltinKey(key)) return false;
+  }
+  return true;
+}
+
 Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
 
 Found SameKey(PyObject* a, PyObject* b) {
@@ -94,17 +114,12 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
   Py_hash_t hash;
   Found answer = Found::kNo;
   while (_PyDict_Next(dict, &at, &other, &found, &hash)) {
-    if (other == wanted) {
-      *value = found;
-      return Found::kYes;
-    }
-    if (key.hash != -1 && hash != key.hash) continue;
+    if (other != wanted && key.hash != -1 && hash != key.hash) continue;
     const Found same = SameKey(other, wanted);
-    if (same == Found::kYes) {
-      *value = found;
-      return Found::kYes;
-    }
-    if (same == Found::kDoubt) answer = Found::kDoubt;
+    if (same == Found::kDoubt) return Found::kDoubt;
+    if (same == Found::kNo) continue;
+    *value = found;
+    answer = Found::kYes;
   }
   return answer;
 }

@@ -1,6 +1,7 @@
 // Reading dicts by key without running code of a user.
 //   D1  A key is found by identity, or by hash and equality where both keys are of built-in immutable types. Where only
-//       another type's __eq__ could tell, the answer is kDoubt.
+//       another type's __eq__ could tell, the answer is kDoubt; also where such a key of the same hash lies beside the one
+//       that is found, since the table may come to it first.
 //   D2  The error indicator is not touched.
 #pragma once
 
@@ -26,6 +27,13 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value);
 
 // The value, borrowed, or null. Of a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
 PyObject* StrDictGet(PyObject* dict, const Key& key);
+
+// … by an exact string or any other object, for which no key is made where all keys of the dict are strings. Null too if it
+// is not there; `*value` is borrowed, as above.
+Found NameGet(PyObject* dict, PyObject* name, PyObject** value);
+
+// All keys are of built-in immutable types, so that a look-up by such a key runs no code.
+bool HasOnlyBuiltinKeys(PyObject* dict);
 
 Key NameKey(const char* name);  // interned
 

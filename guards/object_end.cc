@@ -1,7 +1,6 @@
 #include "guards/object_end.h"
 
-#include <cstring>
-
+#include "guards/dict_read.h"
 #include "guards/must.h"
 
 namespace frametap {
@@ -12,10 +11,14 @@ bool IsConstantKind(PyObject* object) { return PyType_Check(object) || PyModule_
 // The compiler of torch.compile notes each module that is made from its first use on, in a table of its own.
 bool IsDynamos(PyObject* callback) {
   if (!PyFunction_Check(callback)) return false;
-  auto* code = reinterpret_cast<PyCodeObject*>(reinterpret_cast<PyFunctionObject*>(callback)->func_code);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, "/torch/_dynamo/") != nullptr;
+  static PyObject* const kModules[] = {InternedName("torch._dynamo.utils"), InternedName("torch._dynamo.guards"),
+                                       InternedName("torch._dynamo.convert_frame")};
+  for (PyObject* name : kModules) {
+    PyObject* module = nullptr;
+    if (NameGet(PyImport_GetModuleDict(), name, &module) != Found::kYes || !PyModule_Check(module)) continue;
+    if (PyModule_GetDict(module) == reinterpret_cast<PyFunctionObject*>(callback)->func_globals) return true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/MemoryFormat.h>
+#include <torch/csrc/Size.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <exception>
@@ -25,6 +26,8 @@ bool IsTensor(PyObject* object) {
 }
 
 bool IsExactTensor(PyObject* object) { return THPVariableClass != nullptr && THPVariable_CheckExact(object); }
+
+bool IsTorchSize(PyObject* object) { return THPSize_Check(object); }
 
 PyTypeObject* ParameterClassOfTorch() { return reinterpret_cast<PyTypeObject*>(ParameterClass); }
 

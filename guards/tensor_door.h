@@ -10,6 +10,7 @@ namespace frametap {
 
 bool IsTensor(PyObject* object);               // a torch.Tensor or an instance of a subclass
 bool IsExactTensor(PyObject* object);          // torch.Tensor or torch.nn.Parameter, nothing else
+bool IsTorchSize(PyObject* object);            // torch.Size
 PyTypeObject* ParameterClassOfTorch();         // torch.nn.Parameter; null before torch is imported
 const at::Tensor& TensorOf(PyObject* tensor);  // requires IsTensor; lives as long as `tensor`
 PyObject* WrapTensor(at::Tensor tensor);       // new reference; the same object for the same TensorImpl

@@ -6,6 +6,7 @@
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/quiet.h"
 #include "guards/deque_view.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -16,7 +17,7 @@ namespace {
 // What isinstance and issubclass are asked about: a class with a check in C is asked by C code.
 void RefuseForeignChecks(PyObject* classes) {
   static PyObject* const parts_name = InternedName("__args__");
-  if (std::strcmp(Py_TYPE(classes)->tp_name, "types.UnionType") == 0) {
+  if (Py_TYPE(classes) == Objects().union_type) {
     return Recorder::RefuseForeignKey(Must(PyObject_GetAttr(classes, parts_name)).get());
   }
   Recorder::RefuseForeignKey(classes);
@@ -24,6 +25,7 @@ void RefuseForeignChecks(PyObject* classes) {
 
 // isinstance also believes what an object says of its class.
 bool HasClassFromC(PyObject* object) {
+  RefuseOddNames(Py_TYPE(object));
   static PyObject* const name = InternedName("__class__");
   PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
   if (found == _PyType_Lookup(&PyBaseObject_Type, name) || IsTensor(object)) return false;
@@ -94,7 +96,9 @@ bool IsHeldByClass(PyObject* object, PyObject* name) {
 }
 
 void GetAttr(Recorder& r, Call& call) {
-  if (call.args.size() < 2 || !PyUnicode_CheckExact(call.args[1])) return r.ForceDeep(call.callable, Shadow(), true);
+  if (call.args.size() < 2 || !PyUnicode_Check(call.args[1])) return;  // raises
+  if (!PyUnicode_CheckExact(call.args[1]))
+    throw Break{Reason::unknown_operation, "getattr by a name that is not a plain string"};
   for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   const Ref<> name = Interned(call.args[1]);
   r.LoadAttribute(call.note, call.args[0], call.shadows[0], name.get());
@@ -206,6 +210,7 @@ void AbstractCheck(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
   r.Force(call.args[1], call.shadows[1]);
   PyObject* object = call.args[1];
+  RefuseOddNames(Py_TYPE(object));
   static PyObject* const class_name = InternedName("__class__");
   if (_PyType_Lookup(Py_TYPE(object), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name) &&
       !IsTensor(object)) {
@@ -346,7 +351,7 @@ PyObject* FixSignature(Recorder& r, PyObject* function) {
   r.Fix(*known);
   const SourceId source = known->source;
   const auto own = [&](PyObject* name) {
-    PyObject* value = f->func_dict != nullptr ? PyDict_GetItemWithError(f->func_dict, name) : nullptr;
+    PyObject* value = f->func_dict != nullptr ? ItemQuietly(f->func_dict, name) : nullptr;
     if (value == nullptr) r.guards().NoInstanceAttr(source, name, r.Here());
     return value;
   };
@@ -435,7 +440,11 @@ void LoadBuiltins() {
   AddSpecial("builtins", "object", "__getattribute__", ObjectGetAttr);
   AddSpecial("types", "ModuleType", "__getattribute__", ModuleGetAttr);
   AddSpecial("builtins", "object", "__init__", ObjectInit);
-  AddSpecial("builtins", "object", "__new__", New);
+  for (const char* name : {"object", "tuple", "list", "dict", "set", "frozenset", "int", "float", "complex", "str",
+                           "bytes", "BaseException", "OSError", "MemoryError", "BaseExceptionGroup"}) {
+    AddSpecial("builtins", name, "__new__", New);
+  }
+  AddSpecial("torch", "Size", "__new__", New);
   AddRows("builtins", "object", Conduct::kPureObjects, {"__init_subclass__"});
   AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
 

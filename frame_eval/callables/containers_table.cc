@@ -3,6 +3,7 @@
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/quiet.h"
 #include "guards/deque_view.h"
 #include "guards/tensor_door.h"
 
@@ -31,7 +32,7 @@ void DictGet(Recorder& r, Call& call) {
     return;
   }
   r.RefuseWrittenDict(dict);
-  PyObject* value = r.ItemAt(dict, call.args[1]);
+  PyObject* value = ItemQuietly(dict, call.args[1]);
   if (value == nullptr) return r.guards().Absent(known->source, call.args[1], r.Here());
   call.note.expect.kind = Expect::Kind::kSource;
   call.note.expect.source = r.guards().Child(known->source, Accessor::kKey, 0, call.args[1], value);

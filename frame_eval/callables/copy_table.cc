@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "guards/import.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -45,13 +46,13 @@ bool HasHooks(PyObject* dict) {
   static PyObject* const hooks[] = {InternedName("__deepcopy__"), InternedName("__reduce_ex__"),
                                     InternedName("__reduce__"), InternedName("__getstate__")};
   return std::any_of(std::begin(hooks), std::end(hooks),
-                     [dict](PyObject* name) { return PyDict_GetItemWithError(dict, name) != nullptr; });
+                     [dict](PyObject* name) { return ItemQuietly(dict, name) != nullptr; });
 }
 
 // object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. Guards are of the class with it.
 bool HasSlotNames(PyTypeObject* type) {
   static PyObject* const name = InternedName("__slotnames__");
-  PyObject* names = PyDict_GetItemWithError(type->tp_dict, name);
+  PyObject* names = ItemQuietly(type->tp_dict, name);
   if (names != nullptr && !(PyList_CheckExact(names) && PyList_GET_SIZE(names) == 0)) {
     Refuse(type);
   }
@@ -113,7 +114,7 @@ class Copied {
     PyObject* const key = reinterpret_cast<PyObject*>(type);
     for (PyObject* const table : Objects().copy_dispatch) {
       r_.RefuseWrittenDict(table);
-      if (PyDict_GetItemWithError(table, key) != nullptr) Refuse(type);
+      if (ItemQuietly(table, key) != nullptr) Refuse(type);
       r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
     }
   }

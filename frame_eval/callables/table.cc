@@ -1,7 +1,5 @@
 #include "frame_eval/callables/table.h"
 
-#include <cstring>
-
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/known_objects.h"
 #include "guards/import.h"
@@ -22,16 +20,24 @@ struct MethodWrapper {
   PyObject* self;
 };
 
+}  // namespace
+
 const void* KeyOf(PyObject* callable) {
-  if (PyCFunction_Check(callable)) return reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
+  if (PyCFunction_Check(callable)) {
+    const PyMethodDef* const method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
+    PyObject* const self = PyCFunction_GET_SELF(callable);
+    // The __new__ of all types in C is one method: what a type makes is told apart by the slot behind it.
+    if (method == Objects().type_new && self != nullptr && PyType_Check(self)) {
+      return reinterpret_cast<const void*>(reinterpret_cast<PyTypeObject*>(self)->tp_new);
+    }
+    return method;
+  }
   if (Py_TYPE(callable) == &PyMethodDescr_Type || Py_TYPE(callable) == &PyClassMethodDescr_Type) {
     return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
   }
   if (Py_TYPE(callable) == Objects().method_wrapper) return reinterpret_cast<MethodWrapper*>(callable)->descr;
   return callable;
 }
-
-}  // namespace
 
 void AddRow(PyObject* callable, CallableRow row) {
   if (callable == nullptr) {
@@ -100,7 +106,7 @@ bool IsModuleFunction(PyObject* builtin) {
   PyObject* self = PyCFunction_GET_SELF(builtin);
   if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return true;
   // pybind11 binds its functions to a record of its own, a class of the extension module.
-  return std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record") != nullptr;
+  return Py_TYPE(self) == Objects().pybind_record;
 }
 
 std::string CallableName(PyObject* callable) {
@@ -129,40 +135,8 @@ std::string CallableName(PyObject* callable) {
   return whole(text(module_name), name);
 }
 
-std::optional<Reason> SortOf(std::string_view name) {
-  // Whole names, and beginnings up to a dot.
-  static constexpr std::pair<std::string_view, Reason> kSorts[] = {
-      {"print", Reason::input_output},
-      {"input", Reason::input_output},
-      {"io.", Reason::input_output},
-      {"_io.", Reason::input_output},
-      {"TextIOWrapper.", Reason::input_output},
-      {"FileIO.", Reason::input_output},
-      {"BufferedReader.", Reason::input_output},
-      {"BufferedWriter.", Reason::input_output},
-      {"BufferedRandom.", Reason::input_output},
-      {"BytesIO.", Reason::input_output},
-      {"StringIO.", Reason::input_output},
-      {"logging.", Reason::input_output},
-      {"numpy.", Reason::numpy_code},
-      {"ndarray.", Reason::numpy_code},
-      {"ufunc.", Reason::numpy_code},
-      {"TensorBase.numpy", Reason::numpy_code},
-      {"torch.from_numpy", Reason::numpy_code},
-      {"torch.autograd.graph._engine_run_backward", Reason::backward_runs},
-      {"time.", Reason::another_value_each_time},
-      {"Random.", Reason::another_value_each_time},
-  };
-  for (const auto& [known, reason] : kSorts) {
-    if (known.back() == '.' ? name.starts_with(known) : name == known) return reason;
-  }
-  return std::nullopt;
-}
-
 Break Refusal(PyObject* callable) {
-  std::string name = CallableName(callable);
-  const Reason reason = SortOf(name).value_or(Reason::unknown_callable);
-  return {reason, std::move(name)};
+  return {SortOf(callable).value_or(Reason::unknown_callable), CallableName(callable)};
 }
 
 bool LoadCallables() {
@@ -174,6 +148,7 @@ bool LoadCallables() {
   LoadCopy();
   LoadTorch();
   LoadNumPy();
+  LoadSorts();
   return PyErr_Occurred() == nullptr;
 }
 

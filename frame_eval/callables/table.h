@@ -4,7 +4,8 @@
 //   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
 //       only).
 // Rows live in one table a family: builtins.cc, numbers_table.cc, text_table.cc, iteration_table.cc,
-// containers_table.cc, copy_table.cc, torch_table.cc, numpy_table.cc. tests/python/test_tables.py lists the callables without a row,
+// containers_table.cc, copy_table.cc, torch_table.cc, numpy_table.cc. sorts.cc says why those without a row are known not to be
+// part of a graph. tests/python/test_tables.py lists the callables without a row,
 // and compares the pure ones with the real thing.
 #pragma once
 
@@ -12,7 +13,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "frame_eval/recorder.h"
 
@@ -43,8 +43,8 @@ struct CallableRow {
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown
 const char* ConductName(Conduct conduct);
 std::string CallableName(PyObject* callable);  // "numpy.asarray", for reasons
-// Of which sort a callable or type is, by its full name, where users know the sort: NumPy, files …
-std::optional<Reason> SortOf(std::string_view name);
+// The sort that a callable or another object is of, where users know one: NumPy, files … (sorts.cc)
+std::optional<Reason> SortOf(PyObject* object);
 Break Refusal(PyObject* callable);         // the segment ends before the call
 bool IsModuleFunction(PyObject* builtin);  // a C function that is not bound to an object of the program's
 bool LoadCallables();                      // once, at import; false with a Python exception set
@@ -67,5 +67,9 @@ void LoadNumPy();
 bool IsNumPyNumber(PyObject* object);  // a number of NumPy's own types
 // Plain numbers, or float64, whose sum, product and quotient NumPy computes without a warning (numpy_table.cc).
 bool IsModestQuotient(PyObject* a, PyObject* b);
+void LoadSorts();
+
+// What a callable is known by: the method definition that a bound and an unbound method share, or the object itself.
+const void* KeyOf(PyObject* callable);
 
 }  // namespace frametap

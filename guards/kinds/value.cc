@@ -1,7 +1,5 @@
 #include "guards/kinds/value.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "guards/ref.h"
 #include "guards/tensor_door.h"
@@ -21,11 +19,7 @@ bool IsTorchConstant(PyObject* object) {
 
 // torch.Size and other plain subclasses of tuple: structseqs and named tuples have the items as their only content too,
 // but a Python subclass may carry a __dict__, so only torch.Size (a static type of torch) counts.
-bool IsTupleLike(PyObject* object) {
-  return PyTuple_CheckExact(object) ||
-         (PyTuple_Check(object) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 &&
-          std::strcmp(Py_TYPE(object)->tp_name, "torch.Size") == 0);
-}
+bool IsTupleLike(PyObject* object) { return PyTuple_CheckExact(object) || IsTorchSize(object); }
 
 // Layout of CPython's rangeobject, which rangeobject.c keeps to itself.
 struct Range {

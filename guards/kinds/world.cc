@@ -11,8 +11,8 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "guards/import.h"
 #include "guards/must.h"
 #include "guards/ref.h"
 #include "guards/tensor_door.h"
@@ -35,18 +35,31 @@ std::string Named(const char* name, int8_t dtype) {
   return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
 }
 
+// Of a function that is made in torch.utils.checkpoint._checkpoint_hook.__init__.
+bool IsCodeOfCheckpoint(PyObject* code) {
+  static PyObject* const maker = [] {
+    ErrScope keep;
+    Ref<> object = ImportModule("torch.utils.checkpoint");
+    for (const char* part : {"_checkpoint_hook", "__init__", "__code__"}) {
+      if (object) object = Ref<>::Steal(PyObject_GetAttrString(object.get(), part));
+    }
+    PyErr_Clear();
+    return object && PyCode_Check(object.get()) ? object.Release() : nullptr;
+  }();
+  PyObject* const constants = maker != nullptr ? reinterpret_cast<PyCodeObject*>(maker)->co_consts : nullptr;
+  for (Py_ssize_t i = 0; constants != nullptr && i < PyTuple_GET_SIZE(constants); ++i) {
+    if (PyTuple_GET_ITEM(constants, i) == code) return true;
+  }
+  return false;
+}
+
 // Hooks on saved tensors run in the middle of an op: the program's own may see what a replay has not done yet, and those
 // of a recomputation end it by an exception. Those of the forward pass of torch.utils.checkpoint only count.
 bool SavingRunsProgramCode() {
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
   if (hooks.empty()) return false;
   PyObject* pack = hooks.top().first.ptr(getPyInterpreter());
-  PyObject* module = PyFunction_Check(pack) ? PyFunction_GetModule(pack) : nullptr;
-  if (module == nullptr || !PyUnicode_Check(module)) return true;
-  if (PyUnicode_CompareWithASCIIString(module, "torch.utils.checkpoint") != 0) return true;
-  const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(pack)->func_qualname);
-  if (name == nullptr) PyErr_Clear();
-  return name == nullptr || !absl::StartsWith(name, "_checkpoint_hook.");
+  return !PyFunction_Check(pack) || !IsCodeOfCheckpoint(PyFunction_GET_CODE(pack));
 }
 
 // In words; empty where nothing stands between a call and its op.

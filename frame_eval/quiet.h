@@ -1,0 +1,59 @@
+// Reads and effects that run no code of the program's.
+//   Y1  A look-up in a dict compares keys of built-in types, and others by identity. Where a key's own __eq__ or __hash__ would
+//       have to say, the segment ends before the recorder asks it (guards/dict_read.h).
+//   Y2  A class may be looked into where all names in it and in its bases are plain strings and its bases are known. A class
+//       that is being made may have none yet.
+//   Y3  A replay repeats an effect through C code. Where that would ask a key or an element for its hash, its index or
+//       whether it is equal to another, the recording has seen the question answered: a replay must not ask again.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+#include <vector>
+
+#include "guards/ref.h"
+#include "ir/segment_ir.h"
+
+namespace frametap {
+
+// The value under a key (of any type), borrowed; null if there is none. Throws Break where Y1 does not hold.
+PyObject* ItemQuietly(PyObject* dict, PyObject* key);
+
+// Y2, for a class made by Python code; others never change.
+bool HasPlainNamesOfPython(PyTypeObject* type);
+inline bool HasPlainNames(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || HasPlainNamesOfPython(type);
+}
+[[noreturn]] void ThrowOddNames(PyTypeObject* type);
+inline void RefuseOddNames(PyTypeObject* type) {
+  if (!HasPlainNames(type)) [[unlikely]]
+    ThrowOddNames(type);
+}
+
+// The bounds of a slice that are ints, or not given. False for another object, and where an __index__ would say.
+bool UnpackQuietly(PyObject* slice, Py_ssize_t* start, Py_ssize_t* stop, Py_ssize_t* step);
+
+// Y3. Throws Break for an effect that a replay cannot repeat quietly.
+void RefuseLoudEffect(Effect::Kind kind, PyObject* target, const std::string& name,
+                      const std::vector<PyObject*>& values);
+
+// Who says what the hash of a key is.
+enum class HashBy : uint8_t {
+  kC,     // C code: it can be asked again
+  kCode,  // Python code: the recording has asked it
+  kBoth,  // a tuple of such keys and of others whose hash is their address
+};
+HashBy HashOf(PyObject* key);
+
+// The hashes in a dict or set, a tuple of ints in its order, if Python code said one of them. Empty if none did. Throws Break
+// where to put the keys into a table again would ask their code whether two are equal.
+Ref<> HashesByCode(PyObject* table);
+
+// A dict that holds keys with these hashes.
+bool PutQuietly(PyObject* dict, PyObject* key, PyObject* value, PyObject* hash);
+
+// dict.copy that asks no key whether it is another. Throws Break.
+Ref<> CopyDict(PyObject* dict);
+
+}  // namespace frametap
