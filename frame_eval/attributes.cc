@@ -15,6 +15,7 @@
 #include "guards/accessor.h"
 #include "guards/deque_view.h"
 #include "guards/kinds/no_hooks.h"
+#include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
@@ -110,10 +111,7 @@ PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
   return nullptr;
 }
 
-std::string Qualified(PyTypeObject* type, PyObject* name) {
-  const char* dot = std::strrchr(type->tp_name, '.');
-  return std::string(dot ? dot + 1 : type->tp_name) + "." + Text(name);
-}
+std::string Qualified(PyTypeObject* type, PyObject* name) { return TypeName(type) + "." + Text(name); }
 
 }  // namespace
 

@@ -463,8 +463,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
   Operand operand;
   operand.kind = Operand::Kind::kNew;
   operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
-  const char* dot = std::strrchr(type->tp_name, '.');
-  operand.text = dot ? dot + 1 : type->tp_name;
+  operand.text = TypeName(type);
   if (PyTuple_Check(object)) {
     operand.index = static_cast<int64_t>(NewKind::kTuple);
     Operand content;

@@ -13,6 +13,8 @@
   L10 Links between our documents lead somewhere.
   L11 docs/reasons.md is what reasons.def says; `python tests/layout_test.py --accept` writes it.
   L12 No two classes of one namespace have the same name: the linker takes the code of one for the other's.
+  L13 No type, callable or module is known by its name, or by the file that it is in. Names make text, and are compared
+      with nothing.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -261,6 +263,87 @@ def l12_one_class_a_name(tree: Tree) -> list[str]:
     ]
 
 
+# Each place that reads a name to do more than print it, with the reason why a pointer cannot do.
+NAMES_ARE_READ = {
+    ("backends/callable/callable_backend.cc", '"__name__"'): "text for a message",
+    ("python/frametap/_compile.py", "__name__"): "text for a message",
+    ("frame_eval/break_words.cc", "co_filename"): "which line to name in a message",
+    ("frame_eval/break_words.cc", "co_qualname"): "text for a message",
+    ("frame_eval/break_words.cc", '"__name__"'): "text for a message",
+    ("frame_eval/callables/table.cc", "func_qualname"): "text for a message",
+    ("frame_eval/callables/table.cc", '"__name__"'): "text for a message",
+    ("frame_eval/callables/table.cc", '"__module__"'): "text for a message",
+    ("frame_eval/callables/table.cc", '"__qualname__"'): "text for a message",
+    ("frame_eval/cpython/3.11/positions.cc", "co_qualname"): "text for a position",
+    ("frame_eval/cpython/3.11/positions.cc", "co_filename"): "text for a position",
+    ("frame_eval/describe.cc", '"__name__"'): "what MAKE_FUNCTION reads, to repeat it",
+    ("frame_eval/session.cc", "co_filename"): "whose code is library code: a policy about files",
+    ("frame_eval/session.cc", "co_name"): "whose code is library code: a policy about files",
+    (
+        "frame_eval/variables.cc",
+        '"__name__"',
+    ): "where to look in sys.modules; the dict found there decides",
+    ("guards/kinds/value.cc", "ml_name"): "text for a guard",
+    ("guards/kinds/value.cc", "tp_name"): "text for a guard",
+    ("guards/kinds/value.cc", "PyModule_GetName"): "text for a guard",
+    ("guards/kinds/value.cc", '"__module__"'): "text for a guard",
+    (
+        "python/frametap/_artifact.py",
+        "__name__",
+    ): "a file has no pointers to classes of another process",
+    ("python/frametap/_save.py", "__name__"): "guards reach Python as text",
+    ("python/frametap/_save.py", "__module__"): "guards reach Python as text",
+    ("python/frametap/_save.py", "__qualname__"): "guards reach Python as text",
+    ("python/frametap/_save.py", "co_name"): "guards reach Python as text",
+    (
+        "python/frametap/_compile.py",
+        "__qualname__",
+    ): "how pickle finds a function again; the object decides",
+}
+CPP_NAME = re.compile(
+    r"\b(?:tp_name|[mg]l?_name|co_filename|co_qualname|co_name|func_qualname|func_name|func_module"
+    r"|PyModule_GetName|PyModule_GetFilename)\b"
+    r'|"__(?:module|qualname|name|file)__"'
+)
+CPP_COMPARES = re.compile(
+    r"\bstrn?cmp\b|\bstrstr\b|\bstrr?chr\b|starts_with|ends_with|StartsWith|EndsWith|StrContains"
+    r"|CompareWithASCII|PyUnicode_Compare|RichCompare|EqualToASCII|SameValue|[!=]=|\.r?find\(|\bcontains\("
+)
+# A name that is kept can be compared in the next statement.
+CPP_KEEPS = re.compile(
+    r"^\s*(?:static\s+)?(?:const\s+)?(?:char|auto|std::string|std::string_view|PyObject)\b"
+    r"[\w:<>*&\s]*\b\w+\s*=[^=]"
+)
+STATEMENT = re.compile(r"[^;{}]*[;{}]")
+PY_NAME = re.compile(r"__(?:name|qualname|module|file)__|\bco_(?:name|filename|qualname)\b")
+PY_COMPARES = re.compile(
+    r"__\W*\s*(?:[!=]=|in\b|is\b)|(?:[!=]=|\bin\b|\bis(?: not)?)\s+[\w.()]*\.__|startswith|endswith"
+    r"|\bco_name\b.*==|\.split\("
+)
+
+
+def l13_names(tree: Tree) -> list[str]:
+    found = []
+    for path, text in tree.items():
+        folder = path.split("/", 1)[0]
+        if is_cpp(path) and folder in {"frame_eval", "guards", "backends", "python"}:
+            for statement in STATEMENT.findall(re.sub(r"//[^\n]*", "", text)):
+                # What a message tells of a name is chosen by something else.
+                if "PyErr_Format" in statement:
+                    continue
+                if CPP_COMPARES.search(statement) or CPP_KEEPS.search(statement):
+                    found += [(path, name) for name in CPP_NAME.findall(statement)]
+        elif path.startswith("python/frametap/") and path.endswith(".py"):
+            for line in text.splitlines():
+                if PY_COMPARES.search(line) and '__name__ == "__main__"' not in line:
+                    found += [(path, name) for name in PY_NAME.findall(line)]
+    return [
+        f"{path} reads {name} to decide by it"
+        for path, name in dict.fromkeys(found)
+        if (path, name) not in NAMES_ARE_READ
+    ]
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -275,6 +358,7 @@ RULES: list[Rule] = [
     l10_links,
     l11_reasons_page,
     l12_one_class_a_name,
+    l13_names,
 ]
 
 
@@ -344,6 +428,22 @@ BAD: list[tuple[Rule, Tree]] = [
             "backends/b.cc": "namespace frametap {\nvoid F() {}\nclass Step final : public B {};\n}",
         },
     ),
+    (
+        l13_names,
+        {
+            "guards/a.cc": 'bool IsSize(PyTypeObject* t) {\n  return std::strcmp(t->tp_name, "torch.Size") == 0;\n}\n'
+        },
+    ),
+    (l13_names, {"frame_eval/a.cc": "void F() {\n  const char* name = type->tp_name;\n}\n"}),
+    (
+        l13_names,
+        {
+            "frame_eval/a.cc": 'if (PyUnicode_CompareWithASCIIString(code->co_filename, "x") == 0) {}\n'
+        },
+    ),
+    (l13_names, {"frame_eval/a.cc": 'static PyObject* const key = InternedName("__module__");\n'}),
+    (l13_names, {"python/frametap/a.py": 'if type(value).__name__ == "Tensor":\n'}),
+    (l13_names, {"python/frametap/a.py": 'if f.__module__ in ("torch", "abc"):\n'}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
@@ -371,6 +471,15 @@ GOOD: list[tuple[Rule, Tree]] = [
             "ir/b.cc": "namespace frametap {\nnamespace {\nstruct Step {};\n}\nstruct Step::In {};\n"
             "class Step;\nstruct Plan {};\n}\n",
             "ir/c.h": "namespace frametap::quant {\nstruct Step { int n = 0; };\n}\n",
+        },
+    ),
+    (
+        l13_names,
+        {
+            "frame_eval/a.cc": 'throw Break{Reason::x, std::string("an object of type ") + type->tp_name};\n'
+            'PyErr_Format(PyExc_TypeError, "%s%s", t->tp_name, n == 1 ? "" : "s");\n',
+            "python/frametap/a.py": 'raise TypeError(f"{type(f).__name__} is not a function")\n'
+            'if __name__ == "__main__":\n',
         },
     ),
 ]
