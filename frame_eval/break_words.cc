@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "frame_eval/known_objects.h"
+#include "guards/dict_read.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -28,8 +29,9 @@ bool IsModuleCall(const FrameState& f) { return f.function->func_globals == Obje
 // Returns "torch.amp.autocast_mode.autocast" for the frame of its __init__, and otherwise module and function.
 std::string NameOf(const FrameState& f) {
   static PyObject* const kModule = PyUnicode_InternFromString("__name__");
-  const std::string_view module = TextOf(PyDict_GetItemWithError(f.function->func_globals, kModule));
-  PyErr_Clear();
+  PyObject* name = nullptr;
+  NameGet(f.function->func_globals, kModule, &name);
+  const std::string_view module = TextOf(name);
   std::string_view function = TextOf(f.code->co_qualname);
   for (const std::string_view made_by : {".__init__", ".__new__", ".__call__"}) {
     if (function.size() > made_by.size() && function.substr(function.size() - made_by.size()) == made_by) {

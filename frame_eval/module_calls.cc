@@ -19,6 +19,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/import.h"
 #include "guards/kinds/no_hooks.h"
@@ -329,7 +330,7 @@ class Recorder::Crossing {
 
   // What the module itself has, as LoadAttribute tells of it once it has found all else to be usual.
   PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
-    PyObject* value = PyDict_GetItemWithError(DictAt(DictOf::kInstance, self_), name);
+    PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
     At(line);
     const Known& known = *r_.Find(self_);

@@ -8,6 +8,7 @@
 // Not here: lists of the trace's own (rows.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/must.h"
 
@@ -67,7 +68,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
   }
   RefuseWrittenDict(container);
   if (StoredItem(container, key) == nullptr) {
-    if (ItemAt(container, key) == nullptr) return false;
+    if (ItemQuietly(container, key) == nullptr) return false;
     Touch(container);
     guards_.Present(known->source, key, Here());
   }

@@ -265,6 +265,7 @@ def l12_one_class_a_name(tree: Tree) -> list[str]:
 
 # Each place that reads a name to do more than print it, with the reason why a pointer cannot do.
 NAMES_ARE_READ = {
+    ("frame_eval/faults.cc", "tp_name"): "text for a message",
     ("backends/callable/callable_backend.cc", '"__name__"'): "text for a message",
     ("python/frametap/_compile.py", "__name__"): "text for a message",
     ("frame_eval/break_words.cc", "co_filename"): "which line to name in a message",
@@ -277,6 +278,15 @@ NAMES_ARE_READ = {
     ("frame_eval/cpython/3.11/positions.cc", "co_qualname"): "text for a position",
     ("frame_eval/cpython/3.11/positions.cc", "co_filename"): "text for a position",
     ("frame_eval/describe.cc", '"__name__"'): "what MAKE_FUNCTION reads, to repeat it",
+    ("frame_eval/function_attributes.cc", '"__module__"'): "an attribute that the program reads",
+    (
+        "frame_eval/library_code.cc",
+        '"__file__"',
+    ): "whose code is library code: a policy about files",
+    (
+        "frame_eval/library_code.cc",
+        "co_filename",
+    ): "whose code is library code: a policy about files",
     ("frame_eval/session.cc", "co_filename"): "whose code is library code: a policy about files",
     ("frame_eval/session.cc", "co_name"): "whose code is library code: a policy about files",
     (
@@ -307,7 +317,8 @@ CPP_NAME = re.compile(
 )
 CPP_COMPARES = re.compile(
     r"\bstrn?cmp\b|\bstrstr\b|\bstrr?chr\b|starts_with|ends_with|StartsWith|EndsWith|StrContains"
-    r"|CompareWithASCII|PyUnicode_Compare|RichCompare|EqualToASCII|SameValue|[!=]=|\.r?find\(|\bcontains\("
+    r"|CompareWithASCII|PyUnicode_Compare|RichCompare|EqualToASCII|SameValue|\.r?find\(|\bcontains\("
+    r"|(?:_name|_filename|_qualname|_module)\)*\s*[!=]=|[!=]=\s*[\w.>()*-]*(?:_name|_filename|_qualname|_module)\b"
 )
 # A name that is kept can be compared in the next statement.
 CPP_KEEPS = re.compile(
@@ -317,7 +328,7 @@ CPP_KEEPS = re.compile(
 STATEMENT = re.compile(r"[^;{}]*[;{}]")
 PY_NAME = re.compile(r"__(?:name|qualname|module|file)__|\bco_(?:name|filename|qualname)\b")
 PY_COMPARES = re.compile(
-    r"__\W*\s*(?:[!=]=|in\b|is\b)|(?:[!=]=|\bin\b|\bis(?: not)?)\s+[\w.()]*\.__|startswith|endswith"
+    r"__\)?\s*(?:[!=]=|in\b|is\b)|(?:[!=]=|\bin\b|\bis(?: not)?)\s+[\w.()]*\.__|startswith|endswith"
     r"|\bco_name\b.*==|\.split\("
 )
 

@@ -2,6 +2,7 @@
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 
@@ -144,9 +145,10 @@ void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
 void CallMethod(Recorder& r, Call& call, const Parts& parts) {
   PyObject* const object = call.args[0];
   const Ref<> name = Interned(parts[0]);
+  RefuseOddNames(Py_TYPE(object));
   PyObject* const method = _PyType_Lookup(Py_TYPE(object), name.get());
   PyObject** const own = _PyObject_GetDictPtr(object);
-  const bool is_hidden = own != nullptr && *own != nullptr && PyDict_GetItemWithError(*own, name.get()) != nullptr;
+  const bool is_hidden = own != nullptr && *own != nullptr && ItemQuietly(*own, name.get()) != nullptr;
   const bool is_method =
       method != nullptr && (PyFunction_Check(method) || Py_TYPE(method) == &PyMethodDescr_Type) && !is_hidden;
   if (!is_method || PyType_Check(object) || PyModule_Check(object)) throw Refusal(call.callable);

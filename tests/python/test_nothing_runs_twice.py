@@ -893,3 +893,42 @@ def test_operation(name: str, inside: bool) -> None:
     captured = list(run(arguments, code, frametap.compile, inside))
     for i, (expected, got) in enumerate(zip(plain, captured, strict=True)):
         assert got == expected, f"call {i}"
+
+
+def test_a_key_in_a_class() -> None:
+    """A class dict with a key that is not a string, whose __eq__ exchanges the bases while a name is looked up."""
+
+    def make() -> tuple[list[str], type]:
+        log: list[str] = []
+
+        class Key:
+            def __hash__(self) -> int:
+                return hash("mykey")
+
+            def __eq__(self, other: object) -> bool:
+                log.append("eq")
+                made.__bases__ = (Second,)
+                return False
+
+        class First:
+            mykey, mykey2 = "from 1", "from 1"
+
+        class Second:
+            mykey, mykey2 = "from 2", "from 2"
+
+        made: Any = type("X", (First,), {Key(): 5})  # type: ignore[dict-item]
+        return log, made
+
+    def f(x: torch.Tensor, cls: Any) -> Any:
+        return cls.mykey, cls.mykey2, (x + 1).tolist()
+
+    def g(x: torch.Tensor, cls: Any) -> Any:
+        return cls().mykey, cls().mykey2, isinstance(cls(), cls), cls.__name__, (x + 1).tolist()
+
+    for function in (f, g):
+        runs = []
+        for capture in (lambda h: h, frametap.compile):
+            run = capture(function)
+            log, cls = make()
+            runs.append([(run(torch.ones(2), cls), list(log)) for _ in range(CALLS)])
+        assert runs[0] == runs[1]

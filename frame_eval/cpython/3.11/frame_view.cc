@@ -13,6 +13,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
+#include "guards/dict_read.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -117,8 +118,10 @@ bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
       index = next;
       if (Is(row, "LOAD_GLOBAL")) {
         PyObject* name = PyTuple_GET_ITEM(code->co_names, arg >> 1);
-        PyObject* found = PyDict_GetItemWithError(raw->f_globals, name);
-        if (found == nullptr) found = PyDict_GetItemWithError(raw->f_builtins, name);
+        PyObject* found = nullptr;
+        const Found where = NameGet(raw->f_globals, name, &found);
+        if (where == Found::kDoubt || !PyDict_Check(raw->f_builtins)) return false;
+        if (where == Found::kNo && NameGet(raw->f_builtins, name, &found) != Found::kYes) return false;
         if (found == nullptr || !PyExceptionClass_Check(found)) return false;
         if (PyErr_GivenExceptionMatches(PyExc_GeneratorExit, found)) return false;
       } else if (Is(row, "POP_JUMP_FORWARD_IF_FALSE")) {
