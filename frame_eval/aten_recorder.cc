@@ -222,6 +222,8 @@ void AtenRecorder::Rewind(const Mark& mark) {
   }
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
+  absl::erase_if(resizers_,
+                 [&](const auto& one) { return one.first >= mark.values || one.second.raw() >= mark.nodes; });
   while (!ranked_by_size_.empty() && ranked_by_size_.back().raw() >= mark.values) ranked_by_size_.pop_back();
   inputs_.resize(mark.inputs);
   graph_.inputs.resize(mark.inputs);
@@ -241,6 +243,7 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
     ValueId id = work.back();
     work.pop_back();
     if (!seen->insert(id).second) continue;
+    if (const Node* const resizer = ResizerOf(id)) return resizer;
     NodeId def = graph_.value(id).def;
     if (!def.valid()) {
       inputs->push_back(id);
@@ -254,6 +257,12 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return nullptr;
+}
+
+const Node* AtenRecorder::ResizerOf(ValueId value) const {
+  if (resizers_.empty()) return nullptr;
+  const auto it = resizers_.find(value.raw());
+  return it == resizers_.end() ? nullptr : &graph_.node(it->second);
 }
 
 ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
@@ -282,6 +291,57 @@ bool AtenRecorder::IsIndexByNumbers(const Node& node) const {
     if (dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte) return false;
   }
   return true;
+}
+
+// Whether whoever compiles the graph, without elements, can say how large the results are: for ops of others that they say
+// it themselves is taken from them.
+bool AtenRecorder::CanForetellSizes(const Node& node, const OpFacts& facts) const {
+  if (!facts.data_dependent_size || IsIndexByNumbers(node)) return true;
+  return node.op->operator_name().getNamespace() != "aten" &&
+         (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+          node.op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
+}
+
+// An argument that an op may write to, before the op.
+struct AtenRecorder::Written {
+  at::Tensor tensor;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  c10::StorageImpl* storage = nullptr;
+
+  explicit Written(const at::Tensor& t) : tensor(t), sizes(t.sizes().vec()) {
+    if (t.layout() != c10::kStrided || !t.has_storage()) return;
+    strides = t.strides().vec();
+    offset = t.storage_offset();
+    storage = t.storage().unsafeGetStorageImpl();
+  }
+  bool IsAsItWas() const {
+    const Written now(tensor);
+    return now.sizes == sizes && now.strides == strides && now.offset == offset && now.storage == storage;
+  }
+};
+
+// An op that may change metadata has run. Where it gives the argument back, the result says what the argument is from now
+// on. Else nothing does: the value that stands for it has unknown sizes. May set `pending`.
+void AtenRecorder::SeeMetadata(const Written& written, const torch::jit::Stack& results, size_t returns, NodeId node) {
+  KnownTensor* const known = Find(written.tensor);
+  if (known == nullptr) return;
+  bool is_returned = false;
+  for (const c10::IValue& value : torch::jit::last(results, returns)) {
+    is_returned = is_returned || (value.isTensor() && value.toTensor().is_same(written.tensor));
+  }
+  // What the guards say of a tensor that existed before is what it was at the entry.
+  if (!written.IsAsItWas() && (known->source.valid() || !is_returned)) {
+    pending = Break{Reason::tensor_metadata_change, ""};
+    return;
+  }
+  known->resized = true;
+  known->metadata_read = known->strides_read = false;
+  if (is_returned) return;
+  const ValueId value = *ValueOf(written.tensor);
+  resizers_[value.raw()] = node;
+  const auto at = std::lower_bound(ranked_by_size_.begin(), ranked_by_size_.end(), value);
+  if (at == ranked_by_size_.end() || *at != value) ranked_by_size_.insert(at, value);
 }
 
 // May set `pending`.
@@ -375,12 +435,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.state = StateNow();
   const PlaceId at = place();
 
-  // Sizes of written arguments: an in-place op that changes them makes facts of the entry state stale.
-  struct Written {
-    at::Tensor tensor;
-    std::vector<int64_t> sizes;
-    c10::StorageImpl* storage;
-  };
+  if (foretells_sizes && !pending && !CanForetellSizes(node, facts)) {
+    pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
+  }
+
   std::vector<Written> written;
   std::vector<at::Tensor> all_written;
   auto will_write = [&](const at::Tensor& tensor) {
@@ -391,10 +449,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       AtenPause below;
       before_write(tensor);
     }
-    KnownTensor* known = Find(tensor);
-    if (known == nullptr || !known->source.valid()) return;
-    written.push_back(
-        {tensor, tensor.sizes().vec(), tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr});
+    if (const KnownTensor* known = Find(tensor);
+        known != nullptr && (facts.changes_metadata || known->source.valid())) {
+      written.emplace_back(tensor);
+    }
   };
   if (facts.writes_inputs) {
     for (size_t i = 0; i < arg_count; ++i) {
@@ -413,11 +471,14 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   if (pending) return;
   for (const Written& w : written) {
-    bool same_storage = !w.tensor.has_storage() || w.tensor.storage().unsafeGetStorageImpl() == w.storage;
-    if (w.tensor.sizes().vec() != w.sizes || !same_storage) {
-      pending = Break{Reason::tensor_metadata_change, op.operator_name().name};
-      return;
+    if (facts.changes_metadata) {
+      SeeMetadata(w, *stack, schema.returns().size(), NodeId(graph_.nodes.size()));
+    } else if (!w.IsAsItWas()) {
+      pending = Break{Reason::tensor_metadata_change, ""};
     }
+    if (!pending) continue;
+    pending->detail = op.operator_name().name;
+    return;
   }
   if (facts.writes_inputs) NoteWrites(node, all_written);
   if (facts.random) uses_random_ = true;

@@ -43,6 +43,10 @@ class AtenRecorder {
     SourceId source;  // existed before
     bool metadata_read = false;
     bool strides_read = false;
+    bool resized = false;  // or it may be, by the op that gave `value`: its sizes are not those of the entry any more
+
+    // Whether its sizes, strides and rank are those that its source has at the entry.
+    bool is_as_at_entry() const { return source.valid() && !(resized && value.valid()); }
   };
 
   AtenRecorder();
@@ -73,6 +77,9 @@ class AtenRecorder {
   // Inputs that the sizes of `value`, or the number, may depend on. Null, or the node by which they depend on data. What
   // is in `seen` is left out, and what was gone through is added.
   const Node* SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
+  // An op that may have given the value's tensor other sizes, and does not say which (it returns another tensor, or none).
+  // Null: there is none.
+  const Node* ResizerOf(ValueId value) const;
   // Whether the rank of a value is more than a consequence of the ranks of the inputs, which every guard holds.
   bool RankFollowsFromSizes(ValueId value) const {
     return std::binary_search(ranked_by_size_.begin(), ranked_by_size_.end(), value);
@@ -96,6 +103,7 @@ class AtenRecorder {
   bool has_refused = false;            // … as one has done; `pending` says why
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
+  bool foretells_sizes = false;        // the backend must: an op whose sizes it could not say ends the segment
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
 
   void NoteAutocastCleared() { ++autocast_cleared_; }  // the program has emptied its cache
@@ -140,6 +148,9 @@ class AtenRecorder {
   Arg ArgOf(const c10::IValue& value);
   StateId StateNow();
   bool IsIndexByNumbers(const Node& node) const;
+  bool CanForetellSizes(const Node& node, const OpFacts& facts) const;
+  struct Written;
+  void SeeMetadata(const Written& written, const torch::jit::Stack& results, size_t returns, NodeId node);
   void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type, PlaceId at);
   void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
@@ -162,6 +173,7 @@ class AtenRecorder {
   size_t ops_met_ = 0;
   bool running_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
+  absl::flat_hash_map<uint32_t, NodeId> resizers_;           // by value
   std::vector<bool> written_values_;                         // beside graph_.values; may be shorter
   bool writes_inputs_ = false;
   bool writes_unknown_ = false;

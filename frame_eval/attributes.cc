@@ -487,7 +487,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   const char* text = Text(name);
   note.expect.kind = Expect::Kind::kAny;
   if (std::strcmp(text, "shape") == 0) {
-    if (!known->source.valid() && !sizes_open()) return ReadTensor(owner, true, false);
+    if (!known->is_as_at_entry() && !sizes_open()) return ReadTensor(owner, true, false);
     ReadRank(owner);  // how many there are
     note.expect.kind = Expect::Kind::kItems;
     for (int64_t i = 0; i < tensor.dim(); ++i) note.expect.items.push_back(SizeOf(owner, i));
@@ -507,7 +507,8 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return ReadRank(owner);
   }
   if (std::strcmp(text, "is_leaf") == 0 && known->value.valid() && !known->source.valid()) return ReadRank(owner);
-  if (OneOf(text, {"nbytes"})) return ReadTensor(owner, true, false);
+  // Of sparse data it counts the elements that are held.
+  if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
     note.expect.kind = Expect::Kind::kTorch;
     return;

@@ -502,7 +502,9 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     bool list_op = made == 0;
     for (size_t i = note.nodes_before; i < node_count(); ++i) {
       const Node& node = aten_.graph().nodes[i];
-      list_op = list_op || (node.op && FactsOf(*node.op).list_result);
+      if (!node.op || !FactsOf(*node.op).list_result) continue;
+      list_op = true;
+      RefuseUnknownLength(node);
     }
     if (list_op && made > 0 && sizes_open()) {
       for (size_t i = note.nodes_before; i < node_count(); ++i) {

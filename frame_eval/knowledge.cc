@@ -529,7 +529,7 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
   TensorRead read;
   read.sizes = sizes || strides;
   read.strides = strides;
-  if (known->source.valid()) {
+  if (known->is_as_at_entry()) {
     guards_.Tensor(known->source, read, Here());
     return;
   }

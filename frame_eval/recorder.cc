@@ -75,6 +75,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       open_(OpenNumbers(store, has_marks_)),
       in_anomaly_mode_(world.anomaly_mode),
       repeated_calls_(RepeatedCalls::For(*this)) {
+  aten_.foretells_sizes = store.backend().assumptions().static_sizes;
   aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
   const Position entry = PositionOf(base.code, base.offset);
   entry_code_ = Ref<>::New(reinterpret_cast<PyObject*>(base.code));

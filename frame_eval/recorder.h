@@ -692,6 +692,7 @@ class Recorder {
     return sizes_open() && speculates_ && (!aten_.writes_inputs() || aten_.written_storages() != nullptr);
   }
   void ReadListLength(const Node& node, const Event& e);
+  static void RefuseUnknownLength(const Node& node);
   Operand DescribeFresh(PyObject* object, const Known& known);
   Operand EmptyTable(PyTypeObject* type, PyObject* table);
   void DescribeAttributes(PyObject* object, Operand* operand);

@@ -132,7 +132,7 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
     }
     if (!IsTensor(object) || !IsExactTensor(object) || HasOwnAttributes(object)) return std::nullopt;
     const AtenRecorder::KnownTensor* of_tensor = r_.aten_.Find(TensorOf(object));
-    if (of_tensor == nullptr || !IsStrided(object)) return std::nullopt;
+    if (of_tensor == nullptr || of_tensor->resized || !IsStrided(object)) return std::nullopt;
     arg.impl = TensorOf(object).unsafeGetTensorImpl();
     arg.source = of_tensor->source;
     arg.unread = arg.existed() && r_.guards_.IsUnread(arg.source);

@@ -51,8 +51,8 @@ struct Segment : std::enable_shared_from_this<Segment> {
   std::vector<uint32_t> written_inputs;  // inputs to whose memory ops write
   bool undoable = false;                 // not restartable, but rollback.h can make it so
   bool uses_random = false;
-  bool refuted = false;             // a run found that what the graph takes for granted is not so: it fits no more
-  bool given_up = false;            // its executable raised too often by itself (faults.h): plain Python runs its calls
+  bool refuted = false;   // a run found that what the graph takes for granted is not so: it fits no more
+  bool given_up = false;  // its executable raised too often by itself (faults.h): plain Python runs its calls
   int faults = 0;
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
   bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
@@ -157,7 +157,7 @@ class Store {
   uint64_t recordings = 0;
   uint64_t hits = 0;
   uint64_t misses = 0;
-  uint64_t faults = 0;  // exceptions of replays that the program does not raise (faults.h)
+  uint64_t faults = 0;           // exceptions of replays that the program does not raise (faults.h)
   double recording_seconds = 0;  // of recordings that were given up, too
 
  private:

@@ -17,7 +17,7 @@ namespace frametap {
 Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
   AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-  if (known->source.valid()) {
+  if (known->is_as_at_entry()) {
     const SourceId size = guards_.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
     const Shadow shadow{Shadow::Kind::kSource, size.raw()};
     if (repeated_calls_) repeated_calls_->NoteSize(known->source, ValueId(), dim, shadow);
@@ -47,7 +47,9 @@ void Recorder::FixRank(ValueId value) {
     const ValueId id = work.back();
     work.pop_back();
     if (!aten_.RankFollowsFromSizes(id)) continue;
+    if (aten_.ResizerOf(id) != nullptr) throw Break{Reason::data_dependent_size, ""};
     aten_.SettleRank(id);
+    if (!aten_.graph().value(id).def.valid()) continue;
     const Node node = aten_.graph().node(aten_.graph().value(id).def);  // a copy: asking for sizes adds nodes
     if (node.op && FactsOf(*node.op).size_dependent_rank && !DecideSqueeze(node)) {
       TensorRead read;
@@ -110,6 +112,7 @@ Shadow Recorder::CountOfElements(PyObject* tensor) {
 // From where a size comes, by the rules of the ops between. None: the graph has to ask the tensor.
 std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
+  if (aten_.ResizerOf(value) != nullptr) return std::nullopt;
   if (auto it = traced_sizes_.find({value.raw(), dim}); it != traced_sizes_.end()) return UnlessFixed(it->second);
   const Graph& graph = aten_.graph();
   std::optional<Shadow> traced;
@@ -428,6 +431,14 @@ bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenR
     aten_.AddScalarNode(ScalarOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
   }
   return true;
+}
+
+// Of an op that nothing is known of, as many tensors as it likes may come.
+void Recorder::RefuseUnknownLength(const Node& node) {
+  const OpFacts& facts = FactsOf(*node.op);
+  if (facts.data_dependent_size && facts.size_dependent_rank) {
+    throw Break{Reason::data_dependent_size, "the number of tensors that an op gives"};
+  }
 }
 
 // How many tensors came follows from one size; the list is the program's from now on.

@@ -51,6 +51,12 @@ TensorState::TensorState(at::Tensor tensor)
     : tensor_(std::move(tensor)),
       copy_(Unexpanded(tensor_).clone()),
       version_(tensor_.is_inference() ? -1 : tensor_.unsafeGetTensorImpl()->version_counter().current_version()) {
+  if (tensor_.layout() == c10::kStrided && tensor_.has_storage()) {
+    storage_ = tensor_.storage();
+    sizes_ = tensor_.sizes().vec();
+    strides_ = tensor_.strides().vec();
+    offset_ = tensor_.storage_offset();
+  }
   histories_.emplace_back(tensor_);
   if (auto* view = torch::autograd::impl::get_view_autograd_meta(tensor_); view != nullptr && view->has_bw_view()) {
     histories_.emplace_back(view->get_backward_view().base_);
@@ -61,7 +67,20 @@ TensorState::~TensorState() = default;
 TensorState::TensorState(TensorState&&) noexcept = default;
 TensorState& TensorState::operator=(TensorState&&) noexcept = default;
 
-void TensorState::RestoreElements() const { Unexpanded(tensor_).copy_(copy_); }
+void TensorState::RestoreElements() const {
+  RestoreSizes();
+  Unexpanded(tensor_).copy_(copy_);
+}
+
+void TensorState::RestoreSizes() const {
+  if (!storage_) return;
+  c10::TensorImpl* const impl = tensor_.unsafeGetTensorImpl();
+  if (impl->storage().unsafeGetStorageImpl() != storage_.unsafeGetStorageImpl()) {
+    impl->set_storage_keep_dtype(storage_);
+  }
+  if (impl->sizes() == sizes_ && impl->strides() == strides_ && impl->storage_offset() == offset_) return;
+  impl->set_sizes_and_strides(sizes_, strides_, offset_);
+}
 
 void TensorState::RestoreHistory() const {
   c10::VariableVersion version = tensor_.unsafeGetTensorImpl()->version_counter();  // shared, not copied

@@ -1,4 +1,4 @@
-// TensorState: a tensor that is about to be written to, as it is now: elements, version counter, gradient history.
+// TensorState: a tensor that is about to be written to, as it is now: sizes, elements, version counter, gradient history.
 //   T1  Several are put back in two steps: all elements first, since tensors may share memory, then what counts writes.
 //       Both below autograd, with ops paused.
 #pragma once
@@ -22,8 +22,13 @@ class TensorState {
   void RestoreHistory() const;
 
  private:
+  void RestoreSizes() const;
+
   struct History;
   at::Tensor tensor_, copy_;
+  c10::Storage storage_;  // of a dense tensor; an op that writes to it may give it other sizes and memory
+  std::vector<int64_t> sizes_, strides_;
+  int64_t offset_ = 0;
   int64_t version_;  // -1: it has none
   std::vector<History> histories_;
 };

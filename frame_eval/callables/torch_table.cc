@@ -252,8 +252,8 @@ void LoadTorch() {
   // Facts that no guard compares, of the storage, of sparse and quantized data, of the object.
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
           {"storage_offset", "is_set_to", "const_data_ptr", "is_pinned", "_use_count", "_nnz", "_dimI", "_dimV",
-           "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "__dir__",
-           "__sizeof__", "__getstate__"});
+           "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "qscheme",
+           "__dir__", "__sizeof__", "__getstate__"});
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
   AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);

@@ -3,12 +3,14 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "ir/ops/sizes_follow.h"
 #include "ir/ops/takes_any_element.h"
 
 namespace frametap {
@@ -25,10 +27,11 @@ enum Bit : uint16_t {
   kList = 1 << 7,
   kNoResult = 1 << 8,
   kRaises = 1 << 9,
+  kMetadata = 1 << 10,
 };
-constexpr size_t kAllBits = 1 << 10;
-constexpr uint16_t kTakesAny = 1 << 11;    // of a row: it raises for no element
-constexpr uint16_t kByOverload = 1 << 10;  // of a row: one of name.overload goes before it
+constexpr size_t kAllBits = 1 << 11;
+constexpr uint16_t kTakesAny = 1 << 12;    // of a row: it raises for no element
+constexpr uint16_t kByOverload = 1 << 11;  // of a row: one of name.overload goes before it
 
 struct Row {
   const char* name;  // all overloads, or one
@@ -65,7 +68,10 @@ constexpr Row kRows[] = {
     {"aten::randn_like", kFactory},
     {"aten::zeros_like", kFactory},
 
-    // Sizes that follow from elements.
+    // Sizes that follow from elements, of ops whose ranks do not. (All others that nothing is known of are taken to make
+    // both of elements: sizes_follow.h.)
+    {"aten::where", kByOverload},
+    {"aten::where.", kDataSize},
     {"aten::nonzero", kDataSize},
     {"aten::nonzero_numpy", kDataSize},
     {"aten::argwhere", kDataSize},
@@ -116,19 +122,18 @@ constexpr Row kRows[] = {
     {"aten::_linalg_solve_ex", kSizeRank},
 
     // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the
-    // schema's
-    // guess. Numbers that do not:
+    // schema's guess. Nor have numbers that no guard compares, which are asked for at each run as elements are: those of
+    // sparse and quantized data (_nnz, q_scale), of the storage (is_set_to), of the object (_version, is_leaf). Numbers that
+    // follow from what guards hold:
     {"aten::size", kScalarMeta},
     {"aten::stride", kScalarMeta},
     {"aten::sym_size", kScalarMeta},
     {"aten::sym_stride", kScalarMeta},
     {"aten::sym_numel", kScalarMeta},
-    {"aten::sym_storage_offset", kScalarMeta},
     {"aten::sym_is_contiguous", kScalarMeta},
     {"aten::numel", kScalarMeta},
     {"aten::dim", kScalarMeta},
     {"aten::len", kScalarMeta},
-    {"aten::storage_offset", kScalarMeta},
     {"aten::element_size", kScalarMeta},
     {"aten::get_device", kScalarMeta},
     {"aten::is_complex", kScalarMeta},
@@ -138,38 +143,20 @@ constexpr Row kRows[] = {
     {"aten::is_non_overlapping_and_dense", kScalarMeta},
     {"aten::is_strides_like_format", kScalarMeta},
     {"aten::is_same_size", kScalarMeta},
-    {"aten::is_set_to", kScalarMeta},
     {"aten::is_conj", kScalarMeta},
     {"aten::is_neg", kScalarMeta},
     {"aten::is_inference", kScalarMeta},
-    {"aten::is_leaf", kScalarMeta},
-    {"aten::is_pinned", kScalarMeta},
     {"aten::is_distributed", kScalarMeta},
-    {"aten::is_coalesced", kScalarMeta},
     {"aten::_is_zerotensor", kScalarMeta},
-    {"aten::_version", kScalarMeta},
-    {"aten::output_nr", kScalarMeta},
-    {"aten::retains_grad", kScalarMeta},
-    {"aten::dense_dim", kScalarMeta},
-    {"aten::sparse_dim", kScalarMeta},
-    {"aten::_dimI", kScalarMeta},
-    {"aten::_dimV", kScalarMeta},
-    {"aten::_nnz", kScalarMeta},
-    {"aten::q_scale", kScalarMeta},
-    {"aten::q_zero_point", kScalarMeta},
-    {"aten::q_per_channel_axis", kScalarMeta},
-    {"aten::qscheme", kScalarMeta},
     {"aten::result_type", kScalarMeta},
     {"aten::can_cast", kScalarMeta},
     {"aten::promote_types", kScalarMeta},
     {"aten::_has_compatible_shallow_copy_type", kScalarMeta},
-    {"aten::_has_same_storage_numel", kScalarMeta},
     {"aten::_debug_has_internal_overlap", kScalarMeta},
     {"aten::_fused_sdp_choice", kScalarMeta},
     {"aten::_nnpack_available", kScalarMeta},
     {"aten::cudnn_is_acceptable", kScalarMeta},
     {"aten::is_vulkan_available", kScalarMeta},
-    {"aten::_nested_get_ragged_idx", kScalarMeta},
     {"aten::_use_cudnn_rnn_flatten_weight", kScalarMeta},
     {"aten::_use_cudnn_ctc_loss", kScalarMeta},
     {"aten::_scaled_dot_product_flash_attention", kScalarMeta},
@@ -344,6 +331,14 @@ Holds Kind(const c10::Type& type) {
   }
 }
 
+bool GivesTensor(const c10::FunctionSchema& schema) {
+  const auto& returns = schema.returns();
+  return std::any_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
+    const Holds holds = Kind(*r.type());
+    return holds == Holds::kTensor || holds == Holds::kTensorList || holds == Holds::kOther;
+  });
+}
+
 bool HoldsGenerator(const c10::Type& type) {
   if (type.kind() == c10::TypeKind::GeneratorType) return true;
   const auto* optional = type.castRaw<c10::OptionalType>();
@@ -398,6 +393,7 @@ const std::array<OpFacts, kAllBits>& Combinations() {
       f.list_result = bits & kList;
       f.no_result = bits & kNoResult;
       f.raises_on_elements = bits & kRaises;
+      f.changes_metadata = bits & kMetadata;
     }
     return facts;
   }();
@@ -411,7 +407,9 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
   const uint16_t schema = SchemaBits(op.schema());
   bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
   bits |= TagBits(op);
-  if (op.operator_name().getNamespace() != "aten") bits |= kSizeRank;                               // F1
+  if (GivesTensor(op.schema()) && (bits & kDataSize) == 0 && !SizesFollowFromSizes(op))
+    bits |= kDataSize | kSizeRank;                                                                  // F1
+  if ((bits & kWrites) != 0 && !KeepsMetadata(op)) bits |= kMetadata;                               // F1
   if ((bits & (kTakesAny | kScalarMeta | kFactory)) == 0 && !TakesAnyElement(op)) bits |= kRaises;  // F1
   return Combinations()[bits % kAllBits];
 }

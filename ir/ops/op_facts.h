@@ -12,14 +12,15 @@ namespace frametap {
 
 struct OpFacts {
   bool writes_inputs = false;         // mutates an argument: in-place, out=, running statistics, gradients
-  bool data_dependent_size = false;   // a size of a result follows from the elements of an argument
+  bool data_dependent_size = false;   // a size of a result may follow from the elements of an argument, or from nothing
   bool scalar_from_data = false;      // a result is a Python number that follows from the elements of an argument
   bool scalar_from_metadata = false;  // … from sizes, strides, dtype or other state that is not elements
   bool random = false;                // draws from a generator (for some arguments at least)
   bool factory = false;               // makes a tensor out of no tensor's elements: that it is filled is no write
-  bool size_dependent_rank = false;   // the rank of a result follows from sizes, not from ranks
+  bool size_dependent_rank = false;   // the rank of a result follows from sizes (or elements), not from ranks
   bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
   bool no_result = false;             // run for what it does: assertions, backward
+  bool changes_metadata = false;      // an argument may have other sizes, strides or memory afterwards
   bool raises_on_elements = false;    // may raise for some elements and not for others (an index out of range)
 
   // Something that existed before may be another afterwards.
