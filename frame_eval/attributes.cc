@@ -653,6 +653,7 @@ void Recorder::HandOutDict(PyObject* owner, PyObject* dict) {
   ForceWritten(owner);
   if (Known* known = Find(owner)) known->dict_is_out = true;
   if (Find(dict) != nullptr) return;
+  Unsettle();  // its owner may be settled
   AdoptMade(dict);
   Find(dict)->state = Known::State::kOpaque;  // the object's own: no other dict can stand for it
 }

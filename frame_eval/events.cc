@@ -36,6 +36,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.nodes_before = node_count();
   note.containers_before = containers_.size();
   aten_.decided = nullptr;
+  if (!settled_.empty()) [[unlikely]]
+    MeetStores(f, e);
   auto tensor_among = [&] {
     for (int i = 0; i < e.n; ++i) {
       if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;

@@ -109,7 +109,13 @@ Py_ssize_t Recorder::CountInEffects(PyObject* object) const {
 }
 
 void Recorder::Watch(PyObject* object) {
-  if (!watched_.try_emplace(object, CountInEffects(object)).second) return;
+  if (watched_.contains(object)) return;
+  WatchFrom(object, CountInEffects(object));
+  Unsettle();  // one of them may hold it
+}
+
+void Recorder::WatchFrom(PyObject* object, Py_ssize_t in_effects) {
+  watched_.emplace(object, in_effects);
   for (FrameState* f : frames_) f->observed = true;
 }
 
@@ -177,7 +183,8 @@ void Recorder::NoteEnd(SourceId id) {
 
 void Recorder::WatchMade(PyObject* object) {
   if (!IsGenerator(object)) throw Break{Reason::finaliser_made, Py_TYPE(object)->tp_name};
-  if (EndRunsCode(object)) Watch(object);
+  // It is new: nothing that the trace has done holds it.
+  if (EndRunsCode(object) && !watched_.contains(object)) WatchFrom(object, 0);
 }
 
 // Something else holds it no more, or will not in a moment.
@@ -185,6 +192,8 @@ void Recorder::NoteRelease(PyObject* object) {
   constexpr size_t kMost = 4096;
   if (IsScalar(object)) return;
   if (ending_.contains(object)) return Watch(object);
+  const Known* const known = Find(object);
+  if (known != nullptr && known->state != Known::State::kSource) return;  // no path leads through it
   if (NeverEnds(object) || released_.size() > kMost) return WatchAll();
   if (!released_.insert(object).second) return;
   // Steps of a path pass over such: the dicts of modules and instances, closures, defaults.
@@ -244,75 +253,11 @@ void Recorder::MeetUnrecorded(const FrameState& f) {
   if (!is_part || IsFinaliser(f)) WatchAll();
 }
 
-// E2. Has anything gone that the recording had made?
-bool Recorder::DropGarbage() {
-  for (; made_from_ < known_.size(); ++made_from_) {
-    Known& known = known_[made_from_];
-    if (known.state != Known::State::kSource && known.pin) made_.push_back(&known);
-  }
-  const size_t count = made_.size();
-  for (size_t i = 0; i < made_.size();) {
-    PyObject* object = made_[i]->pin.get();
-    if (object == nullptr) {  // DropContainers was first
-      made_[i] = made_.back();
-      made_.pop_back();
-      continue;
-    }
-    // Most objects have more references than these two; the look-up is for the others only: this comes before each
-    // instruction.
-    const bool may_be_saved = Py_REFCNT(object) <= 2 && IsGenerator(object);
-    const auto saved = may_be_saved ? generators_.find(FrameOfGenerator(object)) : generators_.end();
-    if (Py_REFCNT(object) > 1 + (saved != generators_.end())) {
-      ++i;
-      continue;
-    }
-    if (watched_.contains(object) && IsGenerator(object) && EndRunsCodeNow(object)) {
-      dropped_generator_ = made_[i]->epoch;
-      throw Break{Reason::finaliser_runs, "generator"};
-    }
-    if (saved != generators_.end()) generators_.erase(saved);
-    watched_.erase(object);
-    Forget(object);
-    Ref<> last = std::move(made_[i]->pin);
-    made_[i] = made_.back();
-    made_.pop_back();
-  }
-  return made_.size() != count;
-}
-
-// E4. Those that the frames of one operation have made: it is over.
-void Recorder::DropContainers(size_t from) {
-  if (watches_ends()) return;            // DropGarbage does it
-  for (bool dropped = true; dropped;) {  // what one held may be next
-    dropped = false;
-    for (size_t i = containers_.size(); i-- > from;) {
-      Known& known = *containers_[i];
-      PyObject* object = known.pin.get();
-      if (object != nullptr && Py_REFCNT(object) > 1) continue;
-      if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) continue;
-      if (object != nullptr) {
-        Forget(object);
-        const Ref<> last = std::move(known.pin);
-        // Each call of a module makes a handful of tuples and dicts, and memory that was just used is in the caches.
-        // (`made_` points to such places as well.)
-        if (made_from_ == 0) {
-          std::destroy_at(&known);
-          vacant_.push_back(std::construct_at(&known));
-        }
-        dropped = true;
-      }
-      containers_[i] = containers_.back();
-      containers_.pop_back();
-    }
-  }
-}
-
 void Recorder::LetGo() {
-  while (DropGarbage()) {
-  }
+  DropAllGarbage();
   for (const auto& [object, count] : watched_) {
     if (Py_REFCNT(object) > kMany) continue;
-    // DropGarbage looks at generators that the trace has made.
+    // DropAllGarbage looks at generators that the trace has made.
     const Known* known = IsGenerator(object) ? Find(object) : nullptr;
     if (known != nullptr && known->state != Known::State::kSource) continue;
     if (Py_REFCNT(object) > CountOf(object, count)) continue;

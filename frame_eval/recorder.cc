@@ -306,6 +306,7 @@ bool Recorder::observes_inner_frames() const {
 
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.Join();
+  note.containers_before = containers_.size();
   f.traced = true;
   const FrameState& caller = *frames_.back();
   note.to_cross = IsModuleCall(f.code);

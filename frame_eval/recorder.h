@@ -67,6 +67,7 @@ struct Known {
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
+  bool settled = false;  // garbage.cc
   void MutatedIn(uint32_t now) {
     mutated = true;
     mutated_epoch = now;
@@ -556,8 +557,18 @@ class Recorder {
   void MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
   Py_ssize_t CountInEffects(PyObject* object) const;
   Py_ssize_t CountOf(PyObject* object, Py_ssize_t in_effects);
-  bool DropGarbage();
+  void WatchFrom(PyObject* object, Py_ssize_t in_effects);
+  // garbage.cc
+  bool DropGarbage(std::vector<Known*>* objects, bool backwards);
+  void DropAllGarbage();
+  bool DropIfGarbage(Known* known);
   void DropContainers(size_t from);
+  bool DropContainer(Known* known);
+  bool Settle(PyObject* object);
+  void SettleMade();
+  void Unsettle();
+  void MeetStores(const FrameState& f, const Event& e);
+  void MeetStore(PyObject* target, std::initializer_list<PyObject*> values);
   static bool IsScalarType(PyTypeObject* type);
   static bool IsOneOfScalarTypes(PyTypeObject* type);
   void Forget(PyObject* object);
@@ -757,9 +768,12 @@ class Recorder {
   absl::flat_hash_set<PyObject*> released_;  // what effects have taken from a place; compared only, never read
   std::vector<PyObject*> frame_ends_;        // of `ending_`: those that the base frame holds
   std::vector<Known*> containers_;  // of `known_` that the trace has made, and that may hold tensors in some way
-  std::vector<Known*> made_;        // while objects are watched: those of `known_` that the trace has made
-  uint32_t dropped_generator_ = 0;  // when the generator was made with which the recording ends
-  size_t made_from_ = 0;            // of `known_`: from here on they are not in `made_` yet
+  // garbage.cc. While objects are watched: those of `known_` that the trace has made, in two parts.
+  std::vector<Known*> made_, settled_;
+  bool settles_ = true;                    // no code has run that is not recorded
+  size_t settles_at_ = 0, sweeps_at_ = 0;  // so many of `made_`, of `settled_`
+  uint32_t dropped_generator_ = 0;         // when the generator was made with which the recording ends
+  size_t made_from_ = 0;                   // of `known_`: from here on they are not in `made_` yet
   absl::flat_hash_map<PyObject*, MetIterator> iterators_;
   absl::flat_hash_map<PyObject*, OpenIterator> open_iterators_;
   std::vector<PyObject*> iterated_;  // by the operation at work, which makes such an iterator
