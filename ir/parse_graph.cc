@@ -62,6 +62,16 @@ class GraphParser {
   }
 
  private:
+  // The text leaves out where autocast's cache was emptied: where a block of autocast ends. A block ends before the next
+  // node without autocast or with another dtype.
+  void CountClearedCaches(EagerState* state) {
+    const bool is_other = in_autocast_ && (!state->autocast_cpu || state->autocast_cpu_dtype != autocast_dtype_);
+    if (is_other) ++cleared_;
+    in_autocast_ = state->autocast_cpu;
+    autocast_dtype_ = state->autocast_cpu_dtype;
+    state->autocast_cleared = cleared_;
+  }
+
   std::string ValueName() {
     lex_.Spaces();
     lex_.Expect("%");
@@ -183,8 +193,10 @@ class GraphParser {
       lex_.FailAt(op_at, absl::StrCat("there is no operator '", name, "'",
                                       near.empty() ? "" : "; near names: ", absl::StrJoin(near, ", ")));
     }
-    node.state = StateId(0);
-    if (lex_.AcceptToken("{")) node.state = graph_.AddState(NextState(lex_, graph_.states[0]));
+    EagerState state = graph_.states[0];
+    if (lex_.AcceptToken("{")) state = NextState(lex_, state);
+    CountClearedCaches(&state);
+    node.state = graph_.AddState(state);
     if (lex_.AcceptToken("@")) {
       auto where = std::make_shared<Where>();
       where->position = NextPosition(lex_);
@@ -400,6 +412,9 @@ class GraphParser {
 
   Lexer& lex_;
   Graph graph_;
+  bool in_autocast_ = false;  // the node before
+  c10::ScalarType autocast_dtype_ = c10::ScalarType::BFloat16;
+  uint16_t cleared_ = 0;
   absl::flat_hash_map<std::string, ValueId> names_;
   std::vector<OpenInput> inputs_open_;
   SizeHints hints_;
