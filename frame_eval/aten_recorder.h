@@ -107,6 +107,7 @@ class AtenRecorder {
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
 
   void NoteAutocastCleared() { ++autocast_cleared_; }  // the program has emptied its cache
+  uint16_t autocast_cleared() const { return autocast_cleared_; }
 
   void ExpectNothing() { expect_constant = expect_number = false; }
 

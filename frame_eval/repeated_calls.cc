@@ -101,7 +101,9 @@ RepeatedCalls::FactsIn<Numbers> RepeatedCalls::FactsIn<Numbers>::Of(PyObject* ob
 }
 
 RepeatedCalls::Switches RepeatedCalls::SwitchesNow() const {
-  return {r_.state_now_, r_.backends_now_, r_.autocast_nesting_};
+  EagerState state = r_.state_now_;
+  state.autocast_cleared = r_.aten_.autocast_cleared();
+  return {state, r_.backends_now_, r_.autocast_nesting_};
 }
 
 RepeatedCalls::Moment RepeatedCalls::Now() const {

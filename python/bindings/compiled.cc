@@ -396,9 +396,6 @@ void BindCompiled(py::module_& m) {
           py::arg("executable"),
           "Runs the executable on the inputs that the recording had. False if they were not kept (or were taken).");
 
-  m.def("set_backend",
-        [](const py::object& f, const BackendHandle& backend) { StoreOfObject(f)->set_backend(backend); });
-
   m.def("segments", [](const py::object& f) {
     std::vector<SegmentHandle> out;
     for (auto& segment : StoreOfObject(f)->segments()) out.push_back({segment});

@@ -795,6 +795,7 @@ def breaks_of(name: str, calls: int = 6) -> list[str]:
 
 # Why these need more graphs than one.
 MORE_GRAPHS: dict[str, str] = {
+    "function_without_grad": "it decides on a size, and what a forward of the program gives may have any",
     **dict.fromkeys(
         ["inference_decorator", "inference_mode", "inference_mode_off"],
         "the guard of inference mode is an object of C++ whose end switches the mode",
