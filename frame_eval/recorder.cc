@@ -342,7 +342,10 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
       if (!is_context) AdoptMade(object, true);
     }
   } else {
-    for (const Shadow shadow : std::exchange(NoteOf(caller).for_new, {})) Force(nullptr, shadow);
+    auto& for_new = NoteOf(caller).for_new;
+    const std::vector<Shadow> open(for_new.begin(), for_new.end());
+    for_new.clear();
+    for (const Shadow shadow : open) Force(nullptr, shadow);
     for (int i = 0; i < f.nlocalsplus; ++i) {
       if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
         AdoptResult(f.objects[i]);
