@@ -1,7 +1,10 @@
 // Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; from one that
 // existed before only `for` and next() take in a graph.
 #include "frame_eval/callables/table.h"
+#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "guards/must.h"
+#include "guards/suspended_frame.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -19,11 +22,28 @@ void Next(Recorder& r, Call& call) {
   call.note.expect.kind = Expect::Kind::kAny;
 }
 
-// generator.send(value), generator.close() of a generator of the trace's own.
-void DriveGenerator(Recorder& r, Call& call) {
+// generator.send(value) of a generator of the trace's own.
+void Send(Recorder& r, Call& call) {
   const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
   if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
   r.ForceArguments(call, 1, true);
+  r.MarkMutated(call.args[0]);
+}
+
+// generator.close() of one of the trace's own. A frame that an exception is thrown into is not recorded, so none of its
+// code may run: it has no handlers, and takes from no other generator.
+void Close(Recorder& r, Call& call) {
+  const Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state == Known::State::kSource || !PyGen_CheckExact(call.args[0])) {
+    throw Refusal(call.callable);
+  }
+  static PyObject* const delegate = InternedName("gi_yieldfrom");
+  SuspendedFrame frame;
+  const bool waits = SuspendedFrameOf(call.args[0], &frame);
+  if (waits &&
+      (!IsPlainGenerator(frame.code) || Must(PyObject_GenericGetAttr(call.args[0], delegate)).get() != Py_None)) {
+    throw Refusal(call.callable);
+  }
   r.MarkMutated(call.args[0]);
 }
 
@@ -82,7 +102,8 @@ void LoadIteration() {
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);
-  for (const char* name : {"send", "close"}) AddSpecial("types", "GeneratorType", name, DriveGenerator);
+  AddSpecial("types", "GeneratorType", "send", Send);
+  AddSpecial("types", "GeneratorType", "close", Close);
   AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
   AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
   AddRows("builtins", "", Conduct::kTransparent, {"sorted"}, Reads::kKeys);
