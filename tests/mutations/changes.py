@@ -14,6 +14,7 @@ Laws
 from __future__ import annotations
 
 import builtins
+import collections
 import dataclasses
 import enum
 import functools
@@ -98,7 +99,7 @@ def attribute(path: str, holder: Any, name: str) -> Place:
     return Place(f"{path}.{name}", value, put, functools.partial(put, value), remove)
 
 
-def element(path: str, holder: list[Any], index: int) -> Place:
+def element(path: str, holder: list[Any] | collections.deque[Any], index: int) -> Place:
     value = holder[index]
     put = functools.partial(operator.setitem, holder, index)
     return Place(f"{path}[{index}]", value, put, lambda: put(value))
@@ -134,6 +135,25 @@ def at(place: Place) -> Iterator[Change]:
         yield Change(f"{place.path} = {what}", changing(lambda made=made: place.assign(made())))
     if place.remove is not None:
         yield Change(f"del {place.path}", changing(place.remove))
+
+
+def in_deque(path: str, queue: collections.deque[Any]) -> Iterator[Change]:
+    def emptied() -> Undo:
+        kept = list(queue)
+        queue.clear()
+
+        def undo() -> None:
+            queue.clear()
+            queue.extend(kept)
+
+        return undo
+
+    def rotated() -> Undo:
+        queue.rotate(1)
+        return lambda: queue.rotate(-1)
+
+    yield Change(f"{path} emptied", emptied)
+    yield Change(f"{path} rotated", rotated)
 
 
 def in_list(path: str, values: list[Any]) -> Iterator[Change]:
@@ -557,6 +577,10 @@ class _Walk:
                 yield from self.visit(f"{path}[{i}]", item)
         elif isinstance(obj, list):
             yield from in_list(path, obj)
+            for i in range(len(obj)):
+                yield from self._place(element(path, obj, i))
+        elif isinstance(obj, collections.deque):
+            yield from in_deque(path, obj)
             for i in range(len(obj)):
                 yield from self._place(element(path, obj, i))
         elif isinstance(obj, dict):
