@@ -570,15 +570,17 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     if (warnings.TellPython()) return Ran::kThrough;
     return may_restart() ? Ran::kUndone : Ran::kRaised;
   } catch (...) {
-    bool was_assumed = false;
+    bool is_of_graph = false;
     try {
       throw;
     } catch (const AssumptionFails&) {
-      segment.refuted = was_assumed = true;
+      segment.refuted = is_of_graph = true;
+    } catch (const IntOverflow&) {  // Python's numbers have no such limit
+      is_of_graph = true;
     } catch (...) {
     }
     SetPythonErrorFromException();
-    if (!was_assumed) return EndOfRaised(segment, inputs, rollback, may_restart);
+    if (!is_of_graph) return EndOfRaised(segment, inputs, rollback, may_restart);
     return may_restart() ? Ran::kUndone : Ran::kRaised;
   }
 }

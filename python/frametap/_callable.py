@@ -240,13 +240,20 @@ class Program:
 
     def leave_modes(self, error: BaseException | None) -> None:
         """Leaves inference modes that the frames of a failed run have entered: each is left by the end of an object."""
-        while error is not None:
+        seen: set[int] = set()
+        open_errors = [error]
+        while open_errors:
+            error = open_errors.pop()
+            # Causes and contexts can form a circle: `raise part from whole`, where the part caused the whole.
+            if error is None or id(error) in seen:
+                continue
+            seen.add(id(error))
+            open_errors += [error.__context__, error.__cause__]
             frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
             for frame in reversed(frames):
                 for value in frame.f_locals.values():
                     if type(value) is torch._C._InferenceMode:
                         value.__exit__(None, None, None)
-            error = error.__cause__ or error.__context__
 
     def refuse_result(self, index: int, why: str) -> None:
         value = self._outputs[index]

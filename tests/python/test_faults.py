@@ -285,6 +285,28 @@ def test_misspelt_options(options, words):
         frametap.compile(f, options=options)
 
 
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_numbers_that_need_more_than_64_bits_are_no_fault(backend):
+    def floats(x, a):
+        b = a * 2.0
+        return x * 2, int(b), int(b) % 7
+
+    def ints(x, a, b):
+        return x * 2, a * b
+
+    rows = [
+        (floats, [(2.5,), (3.5,), (4.5,), (1e30,), (1e300,), (1e30,), (1e30,), (5.5,)]),
+        (ints, [(2, 3), (4, 5), (6, 7), (2**40, 2**40), (2**40, 2**41), (2**40, 2**42), (8, 9)]),
+    ]
+    for f, calls in rows:
+        captured = frametap.compile(f, backend=backend, options={"strict": True})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for numbers in calls:
+                assert captured(torch.ones(1), *numbers)[1:] == f(torch.ones(1), *numbers)[1:]
+        assert frametap.explain(captured).hits >= 3, "the graph is of use afterwards, too"
+
+
 def test_the_log_has_it():
     program = (
         "import torch, frametap\n"
