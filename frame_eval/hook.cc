@@ -39,12 +39,13 @@ EvalFunction previous = nullptr;       // what was installed before ours; null: 
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept;
 
-EvalFunction WithoutOurs() { return previous == nullptr ? EvalDefault() : previous; }
+// Where the stack runs low that is CPython's own, whoever was before ours: only that one calls without C stack.
+EvalFunction WithoutOurs() { return previous == nullptr || suspended > 0 ? EvalDefault() : previous; }
 
 void Install() {
   EvalFunction current = GetEvalFunction();
   if (current == FrametapEvalFrame) return;
-  previous = current == EvalDefault() ? nullptr : current;
+  if (current != WithoutOurs()) previous = current == EvalDefault() ? nullptr : current;
   SetEvalFunction(FrametapEvalFrame);
 }
 
@@ -84,7 +85,12 @@ PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwi
   SetEvalFunction(WithoutOurs());
   PyObject* result = StayingAtThreadEnd([&] { return EvalDefault()(ts, raw, throwing); });
   --suspended;
-  if (scopes > 0) Install();
+  if (scopes > 0) {
+    if (GetEvalFunction() == EvalDefault()) SetEvalFunction(FrametapEvalFrame);
+    Install();
+  } else if (GetEvalFunction() == EvalDefault()) {
+    SetEvalFunction(WithoutOurs());
+  }
   return result;
 }
 

@@ -5,7 +5,8 @@
 //       with an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
 //   K4  Under the hook every Python call needs C stack. Where that runs low, the frame and all that it calls run
-//       without the hook, so that a deep recursion that CPython can do is still done.
+//       without the hook, so that a deep recursion that CPython can do is still done. The hook of another tool is left
+//       out as well: under it a call needs C stack, too.
 //   K5  A scope counts for the greenlet that opened it: while another one runs on the thread, what the scope points to
 //       is not even in memory.
 #pragma once

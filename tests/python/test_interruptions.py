@@ -213,6 +213,41 @@ def test_endless_recursion(limit: int) -> None:
     assert torch.equal(frametap.compile(down)(torch.ones(1), 5), torch.ones(1) * 2)
 
 
+UNDER_ANOTHER_HOOK = """
+import sys, torch, frametap
+
+@torch._dynamo.disable
+def refused(x):
+    return x + 2
+
+try:
+    # torch leaves its hook installed after this.
+    torch.compile(lambda x: refused(x), fullgraph=True, backend="eager")(torch.ones(1))
+except torch._dynamo.exc.Unsupported:
+    pass
+
+def endless(x):
+    x = x + 1
+    return endless(x)
+
+f = frametap.compile(endless)
+sys.setrecursionlimit(20000)
+for _ in range(3):
+    try:
+        f(torch.ones(1))
+    except RecursionError:
+        print("RecursionError")
+"""
+
+
+def test_endless_recursion_under_the_hook_of_torch() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", UNDER_ANOTHER_HOOK], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert run.stdout.split() == ["RecursionError"] * 3
+
+
 def test_deep_recursion_in_a_thread_with_a_small_stack() -> None:
     f = frametap.compile(down)
     results: list[Any] = []
