@@ -242,7 +242,11 @@ for _ in range(3):
 
 def test_endless_recursion_under_the_hook_of_torch() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", UNDER_ANOTHER_HOOK], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", UNDER_ANOTHER_HOOK],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.split() == ["RecursionError"] * 3
