@@ -469,4 +469,9 @@ bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
   return Crossing(*this, f, note, ways.call).ThroughCall();
 }
 
+PyCodeObject*& OwnExecutable() {
+  static PyCodeObject* code = nullptr;
+  return code;
+}
+
 }  // namespace frametap

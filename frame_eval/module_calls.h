@@ -10,6 +10,9 @@ namespace frametap {
 
 bool LoadModuleCalls();                 // once, after LoadKnownObjects; false with a Python exception set
 bool IsModuleCall(PyCodeObject* code);  // one of its functions, and it may be crossed
+// The `forward` of quantized models, which run by themselves: no recording goes into it, and none begins inside. Null until
+// the package has set it; never freed.
+PyCodeObject*& OwnExecutable();
 // The four dicts of hooks (borrowed), all empty, of a module whose call comes down to the `forward` of its class unless
 // other modules' hooks or the class's own call functions say otherwise; none of any other object.
 std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object);

@@ -13,6 +13,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
 #include "frame_eval/library_code.h"
+#include "frame_eval/module_calls.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
@@ -347,8 +348,8 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
-  if (BelongsToImport(code)) return true;                  // to leave alone what it calls
-  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
+  if (BelongsToImport(code) || code == OwnExecutable()) return true;  // to leave alone what it calls
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;             // the body of a class
   if (IsLeftToPython(code)) {
     if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
     return false;
@@ -376,7 +377,7 @@ void Session::Enter(FrameState& f) {
     return;
   }
   if (recorder_ == nullptr) {
-    if (left_alone_ == nullptr && BelongsToImport(f.code)) {
+    if (left_alone_ == nullptr && (BelongsToImport(f.code) || f.code == OwnExecutable())) {
       left_alone_ = &f;
       return;
     }
@@ -389,6 +390,10 @@ void Session::Enter(FrameState& f) {
     recorder_->MeetUnrecorded(f);
     note->suspended.emplace();
     return;
+  }
+  if (f.code == OwnExecutable()) {
+    left_alone_ = &f;
+    return End({Reason::own_executable, "a quantized model"});
   }
   try {
     recorder_->EnterInlined(f, *note);

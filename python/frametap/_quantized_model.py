@@ -35,8 +35,8 @@ class QuantizedModel(torch.nn.Module):
     taken as float32. Debuggers, profilers and coverage do not see into a call, as with code in C.
 
     `report` has one row an op, `report_text()` the same as a table. `output_sqnr` is the signal to noise ratio of
-    each output on calibration data, in dB, the worst first; `sqnr` is that of the worst one. `calls` counts calls: ``{"int8": 7, "float": 0}``; a call counts as
-    float if a part of it ran in float that is int8 otherwise.
+    each output on calibration data, in dB, the worst first; `sqnr` is that of the worst one. `calls` counts calls:
+    ``{"int8": 7, "float": 0}``; a call counts as float if a part of it ran in float that is int8 otherwise.
     """
 
     report: list[dict[str, Any]]
@@ -105,6 +105,11 @@ class QuantizedModel(torch.nn.Module):
 
     def _tell(self, problem: dict[str, Any]) -> None:
         """R2."""
+        if problem["modes"] and _is_traced_below():
+            raise QuantizationError(
+                "a quantized model cannot be traced: the program would be the float one; "
+                + _INSTEAD.format("trace")
+            )
         self.calls["float"] += 1
         cause = _cause_of(problem, self._frametap)
         self._causes[cause] += 1
@@ -185,6 +190,11 @@ class QuantizedModel(torch.nn.Module):
             )
         return self
 
+    def __prepare_scriptable__(self) -> Any:
+        raise QuantizationError(
+            "a quantized model cannot be scripted by torch.jit; " + _INSTEAD.format("script")
+        )
+
     def __reduce_ex__(self, protocol: Any) -> Any:  # of copy, deepcopy and pickle
         raise QuantizationError(
             "a quantized model cannot be copied or pickled; use frametap.save and frametap.load"
@@ -199,6 +209,7 @@ class QuantizedModel(torch.nn.Module):
         return f"QuantizedModel({name}, {count} ops in int8)"
 
 
+_C.set_own_executable(QuantizedModel.forward.__code__)
 # torch.compile is not to look at it even where it is called for itself.
 _dynamo = torch._C._dynamo.eval_frame
 _dynamo.set_code_exec_strategy(
@@ -214,6 +225,14 @@ def _has_proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         or isinstance(kwargs, torch.fx.Proxy)
         or any(isinstance(value, torch.fx.Proxy) for value in args)
         or any(isinstance(value, torch.fx.Proxy) for value in kwargs.values())
+    )
+
+
+def _is_traced_below() -> bool:
+    """By make_fx and what is built on it, which see the ops of plain Python."""
+    key = torch._C._TorchDispatchModeKey
+    return any(
+        torch._C._get_dispatch_mode(mode) is not None for mode in (key.PROXY, key.FUNCTIONAL)
     )
 
 
@@ -236,7 +255,10 @@ def _cause_of(problem: dict[str, Any], compiled: _C.CompiledFunction) -> str:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         return f"{lost[0]}{more}"
     if problem["recorded"]:
-        return "a call of a new kind was recorded, and it has more than one graph; the next calls of this kind are int8"
+        return (
+            "a call of a new kind was recorded, and it has more than one graph or effects that are not taken back; "
+            "the next calls of this kind are int8"
+        )
     if problem["modes"]:
         return f"plain Python runs {problem['modes']}"
     return f"no graph was replayed. {_last('abort', compiled)}".rstrip()

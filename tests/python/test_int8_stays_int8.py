@@ -288,6 +288,22 @@ def test_R1_inputs_in_half_precision_under_autocast() -> None:
         assert torch.equal(quantized(half), want)
 
 
+def test_R1_a_captured_function_ends_its_graph_before_the_call() -> None:
+    _, quantized, x = made(Net, 2, 3, 8, 8)
+
+    def captured(x: Tensor) -> Tensor:
+        return quantized(x * 2) + 1  # type: ignore[no-any-return]
+
+    with pytest.raises(frametap.FullGraphError, match=r"this is quantized") as caught:
+        frametap.compile(captured, fullgraph=True)(x)
+    assert caught.value.reason == "own_executable"
+    assert caught.value.position.startswith("captured:")
+    compiled = frametap.compile(captured)
+    want = quantized(x * 2) + 1
+    assert all(torch.equal(compiled(x), want) for _ in range(3))
+    assert quantized.calls["float"] == 0
+
+
 # -- sizes --
 
 
@@ -457,13 +473,32 @@ def fx_traced(quantized: Any, x: Tensor) -> Any:
     return torch.fx.symbolic_trace(quantized)
 
 
+def made_to_fx(quantized: Any, x: Tensor) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(quantized)(x)
+
+
+def scripted(quantized: Any, x: Tensor) -> Any:
+    return torch.jit.script(quantized)
+
+
 def fullgraph(quantized: Any, x: Tensor) -> Any:
     return torch.compile(lambda x: quantized(x), fullgraph=True, backend="eager")(x)
 
 
 @pytest.mark.parametrize(
     "refused",
-    [exported, exported_strictly, exported_within, jit_traced, fx_traced, fullgraph],
+    [
+        exported,
+        exported_strictly,
+        exported_within,
+        jit_traced,
+        fx_traced,
+        made_to_fx,
+        scripted,
+        fullgraph,
+    ],
     ids=lambda refused: refused.__name__,
 )
 def test_R3_other_programs_are_refused(refused: Callable[[Any, Tensor], Any]) -> None:
