@@ -9,6 +9,7 @@ import logging
 import math
 import random
 import select
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -32,6 +33,7 @@ class World:
     """What the refused calls may change; `snapshot` tells of all of it."""
 
     def __init__(self) -> None:
+        sys.modules.pop("this", None)  # another test of the process may have imported it
         self.log: list[Any] = []
         self.deque: collections.deque[Any] = collections.deque([1], maxlen=5)
         self.weight = torch.ones(2, requires_grad=True)
