@@ -116,6 +116,7 @@ std::string Qualified(PyTypeObject* type, PyObject* name) { return TypeName(type
 }  // namespace
 
 void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
+  guards_.ReadsName(name);
   Force(owner, shadow);
   RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(note, owner, name);
@@ -304,6 +305,7 @@ bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
 
 // object.__getattribute__, and what follows when it finds nothing.
 void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
+  guards_.ReadsName(name);
   PyTypeObject* type = Py_TYPE(owner);
   note.expect.kind = Expect::Kind::kAny;
   if (Shadow* written = WrittenShadow(owner, name)) {
@@ -581,6 +583,7 @@ void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* v
 }
 
 void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  guards_.ReadsName(name);
   note.expect.kind = Expect::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
   RefuseOddNames(type);
@@ -756,6 +759,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
 
 void Recorder::DeleteAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   RefuseOddNames(Py_TYPE(owner));
+  guards_.ReadsName(name);
   if (Override(Py_TYPE(owner), Slots().del, reinterpret_cast<void*>(PyObject_GenericSetAttr)) != nullptr) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }

@@ -19,6 +19,12 @@
 namespace frametap {
 namespace {
 
+// Notes what a class that is called asks itself for.
+void ReadsConstructor(GuardRecorder& guards) {
+  static PyObject* const kNames[] = {InternedName("__init__"), InternedName("__new__")};
+  for (PyObject* name : kNames) guards.ReadsName(name);
+}
+
 // A class whose instances are made by object.__new__ and Python's __init__, or that is an exception.
 bool MakesPlainInstances(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
@@ -294,7 +300,10 @@ void Recorder::ReadCallbacks(const Call& call) {
     static PyObject* const call_name = InternedName("__call__");
     const CallableRow* row = FindCallable(function);
     if (row == nullptr && PyType_Check(function)) {
-      if (MakesPlainInstances(reinterpret_cast<PyTypeObject*>(function))) continue;
+      if (MakesPlainInstances(reinterpret_cast<PyTypeObject*>(function))) {
+        ReadsConstructor(guards_);
+        continue;
+      }
     } else if (row == nullptr) {
       PyObject* method = _PyType_Lookup(Py_TYPE(function), call_name);
       if (method != nullptr && PyFunction_Check(method)) continue;
@@ -463,6 +472,7 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     }
   }
   guards_.Class(type, Here());
+  ReadsConstructor(guards_);
   static PyObject* init_name = InternedName("__init__");
   static PyObject* new_name = InternedName("__new__");
   PyObject* init = _PyType_Lookup(type, init_name);

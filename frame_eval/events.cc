@@ -253,9 +253,13 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       ForceDeep(e.in[0], e.shadows[0], false);
       return;
     case Op::kMatch:
-      // MATCH_CLASS reads attributes that nobody told of.
-      if (e.n == 3 && SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
-      if (e.n == 3) ForceWritten(e.in[0]);
+      // MATCH_CLASS reads attributes without an event for each: those in the pattern and in __match_args__.
+      if (e.n == 3) {
+        if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
+        static PyObject* const all = InternedName("__dict__");  // counts as all names
+        guards_.ReadsName(all);
+        ForceWritten(e.in[0]);
+      }
       for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:

@@ -89,6 +89,7 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
   frames_.push_back(&base);
   note.Join();
   base.traced = true;
+  guards_.ReadsNamesOf(base.code);
   RootShadows(base, base.depth);
   if (SelfChecking()) KeepEntry(base);
   StartInstruction();
@@ -246,6 +247,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
   has_pending_ = false;
   note.Join();
   caller.traced = true;
+  guards_.ReadsNamesOf(caller.code);
   if (!left.is_generator) {
     const int below = CallSiteOf(caller).below;
     RootShadows(caller, below);
@@ -308,6 +310,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.Join();
   note.containers_before = containers_.size();
   f.traced = true;
+  guards_.ReadsNamesOf(f.code);
   const FrameState& caller = *frames_.back();
   note.to_cross = IsModuleCall(f.code);
   f.observed = note.to_cross || observes_inner_frames();

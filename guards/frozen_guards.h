@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "guards/accessor.h"
+#include "guards/class_note.h"
 #include "guards/guard.h"
 #include "guards/guard_recorder.h"
 #include "guards/guard_tree.h"
@@ -38,6 +39,7 @@ struct Predicate {
 struct FrozenGuards {
   WorldState world;
   Steps steps;
+  std::unique_ptr<NamesRead> names;  // outlives `predicates`
   StableVector<Predicate> predicates;
   std::vector<Ref<>> codes;  // of their spots
   std::vector<SourceId> wanted;

@@ -104,14 +104,20 @@ std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps
 
 void GuardRecorder::Type(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id)) return;
-  impl_->Say(id, Guard::Kind::kType, 0, nullptr, why, [&] { return std::make_unique<TypeGuard>(impl_->object(id)); });
+  impl_->Say(id, Guard::Kind::kType, 0, nullptr, why,
+             [&] { return std::make_unique<TypeGuard>(impl_->object(id), impl_->names.get()); });
 }
 
 void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
   if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   const SourceId id = Pinned(reinterpret_cast<PyObject*>(type), TypeName(type));
-  impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why, [&] { return std::make_unique<ClassGuard>(type); });
+  impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why,
+             [&] { return std::make_unique<ClassGuard>(type, impl_->names.get()); });
 }
+
+void GuardRecorder::ReadsName(PyObject* name) { impl_->names->Add(name); }
+
+void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->names->AddOf(code); }
 
 void GuardRecorder::Identity(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
@@ -376,6 +382,15 @@ std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wa
   for (uint32_t i = 0; i < impl_->steps.size(); ++i) {
     if (IsNamed(impl_->steps[i].accessor) && !impl_->empty(SourceId(i))) frozen.wanted.push_back(SourceId(i));
   }
+  for (const Predicate& predicate : impl_->predicates) {
+    if (predicate.guard == nullptr || predicate.is_again) continue;
+    if (predicate.guard->kind() == Guard::Kind::kType) {
+      static_cast<TypeGuard*>(predicate.guard)->Seal();
+    } else if (predicate.guard->kind() == Guard::Kind::kClass) {
+      static_cast<ClassGuard*>(predicate.guard)->Seal();
+    }
+  }
+  frozen.names = std::move(impl_->names);
   frozen.steps = std::move(impl_->steps);
   frozen.predicates = std::move(impl_->predicates);
   frozen.codes = std::move(impl_->codes);

@@ -81,7 +81,11 @@ class GuardRecorder {
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
   // -- predicates -- `why`: the instruction that has read what they say; its code is kept alive as they are
-  void Type(SourceId id, const Spot& why);      // exact type, and that the type's attributes have not changed
+  // Exact type, and that what was read of the type is the same: what it has under the names that are told of
+  // (ReadsName, ReadsNamesOf) before the end of the recording, and under those that C code asks for.
+  void Type(SourceId id, const Spot& why);
+  void ReadsName(PyObject* name);               // an attribute's
+  void ReadsNamesOf(PyCodeObject* code);        // all names in it
   void Identity(SourceId id, const Spot& why);  // the very object
   // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
   void Address(SourceId id, const Spot& why);
@@ -112,7 +116,7 @@ class GuardRecorder {
   // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
   // change.
   void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why);
-  // Attributes of the class itself were read (Model.scale): it and its bases have not changed.
+  // Attributes of the class itself were read (Model.scale): what was read of it and its bases is the same (see Type).
   void Class(PyTypeObject* type, const Spot& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
   void Field(SourceId id, Py_ssize_t offset, const Spot& why);

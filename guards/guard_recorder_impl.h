@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "guards/class_note.h"
 #include "guards/frozen_guards.h"
 #include "guards/guard_recorder.h"
 #include "guards/kinds/keys.h"
@@ -139,6 +140,7 @@ struct GuardRecorder::Impl {
   std::vector<Uses> uses;
   Numbering<SourceKey> sources;  // of `steps`
 
+  std::unique_ptr<NamesRead> names = std::make_unique<NamesRead>();  // outlives `predicates`
   StableVector<Predicate> predicates;
   Numbering<PredicateKey> known;  // of `predicates`
   std::vector<Ref<>> codes;       // of their spots

@@ -59,9 +59,11 @@ bool PlantedTree::TypesHold() {
   for (TypeWatch& t : types) {
     if (TypeIsUnchanged(t.type, t.version)) [[likely]]
       continue;
-    if (t.strict) return false;
+    const ClassNote* asked = nullptr;  // most guards have the same note
     for (const TypeGuard* guard : t.guards) {
+      if (asked != nullptr && guard->note() == asked) continue;
       if (!guard->LookupsHold()) return false;
+      asked = guard->note();
     }
     t.version = TypeVersion(t.type);
   }

@@ -101,11 +101,10 @@ struct Checks {
   bool Hold(const Reached* registers) const;
 };
 
-// A type of which all attributes count has a version of its own; of others the look-ups that were made count.
+// All look-ups that were made in a type hold while its version is the one with which they were seen to hold last.
 struct TypeWatch {
   PyTypeObject* type;
   uint32_t version;
-  bool strict = false;
   std::vector<const TypeGuard*> guards;
 };
 

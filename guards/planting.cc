@@ -193,12 +193,11 @@ void Gardener::WatchType(const TypeGuard* guard) {
   auto it =
       std::find_if(tree_.types.begin(), tree_.types.end(), [&](const TypeWatch& t) { return t.type == guard->type(); });
   if (it == tree_.types.end()) {
-    tree_.types.push_back({guard->type(), guard->version(), false, {}});
+    tree_.types.push_back({guard->type(), guard->version(), {}});
     it = tree_.types.end() - 1;
   }
-  // Guards made before and after a change of the type say different things: none may be taken for the other.
+  // Guards made before and after a change of the type say different things: each is asked.
   if (guard->version() != it->version) it->version = 0;
-  it->strict |= guard->kind() == Guard::Kind::kType;
   it->guards.push_back(guard);
 }
 

@@ -154,6 +154,9 @@ class Copied {
     if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
     r_.Touch(object);
     r_.guards().Class(type, r_.Here());
+    static PyObject* const kNames[] = {InternedName("__new__"), InternedName("__setstate__"),
+                                       InternedName("__slotnames__")};
+    for (PyObject* name : kNames) r_.guards().ReadsName(name);
     if (known->state == Known::State::kSource && !known->mutated) {
       SourceId source = r_.guards().Child(known->source, Accessor::kDict, 0, nullptr, *dict);
       r_.FromSource(source, *dict, known->pinned);

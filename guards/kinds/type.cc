@@ -8,6 +8,10 @@ namespace frametap {
 TypeGuard::TypeGuard(Kind kind, PyObject* object)
     : Guard(kind), type_(Ref<PyTypeObject>::New(Py_TYPE(object))), version_(TypeVersion(Py_TYPE(object))) {}
 
+TypeGuard::TypeGuard(PyObject* object, const NamesRead* names) : TypeGuard(Kind::kType, object) {
+  if (!is_immutable()) read_.emplace(type_.get(), names);
+}
+
 bool TypeGuard::is_immutable() const {
   return (type_.get()->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 && type_.get() != &PyModule_Type;
 }
@@ -40,12 +44,17 @@ std::string TypeGuard::Why(const Reached& at) const {
 
 int TypeGuard::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
-  return 0;
+  return read_ ? read_->Traverse(visit, arg) : 0;
 }
 
 bool ClassGuard::Holds(const Reached& at) const {
-  return at.object == reinterpret_cast<PyObject*>(type_.get()) &&
-         ((type_.get()->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 || TypeIsUnchanged(type_.get(), version_));
+  PyTypeObject* const type = type_.get();
+  if (at.object != reinterpret_cast<PyObject*>(type)) return false;
+  if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0 || TypeIsUnchanged(type, version_)) [[likely]]
+    return true;
+  if (!read_.Holds(type)) return false;
+  version_ = TypeVersion(type);
+  return true;
 }
 
 std::string ClassGuard::Want() const { return absl::StrCat("class ", TypeName(type_.get()), " unchanged"); }
@@ -57,7 +66,7 @@ std::string ClassGuard::Why(const Reached& at) const {
 
 int ClassGuard::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
-  return 0;
+  return read_.Traverse(visit, arg);
 }
 
 TypeAttrGuard::TypeAttrGuard(PyObject* object, PyObject* name, PyObject* found)

@@ -1,0 +1,72 @@
+// ClassNote: what can be found in a class, as it was when something was read of it. The version of a class (watch.h) is the
+// quick answer; where it differs, the class is looked at again.
+//   N1  The class is the same for a reader of some names if its MRO is the same, and each class of it has the very same
+//       object, or still nothing, under each of these names.
+//   N2  The names that Python itself looks up (`__eq__`, …) count for each reader. A name that nobody has asked for does not.
+//   N3  Functions, descriptors, classes, plain values and containers of these values are held, so that they can be compared.
+//       Another value counts as changed once its class has been changed in any way, and is not kept alive.
+//   N4  Looking again runs no Python code.
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "guards/ref.h"
+
+namespace frametap {
+
+// Names by which a recording may have asked a class for something: those in its code, and computed ones.
+class NamesRead {
+ public:
+  void Add(PyObject* name) {
+    PyObject*& recent = recent_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_.size()];
+    if (recent == name) [[likely]]
+      return;
+    recent = name;
+    AddNew(name);
+  }
+  void AddOf(PyCodeObject* code) {
+    if (code == last_code_) return;
+    last_code_ = code;
+    if (codes_.insert(code).second) kept_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(code)));
+  }
+  bool Has(PyObject* name) const;  // a str
+
+ private:
+  void AddNew(PyObject* name);
+
+  std::array<PyObject*, 32> recent_{};
+  PyCodeObject* last_code_ = nullptr;
+  absl::flat_hash_set<PyCodeObject*> codes_;
+  absl::flat_hash_set<PyObject*> names_;
+  std::vector<Ref<>> kept_;  // codes and names
+};
+
+class ClassNote {
+ public:
+  // What a guard holds of a note. The content is one Python object for all of them, for the garbage collection.
+  struct Held {
+    std::shared_ptr<ClassNote> note;
+    Ref<> content;
+  };
+  static Held Of(PyTypeObject* type);
+
+  bool IsSame(const NamesRead& names);
+
+ private:
+  static std::shared_ptr<ClassNote> Make(PyTypeObject* type, Ref<>* content);
+  bool OwnIsSame(const NamesRead& names);
+
+  PyTypeObject* type_ = nullptr;  // borrowed: whoever holds the note holds it
+  PyObject* content_ = nullptr;   // borrowed likewise: (MRO, own attributes, contents of the bases' notes …)
+  uint64_t own_version_ = 0;      // of the dict of the class, when all in it was as noted
+  uint32_t version_ = 0;          // of the class, when all was as noted
+  std::vector<std::shared_ptr<ClassNote>> bases_;  // all classes of the MRO behind it that can be changed
+};
+
+}  // namespace frametap
