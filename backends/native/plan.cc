@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "absl/container/flat_hash_map.h"
-#include "ir/ops/gives_argument.h"
 #include "ir/ops/in_place.h"
+#include "ir/ops/only_reads.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -75,18 +75,19 @@ class Planner {
   void Constants() {
     absl::flat_hash_map<uint32_t, bool> shared;
     for (const auto& [id, tensor] : graph_.constants) shared[id.raw()] = true;
-    const auto expose = [&](ValueId id) {
-      if (const auto it = shared.find(id.raw()); it != shared.end()) it->second = false;
-    };
     for (const Node& node : graph_.nodes) {
+      if (shared.empty()) break;
       if (node.is_scalar()) continue;
-      const bool whole = FactsOf(*node.op).writes_inputs || GivesArgumentOf(*node.op) != GivesArgument::kNever;
-      const auto& parameters = node.op->schema().arguments();
       for (size_t i = 0; i < node.args.size(); ++i) {
-        if (whole || parameters[i].alias_info() != nullptr) ForEachUse({node.args[i]}, expose);
+        ForEachUse({node.args[i]}, [&](ValueId id) {
+          const auto it = shared.find(id.raw());
+          if (it != shared.end() && it->second) it->second = OnlyReads(*node.op, i);
+        });
       }
     }
-    for (const ValueId id : graph_.outputs) expose(id);
+    for (const ValueId id : graph_.outputs) {
+      if (const auto it = shared.find(id.raw()); it != shared.end()) it->second = false;
+    }
     for (const auto& [id, tensor] : graph_.constants) {
       if (uses_[id.raw()] == 0) continue;
       const uint32_t at = Pool(tensor);
