@@ -15,6 +15,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
+#include "guards/frozen_guards.h"
 #include "guards/tensor_door.h"
 #include "ir/text.h"
 #include "python/bindings/bindings.h"
@@ -117,17 +118,36 @@ const char* NameOf(Accessor accessor) {
   return "?";
 }
 
-// The steps of a source from its root: (accessor, key), the key being a name, an index or the text of a dict's key.
-py::list SourcePath(SourceId id, const SourceTable& sources) {
+// The steps of a source from its root: (accessor, key). The key is a name, an index, the text of a dict's key, or the
+// object itself where it is known by identity: several objects may have one name (a function and its wrappers).
+py::list SourcePath(SourceId id, Segment& segment) {
+  const SourceTable& sources = segment.Shown().sources;
   std::vector<SourceId> steps;
   for (; id.valid(); id = sources[id].parent) steps.push_back(id);
   py::list out;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const Source& source = sources[*step];
     py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
+    if (source.accessor == Accessor::kPinned) {
+      key = py::reinterpret_borrow<py::object>(segment.guards->frozen().steps[step->raw()].key.object.get());
+    }
     out.append(py::make_tuple(NameOf(source.accessor), key));
   }
   return out;
+}
+
+// Returns the predicate that row `number` of guard_rows puts in words; null for rows that are only a path or a decision.
+const Predicate* PredicateOf(const Segment& segment, size_t number) {
+  const FrozenGuards& frozen = segment.guards->frozen();
+  return number < frozen.predicates.size() ? &frozen.predicates[number] : nullptr;
+}
+
+// Returns whether the guard of that row holds for the object, and None where it is not a guard on one object.
+py::object GuardHolds(const Segment& segment, size_t number, const py::object& object) {
+  const Predicate* predicate = PredicateOf(segment, number);
+  if (predicate == nullptr || predicate->guard == nullptr) return py::none();
+  if (segment.guards->IsNumber(predicate->source)) return py::none();
+  return py::bool_(predicate->guard->Holds(Reached::Object(object.ptr())));
 }
 
 py::object OperandObject(const Operand& operand, Segment& segment);
@@ -155,13 +175,20 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
     const SourceTable& sources = segment.Shown().sources;
     const Source& source = sources[operand.source];
     d["source"] = sources.Name(operand.source);
-    d["path"] = SourcePath(operand.source, sources);
+    d["path"] = SourcePath(operand.source, segment);
     d["local"] = source.accessor == Accessor::kLocal ? py::object(py::str(source.text)) : py::object(py::none());
   }
   if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kNew) {
     d["constant"] = py::reinterpret_borrow<py::object>(segment.constants[operand.constant.raw()].get());
   }
-  if (operand.kind == Operand::Kind::kNew) d["new"] = operand.index;
+  if (operand.kind == Operand::Kind::kNew) {
+    const auto made = static_cast<NewKind>(operand.index);
+    d["new"] = operand.index;
+    d["form"] = made == NewKind::kObject  ? "object"
+                : made == NewKind::kDict  ? "dict"
+                : made == NewKind::kTuple ? "tuple"
+                                          : "";
+  }
   d["label"] = operand.label;
   d["index"] = operand.index;
   d["names"] = operand.names;
@@ -310,7 +337,7 @@ void BindCompiled(py::module_& m) {
                                  py::dict d;
                                  d["name"] = ir.graph.value(ir.graph.inputs[i]).name;
                                  d["source"] = ir.sources.Name(source);
-                                 d["path"] = SourcePath(source, ir.sources);
+                                 d["path"] = SourcePath(source, *s.segment);
                                  const Source& root = ir.sources[source];
                                  d["local"] = root.accessor == Accessor::kLocal ? py::object(py::str(root.text))
                                                                                 : py::object(py::none());
@@ -330,17 +357,52 @@ void BindCompiled(py::module_& m) {
                                for (size_t i = 0; i < ir.decisions.outcomes.size(); ++i) {
                                  lines.push_back(DecisionLine(*s.segment, i));
                                }
-                               for (const GuardLine& line : lines) {
+                               for (size_t i = 0; i < lines.size(); ++i) {
+                                 const GuardLine& line = lines[i];
                                  if (!line.source.valid()) continue;
                                  py::dict d;
+                                 d["number"] = i;
+                                 d["is_decision"] = i >= ir.guards.size();
                                  d["source"] = ir.sources.Name(line.source);
-                                 d["path"] = SourcePath(line.source, ir.sources);
+                                 d["path"] = SourcePath(line.source, *s.segment);
                                  d["predicate"] = line.predicate;
                                  d["position"] = PositionDict(line.why);
+                                 const Predicate* predicate = PredicateOf(*s.segment, i);
+                                 const bool is_relation = predicate != nullptr && predicate->other.valid();
+                                 d["other"] =
+                                     is_relation ? py::object(SourcePath(predicate->other, *s.segment)) : py::none();
+                                 d["same"] = is_relation && predicate->same;
                                  out.append(d);
                                }
                                return out;
                              })
+      .def_property_readonly("decisions",
+                             [](const SegmentHandle& s) -> py::object {
+                               const Decisions& decisions = s.segment->Shown().decisions;
+                               if (decisions.outcomes.empty()) return py::none();
+                               py::dict d;
+                               d["graph"] = GraphHandle{{s.segment, &decisions.graph}, {}, ""};
+                               py::list inputs;
+                               for (size_t i = 0; i < decisions.sources.size(); ++i) {
+                                 py::dict row;
+                                 row["name"] = decisions.graph.value(decisions.graph.inputs[i]).name;
+                                 row["source"] = s.segment->Shown().sources.Name(decisions.sources[i]);
+                                 row["path"] = SourcePath(decisions.sources[i], *s.segment);
+                                 row["local"] = py::none();
+                                 row["weight"] = py::none();
+                                 inputs.append(row);
+                               }
+                               d["inputs"] = inputs;
+                               d["outcomes"] = decisions.outcomes;
+                               return d;
+                             })
+      .def(
+          "guard_holds",
+          [](const SegmentHandle& s, size_t number, const py::object& object) {
+            return GuardHolds(*s.segment, number, object);
+          },
+          py::arg("number"), py::arg("object"),
+          "Whether the guard of this row holds for the object; None where it is not a guard on one object.")
       .def_property_readonly("exit",
                              [](const SegmentHandle& s) {
                                const Exit& exit = s.segment->ir.exit;

@@ -176,10 +176,14 @@ class Position(TypedDict):
     file: str
 
 class GuardRow(TypedDict):
+    number: int
+    is_decision: bool  # a branch on elements: it holds if the graph of Segment.decisions says so
     source: str
     path: list[tuple[str, Any]]
     predicate: str
     position: Position
+    other: list[tuple[str, Any]] | None  # of "is SOURCE" and "is not SOURCE": the other source
+    same: bool  # ... and which of the two it is
 
 class InputRow(TypedDict):
     name: str
@@ -187,6 +191,11 @@ class InputRow(TypedDict):
     path: list[tuple[str, Any]]
     local: str | None
     weight: torch.Tensor | None
+
+class DecisionRows(TypedDict):
+    graph: Graph
+    inputs: list[InputRow]
+    outcomes: list[bool]
 
 class EffectRow(TypedDict):
     kind: str
@@ -243,6 +252,9 @@ class Segment:
     def inputs(self) -> list[InputRow]: ...
     @property
     def guard_rows(self) -> list[GuardRow]: ...
+    @property
+    def decisions(self) -> DecisionRows | None: ...
+    def guard_holds(self, number: int, object: object) -> bool | None: ...
     @property
     def exit(self) -> Any: ...
     @property

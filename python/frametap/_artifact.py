@@ -31,7 +31,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from pathlib import Path
@@ -40,12 +40,14 @@ from typing import Any, NoReturn, TypeAlias, get_args
 import torch
 
 from frametap import _C
+from frametap import _saved_objects as objects
 from frametap._errors import ArtifactError, GraphError, QuantizationError
 from frametap._formula import Formula
 from frametap._version import __version__
 
 __all__ = [
     "FORMAT_VERSION",
+    "Again",
     "Block",
     "Branch",
     "Check",
@@ -55,9 +57,11 @@ __all__ = [
     "Has",
     "Jump",
     "Keys",
+    "Labelled",
     "Length",
     "List",
     "LoadedProgram",
+    "Made",
     "Number",
     "Operand",
     "Parameter",
@@ -136,7 +140,36 @@ class Dict:
     values: tuple[Operand, ...]
 
 
-Operand: TypeAlias = Ref | Const | Tuple | List | Dict
+@dataclass(frozen=True)
+class Made:
+    """An object of a class of the program's (``_saved_objects.py``). `values` belong to `names`, its attributes."""
+
+    class_name: str
+    kind: str
+    content: Operand | None = None
+    names: tuple[str, ...] = ()
+    values: tuple[Operand, ...] = ()
+    fields: tuple[str, ...] = ()  # of a named tuple
+
+    def __post_init__(self) -> None:
+        if self.kind not in objects.KINDS or len(self.names) != len(self.values):
+            raise ValueError(f"no object is made like {self.kind!r} of {self.class_name}")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An object that occurs again in the same result, as ``Again``."""
+
+    label: int
+    of: Operand
+
+
+@dataclass(frozen=True)
+class Again:
+    label: int
+
+
+Operand: TypeAlias = Ref | Const | Tuple | List | Dict | Made | Labelled | Again
 
 
 # -- checks: which values a block was recorded for --
@@ -355,6 +388,10 @@ class Block:
     outputs: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     int8: bool = False  # the graph is a quantized one in its reference form, lowered when loaded
+    decisions: str = (
+        ""  # a block whose outputs have to be as true as `outcomes`, which is run after the checks
+    )
+    outcomes: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -381,6 +418,9 @@ class Program:
     )  # first values; a Ref is to a weight
     qualname: str = ""  # as Python's own words have it: "" for the name
     is_bound: bool = False  # a method: Python counts the object among the arguments
+    owner_in_args: bool = (
+        False  # ... and its first parameter is ``*args``, which begins with the object
+    )
 
 
 _COMPARE = {
@@ -513,6 +553,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         "name": program.name,
         "qualname": program.qualname,
         "is_bound": program.is_bound,
+        "owner_in_args": program.owner_in_args,
         "parameters": _encode(program.parameters),
         "entry": list(program.entry),
         "state": _encode(program.state),
@@ -550,8 +591,9 @@ def _write_at_once(target: Path, content: memoryview) -> None:
         raise
 
 
-def load_program(path: str | os.PathLike[str]) -> LoadedProgram:
-    """The program in the file, compiled and ready to be called."""
+def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> LoadedProgram:
+    """The program in the file, compiled and ready to be called. Its objects are made of `classes`."""
+    known = objects.by_name(classes)
     source = Path(path)
     try:
         with zipfile.ZipFile(source) as archive:
@@ -585,11 +627,12 @@ def load_program(path: str | os.PathLike[str]) -> LoadedProgram:
             state=_decode(manifest["state"]),
             qualname=str(manifest.get("qualname", "")),
             is_bound=bool(manifest.get("is_bound", False)),
+            owner_in_args=bool(manifest.get("owner_in_args", False)),
         )
     except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
         _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
     try:
-        return LoadedProgram(program)
+        return LoadedProgram(program, known)
     except ArtifactError as error:
         _refuse(source, str(error), error)
 
@@ -636,8 +679,9 @@ def _refuse(source: Path, why: str, cause: BaseException | None = None) -> NoRet
 class LoadedProgram:
     """A program that can be called: ``program(*args, **kwargs)`` as the captured function was."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, classes: Mapping[str, type] | None = None) -> None:
         self.program = program
+        self._classes = dict(classes or {})
         self._blocks = {block.name: block for block in program.blocks}
         self._signature = _signature(program)
         self._bind = _binder(program, self._signature)
@@ -685,7 +729,7 @@ class LoadedProgram:
             slots.update(zip(block.outputs, results, strict=True))
             way_out = block.exit
             if isinstance(way_out, Return):
-                result = self._value(way_out.result, slots)
+                result = self._value(way_out.result, slots, {})
                 self._state.update(
                     {name: self._value(operand, slots) for name, operand in way_out.state.items()}
                 )
@@ -731,22 +775,51 @@ class LoadedProgram:
             got = want.refusal(value)
             if got is not None:
                 return f"argument {check.of}: {want} expected, got {got}"
-        return None
+        if not block.decisions:
+            return None
+        decisions = self._blocks[block.decisions]
+        results = self._compiled[decisions.name].run(
+            [self._value(operand, slots) for operand in decisions.inputs]
+        )
+        if [bool(result) for result in results] == list(block.outcomes):
+            return None
+        given = ", ".join(dict.fromkeys(o.name for o in decisions.inputs if isinstance(o, Ref)))
+        return f"a branch on elements of {given} goes another way"
 
-    def _value(self, operand: Operand, slots: Mapping[str, Any]) -> Any:
+    def _value(
+        self, operand: Operand, slots: Mapping[str, Any], labelled: dict[int, Any] | None = None
+    ) -> Any:
+        """`labelled`: objects of this result that occur again, which grows."""
+
+        def make(item: Operand) -> Any:
+            return self._value(item, slots, labelled)
+
+        if isinstance(operand, Ref):
+            value = (self.program.weights if operand.weight else slots)[operand.name]
+            for step, key in operand.path:
+                value = _STEPS[step](value, key)
+            return value
         if isinstance(operand, Const):
             return operand.value
         if isinstance(operand, Tuple):
-            return tuple(self._value(item, slots) for item in operand.items)
+            return tuple(map(make, operand.items))
         if isinstance(operand, List):
-            return [self._value(item, slots) for item in operand.items]
+            return list(map(make, operand.items))
         if isinstance(operand, Dict):
-            values = (self._value(item, slots) for item in operand.values)
-            return dict(zip((key.value for key in operand.keys), values, strict=True))
-        value = (self.program.weights if operand.weight else slots)[operand.name]
-        for step, key in operand.path:
-            value = _STEPS[step](value, key)
-        return value
+            keys = (key.value for key in operand.keys)
+            return dict(zip(keys, map(make, operand.values), strict=True))
+        if labelled is None:
+            raise ArtifactError(f"{self.program.name}: an object is not in a result")
+        if isinstance(operand, Again):
+            return labelled[operand.label]
+        if isinstance(operand, Labelled):
+            labelled[operand.label] = make(operand.of)
+            return labelled[operand.label]
+        content = None if operand.content is None else make(operand.content)
+        attributes = dict(zip(operand.names, map(make, operand.values), strict=True))
+        return objects.make(
+            self._classes, operand.class_name, operand.kind, content, attributes, operand.fields
+        )
 
 
 class _Fixed:
@@ -804,7 +877,7 @@ def _binder(program: Program, signature: inspect.Signature) -> Callable[..., dic
         p.replace(default=empty if p.default is empty else None)
         for p in signature.parameters.values()
     ]
-    if program.is_bound:
+    if program.is_bound and not program.owner_in_args:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         if bare and bare[0].kind is inspect.Parameter.POSITIONAL_ONLY:
             kind = inspect.Parameter.POSITIONAL_ONLY
@@ -860,6 +933,8 @@ def _check_names(program: Program) -> None:
         for name in targets:
             if name not in blocks:
                 raise ArtifactError(f"{where} goes on at block {name!r}, which does not exist")
+        if isinstance(item, Block) and item.decisions and item.decisions not in blocks:
+            raise ArtifactError(f"{where} needs block {item.decisions!r}, which does not exist")
         if isinstance(item, Ref) and item.weight and item.name not in program.weights:
             raise ArtifactError(f"{where} uses the weight {item.name!r}, which does not exist")
         if isinstance(item, Mapping):

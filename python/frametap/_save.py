@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import inspect
 import itertools
 import os
 import re
-import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias
 
@@ -32,8 +32,10 @@ import torch
 
 from frametap import _C
 from frametap import _artifact as art
+from frametap import _saved_objects as objects
 from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
+from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._guards import PLAIN_TYPES, UNREAD, read
 from frametap._quantized_model import QuantizedModel
 
@@ -67,16 +69,23 @@ def save(f: Any, path: str | os.PathLike[str]) -> None:
     Raises :class:`ArtifactError` if nothing was captured, or if a segment cannot be saved: it names the
     segment, the line and what to do.
     """
-    art.save_program(path, _Converter(f).program())
+    converter = _Converter(f)
+    with FUSED_ATTENTION_OFF if converter.quantized else contextlib.nullcontext():
+        program = converter.program()
+    art.save_program(path, program)
 
 
-def load(path: str | os.PathLike[str]) -> art.LoadedProgram:
+def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.LoadedProgram:
     """The saved program, to be called with the arguments of the captured function.
+
+    `classes`: classes of the objects in its results, such as ``transformers``' ``BaseModelOutput``. A file
+    holds no code, and no class is looked up by its name. An object whose class is not given is a stand-in
+    with the same content and attributes, and without methods; its ``saved_class`` is the name of the class.
 
     Raises :class:`ArtifactError` for a file that is absent, damaged, foreign or made for another torch,
     and later for a call that the saved segments do not cover.
     """
-    return art.load_program(path)
+    return art.load_program(path, classes)
 
 
 class _Converter:
@@ -97,6 +106,7 @@ class _Converter:
             "",
         )
         self.instructions = list(dis.get_instructions(self.code))
+        self.owner_in = ""  # the ``*args`` whose first item is the model itself
         self.weights: dict[str, torch.Tensor] = {}
         self.weight_names: dict[int, str] = {}
         self.by_memory: dict[tuple[Any, ...], torch.Tensor] = {}
@@ -131,6 +141,7 @@ class _Converter:
             name=self.function.__name__,
             qualname=self.function.__qualname__,
             is_bound=self.owner is not None,
+            owner_in_args=bool(self.owner_in),
             parameters=tuple(parameters),
             entry=tuple(names),
             blocks=tuple(block for block in self.blocks.values() if block is not None),
@@ -148,7 +159,11 @@ class _Converter:
         for position, parameter in enumerate(signature.parameters.values()):
             default = parameter.default
             if position == 0 and self.owner is not None:
-                environment[parameter.name] = self.owner
+                if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # of a decorator's function
+                    self.owner_in = parameter.name
+                    parameters.append(art.Parameter(parameter.name, parameter.kind.name))
+                else:
+                    environment[parameter.name] = self.owner
             elif default is inspect.Parameter.empty:
                 parameters.append(art.Parameter(parameter.name, parameter.kind.name))
             elif (constant := _constant(default)) is not None:
@@ -208,13 +223,15 @@ class _Converter:
         elif kind == "function":
             here = _Settled(self.function)
         else:
-            here = _Settled(self.function if key == "G" else _pinned(key))
+            here = _Settled(key)
         for accessor, key in path[1:]:
             here = self._step(here, accessor, key)
         return here
 
     def _step(self, here: Where, accessor: str, key: Any) -> Where:
         if isinstance(here, art.Ref):
+            if accessor == "item" and key == 0 and here == art.Ref(self.owner_in):
+                return _Settled(self.owner)
             if accessor in ("attr", "module_attr"):
                 step = ("attr", key)
             elif accessor in ("item", "key"):
@@ -310,12 +327,31 @@ class _Converter:
             checks=tuple(checks),
             int8=quantized is not None,
         )
+        if segment.decisions is not None:
+            block = self._with_decisions(block, segment, environment)
         self.blocks[name] = block  # a loop comes back to it
         self.blocks[name] = replace(block, exit=self._exit(view))
         return name
 
+    def _with_decisions(
+        self, block: art.Block, segment: _C.Segment, environment: Mapping[str, Any]
+    ) -> art.Block:
+        """With its branches on elements, whose tests are a block of their own."""
+        rows = segment.decisions
+        assert rows is not None
+        decisions = art.Block(
+            name=f"{block.name}, branches on elements",
+            graph_text=rows["graph"].text(),
+            exit=art.Return(art.Const(None)),
+            constants=tuple(tensor for _, tensor in rows["graph"].constants),
+            inputs=tuple(self._input(segment, row, environment) for row in rows["inputs"]),
+            outputs=tuple(f"%{value.name}" for value in rows["graph"].outputs),
+        )
+        self.blocks[decisions.name] = decisions
+        return replace(block, decisions=decisions.name, outcomes=tuple(rows["outcomes"]))
+
     def _input(
-        self, segment: _C.Segment, row: Mapping[str, Any], environment: Mapping[str, Any]
+        self, segment: _C.Segment, row: _C.InputRow, environment: Mapping[str, Any]
     ) -> art.Operand:
         where = self._resolve(row["path"], environment)
         if isinstance(where, art.Ref):
@@ -337,19 +373,19 @@ class _Converter:
         paths = {row["source"]: row["path"] for row in (*rows, *segment.inputs)}
         for row in rows:
             predicate = row["predicate"]
-            if not predicate:
+            if not predicate or row["is_decision"]:
                 continue
             where = self._resolve(row["path"], environment)
             if isinstance(where, _Settled):
-                if not self._holds(where.value, predicate, paths, environment):
+                if not self._holds(segment, row, where.value, environment):
                     self.refused.append(
                         f"{segment.name}: {row['source']} : {predicate}  @ {row['position']['text']}"
                     )
                     return None
                 continue
-            if (other := _identity(predicate, paths)) is not None:
-                path, same = other
-                checks += self._same(segment, where, self._resolve(path, environment), same, row)
+            if row["other"] is not None:
+                other = self._resolve(row["other"], environment)
+                checks += self._same(segment, where, other, row["same"], row)
                 continue
             if (related := self._relates(row, where, paths, environment)) is not None:
                 checks.append(related)
@@ -416,28 +452,26 @@ class _Converter:
         return [] if one == other and same else [art.Check(one, art.Same(other, same))]
 
     def _holds(
-        self, value: Any, predicate: str, paths: Mapping[str, Path], environment: Mapping[str, Any]
+        self,
+        segment: _C.Segment,
+        row: _C.GuardRow,
+        value: Any,
+        environment: Mapping[str, Any],
     ) -> bool:
-        """Whether a guard on a settled object still says yes. What has no words here was said by identity."""
+        """Whether a guard on a settled object holds now. An object that cannot be found again is guarded by identity."""
         if value is _UNKNOWN:
             return True
-        if (other := _identity(predicate, paths)) is not None:
-            path, same = other
-            found = self._resolve(path, environment)
+        if row["other"] is not None:
+            found = self._resolve(row["other"], environment)
             if isinstance(found, _Settled):
-                return found.value is _UNKNOWN or (value is found.value) == same
-            return not same
-        if predicate.startswith("is ") and (known := _pinned(predicate[3:])) is not _UNKNOWN:
-            # A decorator leaves the name of what it covers: the name on the object itself decides, too.
-            name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-            return value is known or name == predicate[3:]
-        kind, expected = read(predicate)
-        if kind == "code":
-            code = getattr(value, "__code__", None)
-            return code is not None and f"{code.co_name}:{code.co_firstlineno}" == expected
-        if predicate.startswith("== ") and _wants(predicate) is None:
-            return repr(value).startswith(predicate[3:].split("...")[0])
-        for step, want in _wants(predicate) or ():
+                return found.value is _UNKNOWN or (value is found.value) == row["same"]
+            return not row["same"]
+        wants = _wants(row["predicate"])
+        if wants is None or not isinstance(value, torch.Tensor):
+            answer = segment.guard_holds(row["number"], value)
+            if answer is not None:
+                return answer
+        for step, want in wants or ():
             found = value
             try:
                 for accessor, key in step:
@@ -473,7 +507,7 @@ class _Converter:
             )
         state = self._state_after(view)
         if exit["kind"] == "return":
-            return art.Return(self._operand(view, exit["result"], "the result"), state)
+            return art.Return(self._operand(view, exit["result"], "the result", set()), state)
         if exit["reason"] != "branch_on_tensor":
             detail = f" ({exit['detail']})" if exit["detail"] else ""
             _refuse(
@@ -624,14 +658,41 @@ class _Converter:
                 return where
         return None
 
-    def _operand(self, view: _SegmentView, operand: Mapping[str, Any], what: str) -> art.Operand:
+    def _operand(
+        self,
+        view: _SegmentView,
+        operand: Mapping[str, Any],
+        what: str,
+        labels: set[int] | None = None,
+    ) -> art.Operand:
+        """`labels`: of the objects that are complete; None where no objects may be, which is outside of results."""
+        if labels is not None and operand["label"] >= 0:
+            made = self._unlabelled(view, operand, what, labels)
+            labels.add(operand["label"])
+            return art.Labelled(operand["label"], made)
+        return self._unlabelled(view, operand, what, labels)
+
+    def _unlabelled(
+        self, view: _SegmentView, operand: Mapping[str, Any], what: str, labels: set[int] | None
+    ) -> art.Operand:
         kind, items = operand["kind"], operand.get("items", ())
+
+        def parts(of: Sequence[Mapping[str, Any]]) -> tuple[art.Operand, ...]:
+            return tuple(self._operand(view, item, what, labels) for item in of)
+
         if kind == "value":
             return view.values[operand["value"]]
         if kind == "const" and _is_plain(operand["constant"]):
             return art.Const(operand["constant"])
         if kind == "source":
             where = self._resolve(operand["path"], view.environment)
+            if where == art.Ref(self.owner_in):
+                _refuse(
+                    view.segment,
+                    f"{what} is or holds *{self.owner_in}, and so the model itself",
+                    "return single arguments instead of all of them",
+                    view.segment.exit["position"],
+                )
             if isinstance(where, art.Ref):
                 return where
             if isinstance(where.value, torch.Tensor):
@@ -639,14 +700,31 @@ class _Converter:
             if _is_plain(where.value):
                 return art.Const(where.value)
         if kind == "tuple":
-            return art.Tuple(tuple(self._operand(view, item, what) for item in items))
+            return art.Tuple(parts(items))
         if kind == "list":
-            return art.List(tuple(self._operand(view, item, what) for item in items))
+            return art.List(parts(items))
         if kind == "dict" and all(
             key["kind"] == "const" and _is_plain(key["constant"]) for key in items[::2]
         ):
-            values = tuple(self._operand(view, item, what) for item in items[1::2])
-            return art.Dict(tuple(art.Const(key["constant"]) for key in items[::2]), values)
+            return art.Dict(
+                tuple(art.Const(key["constant"]) for key in items[::2]), parts(items[1::2])
+            )
+        if labels is not None:
+            if kind == "shared" and operand["index"] in labels:
+                return art.Again(operand["index"])
+            if kind == "new" and (form := operand["form"]):
+                first = len(items) - len(operand["names"])
+                if first == (form != "object"):  # otherwise it has slots
+                    cls = operand["constant"]
+                    content = parts(items[:first])
+                    return art.Made(
+                        objects.name_of(cls),
+                        form,
+                        content[0] if content else None,
+                        tuple(operand["names"]),
+                        parts(items[first:]),
+                        _fields(cls),
+                    )
         description = {
             "source": f"the object {operand.get('source')}",
             "const": f"the object {operand.get('constant')!r:.60}",
@@ -667,6 +745,13 @@ class _SegmentView:
     environment: Mapping[str, Any]  # settled locals
     slots: frozenset[str]  # open ones
     values: Mapping[str, art.Operand]  # by name of a graph value
+
+
+def _fields(cls: type) -> tuple[str, ...]:
+    """The names of a named tuple's items."""
+    names = getattr(cls, "_fields", ()) if issubclass(cls, tuple) else ()
+    is_named = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    return names if is_named else ()
 
 
 # -- the captured function --
@@ -795,21 +880,6 @@ def _is_plain(value: Any) -> bool:
     return type(value) in PLAIN_TYPES
 
 
-def _pinned(name: Any) -> Any:
-    """The object of this dotted name, if its module is loaded."""
-    if not isinstance(name, str):
-        return _UNKNOWN
-    parts = name.split(".")
-    for split in range(len(parts), 0, -1):
-        found: Any = sys.modules.get(".".join(parts[:split]), _UNKNOWN)
-        if found is _UNKNOWN:
-            continue
-        for part in parts[split:]:
-            found = getattr(found, part, _UNKNOWN)
-        return found
-    return _UNKNOWN
-
-
 def _literal(text: Any) -> Any:
     if not isinstance(text, str):
         return text
@@ -878,14 +948,6 @@ def _sizes_in(formula: str, paths: Mapping[str, Path]) -> dict[str, Path]:
             tensor = max(tensors, key=len)
             found[tensor + size[0]] = [*paths[tensor], ("size", int(size[1]))]
     return found
-
-
-def _identity(predicate: str, paths: Mapping[str, Path]) -> tuple[Path, bool] | None:
-    """``is L.x``, ``is not L.x``: the other's path, and whether it is the same."""
-    match = re.fullmatch(r"is (not )?(.+)", predicate)
-    if match is None or match[2] not in paths:
-        return None
-    return paths[match[2]], match[1] is None
 
 
 def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
