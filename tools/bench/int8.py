@@ -1,0 +1,139 @@
+"""What a call in int8 costs: eager in float, `frametap.quantize`, and torch.compile in float (inductor, where there is a C++
+compiler). The second table has the error of int8: the signal-to-noise ratio (SQNR) on an input that calibration has not met.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import timing
+import torch
+from torch import Tensor, nn
+
+from fixtures.models import ResNet18
+from fixtures.subject import EAGER, frametap
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        layers = [] if expansion == 1 else _conv(inputs, hidden, 1)
+        layers += _conv(hidden, hidden, 3, stride, groups=hidden)
+        layers += [nn.Conv2d(hidden, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+        self.conv = nn.Sequential(*layers)
+        self.is_residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x) if self.is_residual else self.conv(x)
+
+
+def _conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    return [
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU6(),
+    ]
+
+
+def mobilenet_v2() -> nn.Sequential:
+    """The layers of MobileNetV2 at width 1.0."""
+    layers = _conv(3, 32, 3, 2)
+    inputs = 32
+    for expansion, outputs, count, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
+        for i in range(count):
+            layers.append(InvertedResidual(inputs, outputs, stride if i == 0 else 1, expansion))
+            inputs = outputs
+    layers += _conv(320, 1280, 1)
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, 1000)
+    )
+
+
+def linears(count: int, width: int) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for _ in range(count):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    build: Callable[[], nn.Module]
+    sizes: tuple[int, ...]
+
+
+ROWS = [
+    Row("resnet18, 224x224, batch 1", ResNet18, (1, 3, 224, 224)),
+    Row("mobilenet v2, 224x224, batch 1", mobilenet_v2, (1, 3, 224, 224)),
+    Row("mlp, 4 x 1024, batch 1", lambda: linears(4, 1024), (1, 1024)),
+    Row("mlp, 4 x 1024, batch 64", lambda: linears(4, 1024), (64, 1024)),
+    Row("linear, 16 x 16, batch 1", lambda: linears(1, 16), (1, 16)),
+    Row("mlp, 10 x 16, batch 1", lambda: linears(10, 16), (1, 16)),
+]
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """In eval mode. Statistics of batch norms are not those of a new layer: the error would be that of another net."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.1, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def sqnr(want: Tensor, got: Tensor) -> float:
+    return (10 * torch.log10(want.square().mean() / (want - got).square().mean())).item()
+
+
+def main() -> int:
+    arguments = timing.arguments("Calls in int8.", rounds=60)
+    dynamo = not arguments.no_dynamo and any(map(shutil.which, ("c++", "g++", "clang++")))
+    times = timing.Table("Later call, int8 beside float (no_grad)")
+    errors = timing.Numbers("Error of int8", {"SQNR": lambda n: f"{n:.1f} dB"})
+    for row in ROWS:
+        if not timing.wanted(arguments, row.name):
+            continue
+        with torch.no_grad(), warnings.catch_warnings():
+            torch.manual_seed(0)
+            model = trained(row.build())
+            x = torch.randn(row.sizes)
+            calls = {"eager": model}
+            if not EAGER:
+                calls["frametap int8"] = frametap.quantize(
+                    model, [torch.randn(row.sizes) for _ in range(8)], progress=False
+                )
+                errors.add(row.name, sqnr(model(x), calls["frametap int8"](x)))
+            if dynamo:
+                torch._dynamo.reset()
+                warnings.simplefilter("ignore")  # of inductor, about the processor
+                calls['torch.compile("inductor")'] = torch.compile(model, backend="inductor")
+            contestants = timing.warmed(
+                {name: lambda f=f, x=x: f(x) for name, f in calls.items()},
+                timing.repeats_for(lambda model=model, x=x: model(x)),
+            )
+            timing.race(contestants, arguments.rounds)
+        times.add(row.name, contestants)
+    if EAGER:
+        print("FRAMETAP_TEST_EAGER=1: there is no int8\n")
+    return timing.report([times, errors], arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
