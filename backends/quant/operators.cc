@@ -10,32 +10,18 @@
 #include <optional>
 #include <vector>
 
-// The wheel must run on any x86-64; the loops below are worth their wide forms.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define FRAMETAP_WIDE_LOOP __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FRAMETAP_WIDE_LOOP
-#endif
+#include "backends/quant/quantize_images.h"
+#include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
 namespace {
 
-// Adding and subtracting 1.5 * 2^23 rounds a float of magnitude below 2^22 half to even, and vectorises where
-// nearbyint does not.
-constexpr float kRounder = 12582912.0f;
 constexpr int64_t kGrain = 16384;
 
 FRAMETAP_WIDE_LOOP
 void QuantizeLoop(const float* __restrict from, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi,
                   int32_t zero_point) {
-  for (int64_t i = 0; i < n; ++i) {
-    float v = from[i] * inverse;
-    v = v > lo ? v : lo;  // NaN compares false
-    v = v < hi ? v : hi;
-    v = (v + kRounder) - kRounder;
-    to[i] = static_cast<uint8_t>(static_cast<int32_t>(v) + zero_point);
-  }
+  for (int64_t i = 0; i < n; ++i) to[i] = ToByte(from[i], inverse, lo, hi, zero_point);
 }
 
 FRAMETAP_WIDE_LOOP
@@ -55,11 +41,7 @@ void AddLoop(const uint8_t* __restrict a, float a_scale, int32_t a_zero, const u
   for (int64_t i = 0; i < n; ++i) {
     const float sum = static_cast<float>(static_cast<int32_t>(a[i]) - a_zero) * a_scale +
                       static_cast<float>(static_cast<int32_t>(b[i]) - b_zero) * b_scale;
-    float v = sum * inverse;
-    v = v > lo ? v : lo;
-    v = v < hi ? v : hi;
-    v = (v + kRounder) - kRounder;
-    to[i] = static_cast<uint8_t>(static_cast<int32_t>(v) + zero_point);
+    to[i] = ToByte(sum, inverse, lo, hi, zero_point);
   }
 }
 
@@ -99,14 +81,18 @@ at::Tensor Quantize(const at::Tensor& x, double scale, int64_t zero_point, int64
   TORCH_CHECK(x.scalar_type() == at::kFloat, "quantize_per_tensor: expected a float32 tensor, got ", x.scalar_type());
   TORCH_CHECK(dtype == at::kByte && qmin >= 0 && qmax <= 255 && qmin < qmax,
               "quantize_per_tensor: only uint8 with limits in 0..255");
+  const ByteRange range{1.0f / static_cast<float>(scale), static_cast<float>(qmin - zero_point),
+                        static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point)};
+  at::Tensor to = EmptyBytes(x.sizes(), format);
+  if (!x.is_contiguous(format) && format == at::MemoryFormat::ChannelsLast && HasDenseRows(x)) {
+    QuantizeImages(x, range, to);
+    return to;
+  }
   const at::Tensor from = x.contiguous(format);
-  at::Tensor to = EmptyBytes(from.sizes(), format);
   const float* f = from.const_data_ptr<float>();
   uint8_t* t = to.mutable_data_ptr<uint8_t>();
-  const float inverse = 1.0f / static_cast<float>(scale);
   at::parallel_for(0, from.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    QuantizeLoop(f + begin, t + begin, end - begin, inverse, static_cast<float>(qmin - zero_point),
-                 static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point));
+    QuantizeLoop(f + begin, t + begin, end - begin, range.inverse, range.lo, range.hi, range.zero_point);
   });
   return to;
 }

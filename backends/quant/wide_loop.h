@@ -1,0 +1,36 @@
+// What the loops of the byte kernels share: how they are compiled, and how a float becomes a byte.
+#pragma once
+
+#include <cstdint>
+
+// The wheel must run on any x86-64; the loops are worth their wide forms.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define FRAMETAP_WIDE_LOOP __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FRAMETAP_WIDE_LOOP
+#endif
+
+namespace frametap::quant {
+
+// Bytes are `zero_point` plus a whole number from `lo` to `hi`.
+struct ByteRange {
+  float inverse;  // of the scale
+  float lo, hi;
+  int32_t zero_point;
+};
+
+// Adding and subtracting 1.5 * 2^23 rounds a float of magnitude below 2^22 half to even, and vectorises where
+// nearbyint does not.
+constexpr float kRounder = 12582912.0f;
+
+// O3 of operators.h.
+[[gnu::always_inline]] inline uint8_t ToByte(float value, float inverse, float lo, float hi, int32_t zero_point) {
+  float v = value * inverse;
+  v = v > lo ? v : lo;  // NaN compares false
+  v = v < hi ? v : hi;
+  v = (v + kRounder) - kRounder;
+  return static_cast<uint8_t>(static_cast<int32_t>(v) + zero_point);
+}
+
+}  // namespace frametap::quant
