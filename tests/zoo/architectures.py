@@ -2,8 +2,8 @@
 images or sound by one main input.
 
 A configuration is made small by rules on the names of its fields (hidden sizes, layers, heads, vocabulary), in nested
-configurations too. What cannot be built or called by these rules is not in the list; `names()` gives it as it was
-seen with the installed version.
+configurations too. What cannot be built or called by these rules is not in `architectures.txt`; `candidates()` has
+all of the registry.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,6 +87,11 @@ _TOKENS = (
 class Built:
     model: torch.nn.Module
     inputs: dict[str, torch.Tensor]
+
+
+def architectures() -> list[str]:
+    """Model types that these rules build, as seen with transformers 5.24."""
+    return (Path(__file__).parent / "architectures.txt").read_text().split()
 
 
 def candidates() -> list[str]:
