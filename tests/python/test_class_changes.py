@@ -221,7 +221,7 @@ READERS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "attrgetter": (lambda owner: GET_SCALE(owner()), "scale", 5.0),
     "attrgetter of a class": (lambda owner: GET_SCALE(owner), "scale", 5.0),
     "methodcaller": (lambda owner: CALL_SCALED(owner()), "scaled", lambda self: 7.0),
-    "format": (lambda owner: float("{.scale}".format(owner())), "scale", 5.0),
+    "format": (lambda owner: float(SCALE_FORMAT.format(owner())), "scale", 5.0),
     "getattr with a default": (
         lambda owner: getattr(owner(), "rest", 3.0),
         "rest",
@@ -262,6 +262,7 @@ READERS: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
         lambda self, state: other_init(self),
     ),
 }
+SCALE_FORMAT = "{.scale}"
 GET_SCALE, CALL_SCALED, NAMES = (
     operator.attrgetter("scale"),
     operator.methodcaller("scaled"),
