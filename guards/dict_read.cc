@@ -1,23 +1,40 @@
 #include "guards/dict_read.h"
 
 #include "guards/must.h"
+#include "guards/tensor_door.h"
 #include "guards/watch.h"
 
 namespace frametap {
 
 namespace {
 
-// Types whose equality and hash are CPython's own, all the way down.
-bool IsBuiltinKey(PyObject* o, int depth = 4) {
+bool IsTupleKey(PyObject* o) { return PyTuple_CheckExact(o) || IsTorchSize(o); }
+
+// Types whose equality and hash are C code of CPython or torch, all the way down. A slice has no hash.
+bool IsBuiltinKey(PyObject* o, int depth = 8) {
   if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
       PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
     return true;
   }
-  if (!PyTuple_CheckExact(o) || depth == 0) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-    if (!IsBuiltinKey(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+  if (depth == 0) return false;
+  if (IsTupleKey(o)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
+      if (!IsBuiltinKey(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+    }
+    return true;
   }
-  return true;
+  if (PyFrozenSet_CheckExact(o)) {
+    Py_ssize_t at = 0;
+    PyObject* item;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(o, &at, &item, &hash)) {
+      if (!IsBuiltinKey(item, depth - 1)) return false;
+    }
+    return true;
+  }
+  if (PyRange_Check(o)) return true;  // its numbers are exact ints
+  c10::IValue unused;
+  return TorchConstantOf(o, &unused);
 }
 
 // Functions, types without a metaclass of their own, modules …: equal only if identical, on both sides of ==.
@@ -31,6 +48,46 @@ bool MixesBytesAndStr(PyObject* a, PyObject* b) {
   return (PyBytes_Check(a) && PyUnicode_Check(b)) || (PyUnicode_Check(a) && PyBytes_Check(b));
 }
 
+bool SameBuiltinKey(PyObject* a, PyObject* b);
+
+// Neither set is asked by itself: it would compare bytes with str, which have one hash.
+bool SameFrozenSets(PyObject* a, PyObject* b) {
+  if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b)) return false;
+  Py_ssize_t at = 0;
+  PyObject* item;
+  Py_hash_t hash;
+  while (_PySet_NextEntry(a, &at, &item, &hash)) {
+    Py_ssize_t other_at = 0;
+    PyObject* other;
+    Py_hash_t other_hash;
+    bool found = false;
+    while (!found && _PySet_NextEntry(b, &other_at, &other, &other_hash)) {
+      found = hash == other_hash && SameBuiltinKey(item, other);
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+// Both are built-in keys.
+bool SameBuiltinKey(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (MixesBytesAndStr(a, b) || IsTupleKey(a) != IsTupleKey(b) || PyFrozenSet_Check(a) != PyFrozenSet_Check(b)) {
+    return false;
+  }
+  if (PyFrozenSet_Check(a)) return SameFrozenSets(a, b);
+  if (!IsTupleKey(a)) {
+    const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+    if (equal < 0) PyErr_Clear();
+    return equal == 1;
+  }
+  if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
+    if (!SameBuiltinKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Key Key::Of(PyObject* object, PyObject* dict) {
@@ -39,6 +96,7 @@ Key Key::Of(PyObject* object, PyObject* dict) {
   key.is_str = PyUnicode_CheckExact(object);
   if (IsBuiltinKey(object)) {
     key.hash = PyObject_Hash(object);
+    if (key.hash == -1) PyErr_Clear();  // no memory for it
     return key;
   }
   if (dict == nullptr || !PyDict_Check(dict)) return key;
@@ -78,18 +136,7 @@ Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
 
 Found SameKey(PyObject* a, PyObject* b) {
   if (a == b) return Found::kYes;
-  if (IsBuiltinKey(a) && IsBuiltinKey(b)) {
-    if (MixesBytesAndStr(a, b) || PyTuple_CheckExact(a) != PyTuple_CheckExact(b)) return Found::kNo;
-    if (PyTuple_CheckExact(a)) {
-      if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return Found::kNo;
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
-        const Found same = SameKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
-        if (same != Found::kYes) return same;
-      }
-      return Found::kYes;
-    }
-    return PyObject_RichCompareBool(a, b, Py_EQ) == 1 ? Found::kYes : Found::kNo;
-  }
+  if (IsBuiltinKey(a) && IsBuiltinKey(b)) return SameBuiltinKey(a, b) ? Found::kYes : Found::kNo;
   const bool a_settled = IsBuiltinKey(a) || ComparesByIdentity(a);
   const bool b_settled = IsBuiltinKey(b) || ComparesByIdentity(b);
   return a_settled && b_settled ? Found::kNo : Found::kDoubt;
