@@ -4,9 +4,11 @@
 #include <ATen/cpu/Utils.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace frametap::quant {
@@ -102,8 +104,25 @@ absl::StatusOr<const Int8Kernels*> FindInt8Kernels() {
   return &**kernels;
 }
 
+namespace {
+
+// oneDNN can be held below what the CPU has; it reads these variables, whatever their case, and the first one wins.
+bool IsHeldBelowVnni() {
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == 0) continue;
+    const std::string isa = absl::AsciiStrToLower(value);
+    return isa == "sse41" || isa == "avx" || isa == "avx2" || isa == "avx512_core";
+  }
+  return false;
+}
+
+}  // namespace
+
 bool CpuTakesFullRange() {
 #if defined(__x86_64__)
+  static const bool is_held_below_vnni = IsHeldBelowVnni();
+  if (is_held_below_vnni) return false;
   return at::cpu::is_avx512_vnni_supported() || __builtin_cpu_supports("avxvnni");
 #else
   return true;

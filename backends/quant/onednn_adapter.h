@@ -28,7 +28,8 @@ struct Int8Kernels {
 // D1. The answer is kept for the process.
 absl::StatusOr<const Int8Kernels*> FindInt8Kernels();
 
-// False if u8 x s8 products saturate on this CPU (x86 without VNNI): activations are then limited to 0..127.
+// False if u8 x s8 products saturate (x86 without VNNI, or oneDNN held below it by ONEDNN_MAX_CPU_ISA): activations are
+// then limited to 0..127.
 bool CpuTakesFullRange();
 
 struct ConvShape {
