@@ -133,6 +133,12 @@ void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& w
   }
 }
 
+void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
+  for (const ValueId value : values) {
+    NoteWritten(graph_, value, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+  }
+}
+
 bool AtenRecorder::IsSourceStorage(c10::StorageImpl* storage) {
   source_storages_.insert(new_source_storages_.begin(), new_source_storages_.end());
   new_source_storages_.clear();
@@ -155,6 +161,22 @@ std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
     inputs_.emplace_back(known->source, known->value);
   }
   return known->value;
+}
+
+std::optional<at::Tensor> AtenRecorder::TensorOfInput(ValueId id) {
+  const SourceId source = SourceOfInput(id);
+  for (auto& [impl, known] : tensors_) {
+    if (!source.valid() || known.source != source) continue;
+    if (auto tensor = known.weak.lock()) return at::Tensor(std::move(tensor));
+  }
+  return std::nullopt;
+}
+
+ValueId AtenRecorder::ValueBefore(const at::Tensor& tensor, const Mark& mark) {
+  for (size_t i = mark.journal; i < journal_.size(); ++i) {
+    if (journal_[i].first == tensor.unsafeGetTensorImpl()) return journal_[i].second;
+  }
+  return *ValueOf(tensor);
 }
 
 bool AtenRecorder::IsInput(ValueId id) const { return SourceOfInput(id).valid(); }
@@ -222,6 +244,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   }
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
+  if (written_values_.size() > mark.values) written_values_.resize(mark.values);
   absl::erase_if(resizers_,
                  [&](const auto& one) { return one.first >= mark.values || one.second.raw() >= mark.nodes; });
   while (!ranked_by_size_.empty() && ranked_by_size_.back().raw() >= mark.values) ranked_by_size_.pop_back();

@@ -63,6 +63,8 @@ class AtenRecorder {
   bool AddSource(const at::Tensor& tensor, SourceId source);  // false: it is known already, and stays what it was
   // The value of a known tensor; makes a graph input of one that is known by its source only.
   std::optional<ValueId> ValueOf(const at::Tensor& tensor);
+  std::optional<at::Tensor> TensorOfInput(ValueId id);
+  ValueId ValueBefore(const at::Tensor& tensor, const Mark& mark);  // of one that had a value then
   bool IsInput(ValueId id) const;
   SourceId SourceOfInput(ValueId id) const;
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
@@ -71,6 +73,8 @@ class AtenRecorder {
   // Of an op that the program did not call. Arguments that are left out at the end have their defaults.
   ValueId AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type);
   void Bind(const at::Tensor& tensor, ValueId value);  // that is what the value is now
+  void NoteWritesTo(
+      const std::vector<ValueId>& values);  // by such a node, whose writes have been met as they were made
   std::function<void(const at::Tensor&)>
       before_write;  // memory that existed before is about to be written; may be empty
 

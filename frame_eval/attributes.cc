@@ -111,6 +111,13 @@ PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
   return nullptr;
 }
 
+// The value that the instruction gives is asked only whether it is None or another constant.
+bool ComparesIdentityNext(const FrameState& f) {
+  const InstructionInfo next = InstructionAt(f.code, InstructionAt(f.code, f.offset).next);
+  if (std::strstr(next.name, "POP_JUMP_") == next.name && std::strstr(next.name, "NONE") != nullptr) return true;
+  return std::strcmp(next.name, "LOAD_CONST") == 0 && std::strcmp(InstructionAt(f.code, next.next).name, "IS_OP") == 0;
+}
+
 std::string Qualified(PyTypeObject* type, PyObject* name) { return TypeName(type) + "." + Text(name); }
 
 }  // namespace
@@ -419,7 +426,8 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       return;
     }
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
-        kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || PyCFunction_Check(descriptor)) {
+        kind == &PyWrapperDescr_Type || kind == &PyClassMethodDescr_Type || PyCFunction_Check(descriptor) ||
+        kind == &PyInstanceMethod_Type) {
       return;
     }
     if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
@@ -509,6 +517,21 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return ReadRank(owner);
   }
   if (std::strcmp(text, "is_leaf") == 0 && known->value.valid() && !known->source.valid()) return ReadRank(owner);
+  // Whether it is a leaf is a guard, as long as the trace has not written to it.
+  const bool is_as_it_came =
+      known->source.valid() && (!known->value.valid() || !aten_.graph().value(known->value).def.valid());
+  const auto is_guarded_leaf = [&] {
+    if (!is_as_it_came) return false;
+    if (repeated_calls_) repeated_calls_->Spoil();
+    guards_.Leaf(known->source, Here());
+    return true;
+  };
+  if (std::strcmp(text, "is_leaf") == 0 && is_guarded_leaf()) return;
+  if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(*frames_.back()) &&
+      (!known->source.valid() || is_guarded_leaf())) {
+    note.expect.kind = Expect::Kind::kNothing;
+    return;
+  }
   // Of sparse data it counts the elements that are held.
   if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
@@ -517,7 +540,8 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   }
   // That of a tensor which is no leaf warns.
   const bool stays_leaf = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
-  if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() && (stays_leaf || !known->source.valid())) {
+  if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() &&
+      (stays_leaf || !known->source.valid() || is_guarded_leaf())) {
     const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
     if (!known->source.valid()) {
       if (grad.defined()) throw Break{Reason::tensor_attribute, text};
@@ -719,10 +743,9 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
     Force(value, shadow);
     Touch(owner);
-    // What `forward` tells the context of its run; the node tells it again. (That tensors are written to ends the graph.)
+    // What `forward` tells the context of its run; the node tells it again.
     const Known* context = PyObject_TypeCheck(owner, Objects().function_base) ? Find(owner) : nullptr;
-    if (context != nullptr && context->state == Known::State::kOpaque && Py_TYPE(descriptor) == &PyGetSetDescr_Type &&
-        std::strcmp(Text(name), "dirty_tensors") != 0) {
+    if (context != nullptr && context->state == Known::State::kOpaque && Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
       return true;
     }
     if (CallsC(descriptor, "fset")) throw Break{Reason::unknown_mutation, Qualified(type, name)};
@@ -738,6 +761,9 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
   }
   Known* known = Find(owner);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+  if (known->state == Known::State::kSource && Py_TYPE(value) == Objects().inference_mode) {
+    throw Break{Reason::unknown_mutation, Qualified(type, name)};  // it cannot be made again
+  }
   if (known->state != Known::State::kSource) {
     // Its dict may be changed by itself: what is stored is found there.
     if (known->dict_is_out)

@@ -31,10 +31,11 @@ class EntryPoint {
   const std::vector<std::shared_ptr<Segment>>& segments() const { return segments_; }  // the latest first
   size_t callers() const { return callers_; }  // the most that one of them needs
 
-  int wait_offset = -1;  // a recording from here held nothing: go on in Python and begin after this offset
-  bool put_off = false;  // a recording was thrown away because of what is done once
-  bool alone = false;    // a recording that went on in the caller was given up: segments end with their frame
-  int denials = 0;       // recordings given up; after `kMaxDenials` nobody tries again
+  int wait_offset = -1;         // a recording from here held nothing: go on in Python and begin after this offset
+  bool put_off = false;         // a recording was thrown away because of what is done once
+  bool ends_at_blocks = false;  // … because it ended in a block of inference mode: others end before one
+  bool alone = false;           // a recording that went on in the caller was given up: segments end with their frame
+  int denials = 0;              // recordings given up; after `kMaxDenials` nobody tries again
   bool limit_told = false;
 
  private:

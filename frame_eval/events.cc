@@ -317,6 +317,7 @@ static bool IsPythonCode(PyObject* callable) {
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
   // Switches of the thread's state are C functions, and none of those that dispatch. (Nor is Python code, whose calls come
   // here as well, unless it belongs to an operation that nobody looks into.)
@@ -390,6 +391,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   if (!note.for_new.empty() && note.called_type != nullptr && Py_TYPE(result) != note.called_type) {
     for (const Shadow shadow : note.for_new) Force(nullptr, shadow);  // its own class has initialised it
   }
+  if (checkpoint_ && checkpoint_->caller == &f) CheckpointResult(note, result);
   if (note.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
   if (note.makes_iterator) OpenIteratorOver(result);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {

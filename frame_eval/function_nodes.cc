@@ -123,11 +123,16 @@ void RegisterFunctionOp() {
   static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
   if (!handles->empty()) return;
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const std::string schema = std::string(kFunctionOp) + "(int function, Tensor[] tensors) -> Tensor[]";
-  handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(schema), "frametap", {}));
-  handles->push_back(dispatcher.registerImpl({kFunctionOp, ""}, c10::DispatchKey::CompositeImplicitAutograd,
-                                             c10::KernelFunction::makeFromBoxedFunction<&RunFunction>(), std::nullopt,
-                                             nullptr, "frametap"));
+  const std::pair<const char*, const char*> ops[] = {
+      {kFunctionOp, "(int function, Tensor[] tensors) -> Tensor[]"},
+      {kWritingOp, "(int function, Tensor(a!)[] tensors) -> Tensor(a!)[]"},
+  };
+  for (const auto& [name, signature] : ops) {
+    handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(std::string(name) + signature), "frametap", {}));
+    handles->push_back(dispatcher.registerImpl({name, ""}, c10::DispatchKey::CompositeImplicitAutograd,
+                                               c10::KernelFunction::makeFromBoxedFunction<&RunFunction>(), std::nullopt,
+                                               nullptr, "frametap"));
+  }
 }
 
 // F1. `call` is that of THPFunction_apply, bound to the class.
@@ -157,8 +162,10 @@ void Recorder::CallFunction(Call& call) {
   call.note.effects_before = effects_.size();
 }
 
-// F2. The ops of `forward` are those since `since`.
-void Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given) {
+// F2. The ops of `forward` are those since `since`. True: they write to an argument, or a result may share memory with one.
+bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
+                             const std::vector<at::Tensor>& results) {
+  bool reaches_arguments = false;
   const Graph& graph = aten_.graph();
   std::vector<bool> is_outer(graph.values.size());  // its memory may have existed before the call
   std::fill(is_outer.begin(), is_outer.begin() + static_cast<ptrdiff_t>(since.values), true);
@@ -167,6 +174,7 @@ void Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
     if (node.op) {
       const OpFacts& facts = FactsOf(*node.op);
       if (facts.data_dependent_size || facts.scalar_from_data) throw RefuseFunction("that looks at elements");
+      if (facts.changes_metadata) throw RefuseFunction("that changes sizes in place");
     }
     for (size_t i = 0; i < node.args.size(); ++i) {
       ForEachUseIn(node.args[i], [&](ValueId use) {
@@ -179,17 +187,44 @@ void Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
           throw RefuseFunction("that uses a tensor which is not among its arguments");
         }
         if (!is_outer[use.raw()]) return;
-        if (WritesTo(node, i)) throw RefuseFunction("that writes to its arguments");
+        reaches_arguments |= WritesTo(node, i);
         for (const ValueId out : node.outputs) {
           if (MayShareMemory(graph, node, i, use)) is_outer[out.raw()] = true;
         }
       });
     }
   }
+  for (const at::Tensor& result : results) {
+    const AtenRecorder::KnownTensor* const known = aten_.Find(result);
+    if (known == nullptr || !known->value.valid() || is_outer[known->value.raw()]) {
+      reaches_arguments = true;
+    } else {
+      FixRank(known->value);  // the node does not tell what it follows from
+    }
+  }
+  return reaches_arguments;
+}
+
+// The sizes of a tensor that the ops of `forward` gave, as far as they follow from what was there before these.
+std::vector<std::optional<Shadow>> Recorder::OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since) {
+  const std::optional<ValueId> value = aten_.ValueOf(tensor);
+  std::vector<std::optional<Shadow>> sizes(static_cast<size_t>(tensor.dim()));
+  for (size_t dim = 0; value && dim < sizes.size(); ++dim) {
+    sizes[dim] = TraceSize(*value, static_cast<int64_t>(dim), 0);
+    if (sizes[dim] && sizes[dim]->kind == Shadow::Kind::kValue && sizes[dim]->id >= since.values) sizes[dim].reset();
+  }
+  return sizes;
+}
+
+void Recorder::NoteSizes(ValueId value, const std::vector<std::optional<Shadow>>& sizes) {
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim]) traced_sizes_[{value.raw(), static_cast<int64_t>(dim)}] = *sizes[dim];
+  }
 }
 
 Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* result) {
   const AtenRecorder::Mark since = note.before_nodes;
+  if (repeated_calls_) repeated_calls_->DropFrom(since.nodes);
   if (effects_.size() != note.effects_before) throw RefuseFunction("that changes Python objects");
   std::vector<at::Tensor> tensors;
   if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
@@ -202,24 +237,26 @@ Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* resul
     PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
     arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
     if (!IsTensor(arg)) continue;
-    values.push_back(*aten_.ValueOf(TensorOf(arg)));
+    values.push_back(aten_.ValueBefore(TensorOf(arg), since));
     given.push_back(Arg::Of(values.back()));
   }
-  CheckFunction(since, values);
+  const bool reaches_arguments = CheckFunction(since, values, tensors);
+  std::vector<std::vector<std::optional<Shadow>>> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(tensor, since));
   aten_.DropNodes(since);
   ForgetSince(guards_.mark(), since);
-  for (const at::Tensor& tensor : tensors) {
-    if (aten_.Find(tensor) != nullptr) throw RefuseFunction("that gives an argument back");
-  }
   Ref<> owner;
   const int64_t id = KeepFunctionCall(PyCFunction_GET_SELF(e.in[0]), std::move(arguments), &owner);
   AddConstant(owner.get());
-  const ValueId list = aten_.AddOpNode(kFunctionOp, "", {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
+  const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingOp : kFunctionOp, "",
+                                       {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
                                        Type::Scalar(Type::Kind::kTensorList));
-  int64_t next = 0;
-  for (const at::Tensor& tensor : tensors) {
-    const Arg index = Arg::Const(c10::IValue(next++));
-    aten_.Bind(tensor, aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensor)));
+  if (reaches_arguments) aten_.NoteWritesTo(values);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
+    const ValueId value = aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
+    aten_.Bind(tensors[i], value);
+    NoteSizes(value, sizes[i]);
   }
   return AdoptResult(result);
 }

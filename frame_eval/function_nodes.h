@@ -2,9 +2,9 @@
 // program's own code, and what it saves for `backward` belongs to one run.
 //   F1  The recording goes through `forward` as through any callee, so all that it reads is guarded, and whatever ends a
 //       recording ends it there. Then its ops are dropped for the node.
-//   F2  The node stands for ops on its tensors alone: a `forward` that changes a Python object, writes to memory that
-//       existed before the call, uses a tensor that it was not given, or gives sizes that follow from elements ends the
-//       graph before the call.
+//   F2  The node stands for ops on its tensors alone: a `forward` that changes a Python object, writes to a tensor that it
+//       was not given, uses one, changes the sizes of an argument, or gives sizes that follow from elements ends the graph
+//       before the call. One that writes to its arguments, or gives their memory back, is a node that says so (kWritingOp).
 //   F3  The segment owns what the node calls, and the class is held weakly: that it is alive is guarded.
 // Not here: `backward`, which autograd calls as always.
 #pragma once
@@ -16,9 +16,10 @@
 namespace frametap {
 
 inline constexpr const char* kFunctionOp = "frametap::apply";
+inline constexpr const char* kWritingOp = "frametap::apply_";
 
 // The call of `apply` of a class, with null for each argument that is a tensor. `*owner` keeps it as long as it lives.
 int64_t KeepFunctionCall(PyObject* function_class, std::vector<Ref<>> arguments, Ref<>* owner);
-void RegisterFunctionOp();  // once, at import
+void RegisterFunctionOp();  // both, once, at import
 
 }  // namespace frametap

@@ -226,8 +226,9 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   } else if (IsIdentityKind(object)) {
     AddFresh(object);  // types and modules, reached likewise: constants; and new ones of the other kinds
   } else {
-    AddFresh(object, PySlice_Check(object) || Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE ? Known::State::kFresh
-                                                                                              : Known::State::kOpaque);
+    const bool is_plain = PySlice_Check(object) || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+    const bool has_content = Py_TYPE(object) == Objects().inference_mode;  // of C++
+    AddFresh(object, is_plain && !has_content ? Known::State::kFresh : Known::State::kOpaque);
   }
   return Shadow();
 }

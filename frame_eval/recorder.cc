@@ -278,6 +278,9 @@ bool Recorder::TakeResult(FrameState& f) {
 }
 
 bool Recorder::expects_frame(const FrameState& f) const {
+  if (checkpoint_ && checkpoint_->caller == frames_.back()) {
+    return AwaitsCheckpointed(f.code) && pending_.function == reinterpret_cast<PyObject*>(f.function);
+  }
   // What a frame that is not recorded calls is not recorded either.
   const FrameState* const caller = NoteOf(f).caller;
   if (caller != nullptr && NoteOf(*caller).suspended) return false;
@@ -312,6 +315,12 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   f.traced = true;
   guards_.ReadsNamesOf(f.code);
   const FrameState& caller = *frames_.back();
+  if (checkpoint_ && checkpoint_->caller == &caller) {
+    checkpoint_->has_begun = true;
+    checkpoint_->since = aten_.mark();
+    checkpoint_->state = CurrentEagerState();
+    checkpoint_->state.autocast_cleared = aten_.autocast_cleared();
+  }
   note.to_cross = IsModuleCall(f.code);
   f.observed = note.to_cross || observes_inner_frames();
   if (f.is_generator) {
@@ -480,8 +489,13 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   }
 }
 
-void Recorder::Raised(FrameState&, FrameNote& note, const Event& e) {
+void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
+  if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (repeated_calls_) repeated_calls_->Forget();
+  if (checkpoint_ && checkpoint_->caller == &f) {
+    checkpoint_.reset();
+    if (!aten_.pending) aten_.pending = Break{Reason::exception_from_op, ""};
+  }
   if (aten_.pending) return;
   if (note.expect.kind == Expect::Kind::kTorch) {
     aten_.pending = Break{Reason::exception_from_op, ""};

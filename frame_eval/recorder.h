@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/checkpoint_nodes.h"
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/first_values.h"
@@ -185,6 +186,7 @@ struct RecordingNote {
   bool is_index = false;            // x[…] of a tensor
   bool converts = false;            // float(x), int(x) of a tensor
   bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
+  bool switches_inference = false;  // a block of inference mode begins or ends; the key of ops is off meanwhile
   bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these
@@ -199,7 +201,7 @@ struct RecordingNote {
     open.clear();
     for_new.clear();
     called_type = nullptr;
-    is_index = converts = calls_function = makes_tensor = makes_iterator = false;
+    is_index = converts = calls_function = switches_inference = makes_tensor = makes_iterator = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -233,6 +235,7 @@ struct FrameNote : RecordingNote {
   };
   std::optional<Handling> handling;
   std::optional<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
+  int lifted = 0;                      // … pauses that are lifted while this frame runs (checkpoint_nodes.h)
   // Entry points, while nothing records:
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
@@ -314,6 +317,9 @@ class Recorder {
   FrameState& base() { return *frames_.front(); }
   bool is_base(const FrameState& f) const { return &f == frames_.front(); }
   bool began_at_break() const { return began_at_break_; }
+  // A block of inference mode has been entered: a segment that ends in it could not be resumed.
+  bool is_in_inference_block() const { return state_now_.inference_mode != entry_state_.inference_mode; }
+  bool ends_at_blocks = false;  // of inference mode: an earlier recording has ended in one, or the backend loses it
   int level() const { return static_cast<int>(callers_.size()); }
   AtenRecorder& aten() { return aten_; }
   int base_offset() const;  // of the entry frame's instruction at work
@@ -416,7 +422,16 @@ class Recorder {
   // -- torch.autograd.Function (function_nodes.cc) --
   void CallFunction(Call& call);
   Shadow FunctionResult(FrameNote& note, const Event& e, PyObject* result);
-  void CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given);
+  bool CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
+                     const std::vector<at::Tensor>& results);
+  std::vector<std::optional<Shadow>> OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since);
+  void NoteSizes(ValueId value, const std::vector<std::optional<Shadow>>& sizes);
+  // -- torch.utils.checkpoint (checkpoint_nodes.cc) --
+  void CallCheckpoint(Call& call);
+  bool AwaitsCheckpointed(PyCodeObject* code) const;  // the next frame of this code may be the checkpointed function's
+  void CheckpointResult(FrameNote& note, PyObject* result);
+  bool CheckCheckpointed(const AtenRecorder::Mark& since);
+  bool KnowsNumbersSince(const AtenRecorder::Mark& since) const;
   bool ConvertTensor(Call& call, bool to_float);  // float(x), int(x); false: its number is no value of a graph
   // -- rows (rows.cc) --
   bool HasOpenItems(PyObject* row);
@@ -850,6 +865,7 @@ class Recorder {
   PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it told that
   Pending pending_;
   bool has_pending_ = false;
+  std::optional<CheckpointAtWork> checkpoint_;
   Mark mark_;  // where the segment is cut, once it ends with a break
   // Of the thread, as far as what runs could have changed them.
   EagerState state_now_;

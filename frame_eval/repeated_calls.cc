@@ -728,6 +728,12 @@ void RepeatedCalls::MeetSource(SourceId source, bool by_path) {
   }
 }
 
+void RepeatedCalls::DropFrom(size_t nodes) {
+  for (auto& [type, calls] : heard_) {
+    std::erase_if(calls, [nodes](const std::unique_ptr<Heard>& heard) { return heard->to.aten.nodes > nodes; });
+  }
+}
+
 void RepeatedCalls::Spoil() {
   if (std::any_of(open_.begin(), open_.end(), [](const Open& call) { return call.expected.has_value(); })) {
     fault_ = "a call was repeated that cannot be";

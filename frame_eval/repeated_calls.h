@@ -45,6 +45,7 @@ class RepeatedCalls {
   void Returned(const FrameNote& note, const Event& e, PyObject* result);  // of any call
   void Spoil();                                                            // the calls at work cannot be repeated
   void Forget() { open_.clear(); }                                         // … are not seen to return, or raise
+  void DropFrom(size_t nodes);                                             // nodes from this one on are going
   const std::string& fault() const { return fault_; }                      // self-check
 
   // An object that is known by a source is at hand, `by_path` or as what code has given. Where it leads to the module that is

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/break_words.h"
 #include "frame_eval/callers.h"
+#include "frame_eval/checkpoint_nodes.h"
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
@@ -292,6 +293,11 @@ bool Session::Recording() {
   return false;
 }
 
+bool Session::IsLeftWhole(PyCodeObject* code) const {
+  return BelongsToImport(code) || code == OwnExecutable() ||
+         (IsCheckpointCode(code) && store_->backend().name() != "native");
+}
+
 bool Session::IsLeftToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
 
 // Where a call leaves no word at all, something was left to Python from the beginning.
@@ -335,6 +341,7 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
   if (AtenRecorder::InsideOp()) {
     if (recorder_ != nullptr) {
+      if (recorder_->AwaitsCheckpointed(code)) return true;
       recorder_->aten().MeetFrameBelow();
       recorder_->WatchAll();
       if (recorder_->aten().refuses && recorder_->aten().pending) {
@@ -348,8 +355,8 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
   if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
-  if (BelongsToImport(code) || code == OwnExecutable()) return true;  // to leave alone what it calls
-  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;             // the body of a class
+  if (IsLeftWhole(code)) return true;                      // to leave alone what it calls
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
   if (IsLeftToPython(code)) {
     if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
     return false;
@@ -377,7 +384,7 @@ void Session::Enter(FrameState& f) {
     return;
   }
   if (recorder_ == nullptr) {
-    if (left_alone_ == nullptr && (BelongsToImport(f.code) || f.code == OwnExecutable())) {
+    if (left_alone_ == nullptr && IsLeftWhole(f.code)) {
       left_alone_ = &f;
       return;
     }
@@ -394,6 +401,10 @@ void Session::Enter(FrameState& f) {
   if (f.code == OwnExecutable()) {
     left_alone_ = &f;
     return End({Reason::own_executable, "a quantized model"});
+  }
+  if (recorder_->AwaitsCheckpointed(f.code)) {
+    constexpr int kOfOwnCode = 1;
+    note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
   }
   try {
     recorder_->EnterInlined(f, *note);
@@ -458,6 +469,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
       }
     }
   }
+  aten::depth += note->lifted;
   if (left_alone_ == &f) left_alone_ = nullptr;
   if (raised_in_ == &f) {
     raised_in_ = nullptr;
@@ -730,6 +742,7 @@ void Session::End(const Break& given) {
     RefuseFullGraph(reason, at);
     return;
   }
+  const bool in_block = recorder_->is_in_inference_block();
   Break why{Reason::internal_error, ""};
   std::shared_ptr<Segment> segment =
       row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
@@ -739,8 +752,9 @@ void Session::End(const Break& given) {
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
   if (segment == nullptr) {
-    entry.wait_offset = offset;
-    Abort(why, at, true);
+    const bool is_first = in_block && !std::exchange(entry.ends_at_blocks, true);
+    if (!is_first) entry.wait_offset = offset;
+    Abort(why, at, !is_first);
     return;
   }
   if (segment->ir.graph.nodes.empty() && segment->ir.effects.empty()) {
@@ -952,6 +966,9 @@ void Session::Begin(FrameState& f, FrameNote& note) {
       return;
     }
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
+    // A backend that compiles gives what ops of such a block make, but not as inference tensors.
+    const bool keeps_mode = store_->backend().name() == "native";
+    recorder_->ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
     MustBeClean();
   } catch (const Break& b) {
     note.inlined = false;

@@ -100,6 +100,7 @@ class Session : public FrameFilter, public Tracer {
   bool Cross(FrameState& f, FrameNote& note);
   void Misbelief(const std::string& fault);
   bool Compile(Segment& segment);
+  bool IsLeftWhole(PyCodeObject* code) const;  // with all that it calls
   bool IsLeftToPython(PyCodeObject* code) const;
   void TellOfSilence();
   void ReleaseFrames(const std::vector<FrameState*>& frames);

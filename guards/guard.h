@@ -63,6 +63,7 @@ std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  /
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
 std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item);   // holds neither
 std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
+std::unique_ptr<Guard> MakeLeafGuard(PyObject* tensor);                        // whether it is one
 std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
 std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
 std::unique_ptr<Guard> MakeRegistryGuard(PyObject* function);                  // of abstract base classes

@@ -148,6 +148,12 @@ void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Spot& why) {
   impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
 }
 
+void GuardRecorder::Leaf(SourceId tensor, const Spot& why) {
+  constexpr int64_t kNoOffset = -1;
+  impl_->Say(tensor, Guard::Kind::kField, kNoOffset, nullptr, why,
+             [&] { return MakeLeafGuard(impl_->object(tensor)); });
+}
+
 void GuardRecorder::Registry(const Spot& why) {
   static PyObject* const counter = [] {
     Ref<> module = MustImport("_abc");

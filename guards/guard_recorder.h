@@ -120,6 +120,7 @@ class GuardRecorder {
   void Class(PyTypeObject* type, const Spot& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
   void Field(SourceId id, Py_ssize_t offset, const Spot& why);
+  void Leaf(SourceId tensor, const Spot& why);  // whether it is a leaf of autograd's graph
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const Spot& why);
   // A function by what it runs: code, globals, number of defaults. Implied by Identity.

@@ -54,6 +54,7 @@ bool WritesTo(const Node& node, size_t arg) {
 bool MayShareMemory(const Graph& graph, const Node& node, size_t arg, ValueId in) {
   if (!node.op) return node.scalar_op == ScalarOp::kListItem;
   const Type& from = graph.value(in).type;
+  if (from.kind == Type::Kind::kInt || from.kind == Type::Kind::kFloat || from.kind == Type::Kind::kBool) return false;
   const auto may_be_of = [&](ValueId out) {
     const Type& to = graph.value(out).type;
     return to.kind != Type::Kind::kTensor || from.kind != Type::Kind::kTensor || to.dtype == from.dtype;

@@ -44,6 +44,8 @@ void AddRow(PyObject* callable, CallableRow row) {
     PyErr_Clear();
     return;
   }
+  // What a class of pybind11 has as a method: the function in it is what a bound method calls.
+  if (PyInstanceMethod_Check(callable)) callable = PyInstanceMethod_GET_FUNCTION(callable);
   // Kept for ever: a key must not be reused by another object.
   Py_INCREF(callable);
   Rows().insert_or_assign(KeyOf(callable), row);

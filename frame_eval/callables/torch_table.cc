@@ -170,6 +170,8 @@ void MakeSparse(Recorder& r, Call& call) {
 // super().apply(…) of torch.autograd.Function.apply
 void ApplyFunction(Recorder& r, Call& call) { r.CallFunction(call); }
 
+void CallCheckpoint(Recorder& r, Call& call) { r.CallCheckpoint(call); }
+
 // torch._C._functorch.unwrap_if_dead(x): x itself, as no transform of torch.func is or was at work.
 void UnwrapIfDead(Recorder& r, Call& call) {
   if (call.args.size() != 1 || !IsExactTensor(call.args[0])) throw Refusal(call.callable);
@@ -206,10 +208,30 @@ void DetachInPlace(Recorder& r, Call& call) {
 
 void ToList(Recorder& r, Call& call) { r.ListCall(call); }
 
+// torch._C._InferenceMode(mode): does nothing yet.
+void MakeInferenceMode(Recorder& r, Call& call) {
+  if (r.ends_at_blocks) throw Refusal(call.callable);
+  r.ForceArguments(call, 0, false);
+}
+
+// Its __enter__ and __exit__ exchange the thread's dispatch keys for those of the mode, and back for those that __enter__
+// has met. That of the recording must not be among these: the block may outlive it.
+void SwitchInferenceMode(Recorder& r, Call& call) {
+  if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
+  const Known* known = r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  r.ForceArguments(call, 1, false);
+  if (r.repeated_calls() != nullptr) r.repeated_calls()->Spoil();
+  call.note.switches_inference = true;
+  AtenRecorder::SeeEveryOp(false);
+}
+
 }  // namespace
 
 void LoadTorch() {
   RegisterFunctionOp();
+  RegisterCheckpointOp();
+  AddSpecial("torch.utils.checkpoint", "", "checkpoint", CallCheckpoint);
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
           {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
@@ -259,6 +281,9 @@ void LoadTorch() {
   AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
   AddSpecial("torch._C", "_FunctionBase", "apply", ApplyFunction);
   AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);
+  AddSpecial("torch._C", "", "_InferenceMode", MakeInferenceMode);
+  for (const char* name : {"__enter__", "__exit__"})
+    AddSpecial("torch._C", "_InferenceMode", name, SwitchInferenceMode);
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
   AddSpecial("torch._C", "TensorBase", "tolist", ToList);

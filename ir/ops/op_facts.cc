@@ -30,8 +30,9 @@ enum Bit : uint16_t {
   kMetadata = 1 << 10,
 };
 constexpr size_t kAllBits = 1 << 11;
-constexpr uint16_t kTakesAny = 1 << 12;    // of a row: it raises for no element
-constexpr uint16_t kByOverload = 1 << 11;  // of a row: one of name.overload goes before it
+constexpr uint16_t kFollows = 1 << 13;     // of a row: sizes and ranks follow from sizes
+constexpr uint16_t kTakesAny = 1 << 12;    // … it raises for no element
+constexpr uint16_t kByOverload = 1 << 11;  // … one of name.overload goes before it
 
 struct Row {
   const char* name;  // all overloads, or one
@@ -54,8 +55,11 @@ constexpr Row kRows[] = {
     {"aten::_backward", kWrites},
     {"aten::_sobol_engine_scramble_", kWrites},
 
-    // A call of an autograd.Function, which may draw.
-    {"frametap::apply", kRandom},
+    // Calls of an autograd.Function or a checkpointed function, which may draw. The recorder has looked at their ops.
+    {"frametap::apply", kRandom | kFollows},
+    {"frametap::apply_", kRandom | kFollows},
+    {"frametap::checkpoint", kRandom | kFollows},
+    {"frametap::checkpoint_", kRandom | kFollows},
 
     // Factories that ask a tensor for sizes and type.
     {"aten::empty_like", kFactory},
@@ -407,7 +411,7 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
   const uint16_t schema = SchemaBits(op.schema());
   bits |= (bits & kScalarMeta) != 0 ? schema & ~kScalarData : schema;
   bits |= TagBits(op);
-  if (GivesTensor(op.schema()) && (bits & kDataSize) == 0 && !SizesFollowFromSizes(op))
+  if (GivesTensor(op.schema()) && (bits & (kDataSize | kFollows)) == 0 && !SizesFollowFromSizes(op))
     bits |= kDataSize | kSizeRank;                                                                  // F1
   if ((bits & kWrites) != 0 && !KeepsMetadata(op)) bits |= kMetadata;                               // F1
   if ((bits & (kTakesAny | kScalarMeta | kFactory)) == 0 && !TakesAnyElement(op)) bits |= kRaises;  // F1

@@ -297,11 +297,17 @@ class _Converter:
         quantized = self.quantized.quantized_graph(segment) if self.quantized is not None else None
         graph = segment.graph if quantized is None else quantized.reference
         outputs = [f"%{value.name}" for value in segment.graph.outputs]
-        if any(node.op == "frametap.apply" for node in graph.nodes):
+        if any(node.op in ("frametap.apply", "frametap.apply_") for node in graph.nodes):
             _refuse(
                 segment,
                 "it calls forward of a torch.autograd.Function, which is code of this process",
                 "call ops instead where gradients are not wanted",
+            )
+        if any(node.op in ("frametap.checkpoint", "frametap.checkpoint_") for node in graph.nodes):
+            _refuse(
+                segment,
+                "it calls torch.utils.checkpoint, which is code of this process",
+                "call the function itself where gradients are not wanted",
             )
         used = _used_names(graph)
         inputs: list[art.Operand] = []

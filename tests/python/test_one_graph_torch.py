@@ -795,11 +795,6 @@ def breaks_of(name: str, calls: int = 6) -> list[str]:
 
 # Why these need more graphs than one.
 MORE_GRAPHS: dict[str, str] = {
-    "function_without_grad": "it decides on a size, and what a forward of the program gives may have any",
-    **dict.fromkeys(
-        ["inference_decorator", "inference_mode", "inference_mode_off"],
-        "the guard of inference mode is an object of C++ whose end switches the mode",
-    ),
     **dict.fromkeys(
         ["ids_of_tensors", "hash_of_tensor"], "a tensor that is passed has another id at each call"
     ),
@@ -814,22 +809,8 @@ MORE_GRAPHS: dict[str, str] = {
         ],
         "the kernel is Python code, which may change anything",
     ),
-    **dict.fromkeys(
-        ["grad_of_input", "leaf_and_version"],
-        "no guard tells whether a tensor that requires a gradient is a leaf",
-    ),
     "parameter_made": "the binding makes a subclass without an op",
-    **dict.fromkeys(
-        [
-            "checkpoint_without_reentry",
-            "checkpoint_with_reentry",
-            "checkpoint_twice",
-            "checkpoint_with_dropout",
-        ],
-        "the recomputation is a call of the program's function, which no node holds",
-    ),
-    "function_of_a_class": "forward has defaults, which are bound through a mappingproxy",
-    "function_that_writes": "forward writes to its argument",
+    "checkpoint_with_reentry": "it runs the function under another grad mode when it recomputes",
     "function_that_prints": "forward prints",
     "numpy_of_tensor": "arrays are no values of a graph",
 }
