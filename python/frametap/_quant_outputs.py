@@ -15,7 +15,15 @@ import torch
 
 from frametap import _C
 
-__all__ = ["OutputNoise", "measured_on_graphs", "named_tensors"]
+__all__ = ["Decibels", "OutputNoise", "measured_on_graphs", "named_tensors"]
+
+
+class Decibels(dict[str, float]):
+    """dB by output. `unlike`: by output that cannot be compared, the sizes that differ, in words."""
+
+    def __init__(self, values: Mapping[str, float], unlike: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.unlike = dict(unlike)
 
 
 class OutputNoise:
@@ -23,21 +31,32 @@ class OutputNoise:
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
+        self._unlike: dict[str, str] = {}
 
     def add(self, name: str, want: torch.Tensor, got: torch.Tensor) -> None:
         """`want`, `got`: of one shape, or the output counts as not comparable."""
         sums = self._sums.setdefault(name, [0.0, 0.0])
-        if want.shape != got.shape:  # another arm of a branch was taken
+        if (
+            want.shape != got.shape
+        ):  # a mask picked other rows, or another arm of a branch was taken
             sums[1] = math.nan
+            self._unlike.setdefault(name, _unlike(want.shape, got.shape))
             return
         exact = want.detach().double()
         sums[0] += float(exact.square().sum())
         sums[1] += float((exact - got.detach().double()).square().sum())
 
-    def decibels(self) -> dict[str, float]:
+    def decibels(self) -> Decibels:
         """dB by output, the worst first; NaN where the outputs cannot be compared."""
         values = {name: _decibels(*sums) for name, sums in self._sums.items()}
-        return dict(sorted(values.items(), key=lambda item: (not math.isnan(item[1]), item[1])))
+        worst_first = sorted(values.items(), key=lambda item: (not math.isnan(item[1]), item[1]))
+        return Decibels(dict(worst_first), self._unlike)
+
+
+def _unlike(want: torch.Size, got: torch.Size) -> str:
+    if want[1:] == got[1:] and len(want) == len(got):
+        return f"{want[0]} rows in float, {got[0]} in int8"
+    return f"sizes {list(want)} in float, {list(got)} in int8"
 
 
 def _decibels(signal: float, noise: float) -> float:

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from frametap import _C
+
 _HEADINGS = ("op", "where", "runs as", "SQNR", "so far", "why")
 _WHY_WIDTH = 60
 
@@ -75,3 +77,23 @@ def render_report(rows: Iterable[Mapping[str, Any]]) -> str:
         lines.extend(" " * (sum(widths) + 2 * len(widths)) + more for more in why[1:])
     lines.insert(1, "-" * max(len(line) for line in lines))
     return "\n".join([*lines, "", _summary(rows)])
+
+
+def plain_parts(segments: Iterable[_C.Segment], compiled: _C.CompiledFunction) -> list[str]:
+    """Sentences on what runs in plain Python, and so in float, behind segments that do not return.
+
+    An op that no graph holds is in no row of the table: the arms of torch.cond, an op of another library.
+    """
+    said = {row["position"]["text"]: row for row in _C.log(compiled) if row["kind"] == "break"}
+    lines = []
+    for segment in segments:
+        end = segment.exit
+        if end["kind"] == "return" or end["reason"] == "branch_on_tensor":
+            continue  # a branch runs no op
+        where = end["position"]["text"]
+        why = said[where]["text"] if where in said else f"{end['reason']} {end['detail']}".rstrip()
+        lines.append(
+            f"{segment.name} ends at {where}: {why}. What runs there before the next graph begins runs in float, "
+            "and none of its ops is in the table."
+        )
+    return list(dict.fromkeys(lines))

@@ -26,7 +26,7 @@ from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._errors import FrametapError, QuantizationError
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
-from frametap._quant_report import render_report
+from frametap._quant_report import plain_parts, render_report
 from frametap._quantized_model import QuantizedModel
 
 __all__ = ["QuantizedModel", "quantize"]
@@ -407,8 +407,10 @@ def _convert(
             + _reasons_for_no_graph(compiled_of(model, "quantize"))
         )
     if not any(row["decision"] == "int8" for row in rows):
+        plain = plain_parts(converted, compiled_of(model, "quantize"))
         raise QuantizationError(
-            "quantize: none of the captured ops can run in int8:\n" + render_report(rows)
+            "quantize: none of the captured ops can run in int8:\n"
+            + "\n".join([render_report(rows), *plain])
         )
     for segment, executable in executables.items():
         segment.set_executable(executable)

@@ -21,7 +21,8 @@ from frametap import _C
 from frametap._compile import compiled_of
 from frametap._errors import FrametapWarning, QuantizationError
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._quant_report import render_report
+from frametap._quant_outputs import Decibels
+from frametap._quant_report import plain_parts, render_report
 
 __all__ = ["QuantizedModel"]
 
@@ -128,6 +129,11 @@ class QuantizedModel(torch.nn.Module):
         made = _C.quant_of(segment.executable)
         return made["quantized"] if made is not None and made["is_int8"] else None
 
+    def _decibels(self, name: str, db: float) -> str:
+        if isinstance(self._measured, Decibels) and name in self._measured.unlike:
+            return f"not comparable: {self._measured.unlike[name]}"
+        return f"{db:.1f} dB"
+
     def report_text(self) -> str:
         """A table for each segment of the calibration, what was recorded since, and how calls ran."""
         lines: list[str] = []
@@ -136,11 +142,13 @@ class QuantizedModel(torch.nn.Module):
         if isinstance(self._measured, dict) and self._measured:
             lines.append("outputs, the worst first:")
             lines += [
-                f"  {name or 'the result'}: {db:.1f} dB" for name, db in self._measured.items()
+                f"  {name or 'the result'}: {self._decibels(name, db)}"
+                for name, db in self._measured.items()
             ]
         for segment, quantized in self._converted.items():
             if quantized.lowering_note:
                 lines.append(f"{segment.name} is not lowered to kernels: {quantized.lowering_note}")
+        lines += plain_parts(self._converted, self._frametap)
         for segment in _C.segments(self._frametap):
             if segment in self._converted or not len(segment.graph.nodes):
                 continue
@@ -163,6 +171,11 @@ class QuantizedModel(torch.nn.Module):
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.onnx.is_in_onnx_export():
+            raise QuantizationError(
+                "a quantized model cannot be exported to ONNX: int8 weights are in no state dict; "
+                + _INSTEAD.format("export")
+            )
         if not args and kwargs.get("destination") is None:
             raise QuantizationError(
                 "state_dict: int8 weights are in no state dict; "

@@ -789,11 +789,15 @@ def _refuse_unrecorded(compiled: _C.CompiledFunction, function: types.FunctionTy
         for row in _C.log(compiled)
         if row["kind"] in ("break", "abort", "error")
     ]
+    if _C.segments(compiled) and reasons:
+        raise ArtifactError(
+            f"save: no graph begins at the start of {function.__qualname__}, since plain Python runs before its "
+            "first graph, and a file holds no Python:" + "".join(dict.fromkeys(reasons))
+        )
     if _C.segments(compiled):
         raise ArtifactError(
             f"save: nothing was captured from the start of {function.__qualname__}; hooks of a module, or a "
             "__call__ of its own, cannot be saved: remove them, call it once, save again"
-            + "".join(dict.fromkeys(reasons))
         )
     raise ArtifactError(
         f"save: nothing of {function.__qualname__} was captured yet; call it at least once before saving"
