@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
@@ -16,12 +18,25 @@
 namespace frametap::quant {
 namespace {
 
+// Says in words how the sizes of a value differ. Those that a mask has chosen differ in the number of rows.
+std::string Mismatch(at::IntArrayRef want, at::IntArrayRef got) {
+  const bool only_rows = !want.empty() && want.size() == got.size() && want.slice(1).equals(got.slice(1));
+  if (only_rows) return absl::StrCat("not comparable: ", want[0], " rows in float, ", got[0], " in int8");
+  return absl::StrCat("not comparable: sizes [", absl::StrJoin(want, ", "), "] in float, [", absl::StrJoin(got, ", "),
+                      "] in int8");
+}
+
 struct Energy {
   double signal = 0;
   double noise = 0;
   bool any = false;
+  std::string mismatch;  // the sizes of the first two tensors that cannot be compared
 
   void Add(const at::Tensor& want, const at::Tensor& got) {
+    if (!want.sizes().equals(got.sizes())) {  // a mask chose other rows
+      if (mismatch.empty()) mismatch = Mismatch(want.sizes(), got.sizes());
+      return;
+    }
     const at::Tensor w = want.contiguous();
     const at::Tensor g = got.contiguous();
     const float* a = w.const_data_ptr<float>();
@@ -85,8 +100,12 @@ class Comparison {
   void Report() {
     for (size_t i = 0; i < alone_.size(); ++i) {
       OpReport& row = quantized_->report[i];
-      if (cumulative_[i].any) row.cumulative_sqnr = cumulative_[i].Decibel();
-      if (alone_[i].any && row.decision != Decision::kFloat) row.sqnr = alone_[i].Decibel();
+      if (!cumulative_[i].mismatch.empty())
+        row.not_comparable = cumulative_[i].mismatch;
+      else if (cumulative_[i].any)
+        row.cumulative_sqnr = cumulative_[i].Decibel();
+      const bool has_sqnr = alone_[i].any && alone_[i].mismatch.empty();
+      if (has_sqnr && row.decision != Decision::kFloat) row.sqnr = alone_[i].Decibel();
     }
   }
 
@@ -179,7 +198,7 @@ class Comparison {
 double Sqnr(const at::Tensor& want, const at::Tensor& got) {
   Energy energy;
   energy.Add(want, got);
-  return energy.Decibel();
+  return energy.mismatch.empty() ? energy.Decibel() : std::numeric_limits<double>::quiet_NaN();
 }
 
 absl::Status Measure(const Graph& graph, const std::vector<std::vector<c10::IValue>>& runs, QuantizedGraph* quantized) {

@@ -50,6 +50,7 @@ struct OpReport {
   std::string reason;                     // how it is int8; where it was folded; why it is float, with advice
   std::optional<double> sqnr;             // dB: this op quantized, everything before it in float
   std::optional<double> cumulative_sqnr;  // dB: everything up to here quantized; infinite if nothing differs
+  std::string not_comparable;             // why there is none: the sizes in float and in int8 differ
 };
 
 // What calibration saw. Any thread may add to it.

@@ -76,6 +76,7 @@ py::list Rows(const std::vector<quant::OpReport>& report) {
     row["reason"] = r.reason;
     row["sqnr"] = Number(r.sqnr);
     row["cumulative_sqnr"] = Number(r.cumulative_sqnr);
+    row["not_comparable"] = r.not_comparable;
     rows.append(std::move(row));
   }
   return rows;

@@ -39,7 +39,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["decision"],
         _decibel(row.get("sqnr")),
         _decibel(row.get("cumulative_sqnr")),
-        row.get("reason") or "",
+        "; ".join(text for text in (row.get("reason"), row.get("not_comparable")) if text),
     )
 
 
