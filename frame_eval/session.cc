@@ -20,6 +20,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/stress.h"
 #include "guards/import.h"
+#include "guards/kinds/value.h"
 #include "guards/kinds/world.h"
 #include "guards/tensor_door.h"
 #include "ir/text.h"
@@ -881,6 +882,9 @@ void Session::LogLimit(const EntryPoint& entry, const Position& at) {
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
   if (Strikes(Fault::kDrop)) store_->Reset();
   AllocZone zone;
+  if (f.depth > 0) {
+    if (PyObject* const pushed = f.objects[f.nlocalsplus + f.depth - 1]; pushed != nullptr) made_classes_.Meet(pushed);
+  }
   EntryPoint* entry = store_->Find(f.code, f.offset);
   if (entry != nullptr) {
     const RootChain chain(f, *entry);
@@ -1122,6 +1126,10 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
     recorder_->MarkInstruction(f, note);
     if (event.op == Op::kYield && recorder_->is_base(f) && CallerToGoOnIn(f) == nullptr) {
       throw Break{Reason::generator_or_async, ""};
+    }
+    if (!made_classes_.empty()) [[unlikely]] {
+      PyTypeObject* const used = made_classes_.UsedBy(event);
+      if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
     recorder_->Before(f, note, event);
     MustBeClean();

@@ -31,6 +31,7 @@
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
+#include "frame_eval/made_classes.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/segment.h"
 #include "ir/leaks.h"
@@ -109,6 +110,7 @@ class Session : public FrameFilter, public Tracer {
   PyCodeObject* const named_;  // borrowed: what the user has named
   Ref<> first_left_;           // the first code that was left to Python as a library's
   std::unique_ptr<Recorder> recorder_;
+  MadeClasses made_classes_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
   const FrameState* outermost_ = nullptr;  // the frame of what Run calls, if it is seen

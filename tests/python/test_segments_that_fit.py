@@ -2,10 +2,13 @@
 
 Laws
   F1  A look-up by a key of built-in immutable types finds an equal key, whichever object it is.
+  F2  A class that the call itself makes ends the graph where it is used, so that the rest can be replayed.
 """
 
 from __future__ import annotations
 
+import collections
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 import frametap
 
 CALLS = 10
+MOST_RECORDINGS = 3
 
 
 def recordings(f: Callable[..., torch.Tensor], *more: Callable[[], Any]) -> int:
@@ -83,3 +87,93 @@ def test_f1_other_elements_are_another_key() -> None:
     for keys in ({1, 2}, {1}, {1, 2, 3}, {2, 1}, {"1", 2}, {b"1", "1"}):
         table = {frozenset(keys): 4.0, (1, 2): 3.0}
         assert torch.equal(captured(x, table), f(x, table))
+
+
+def class_by_statement(x: torch.Tensor) -> torch.Tensor:
+    class K:
+        k = 2
+
+    return x * K.k
+
+
+def instance_of_a_class(x: torch.Tensor) -> torch.Tensor:
+    class C:
+        k = 2
+
+        def m(self, v: torch.Tensor) -> torch.Tensor:
+            return v * self.k
+
+    y = C().m(x)
+    return y + 1
+
+
+def class_by_type(x: torch.Tensor) -> torch.Tensor:
+    kind = type("K", (), {"k": 2})
+    return x * kind.k  # type: ignore[attr-defined]
+
+
+def class_by_types(x: torch.Tensor) -> torch.Tensor:
+    kind = types.new_class("K")
+    kind.k = 3  # type: ignore[attr-defined]
+    return x * kind.k  # type: ignore[attr-defined]
+
+
+def class_by_namedtuple(x: torch.Tensor) -> torch.Tensor:
+    pair = collections.namedtuple("pair", "a b")
+    return pair(x, x + 1).b * 2
+
+
+def class_in_a_callee(x: torch.Tensor) -> torch.Tensor:
+    def make() -> type:
+        class K:
+            k = 2
+
+        return K
+
+    return x * make().k + 1  # type: ignore[attr-defined]
+
+
+def class_kept_over_a_break(x: torch.Tensor) -> torch.Tensor:
+    class K:
+        k = 2
+
+    if x.sum() > -1:
+        x = x + 1
+    return x * K.k
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        class_by_statement,
+        instance_of_a_class,
+        class_by_type,
+        class_by_types,
+        class_by_namedtuple,
+        class_in_a_callee,
+        class_kept_over_a_break,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_f2_a_class_of_each_call(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    # As many as there are graphs: one for each part between two uses.
+    captured = frametap.compile(f)
+    counts = []
+    for i in range(CALLS):
+        x = torch.arange(4.0) + i
+        assert torch.equal(captured(x), f(x))
+        counts.append(frametap.explain(captured).recordings)
+    assert counts[-1] == counts[MOST_RECORDINGS - 1], counts
+    assert not frametap.explain(captured).miss_texts
+
+
+def test_f2_a_class_that_a_table_holds_stays_in_the_graph() -> None:
+    class K:
+        k = 2
+
+    classes = {"K": K}
+    captured = frametap.compile(lambda x: x * classes["K"].k + 1)
+    for _ in range(3):
+        captured(torch.ones(2))
+    report = frametap.explain(captured)
+    assert (report.recordings, report.graph_count, report.hits) == (1, 1, 2)
