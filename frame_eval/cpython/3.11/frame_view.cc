@@ -13,8 +13,8 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
-#include "guards/dict_read.h"
 #include "guards/ref.h"
+#include "guards/watch.h"
 
 namespace frametap {
 namespace {
@@ -105,6 +105,12 @@ FrameFacts FactsOf(_PyInterpreterFrame* raw) {
 
 namespace {
 
+// Finds what a name of a frame stands for, borrowed; null: nothing, or it cannot be told without code of the program.
+PyObject* NamedIn(PyObject* dict, PyObject* name) {
+  if (!PyDict_Check(dict) || !HasOnlyExactStrKeys(dict)) return nullptr;
+  return _PyDict_GetItem_KnownHash(dict, name, PyObject_Hash(name));
+}
+
 // Whether a GeneratorExit that is raised at `index` leaves the frame without a trace: all that is there to handle it is
 // `except` clauses for other classes of exceptions.
 bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
@@ -118,10 +124,9 @@ bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
       index = next;
       if (Is(row, "LOAD_GLOBAL")) {
         PyObject* name = PyTuple_GET_ITEM(code->co_names, arg >> 1);
-        PyObject* found = nullptr;
-        const Found where = NameGet(raw->f_globals, name, &found);
-        if (where == Found::kDoubt || !PyDict_Check(raw->f_builtins)) return false;
-        if (where == Found::kNo && NameGet(raw->f_builtins, name, &found) != Found::kYes) return false;
+        if (!HasOnlyExactStrKeys(raw->f_globals)) return false;
+        PyObject* found = NamedIn(raw->f_globals, name);
+        if (found == nullptr) found = NamedIn(raw->f_builtins, name);
         if (found == nullptr || !PyExceptionClass_Check(found)) return false;
         if (PyErr_GivenExceptionMatches(PyExc_GeneratorExit, found)) return false;
       } else if (Is(row, "POP_JUMP_FORWARD_IF_FALSE")) {
