@@ -83,11 +83,14 @@ TEST_F(GuardsTest, TypesAreExactAndWatched) {
   const auto make = [&] {
     GuardRecorder r(WorldState::Now());
     r.Type(Arg(r, "x"), kHere);
+    for (const char* name : {"other", "scale"}) r.ReadsName(Str(name).get());
     return r.Freeze({});
   };
   auto tree = make();
   EXPECT_TRUE(Hits(*tree));
   Exec("x = A()");
+  EXPECT_TRUE(Hits(*tree));
+  Exec("A.unread = 1; Base.unread = 2");
   EXPECT_TRUE(Hits(*tree));
   Exec("x = B()");
   EXPECT_EQ(Why(*tree), "L.x: type: B != A");
@@ -99,6 +102,8 @@ TEST_F(GuardsTest, TypesAreExactAndWatched) {
   EXPECT_TRUE(Hits(*tree));
   Exec("Base.scale = 2");
   EXPECT_FALSE(Hits(*tree));
+  Exec("Base.scale = 1");
+  EXPECT_TRUE(Hits(*tree));
 }
 
 TEST_F(GuardsTest, LookupsOnATypeMayBeGuardedOneByOne) {
