@@ -105,10 +105,16 @@ FrameFacts FactsOf(_PyInterpreterFrame* raw) {
 
 namespace {
 
-// Finds what a name of a frame stands for, borrowed; null: nothing, or it cannot be told without code of the program.
-PyObject* NamedIn(PyObject* dict, PyObject* name) {
-  if (!PyDict_Check(dict) || !HasOnlyExactStrKeys(dict)) return nullptr;
-  return _PyDict_GetItem_KnownHash(dict, name, PyObject_Hash(name));
+// Whether a look-up in the dict runs no code of the program. One that once had another key is not marked for strings.
+bool IsQuiet(PyObject* dict) {
+  if (!PyDict_Check(dict)) return false;
+  if (HasOnlyExactStrKeys(dict)) return true;
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!PyUnicode_CheckExact(key)) return false;
+  }
+  return true;
 }
 
 // Whether a GeneratorExit that is raised at `index` leaves the frame without a trace: all that is there to handle it is
@@ -124,9 +130,10 @@ bool IsHandledByNobody(_PyInterpreterFrame* raw, int index) {
       index = next;
       if (Is(row, "LOAD_GLOBAL")) {
         PyObject* name = PyTuple_GET_ITEM(code->co_names, arg >> 1);
-        if (!HasOnlyExactStrKeys(raw->f_globals)) return false;
-        PyObject* found = NamedIn(raw->f_globals, name);
-        if (found == nullptr) found = NamedIn(raw->f_builtins, name);
+        if (!IsQuiet(raw->f_globals) || !IsQuiet(raw->f_builtins)) return false;
+        const Py_hash_t hash = PyObject_Hash(name);
+        PyObject* found = _PyDict_GetItem_KnownHash(raw->f_globals, name, hash);
+        if (found == nullptr) found = _PyDict_GetItem_KnownHash(raw->f_builtins, name, hash);
         if (found == nullptr || !PyExceptionClass_Check(found)) return false;
         if (PyErr_GivenExceptionMatches(PyExc_GeneratorExit, found)) return false;
       } else if (Is(row, "POP_JUMP_FORWARD_IF_FALSE")) {
