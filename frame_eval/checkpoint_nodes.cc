@@ -1,15 +1,11 @@
 #include "frame_eval/checkpoint_nodes.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/jit/frontend/function_schema_parser.h>
-
 #include <memory>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "backends/backend.h"
 #include "frame_eval/callables/table.h"
+#include "frame_eval/python_ops.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
@@ -29,23 +25,12 @@ struct Checkpointed {
   Ref<> checkpoint, options;
 };
 
-// Under Python's lock.
-absl::flat_hash_map<int64_t, std::shared_ptr<Checkpointed>>& Calls() {
-  static auto* const calls = new absl::flat_hash_map<int64_t, std::shared_ptr<Checkpointed>>();
-  return *calls;
-}
-
-constexpr char kCapsule[] = "frametap.checkpoint";
-
-void DropCall(PyObject* capsule) {
-  const auto id = reinterpret_cast<intptr_t>(PyCapsule_GetPointer(capsule, kCapsule));
-  const auto call = Calls().extract(id);
-}
+using KeptCheckpoints = KeptCalls<std::shared_ptr<Checkpointed>>;
 
 // What torch's checkpoint calls, once or twice: it runs the ops of the function.
 struct Body {
   PyObject_HEAD std::shared_ptr<Checkpointed> of;
-  std::vector<c10::IValue> others;  // inputs behind the tensors by position
+  std::vector<c10::IValue> others;  // the inputs after the tensors that are passed by position
 };
 
 // What the graph took for granted is otherwise. Python code is between the ops that find it and the node that says so.
@@ -115,12 +100,12 @@ Ref<> MakeBody(std::shared_ptr<Checkpointed> of, std::vector<c10::IValue> others
 }
 
 Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& numbers) {
-  const auto found = Calls().find(id);
-  if (found == Calls().end()) {
+  const std::shared_ptr<Checkpointed>* const found = KeptCheckpoints::Find(id);
+  if (found == nullptr) {
     PyErr_SetString(PyExc_RuntimeError, "frametap: the checkpointed function of this graph is gone");
     return {};
   }
-  const std::shared_ptr<Checkpointed> of = found->second;
+  const std::shared_ptr<Checkpointed> of = *found;
   std::vector<c10::IValue> others(tensors.begin() + static_cast<ptrdiff_t>(of->given), tensors.end());
   others.insert(others.end(), numbers.begin(), numbers.end());
   Ref<> body = MakeBody(of, std::move(others));
@@ -141,10 +126,7 @@ void RunCheckpoint(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const std::vector<at::Tensor> tensors = torch::jit::pop(*stack).toTensorVector();
   const int64_t id = torch::jit::pop(*stack).toInt();
   std::vector<at::Tensor> results;
-  {
-    AtenPause below;
-    const PyGILState_STATE lock = PyGILState_Ensure();
-    const absl::Cleanup unlock = [lock] { PyGILState_Release(lock); };
+  RunInPython([&] {
     const Ref<> result = MakeCall(id, tensors, numbers);
     for (Py_ssize_t i = 0; result && i < PyTuple_GET_SIZE(result.get()); ++i) {
       results.push_back(TensorOf(PyTuple_GET_ITEM(result.get(), i)));
@@ -153,12 +135,7 @@ void RunCheckpoint(const c10::OperatorHandle&, torch::jit::Stack* stack) {
       PyErr_Clear();
       throw AssumptionFails("in a checkpointed function");
     }
-    if (PyErr_Occurred() != nullptr) {
-      python_error error;
-      error.persist();
-      throw error;
-    }
-  }
+  });
   stack->emplace_back(std::move(results));
 }
 
@@ -254,19 +231,8 @@ struct PartBuilder {
 }  // namespace
 
 void RegisterCheckpointOp() {
-  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
-  if (!handles->empty()) return;
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const std::pair<const char*, const char*> ops[] = {
-      {kCheckpointOp, "(int function, Tensor[] tensors, int[] numbers) -> Tensor[]"},
-      {kWritingCheckpointOp, "(int function, Tensor(a!)[] tensors, int[] numbers) -> Tensor(a!)[]"},
-  };
-  for (const auto& [name, signature] : ops) {
-    handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(std::string(name) + signature), "frametap", {}));
-    handles->push_back(dispatcher.registerImpl({name, ""}, c10::DispatchKey::CompositeImplicitAutograd,
-                                               c10::KernelFunction::makeFromBoxedFunction<&RunCheckpoint>(),
-                                               std::nullopt, nullptr, "frametap"));
-  }
+  RegisterPythonOps(kCheckpointOp, kWritingCheckpointOp, ", int[] numbers",
+                    c10::KernelFunction::makeFromBoxedFunction<&RunCheckpoint>());
 }
 
 bool IsCheckpointCode(const PyCodeObject* code) {
@@ -416,10 +382,8 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
     numbers.push_back(
         Arg::Of(source.valid() ? NumberValue({Shadow::Kind::kSource, source.raw()}) : builder.numbers[i]));
   }
-  static int64_t last = 0;
-  const int64_t id = ++last;
-  const Ref<> owner = Must(PyCapsule_New(reinterpret_cast<void*>(static_cast<intptr_t>(id)), kCapsule, DropCall));
-  Calls().emplace(id, std::move(kept));
+  Ref<> owner;
+  const int64_t id = KeptCheckpoints::Keep(std::move(kept), &owner);
   AddConstant(owner.get());
   const Arg ints = numbers.empty() ? Arg::Const(c10::IValue(std::vector<int64_t>())) : Arg::List(std::move(numbers));
   const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingCheckpointOp : kCheckpointOp, "",

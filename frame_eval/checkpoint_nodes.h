@@ -21,7 +21,7 @@ namespace frametap {
 inline constexpr const char* kCheckpointOp = "frametap::checkpoint";
 inline constexpr const char* kWritingCheckpointOp = "frametap::checkpoint_";
 
-// Of a call of checkpoint that is being recorded.
+// A call of checkpoint that is being recorded.
 struct CheckpointAtWork {
   const void* caller = nullptr;  // the frame that calls it
   AtenRecorder::Mark since;

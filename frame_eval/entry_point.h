@@ -35,7 +35,7 @@ class EntryPoint {
   bool put_off = false;         // a recording was thrown away because of what is done once
   bool ends_at_blocks = false;  // … because it ended in a block of inference mode: others end before one
   bool alone = false;           // a recording that went on in the caller was given up: segments end with their frame
-  int denials = 0;              // recordings given up; after `kMaxDenials` nobody tries again
+  int denials = 0;              // recordings given up; after `kMaxDenials` no other one is tried
   bool limit_told = false;
 
  private:

@@ -1,13 +1,8 @@
 #include "frame_eval/function_nodes.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/jit/frontend/function_schema_parser.h>
-
-#include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_map.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/python_ops.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
@@ -22,27 +17,14 @@ struct FunctionCall {
   std::vector<Ref<>> arguments;  // null: a tensor
 };
 
-// Under Python's lock.
-absl::flat_hash_map<int64_t, FunctionCall>& Calls() {
-  static auto* const calls = new absl::flat_hash_map<int64_t, FunctionCall>();
-  return *calls;
-}
-
-constexpr char kCapsule[] = "frametap.function";
-
-void DropCall(PyObject* capsule) {
-  const auto id = reinterpret_cast<intptr_t>(PyCapsule_GetPointer(capsule, kCapsule));
-  const auto call = Calls().extract(id);  // what it held may run code when it ends
-}
-
 // THPFunction_apply of the class, with the tensors in the places of the arguments that are null.
 Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors) {
-  const auto found = Calls().find(id);
-  if (found == Calls().end()) {
+  const FunctionCall* const found = KeptCalls<FunctionCall>::Find(id);
+  if (found == nullptr) {
     PyErr_SetString(PyExc_RuntimeError, "frametap: the autograd.Function of this graph is gone");
     return {};
   }
-  const FunctionCall& call = found->second;
+  const FunctionCall& call = *found;
   const Ref<> function_class = Ref<>::New(PyWeakref_GET_OBJECT(call.function_class.get()));
   const Ref<> arguments = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(call.arguments.size())));
   if (!arguments) return {};
@@ -77,21 +59,13 @@ void RunFunction(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const std::vector<at::Tensor> tensors = torch::jit::pop(*stack).toTensorVector();
   const int64_t id = torch::jit::pop(*stack).toInt();
   std::vector<at::Tensor> results;
-  {
-    AtenPause below;
-    const PyGILState_STATE lock = PyGILState_Ensure();
-    const absl::Cleanup unlock = [lock] { PyGILState_Release(lock); };
+  RunInPython([&] {
     const Ref<> result = MakeCall(id, tensors);
     if (result && !TensorsOf(result.get(), &results)) {
       PyErr_SetString(PyExc_RuntimeError,
                       "frametap: an autograd.Function gives other objects than when it was recorded");
     }
-    if (PyErr_Occurred() != nullptr) {
-      python_error error;
-      error.persist();
-      throw error;
-    }
-  }
+  });
   stack->emplace_back(std::move(results));
 }
 
@@ -110,29 +84,8 @@ bool IsConstantArgument(PyObject* object, int depth = 0) {
 
 }  // namespace
 
-int64_t KeepFunctionCall(PyObject* function_class, std::vector<Ref<>> arguments, Ref<>* owner) {
-  static int64_t last = 0;
-  const int64_t id = ++last;
-  Ref<> weak = Must(PyWeakref_NewRef(function_class, nullptr));
-  *owner = Must(PyCapsule_New(reinterpret_cast<void*>(static_cast<intptr_t>(id)), kCapsule, DropCall));
-  Calls().emplace(id, FunctionCall{std::move(weak), std::move(arguments)});
-  return id;
-}
-
 void RegisterFunctionOp() {
-  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
-  if (!handles->empty()) return;
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const std::pair<const char*, const char*> ops[] = {
-      {kFunctionOp, "(int function, Tensor[] tensors) -> Tensor[]"},
-      {kWritingOp, "(int function, Tensor(a!)[] tensors) -> Tensor(a!)[]"},
-  };
-  for (const auto& [name, signature] : ops) {
-    handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(std::string(name) + signature), "frametap", {}));
-    handles->push_back(dispatcher.registerImpl({name, ""}, c10::DispatchKey::CompositeImplicitAutograd,
-                                               c10::KernelFunction::makeFromBoxedFunction<&RunFunction>(), std::nullopt,
-                                               nullptr, "frametap"));
-  }
+  RegisterPythonOps(kFunctionOp, kWritingOp, "", c10::KernelFunction::makeFromBoxedFunction<&RunFunction>());
 }
 
 // F1. `call` is that of THPFunction_apply, bound to the class.
@@ -246,7 +199,8 @@ Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* resul
   aten_.DropNodes(since);
   ForgetSince(guards_.mark(), since);
   Ref<> owner;
-  const int64_t id = KeepFunctionCall(PyCFunction_GET_SELF(e.in[0]), std::move(arguments), &owner);
+  FunctionCall call{Must(PyWeakref_NewRef(PyCFunction_GET_SELF(e.in[0]), nullptr)), std::move(arguments)};
+  const int64_t id = KeptCalls<FunctionCall>::Keep(std::move(call), &owner);
   AddConstant(owner.get());
   const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingOp : kFunctionOp, "",
                                        {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},

@@ -9,17 +9,11 @@
 // Not here: `backward`, which autograd calls as always.
 #pragma once
 
-#include <vector>
-
-#include "guards/ref.h"
-
 namespace frametap {
 
 inline constexpr const char* kFunctionOp = "frametap::apply";
 inline constexpr const char* kWritingOp = "frametap::apply_";
 
-// The call of `apply` of a class, with null for each argument that is a tensor. `*owner` keeps it as long as it lives.
-int64_t KeepFunctionCall(PyObject* function_class, std::vector<Ref<>> arguments, Ref<>* owner);
 void RegisterFunctionOp();  // both, once, at import
 
 }  // namespace frametap

@@ -30,7 +30,7 @@ bool IsAskedForByC(PyObject* name) {
                                                  InternedName("__new__"),       InternedName("__setstate__")};
   static const std::vector<PyObject*> kOthers = [] {
     std::vector<PyObject*> names;
-    // Of modules; of mappings and iterators; of named tuples.
+    // The groups belong to modules, to mappings and iterators, and to named tuples.
     static constexpr const char* kNames[] = {"forward",
                                              "_call_impl",
                                              "_wrapped_call_impl",

@@ -2,7 +2,7 @@
 // quick answer; where it differs, the class is looked at again.
 //   N1  The class is the same for a reader of some names if its MRO is the same, and each class of it has the very same
 //       object, or still nothing, under each of these names.
-//   N2  The names that Python itself looks up (`__eq__`, …) count for each reader. A name that nobody has asked for does not.
+//   N2  The names that Python itself looks up (`__eq__`, …) count for each reader. A name that was never asked for does not.
 //   N3  Functions, descriptors, classes, plain values and containers of these values are held, so that they can be compared.
 //       Another value counts as changed once its class has been changed in any way, and is not kept alive.
 //   N4  Looking again runs no Python code.
@@ -66,7 +66,7 @@ class ClassNote {
   PyObject* content_ = nullptr;   // borrowed likewise: (MRO, own attributes, contents of the bases' notes …)
   uint64_t own_version_ = 0;      // of the dict of the class, when all in it was as noted
   uint32_t version_ = 0;          // of the class, when all was as noted
-  std::vector<std::shared_ptr<ClassNote>> bases_;  // all classes of the MRO behind it that can be changed
+  std::vector<std::shared_ptr<ClassNote>> bases_;  // the classes after it in the MRO that can be changed
 };
 
 }  // namespace frametap

@@ -1,5 +1,6 @@
 #include "guards/dict_read.h"
 
+#include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "guards/watch.h"
@@ -9,33 +10,6 @@ namespace frametap {
 namespace {
 
 bool IsTupleKey(PyObject* o) { return PyTuple_CheckExact(o) || IsTorchSize(o); }
-
-// Types whose equality and hash are C code of CPython or torch, all the way down. A slice has no hash.
-bool IsBuiltinKey(PyObject* o, int depth = 8) {
-  if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
-      PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
-    return true;
-  }
-  if (depth == 0) return false;
-  if (IsTupleKey(o)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-      if (!IsBuiltinKey(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
-    }
-    return true;
-  }
-  if (PyFrozenSet_CheckExact(o)) {
-    Py_ssize_t at = 0;
-    PyObject* item;
-    Py_hash_t hash;
-    while (_PySet_NextEntry(o, &at, &item, &hash)) {
-      if (!IsBuiltinKey(item, depth - 1)) return false;
-    }
-    return true;
-  }
-  if (PyRange_Check(o)) return true;  // its numbers are exact ints
-  c10::IValue unused;
-  return TorchConstantOf(o, &unused);
-}
 
 // Functions, types without a metaclass of their own, modules …: equal only if identical, on both sides of ==.
 bool ComparesByIdentity(PyObject* o) {
@@ -48,7 +22,7 @@ bool MixesBytesAndStr(PyObject* a, PyObject* b) {
   return (PyBytes_Check(a) && PyUnicode_Check(b)) || (PyUnicode_Check(a) && PyBytes_Check(b));
 }
 
-bool SameBuiltinKey(PyObject* a, PyObject* b);
+bool SamePlainKey(PyObject* a, PyObject* b);
 
 // Neither set is asked by itself: it would compare bytes with str, which have one hash.
 bool SameFrozenSets(PyObject* a, PyObject* b) {
@@ -62,15 +36,15 @@ bool SameFrozenSets(PyObject* a, PyObject* b) {
     Py_hash_t other_hash;
     bool found = false;
     while (!found && _PySet_NextEntry(b, &other_at, &other, &other_hash)) {
-      found = hash == other_hash && SameBuiltinKey(item, other);
+      found = hash == other_hash && SamePlainKey(item, other);
     }
     if (!found) return false;
   }
   return true;
 }
 
-// Both are built-in keys.
-bool SameBuiltinKey(PyObject* a, PyObject* b) {
+// Both are plain keys: their equality and hash are C code of CPython or torch, all the way down.
+bool SamePlainKey(PyObject* a, PyObject* b) {
   if (a == b) return true;
   if (MixesBytesAndStr(a, b) || IsTupleKey(a) != IsTupleKey(b) || PyFrozenSet_Check(a) != PyFrozenSet_Check(b)) {
     return false;
@@ -83,7 +57,7 @@ bool SameBuiltinKey(PyObject* a, PyObject* b) {
   }
   if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
-    if (!SameBuiltinKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+    if (!SamePlainKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
   }
   return true;
 }
@@ -94,7 +68,7 @@ Key Key::Of(PyObject* object, PyObject* dict) {
   Key key;
   key.object = Ref<>::New(object);
   key.is_str = PyUnicode_CheckExact(object);
-  if (IsBuiltinKey(object)) {
+  if (IsPlainHashable(object)) {
     key.hash = PyObject_Hash(object);
     if (key.hash == -1) PyErr_Clear();  // no memory for it
     return key;
@@ -127,7 +101,7 @@ bool HasOnlyBuiltinKeys(PyObject* dict) {
   Py_ssize_t at = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &at, &key, &value)) {
-    if (!IsBuiltinKey(key)) return false;
+    if (!IsPlainHashable(key)) return false;
   }
   return true;
 }
@@ -136,9 +110,9 @@ Key NameKey(const char* name) { return Key::Of(InternedName(name), nullptr); }
 
 Found SameKey(PyObject* a, PyObject* b) {
   if (a == b) return Found::kYes;
-  if (IsBuiltinKey(a) && IsBuiltinKey(b)) return SameBuiltinKey(a, b) ? Found::kYes : Found::kNo;
-  const bool a_settled = IsBuiltinKey(a) || ComparesByIdentity(a);
-  const bool b_settled = IsBuiltinKey(b) || ComparesByIdentity(b);
+  if (IsPlainHashable(a) && IsPlainHashable(b)) return SamePlainKey(a, b) ? Found::kYes : Found::kNo;
+  const bool a_settled = IsPlainHashable(a) || ComparesByIdentity(a);
+  const bool b_settled = IsPlainHashable(b) || ComparesByIdentity(b);
   return a_settled && b_settled ? Found::kNo : Found::kDoubt;
 }
 
@@ -154,7 +128,7 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
       *value = StrDictGet(dict, key);
       return *value != nullptr ? Found::kYes : Found::kNo;
     }
-    if (IsBuiltinKey(wanted)) return Found::kNo;
+    if (IsPlainHashable(wanted)) return Found::kNo;
   }
   Py_ssize_t at = 0;
   PyObject *other, *found;

@@ -26,7 +26,7 @@ struct Range {
   PyObject_HEAD PyObject *start, *stop, *step, *length;
 };
 
-bool IsPlain(PyObject* o, int depth) {
+bool IsPlain(PyObject* o, int depth, bool with_slices = true) {
   if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
       PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
     return true;
@@ -34,11 +34,12 @@ bool IsPlain(PyObject* o, int depth) {
   if (depth == 0) return false;
   if (IsTupleLike(o)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) {
-      if (!IsPlain(PyTuple_GET_ITEM(o, i), depth - 1)) return false;
+      if (!IsPlain(PyTuple_GET_ITEM(o, i), depth - 1, with_slices)) return false;
     }
     return true;
   }
   if (PySlice_Check(o)) {
+    if (!with_slices) return false;
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return IsPlain(s->start, depth - 1) && IsPlain(s->stop, depth - 1) && IsPlain(s->step, depth - 1);
   }
@@ -48,7 +49,7 @@ bool IsPlain(PyObject* o, int depth) {
     PyObject* item;
     Py_hash_t hash;
     while (_PySet_NextEntry(o, &at, &item, &hash)) {
-      if (!IsPlain(item, depth - 1)) return false;
+      if (!IsPlain(item, depth - 1, with_slices)) return false;
     }
     return true;
   }
@@ -192,6 +193,8 @@ std::string Text(PyObject* o) {
 }  // namespace
 
 bool IsPlainValue(PyObject* object) { return IsPlain(object, kMaxDepth); }
+
+bool IsPlainHashable(PyObject* object) { return IsPlain(object, kMaxDepth, false); }
 
 bool SameValue(PyObject* a, PyObject* b) { return Same(a, b, kMaxDepth); }
 

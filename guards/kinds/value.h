@@ -15,6 +15,8 @@ namespace frametap {
 // None, Ellipsis, bool, int, float, complex, str, bytes, torch dtype, device, layout, memory format, and slices,
 // tuples, frozensets and torch.Size of these.
 bool IsPlainValue(PyObject* object);
+// The same without slices, which have no hash.
+bool IsPlainHashable(PyObject* object);
 
 // E1, E2. Neither raises nor allocates (but for ints beyond 64 bits, which CPython compares).
 bool SameValue(PyObject* a, PyObject* b);

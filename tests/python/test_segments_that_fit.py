@@ -1,4 +1,4 @@
-"""What a call makes anew must not make a segment that no other call fits: such a function would be recorded at each call.
+"""A call that makes its own keys and classes must not leave a segment that fits no other call: each call would be recorded.
 
 Laws
   F1  A look-up by a key of built-in immutable types finds an equal key, whichever object it is.

@@ -114,7 +114,7 @@ TEST_F(QuantizeImagesTest, I1_WithoutElements) {
   }
 }
 
-// Stores that reach into the next pixel must not reach into the tile of another thread, or behind the tensor.
+// Stores that reach into the next pixel must not reach into the tile of another thread, or past the end of the tensor.
 TEST_F(QuantizeImagesTest, NothingIsWrittenBeside) {
   for (const int64_t channels : {1, 3, 5, 17, 67}) {
     const at::Tensor x = Floats({1, channels, 5, 67});

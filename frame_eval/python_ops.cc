@@ -1,0 +1,41 @@
+#include "frame_eval/python_ops.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "frame_eval/aten_recorder.h"
+
+namespace frametap {
+
+void RunInPython(absl::FunctionRef<void()> body) {
+  AtenPause below;
+  const PyGILState_STATE lock = PyGILState_Ensure();
+  const absl::Cleanup unlock = [lock] { PyGILState_Release(lock); };
+  body();
+  if (PyErr_Occurred() != nullptr) {
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
+
+void RegisterPythonOps(const char* name, const char* writing, const char* more, const c10::KernelFunction& kernel) {
+  static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const auto add = [&](const char* op, const char* tensors) {
+    const std::string schema = absl::StrCat(op, "(int function, ", tensors, " tensors", more, ") -> ", tensors);
+    handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(schema), "frametap", {}));
+    handles->push_back(dispatcher.registerImpl({op, ""}, c10::DispatchKey::CompositeImplicitAutograd, kernel,
+                                               std::nullopt, nullptr, "frametap"));
+  };
+  add(name, "Tensor[]");
+  add(writing, "Tensor(a!)[]");
+}
+
+}  // namespace frametap

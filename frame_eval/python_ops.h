@@ -1,0 +1,53 @@
+// Ops of a graph that make a call in Python in each run: the parts that function_nodes and checkpoint_nodes share.
+//   O1  A node knows its call by a number. The call is kept until its owner ends; the segment holds the owner.
+//   O2  A kernel runs under Python's lock, and its own operators are not recorded. A pending exception leaves it as one of C++.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <Python.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "guards/must.h"
+
+namespace frametap {
+
+// Calls of one kind, by their numbers. Under Python's lock.
+template <typename Call>
+class KeptCalls {
+ public:
+  static int64_t Keep(Call call, Ref<>* owner) {
+    static int64_t last = 0;
+    const int64_t id = ++last;
+    *owner = Must(PyCapsule_New(reinterpret_cast<void*>(static_cast<intptr_t>(id)), nullptr, Drop));
+    All().emplace(id, std::move(call));
+    return id;
+  }
+  // Null: its owner has ended.
+  static const Call* Find(int64_t id) {
+    const auto found = All().find(id);
+    return found == All().end() ? nullptr : &found->second;
+  }
+
+ private:
+  static absl::flat_hash_map<int64_t, Call>& All() {
+    static auto* const calls = new absl::flat_hash_map<int64_t, Call>();
+    return *calls;
+  }
+  static void Drop(PyObject* owner) {
+    const auto id = reinterpret_cast<intptr_t>(PyCapsule_GetPointer(owner, nullptr));
+    const auto call = All().extract(id);  // what it held may run code when it ends
+  }
+};
+
+// O2
+void RunInPython(absl::FunctionRef<void()> body);
+
+// Registers `name` and `writing`: the second one writes to its tensors, or gives their memory back. `more`: parameters
+// behind the tensors (", int[] numbers"). At import.
+void RegisterPythonOps(const char* name, const char* writing, const char* more, const c10::KernelFunction& kernel);
+
+}  // namespace frametap
