@@ -129,7 +129,16 @@ void Tidy(Notes* notes) {
 
 }  // namespace
 
+void NamesRead::AddNewCode(PyCodeObject* code) {
+  if (codes_.insert(code).second) kept_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(code)));
+}
+
 void NamesRead::AddNew(PyObject* name) {
+  if (names_.empty()) {
+    constexpr size_t kUsual = 100;  // of a small model
+    names_.reserve(kUsual);
+    kept_.reserve(kUsual);
+  }
   if (PyUnicode_CheckExact(name) && names_.insert(name).second) kept_.push_back(Ref<>::New(name));
 }
 
@@ -169,14 +178,18 @@ std::shared_ptr<ClassNote> ClassNote::Make(PyTypeObject* type, Ref<>* content) {
   auto note = std::make_shared<ClassNote>();
   note->type_ = type;
   PyObject* const attributes = type->tp_dict;
-  Ref<> own = Must(PyDict_New());
+  Ref<> own;
   if (HasOnlyExactStrKeys(attributes)) {
+    // A copy as a whole costs far less than one made name by name, and few values cannot be held.
+    own = Must(PyDict_Copy(attributes));
     Py_ssize_t at = 0;
     PyObject *name, *value;
-    while (PyDict_Next(attributes, &at, &name, &value)) {
-      if (PyDict_SetItem(own.get(), name, CanBeHeld(value) ? value : NotHeld()) < 0) throw std::bad_alloc();
+    while (PyDict_Next(own.get(), &at, &name, &value)) {
+      if (!CanBeHeld(value) && PyDict_SetItem(own.get(), name, NotHeld()) < 0) throw std::bad_alloc();
     }
     note->own_version_ = DictVersion(attributes);
+  } else {
+    own = Must(PyDict_New());
   }
   std::vector<Ref<>> parts{Ref<>::New(type->tp_mro), std::move(own)};
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {

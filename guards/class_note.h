@@ -24,24 +24,30 @@ namespace frametap {
 class NamesRead {
  public:
   void Add(PyObject* name) {
-    PyObject*& recent = recent_[(reinterpret_cast<uintptr_t>(name) >> 4) % recent_.size()];
+    // Names are small objects of several sizes: the low bits alone would put many of them into one place.
+    const uintptr_t address = reinterpret_cast<uintptr_t>(name) >> 4;
+    PyObject*& recent = recent_[(address ^ (address >> 8)) % recent_.size()];
     if (recent == name) [[likely]]
       return;
     recent = name;
     AddNew(name);
   }
   void AddOf(PyCodeObject* code) {
-    if (code == last_code_) return;
-    last_code_ = code;
-    if (codes_.insert(code).second) kept_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(code)));
+    PyCodeObject*& recent = recent_codes_[(reinterpret_cast<uintptr_t>(code) >> 5) % recent_codes_.size()];
+    if (recent == code) [[likely]]
+      return;
+    recent = code;
+    AddNewCode(code);
   }
   bool Has(PyObject* name) const;  // a str
 
  private:
   void AddNew(PyObject* name);
+  void AddNewCode(PyCodeObject* code);
 
-  std::array<PyObject*, 32> recent_{};
-  PyCodeObject* last_code_ = nullptr;
+  // Filters before the sets: layers ask for the same few names again and again.
+  std::array<PyObject*, 256> recent_{};
+  std::array<PyCodeObject*, 32> recent_codes_{};
   absl::flat_hash_set<PyCodeObject*> codes_;
   absl::flat_hash_set<PyObject*> names_;
   std::vector<Ref<>> kept_;  // codes and names
