@@ -1,6 +1,6 @@
-"""README.md tells the truth: its examples run and print what it says, its commands exist.
+"""README.md and docs/ tell the truth: their examples run, print the output shown, and their commands exist.
 
-An example is a `python` block; the block after `<!-- output -->` that follows it is what it prints.
+An example is a `python` block; the block after `<!-- output -->` that follows it is its output.
 `python tests/python/test_readme.py --accept` writes what the examples print into README.md.
 """
 
@@ -12,8 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that a reader should be able to read in one sitting.
+MOST_LINES = {"README.md": 150, "ARCHITECTURE.md": 560}
 EXAMPLE = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?P<between>(?:(?!^```).)*?)"
     r"^<!-- output -->\n```text\n(?P<output>.*?)^```$",
@@ -45,25 +50,39 @@ def test_examples_print_what_the_readme_says() -> None:
         assert output_of(example["code"]) == example["output"]
 
 
-def test_python_blocks_compile() -> None:
-    for code in re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL):
-        compile(code, "README.md", "exec")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_compile(page: Path) -> None:
+    for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        compile(code, page.name, "exec")
 
 
-def test_commands_exist() -> None:
-    shown = set(re.findall(r"\btools/dev (\w+)", README.read_text()))
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    shown = set(re.findall(r"\btools/dev ([\w-]+)", page.read_text()))
     text = subprocess.run(
         [str(ROOT / "tools" / "dev"), "help"], capture_output=True, text=True, check=True
     ).stdout
-    listed = set(re.findall(r"^  (\w+) ", text, re.MULTILINE))
-    assert shown and shown <= listed
+    listed = set(re.findall(r"^  ([\w-]+) ", text, re.MULTILINE))
+    assert listed and shown <= listed
 
 
-def test_named_calls_exist() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_calls_exist(page: Path) -> None:
     import frametap
 
-    named = set(re.findall(r"\bframetap\.(\w+)", README.read_text()))
+    named = set(re.findall(r"\bframetap\.(\w+)\(", page.read_text()))
     assert sorted(name for name in named if not hasattr(frametap, name)) == []
+
+
+def test_named_benchmarks_exist() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    named = set(re.findall(r"\b(\w+\.py)\b", page))
+    assert named and sorted(n for n in named if not (ROOT / "tools" / "bench" / n).exists()) == []
+
+
+@pytest.mark.parametrize(("page", "most"), MOST_LINES.items())
+def test_pages_are_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= most
 
 
 def accept() -> None:
