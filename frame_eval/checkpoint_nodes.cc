@@ -23,6 +23,7 @@ struct Checkpointed {
   std::vector<bool> is_tensor;
   size_t given = 0;  // tensors by position
   Ref<> checkpoint, options;
+  Ref<> names;  // of keywords that the function gets
 };
 
 using KeptCheckpoints = KeptCalls<std::shared_ptr<Checkpointed>>;
@@ -31,7 +32,14 @@ using KeptCheckpoints = KeptCalls<std::shared_ptr<Checkpointed>>;
 struct Body {
   PyObject_HEAD std::shared_ptr<Checkpointed> of;
   std::vector<c10::IValue> others;  // the inputs after the tensors that are passed by position
+  Ref<> called;                     // K4. A tuple of the function and its arguments; null until the run has ended
 };
+
+// Bodies to which no function was handed yet, and the threads that made them. Under Python's lock.
+std::vector<std::pair<Body*, unsigned long>>& Waiting() {
+  static auto* const bodies = new std::vector<std::pair<Body*, unsigned long>>();
+  return *bodies;
+}
 
 // What the graph took for granted is otherwise. Python code is between the ops that find it and the node that says so.
 thread_local constinit bool assumption_failed = false;
@@ -39,6 +47,12 @@ thread_local constinit bool assumption_failed = false;
 PyObject* CallBody(PyObject* self, PyObject* args, PyObject*) {
   const auto& body = *reinterpret_cast<Body*>(self);
   const Checkpointed& of = *body.of;
+  if (body.called) {
+    const Ref<> called = Ref<>::New(body.called.get()), names = Ref<>::New(of.names.get());
+    PyObject* const* const items = reinterpret_cast<PyTupleObject*>(called.get())->ob_item;
+    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(called.get()) - 1 - PyTuple_GET_SIZE(names.get()));
+    return PyObject_Vectorcall(items[0], items + 1, count, names.get());
+  }
   try {
     std::vector<c10::IValue> inputs;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args) && static_cast<size_t>(i) < of.is_tensor.size(); ++i) {
@@ -70,8 +84,10 @@ PyObject* CallBody(PyObject* self, PyObject* args, PyObject*) {
 
 void DropBody(PyObject* self) {
   auto* const body = reinterpret_cast<Body*>(self);
+  std::erase_if(Waiting(), [body](const auto& one) { return one.first == body; });
   std::destroy_at(&body->of);
   std::destroy_at(&body->others);
+  std::destroy_at(&body->called);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -96,8 +112,26 @@ Ref<> MakeBody(std::shared_ptr<Checkpointed> of, std::vector<c10::IValue> others
   auto* const body = reinterpret_cast<Body*>(object.get());
   std::construct_at(&body->of, std::move(of));
   std::construct_at(&body->others, std::move(others));
+  std::construct_at(&body->called);
+  Waiting().emplace_back(body, PyThread_get_thread_ident());
   return object;
 }
+
+// K4. Called with the function and its arguments. `owner`: that of the kept checkpoint.
+PyObject* HandOver(PyObject* owner, PyObject* called) {
+  const std::shared_ptr<Checkpointed>* const found = KeptCheckpoints::Find(KeptCheckpoints::IdOf(owner));
+  std::vector<std::pair<Body*, unsigned long>>& waiting = Waiting();
+  for (size_t i = waiting.size(); found != nullptr && i-- > 0;) {
+    Body* const body = waiting[i].first;
+    if (body->of != *found || waiting[i].second != PyThread_get_thread_ident()) continue;
+    body->called = Ref<>::New(called);
+    waiting.erase(waiting.begin() + static_cast<ptrdiff_t>(i));
+    break;
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef hand_over = {"checkpointed", HandOver, METH_VARARGS, nullptr};
 
 Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& numbers) {
   const std::shared_ptr<Checkpointed>* const found = KeptCheckpoints::Find(id);
@@ -282,6 +316,14 @@ void Recorder::CallCheckpoint(Call& call) {
   if (repeated_calls_) repeated_calls_->Spoil();
   work.checkpoint = Ref<>::New(call.callable);
   PyObject* const function = call.args[0];
+  work.called.push_back(Ref<>::New(function));
+  for (PyObject* const arg : inner.args) work.called.push_back(Ref<>::New(arg));
+  work.shadows = {call.shadows[0]};
+  work.shadows.insert(work.shadows.end(), inner.shadows.begin(), inner.shadows.end());
+  work.names = Must(PyTuple_New(static_cast<Py_ssize_t>(inner.names.size())));
+  for (size_t k = 0; k < inner.names.size(); ++k) {
+    PyTuple_SET_ITEM(work.names.get(), static_cast<Py_ssize_t>(k), Py_NewRef(inner.names[k]));
+  }
   ClearPending();
   Invoke(std::move(inner));
   if (!has_pending_ || checkpoint_ || PyType_Check(function)) throw Refusal(function);
@@ -365,6 +407,7 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   kept->given = work.tensors.size();
   kept->checkpoint = Ref<>::New(work.checkpoint.get());
   kept->options = Ref<>::New(work.options.get());
+  kept->names = Ref<>::New(work.names.get());
   absl::StatusOr<std::unique_ptr<Executable>> executable = MakeNativeBackend()->Compile(kept->graph);
   if (!executable.ok()) throw RefuseCheckpoint("whose graph cannot be run by itself");
   kept->executable = std::move(*executable);
@@ -385,6 +428,12 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   Ref<> owner;
   const int64_t id = KeptCheckpoints::Keep(std::move(kept), &owner);
   AddConstant(owner.get());
+  const Ref<> hand = Must(PyCFunction_New(&hand_over, owner.get()));
+  AdoptPinned(hand.get());
+  std::vector<PyObject*> called;
+  for (const Ref<>& one : work.called) called.push_back(one.get());
+  PushEffect(Effect::Kind::kCall, hand.get(), "__call__", called, work.shadows);
+  effects_.back().nodes_before = PendingEffect::kSeenByNobody;
   const Arg ints = numbers.empty() ? Arg::Const(c10::IValue(std::vector<int64_t>())) : Arg::List(std::move(numbers));
   const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingCheckpointOp : kCheckpointOp, "",
                                        {Arg::Const(c10::IValue(id)), Arg::List(std::move(given)), ints},

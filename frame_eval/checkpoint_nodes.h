@@ -6,7 +6,9 @@
 //       the function has reached in another way; whole numbers.
 //   K3  A function that changes a Python object, looks at elements, or changes sizes in place ends the graph before the call,
 //       and so does a call within another one.
-//   K4  The recomputation runs what the first run has run. It does not look at Python objects again.
+//   K4  The recomputation is the program's: backward calls the function itself, as it would without us, and sees what has
+//       changed since the call. The function and its arguments are made with the other effects of the run (`call`), and
+//       handed to the last body that the node has made on this thread. A body without them runs the ops again.
 // Not here: checkpoint with reentry, which ends the graph: it recomputes under another grad mode.
 #pragma once
 
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "frame_eval/aten_recorder.h"
+#include "frame_eval/shadow.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -27,6 +30,9 @@ struct CheckpointAtWork {
   AtenRecorder::Mark since;
   size_t effects = 0, decisions = 0;
   Ref<> checkpoint, options;
+  std::vector<Ref<>> called;     // the function and what it gets, keyword values last
+  std::vector<Shadow> shadows;   // beside `called`
+  Ref<> names;                   // of the keywords
   std::vector<bool> is_tensor;   // by position, without the function
   std::vector<ValueId> tensors;  // that are passed by position
   EagerState state;

@@ -56,6 +56,8 @@ void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
 bool Recorder::ErrorsAreSeen() const {
   const Graph& graph = aten_.graph();
   bool changed = false, sizes_from_elements = false;
+  size_t first_effect = PendingEffect::kSeenByNobody;
+  for (const PendingEffect& effect : effects_) first_effect = std::min(first_effect, effect.nodes_before);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (!node.op) {
@@ -66,7 +68,7 @@ bool Recorder::ErrorsAreSeen() const {
     changed = changed || facts.changes_what_was();
     sizes_from_elements = sizes_from_elements || facts.data_dependent_size || facts.scalar_from_data;
     if (!changed || !(facts.raises_on_elements || sizes_from_elements)) continue;
-    if (!effects_.empty() && effects_.front().nodes_before <= i) return true;
+    if (first_effect <= i) return true;
     if (places_.IsHandled(aten_.places()[i])) return true;
   }
   return false;

@@ -586,6 +586,11 @@ void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string&
   RefuseLoudEffect(kind, target, name, values);
   if (undo_) undo_->Before(kind, target, name);
   MeetEffect(kind, target, name, values.empty() ? nullptr : values[0]);
+  PushEffect(kind, target, name, values, std::move(shadows));
+}
+
+void Recorder::PushEffect(Effect::Kind kind, PyObject* target, const std::string& name,
+                          const std::vector<PyObject*>& values, std::vector<Shadow> shadows) {
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);

@@ -26,6 +26,7 @@ class KeptCalls {
     All().emplace(id, std::move(call));
     return id;
   }
+  static int64_t IdOf(PyObject* owner) { return reinterpret_cast<intptr_t>(PyCapsule_GetPointer(owner, nullptr)); }
   // Null: its owner has ended.
   static const Call* Find(int64_t id) {
     const auto found = All().find(id);
@@ -38,8 +39,7 @@ class KeptCalls {
     return *calls;
   }
   static void Drop(PyObject* owner) {
-    const auto id = reinterpret_cast<intptr_t>(PyCapsule_GetPointer(owner, nullptr));
-    const auto call = All().extract(id);  // what it held may run code when it ends
+    const auto call = All().extract(IdOf(owner));  // what it held may run code when it ends
   }
 };
 

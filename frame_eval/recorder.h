@@ -256,7 +256,9 @@ struct PendingEffect {
   std::vector<Ref<>> values;    // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
   std::vector<Shadow> shadows;  // beside `values`
   Position at;
+  // The nodes that run before it in the program. No handler of an op's error can tell whether one of the last kind is done.
   size_t nodes_before = 0;
+  static constexpr size_t kSeenByNobody = SIZE_MAX;
 };
 
 // Operands of a call in the order of its parameters, `self` of a bound method included.
@@ -396,6 +398,8 @@ class Recorder {
   ConstId AddConstant(PyObject* object);
   void AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                  std::vector<Shadow> shadows);
+  void PushEffect(Effect::Kind kind, PyObject* target, const std::string& name, const std::vector<PyObject*>& values,
+                  std::vector<Shadow> shadows);            // of what changes nothing that the trace or `undo_` knows
   Shadow* WrittenShadow(PyObject* owner, PyObject* name);  // what the trace has stored there; null if nothing
   void SetWritten(PyObject* owner, PyObject* name, Shadow shadow);
   SourceId SourceOrPin(PyObject* object);
