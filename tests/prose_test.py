@@ -140,7 +140,7 @@ def python(path: str, text: str) -> Iterator[Passage]:
                 continue
             if isinstance(first.value.value, str):
                 docstrings.add(first.value)
-                lines = first.value.value.splitlines()
+                lines = first.value.value.split("\nPrints:\n")[0].splitlines()  # not the output
                 yield from paragraphs(path, first.lineno, lines, "comment")
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -165,7 +165,10 @@ def python(path: str, text: str) -> Iterator[Passage]:
 
 
 def is_message(text: str) -> bool:
-    return len(re.findall(r"[A-Za-z]{2,}", text)) >= 3 and " " in text.strip()
+    if re.search(r"^(?:import|from|def|class) ", text, re.MULTILINE):
+        return (
+            False  # a program len(re.findall(r"[A-Za-z]{2,}", text)) >= 3 and " " in text.strip()
+        )
 
 
 def passages(tree: Tree) -> Iterator[Passage]:
@@ -313,23 +316,23 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H1", "frame_eval"): 45,
     ("H1", "guards"): 7,
     ("H1", "ir"): 7,
-    ("H1", "python"): 5,
+    ("H1", "python"): 4,
     ("H1", "tests"): 4,
     ("H2", "backends"): 24,
     ("H2", "cmake"): 2,
     ("H2", "documents"): 65,
-    ("H2", "frame_eval"): 187,
+    ("H2", "frame_eval"): 184,
     ("H2", "guards"): 31,
     ("H2", "ir"): 25,
-    ("H2", "python"): 47,
+    ("H2", "python"): 40,
     ("H2", "tests"): 64,
-    ("H2", "tools"): 19,
-    ("H3", "backends"): 16,
+    ("H2", "tools"): 15,
+    ("H3", "backends"): 15,
     ("H3", "documents"): 18,
-    ("H3", "frame_eval"): 57,
-    ("H3", "guards"): 17,
-    ("H3", "ir"): 32,
-    ("H3", "python"): 19,
+    ("H3", "frame_eval"): 54,
+    ("H3", "guards"): 11,
+    ("H3", "ir"): 20,
+    ("H3", "python"): 11,
     ("H3", "tests"): 14,
     ("H3", "tools"): 2,
     ("H4", "backends"): 6,
@@ -337,15 +340,15 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H4", "frame_eval"): 73,
     ("H4", "guards"): 17,
     ("H4", "ir"): 22,
-    ("H4", "python"): 14,
+    ("H4", "python"): 12,
     ("H4", "tests"): 27,
     ("H4", "tools"): 3,
     ("H5", "backends"): 6,
     ("H5", "documents"): 37,
-    ("H5", "frame_eval"): 65,
+    ("H5", "frame_eval"): 62,
     ("H5", "guards"): 16,
     ("H5", "ir"): 5,
-    ("H5", "python"): 20,
+    ("H5", "python"): 16,
     ("H5", "tests"): 20,
     ("H5", "tools"): 1,
     ("H6", "backends"): 1,
@@ -355,18 +358,18 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H6", "python"): 1,
     ("H8", "backends"): 23,
     ("H8", "documents"): 120,
-    ("H8", "frame_eval"): 98,
+    ("H8", "frame_eval"): 97,
     ("H8", "guards"): 30,
-    ("H8", "ir"): 43,
-    ("H8", "python"): 25,
+    ("H8", "ir"): 42,
+    ("H8", "python"): 23,
     ("H8", "tests"): 26,
-    ("H8", "tools"): 15,
-    ("H9", "backends"): 12,
+    ("H8", "tools"): 4,
+    ("H9", "backends"): 11,
     ("H9", "documents"): 12,
     ("H9", "frame_eval"): 43,
-    ("H9", "guards"): 12,
+    ("H9", "guards"): 11,
     ("H9", "ir"): 15,
-    ("H9", "python"): 7,
+    ("H9", "python"): 6,
     ("H9", "tests"): 14,
     ("H9", "tools"): 3,
     ("H10", "backends"): 6,
