@@ -4,7 +4,10 @@
 #       asks for a CUDA toolkit where the wheel was built with CUDA, and drags in warnings of its own.
 #   D3  pybind11 is the copy that torch carries: another one has other internals, and does not know torch's types.
 #   D4  abseil as shared libraries: the static ones cannot be linked into a Python module.
-# Gives the targets Python::Module, Python::Python (tests only), torch, torch_python, absl::*, GTest::* (tests only).
+#   D5  oneDNN from 3.2 up: the one of the Python environment, else the system's. Its headers are used; the library is
+#       loaded at run time (backends/onednn/library.h), through the run path.
+# Gives the targets Python::Module, Python::Python (tests only), torch, torch_python, absl::*, onednn_headers, GTest::* (tests
+# only).
 
 # -- D1 --
 if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
@@ -97,3 +100,27 @@ if(FRAMETAP_BUILD_TESTS)
     message(FATAL_ERROR "GoogleTest is missing: apt-get install libgtest-dev, or pass -DFRAMETAP_BUILD_TESTS=OFF.")
   endif()
 endif()
+
+# -- D5 --
+execute_process(COMMAND ${Python_EXECUTABLE} -c "import sys; print(sys.prefix)"
+  OUTPUT_VARIABLE python_prefix OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(onednn_advice "install it with: ${Python_EXECUTABLE} -m pip install onednn-devel-cpu-gomp==2023.2.0")
+# Looked for at each configuration: a package may have come or gone.
+unset(FRAMETAP_ONEDNN_HEADERS CACHE)
+unset(FRAMETAP_ONEDNN_LIBRARY CACHE)
+find_path(FRAMETAP_ONEDNN_HEADERS oneapi/dnnl/dnnl.h HINTS "${python_prefix}/include")
+find_library(FRAMETAP_ONEDNN_LIBRARY NAMES libdnnl.so.3 dnnl HINTS "${python_prefix}/lib")
+if(NOT FRAMETAP_ONEDNN_HEADERS OR NOT FRAMETAP_ONEDNN_LIBRARY)
+  message(FATAL_ERROR "oneDNN is missing: ${onednn_advice} (or apt-get install libdnnl-dev, where that is version 3).")
+endif()
+file(STRINGS "${FRAMETAP_ONEDNN_HEADERS}/oneapi/dnnl/dnnl_version.h" onednn_version
+  REGEX "define DNNL_VERSION_(MAJOR|MINOR) ")
+string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*" "\\1.\\2" onednn_version "${onednn_version}")
+if(onednn_version VERSION_LESS 3.2 OR onednn_version VERSION_GREATER_EQUAL 4)
+  message(FATAL_ERROR "frametap needs oneDNN 3, from 3.2 up, and ${FRAMETAP_ONEDNN_HEADERS} has ${onednn_version}: ${onednn_advice}.")
+endif()
+add_library(onednn_headers INTERFACE IMPORTED)
+set_target_properties(onednn_headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${FRAMETAP_ONEDNN_HEADERS}")
+get_filename_component(FRAMETAP_ONEDNN_FOLDER "${FRAMETAP_ONEDNN_LIBRARY}" DIRECTORY)
+# Where pip puts the library, seen from an installed frametap/ in site-packages (and in the folder of pip's --target).
+set(FRAMETAP_ONEDNN_INSTALLED "$ORIGIN/../../../../lib;$ORIGIN/../lib")

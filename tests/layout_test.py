@@ -15,6 +15,8 @@
   L12 No two classes of one namespace have the same name: the linker takes the code of one for the other's.
   L13 No type, callable or module is known by its name, or by the file that it is in. Names make text, and are compared
       with nothing.
+  L14 Only backends/onednn/ includes oneDNN's headers, and it includes of ours only itself. Nothing calls the `onednn::`
+      operators of torch, which are private to it.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -355,6 +357,30 @@ def l13_names(tree: Tree) -> list[str]:
     ]
 
 
+# Written in pieces, so that this file does not find itself.
+TORCHS_ONEDNN = re.compile(r'"onednn' + r"::|\bops\.one" + r"dnn\b")
+
+
+def l14_onednn(tree: Tree) -> list[str]:
+    own = "backends/onednn/"
+    found = [
+        f"{path} includes {name}"
+        for path, name in includes(tree)
+        if (name.startswith("oneapi/dnnl/") and not path.startswith(own))
+        or (
+            path.startswith(own)
+            and name.split("/", 1)[0] in FOLDERS
+            and not name.startswith("backends/onednn/")
+        )
+    ]
+    found += [
+        f"{path} names an operator of torch's oneDNN"
+        for path, text in tree.items()
+        if path.endswith((".h", ".cc", ".c", ".py")) and TORCHS_ONEDNN.search(text)
+    ]
+    return found
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -370,6 +396,7 @@ RULES: list[Rule] = [
     l11_reasons_page,
     l12_one_class_a_name,
     l13_names,
+    l14_onednn,
 ]
 
 
@@ -455,6 +482,9 @@ BAD: list[tuple[Rule, Tree]] = [
     (l13_names, {"frame_eval/a.cc": 'static PyObject* const key = InternedName("__module__");\n'}),
     (l13_names, {"python/frametap/a.py": 'if type(value).__name__ == "Tensor":\n'}),
     (l13_names, {"python/frametap/a.py": 'if f.__module__ in ("torch", "abc"):\n'}),
+    (l14_onednn, {"backends/quant/a.cc": '#include "oneapi/dnnl/dnnl.h"\n'}),
+    (l14_onednn, {"backends/onednn/a.cc": '#include "backends/quant/params.h"\n'}),
+    (l14_onednn, {"backends/quant/a.cc": 'Find("onednn' + '::qlinear_pointwise");\n'}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
@@ -491,6 +521,13 @@ GOOD: list[tuple[Rule, Tree]] = [
             'PyErr_Format(PyExc_TypeError, "%s%s", t->tp_name, n == 1 ? "" : "s");\n',
             "python/frametap/a.py": 'raise TypeError(f"{type(f).__name__} is not a function")\n'
             'if __name__ == "__main__":\n',
+        },
+    ),
+    (
+        l14_onednn,
+        {
+            "backends/onednn/a.cc": '#include "oneapi/dnnl/dnnl.h"\n#include "backends/onednn/api.h"\n',
+            "backends/quant/a.cc": '#include "backends/onednn/library.h"\nonednn' + "::Load();\n",
         },
     ),
 ]

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/observe.h"
-#include "backends/quant/onednn_adapter.h"
+#include "backends/onednn/library.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
@@ -27,7 +27,7 @@ class Converter {
   // that is an error then.
   absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
                             std::vector<ValueId>* unseen) {
-    const bool full = config.activation_bits == 8 || (config.activation_bits == 0 && CpuTakesFullRange());
+    const bool full = config.activation_bits == 8 || (config.activation_bits == 0 && onednn::HasExactProducts());
     const int64_t qmax = full ? 255 : 127;
     std::vector<Statistics> by_class(from_.values.size());
     for (size_t v = 0; v < from_.values.size(); ++v) {

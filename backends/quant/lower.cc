@@ -4,16 +4,19 @@
 //   L3  The sum of a residual is written into its accumulator only if nobody reads that memory afterwards; else a copy.
 //   L4  Floats are contiguous wherever the reference has them so: a view of them stays legal. Views of bytes become
 //       reshapes, since images are channels_last there.
+#include <ATen/ops/count_nonzero.h>
 #include <c10/core/MemoryFormat.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "backends/quant/onednn_adapter.h"
+#include "backends/onednn/library.h"
+#include "backends/quant/kernel_tensor.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
@@ -22,8 +25,7 @@
 namespace frametap::quant {
 namespace {
 
-// Position of `qaccum` among the arguments that ConvSumArgs gives.
-constexpr size_t kAccumulatorArg = 6;
+constexpr size_t kAccumulatorArg = 1;  // of frametap::qconv2d_add
 
 // A kernel with a weight, found in the reference graph.
 struct Kernel {
@@ -41,10 +43,15 @@ struct ByteOp {
   NodeId quantize;
 };
 
+using onednn::Curve;
+
+onednn::Quantization QuantizationOf(const Params& p) {
+  return {static_cast<float>(p.scale), static_cast<int32_t>(p.zero_point)};
+}
+
 class Lowering {
  public:
-  Lowering(const Graph& from, const Int8Kernels& kernels, FrozenWeights* frozen)
-      : from_(from), kernels_(kernels), frozen_(frozen), uses_(from), out_(from, nullptr) {
+  Lowering(const Graph& from, FrozenWeights* frozen) : from_(from), frozen_(frozen), uses_(from), out_(from, nullptr) {
     for (const auto& [v, tensor] : from.constants) constants_.emplace(v, tensor);
   }
 
@@ -142,6 +149,7 @@ class Lowering {
     for (size_t i = 0; i < 3; ++i) {
       if (weight->args[i].kind != Arg::Kind::kValue || ConstantOf(weight->args[i].value) == nullptr) return;
     }
+    if (ConstantOf(weight->args[2].value)->count_nonzero().item<int64_t>() != 0) return;
     const Arg* bias = FindArg(node, "bias");
     if (bias != nullptr && !IsNone(bias) && (bias->kind != Arg::Kind::kValue || !ConstantOf(bias->value))) return;
     if (IsFamily(n, Family::kConv) && !Is(node, "aten::conv2d")) return;
@@ -177,36 +185,32 @@ class Lowering {
     kernel_at_.emplace(last, k);
   }
 
+  struct Post {
+    Curve curve = Curve::kNone;
+    double low = 0, high = 0;
+  };
+
   // The post op that `n` is for the kernel of `anchor`.
-  std::optional<PostOp> PostOf(NodeId n, NodeId anchor, bool after_sum) const {
+  std::optional<Post> PostOf(NodeId n, NodeId anchor, bool after_sum) const {
     const Node& node = from_.node(n);
-    PostOp post;
-    if (Is(node, "aten::relu")) {
-      post.name = "relu";
-      return post;
-    }
+    if (Is(node, "aten::relu")) return Post{Curve::kRelu};
     if (after_sum) return std::nullopt;
     if (IsFamily(anchor, Family::kLinear)) {
       if (!Is(node, "aten::gelu")) return std::nullopt;
       const Arg* form = FindArg(node, "approximate");
       if (form == nullptr || form->kind != Arg::Kind::kConst || !form->constant.isString()) return std::nullopt;
-      post.name = "gelu";
-      post.algorithm = form->constant.toStringRef();
-      return post;
+      return Post{form->constant.toStringRef() == "tanh" ? Curve::kGeluTanh : Curve::kGelu};
     }
     if (Is(node, "aten::hardtanh") || Is(node, "aten::relu6")) {
       const bool six = Is(node, "aten::relu6");
-      const auto lo = six ? 0.0 : ConstNumber(FindArg(node, "min_val"));
-      const auto hi = six ? 6.0 : ConstNumber(FindArg(node, "max_val"));
-      if (!lo || !hi) return std::nullopt;
-      post.name = "hardtanh";
-      post.numbers = {*lo, *hi};
-      return post;
+      const auto low = six ? 0.0 : ConstNumber(FindArg(node, "min_val"));
+      const auto high = six ? 6.0 : ConstNumber(FindArg(node, "max_val"));
+      if (!low || !high) return std::nullopt;
+      return Post{Curve::kClamp, *low, *high};
     }
-    if (Is(node, "aten::hardswish")) post.name = "hardswish";
-    if (Is(node, "aten::silu")) post.name = "swish";
-    if (post.name == "none") return std::nullopt;
-    return post;
+    if (Is(node, "aten::hardswish")) return Post{Curve::kHardswish};
+    if (Is(node, "aten::silu")) return Post{Curve::kSwish};
+    return std::nullopt;
   }
 
   std::vector<ValueId> ActivationsOf(const Node& node, Family family) const {
@@ -313,9 +317,9 @@ class Lowering {
     const ValueId bytes = Bytes(dequantized);
     const Value value = out_.graph.value(bytes);
     const Node* def = value.def.valid() ? &out_.graph.node(value.def) : nullptr;
-    if (def != nullptr && Is(*def, "onednn::qconv2d_pointwise", "binary")) return bytes;
-    for (const char* name : {"onednn::qconv_pointwise", "frametap::quantize_per_tensor_channels_last",
-                             "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
+    for (const char* name :
+         {"frametap::qconv2d", "frametap::qconv2d_add", "frametap::quantize_per_tensor_channels_last",
+          "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
       if (def != nullptr && Is(*def, name)) return bytes;
     }
     return out_.Emit(FindOperator("aten::contiguous"),
@@ -323,68 +327,71 @@ class Lowering {
                      value.name + "_dense", value.type, ValueId(), reader);
   }
 
-  static std::string TextOf(const Params& x, const ConvShape& shape) {
-    return absl::StrCat("packed for conv ", std::bit_cast<uint64_t>(x.scale), " ", x.zero_point, " ",
-                        absl::StrJoin(shape.stride, ","), " ", absl::StrJoin(shape.padding, ","), " ",
-                        absl::StrJoin(shape.dilation, ","), " ", shape.groups);
+  static std::array<int64_t, 2> Pair(const std::vector<int64_t>& list) { return {list.front(), list.back()}; }
+
+  static std::string TextOf(const onednn::Layer& layer) {
+    const auto text = [](const onednn::Quantization& q) {
+      return absl::StrCat(std::bit_cast<uint32_t>(q.scale), "+", q.zero_point);
+    };
+    return absl::StrCat("int8 kernel ", text(layer.x), " ", layer.out ? text(*layer.out) : "-", " ",
+                        layer.accumulator ? text(*layer.accumulator) : "-", " ", static_cast<int>(layer.curve), " ",
+                        std::bit_cast<uint32_t>(layer.low), " ", std::bit_cast<uint32_t>(layer.high), " ",
+                        absl::StrJoin(layer.stride, ","), " ", absl::StrJoin(layer.padding, ","), " ",
+                        absl::StrJoin(layer.dilation, ","), " ", layer.groups);
   }
 
-  static std::vector<int64_t> Pair(std::vector<int64_t> list) {
-    if (list.size() == 1) list.push_back(list[0]);
-    return list;
+  // The kernel as a constant, ready for inputs of the sizes that the graph was recorded with.
+  ValueId KernelConstant(const onednn::Layer& layer, const Sizes& x_sizes, const std::string& name) {
+    const auto made = FrozenWeights::Of(frozen_, TextOf(layer), {layer.weight, layer.scales, layer.bias},
+                                        [&] { return FrozenWeights::Tensors{MakeKernelTensor(layer)}; });
+    if (std::all_of(x_sizes.begin(), x_sizes.end(), [](int64_t s) { return s > 0; })) {
+      KernelIn(made[0])->Prepare(x_sizes);
+    }
+    return out_.AddConstant(name, made[0]);
+  }
+
+  onednn::Layer LayerOf(const Kernel& k) const {
+    const Node& node = from_.node(k.anchor);
+    const ValueId x = *TensorArg(node, "input");
+    const Node& weight = *Def(*TensorArg(node, "weight"));
+    onednn::Layer layer;
+    layer.weight = *ConstantOf(weight.args[0].value);
+    layer.scales = *ConstantOf(weight.args[1].value);
+    if (const auto bias = TensorArg(node, "bias")) layer.bias = *ConstantOf(*bias);
+    layer.x = QuantizationOf(*Dequantized(x));
+    if (k.quantize.valid()) layer.out = QuantizationOf(ParamsOf(from_.node(k.quantize)));
+    if (k.add.valid()) layer.accumulator = QuantizationOf(*Dequantized(k.other));
+    if (k.post.valid()) {
+      const Post post = *PostOf(k.post, k.anchor, k.add.valid());
+      layer.curve = post.curve;
+      layer.low = static_cast<float>(post.low);
+      layer.high = static_cast<float>(post.high);
+    }
+    if (IsFamily(k.anchor, Family::kConv)) {
+      layer.stride = Pair(*ConstInts(FindArg(node, "stride")));
+      layer.padding = Pair(*ConstInts(FindArg(node, "padding")));
+      layer.dilation = Pair(*ConstInts(FindArg(node, "dilation")));
+      layer.groups = *ConstInt(FindArg(node, "groups"));
+    }
+    return layer;
   }
 
   void EmitKernel(const Kernel& k) {
     const Node& node = from_.node(k.anchor);
     const bool conv = IsFamily(k.anchor, Family::kConv);
     const ValueId x = *TensorArg(node, "input");
-    const Node& weight = *Def(*TensorArg(node, "weight"));
     const NodeId last = k.quantize.valid() ? k.quantize : k.post.valid() ? k.post : k.anchor;
     const ValueId result = from_.node(last).outputs[0];
-
-    KernelCall call;
-    call.x = Bytes(x);
-    call.x_params = *Dequantized(x);
-    call.scales = out_.at(weight.args[1].value);
-    call.zero_points = out_.at(weight.args[2].value);
-    if (const auto bias = TensorArg(node, "bias")) call.bias = out_.at(*bias);
-    if (k.quantize.valid()) call.out = ParamsOf(from_.node(k.quantize));
-    if (k.post.valid()) call.post = *PostOf(k.post, k.anchor, k.add.valid());
-
-    const at::Tensor& bytes = *ConstantOf(weight.args[0].value);
-    const Sizes& sizes = from_.value(x).type.sizes;
-    const std::string name = from_.value(weight.args[0].value).name + "_packed";
-    std::vector<Arg> args;
-    c10::OperatorHandle op = kernels_.linear;
-    if (conv) {
-      ConvShape shape;
-      shape.stride = Pair(*ConstInts(FindArg(node, "stride")));
-      shape.padding = Pair(*ConstInts(FindArg(node, "padding")));
-      shape.dilation = Pair(*ConstInts(FindArg(node, "dilation")));
-      shape.groups = *ConstInt(FindArg(node, "groups"));
-      const at::Tensor& scales = *ConstantOf(weight.args[1].value);
-      const auto packed = FrozenWeights::Of(frozen_, TextOf(call.x_params, shape), {bytes, scales}, [&] {
-        return FrozenWeights::Tensors{PackConv(kernels_, bytes, scales, call.x_params, shape, sizes)};
-      });
-      call.weight = out_.AddConstant(name, packed[0]);
-      op = k.add.valid() ? kernels_.conv_sum : kernels_.conv;
-      args = k.add.valid() ? ConvSumArgs(call, shape, Accumulator(k.other, node), *Dequantized(k.other))
-                           : ConvArgs(call, shape);
-    } else {
-      std::vector<int64_t> rows;
-      if (!sizes.empty() && std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0; })) {
-        rows = {1, sizes.back()};
-        for (size_t i = 0; i + 1 < sizes.size(); ++i) rows[0] *= sizes[i];
-      }
-      const auto packed = FrozenWeights::Of(frozen_, "packed for linear", {bytes},
-                                            [&] { return FrozenWeights::Tensors{PackLinear(kernels_, bytes, rows)}; });
-      call.weight = out_.AddConstant(name, packed[0]);
-      args = LinearArgs(call);
-    }
+    const ValueId weight = Def(*TensorArg(node, "weight"))->args[0].value;
+    const ValueId kernel = KernelConstant(LayerOf(k), from_.value(x).type.sizes, from_.value(weight).name + "_kernel");
+    std::vector<Arg> args{Arg::Of(Bytes(x))};
+    if (k.add.valid()) args.push_back(Arg::Of(Accumulator(k.other, node)));
+    args.push_back(Arg::Of(kernel));
+    const char* op = k.add.valid() ? "frametap::qconv2d_add" : conv ? "frametap::qconv2d" : "frametap::qlinear";
     const Value& value = from_.value(result);
-    ValueId now = out_.Emit(op, std::move(args), value.name, value.type, result, node);
-    if (call.out) {
-      now = Limited(now, *call.out, node);
+    ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);
+    if (k.quantize.valid()) {
+      now = Limited(now, ParamsOf(from_.node(k.quantize)), node);
     } else if (conv) {
       now = out_.Emit(FindOperator("aten::contiguous"),
                       {Arg::Of(now), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))}, value.name,
@@ -519,7 +526,7 @@ class Lowering {
     for (ValueId v : g.inputs) defined[v.raw()] = true;
     for (size_t i = 0; i < g.nodes.size(); ++i) {
       const Node& node = g.nodes[i];
-      if (node.op && node.op->operator_name() == kernels_.conv_sum.operator_name()) {
+      if (Is(node, "frametap::qconv2d_add")) {
         const ValueId accumulator = node.args[kAccumulatorArg].value;
         // What is named only later is what the kernel wrote, or made from it.
         bool live = aliases.same(node.args[0].value, accumulator);
@@ -535,7 +542,6 @@ class Lowering {
   }
 
   const Graph& from_;
-  const Int8Kernels& kernels_;
   FrozenWeights* const frozen_;
   const Uses uses_;
   Rewrite out_;
@@ -549,10 +555,9 @@ class Lowering {
 
 absl::StatusOr<Graph> Lower(const Graph& reference, FrozenWeights* frozen) {
   RegisterOperators();
-  const auto kernels = FindInt8Kernels();
-  if (!kernels.ok()) return kernels.status();
+  if (absl::Status loaded = onednn::Load(); !loaded.ok()) return loaded;
   try {
-    return Lowering(reference, **kernels, frozen).Run();
+    return Lowering(reference, frozen).Run();
   } catch (const c10::Error& e) {
     return absl::UnimplementedError(absl::StrCat("lowering to int8 kernels: ", e.what_without_backtrace()));
   }

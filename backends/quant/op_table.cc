@@ -86,8 +86,8 @@ constexpr OpRow kRows[] = {
     {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
-    {"onednn::qconv_pointwise", "", Family::kFloat, true, nullptr},
-    {"onednn::qlinear_pointwise", "", Family::kFloat, true, nullptr},
+    {"frametap::qconv2d", "", Family::kFloat, true, nullptr},
+    {"frametap::qlinear", "", Family::kFloat, true, nullptr},
 };
 
 struct HashName {

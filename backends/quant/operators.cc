@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/quant/kernel_tensor.h"
 #include "backends/quant/quantize_images.h"
 #include "backends/quant/wide_loop.h"
 
@@ -327,6 +328,7 @@ void RegisterOperators() {
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
+    RegisterKernelOperators();
     return true;
   }();
   (void)registered;

@@ -3,7 +3,7 @@
 //   O2  The others are byte kernels of the lowered graph. A byte pool, relu or reshape keeps the parameters of its
 //       input. O3  Quantizing clamps before it rounds (the same for whole-numbered limits); NaN becomes qmin.
 //   O4  quantize and dequantize give contiguous tensors; the channels_last form is for inputs of convolutions.
-// Not here: the int8 convolution and matrix product (onednn_adapter.h).
+// Not here: the int8 convolution and matrix product (kernel_tensor.h).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -23,12 +23,12 @@ constexpr Kernel kKernels[] = {
     {"frametap::qadaptive_avg_pool2d", ""},
     {"frametap::qadd", ""},
     {"frametap::qavg_pool2d", ""},
+    {"frametap::qconv2d", ""},
+    {"frametap::qconv2d_add", ""},
+    {"frametap::qlinear", ""},
     {"frametap::qmax_pool2d", ""},
     {"frametap::quantize_per_tensor", ""},
     {"frametap::quantize_per_tensor_channels_last", ""},
-    {"onednn::qconv2d_pointwise", "binary"},
-    {"onednn::qconv_pointwise", ""},
-    {"onednn::qlinear_pointwise", ""},
 };
 
 bool IsNamed(const c10::OperatorName& op) {

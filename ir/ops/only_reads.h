@@ -1,7 +1,7 @@
 // OnlyReads: whether an op does nothing with an operand except read it while it runs.
 //   K1  The op does not write to the operand, does not give it or a view of it as a result, and does not keep it.
 //   K2  A doubt errs towards false: kernels outside aten are trusted only if this file names them. Each is one of our
-//       own byte kernels or one of torch's int8 kernels, whose schemas backends/quant/onednn_adapter.h checks.
+//       own byte kernels.
 // Not here: which operands share memory with a result (gives_argument.h, ir/writes.h).
 #pragma once
 
@@ -15,6 +15,6 @@ namespace frametap {
 
 bool OnlyReads(const c10::OperatorHandle& op, size_t parameter);
 
-std::vector<std::string> OpsOutsideAtenThatOnlyRead();  // K2: "onednn::qlinear_pointwise"
+std::vector<std::string> OpsOutsideAtenThatOnlyRead();  // K2: "frametap::qlinear"
 
 }  // namespace frametap

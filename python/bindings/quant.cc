@@ -6,8 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
+#include "backends/onednn/library.h"
+#include "backends/quant/kernel_tensor.h"
 #include "backends/quant/observe.h"
-#include "backends/quant/onednn_adapter.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quant_backend.h"
 #include "backends/quant/quantize.h"
@@ -254,8 +255,24 @@ void BindQuant(py::module_& m) {
         return d;
       },
       py::arg("executable"), "What the backend of a quantized function has made of a graph; None for others.");
+  m.def(
+      "quant_kernels",
+      [](const std::vector<const QuantizedHandle*>& quantized) {
+        std::vector<const Graph*> graphs;
+        for (const QuantizedHandle* handle : quantized) graphs.push_back(handle->lowered.graph.get());
+        const quant::KernelTotals totals = quant::CountKernels(graphs);
+        py::dict d;
+        d["layers"] = totals.kernels;
+        d["sizes"] = totals.counts.sizes;
+        d["made"] = totals.counts.made;
+        d["dropped"] = totals.counts.dropped;
+        return d;
+      },
+      py::arg("quantized"), "What oneDNN has made for the layers of these graphs.");
+  m.def("onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
+  m.def("onednn_version", &onednn::Version);
   m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("args"), py::arg("kwargs"));
-  m.def("quant_full_range", &quant::CpuTakesFullRange, "Whether activations use 0..255 on this CPU (else 0..127).");
+  m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }
 
 }  // namespace frametap

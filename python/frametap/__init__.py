@@ -32,6 +32,7 @@ from frametap._steady import RECORDING_FORBIDDEN, assert_no_recording
 from frametap._version import __version__
 
 _check.capture_possible(_C.problem())
+_check.int8_possible(_C.onednn_problem())
 _check.log_asked_for(_C.log_events)
 _C.set_error_classes(
     FullGraphError,

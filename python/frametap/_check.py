@@ -21,6 +21,12 @@ def capture_possible(problem: str) -> None:
         _fail(problem)
 
 
+def int8_possible(problem: str) -> None:
+    """Raises ImportError with `problem` unless it is empty."""
+    if problem:
+        _fail(problem)
+
+
 def log_asked_for(ask: Callable[[str], str]) -> None:
     """Hands FRAMETAP_LOG to `ask`, which gives back the words that it does not understand."""
     if unknown := ask(os.environ.get("FRAMETAP_LOG", "")):

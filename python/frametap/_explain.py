@@ -78,6 +78,13 @@ class Explanation:
     fault_reports: list[FaultReport] = field(default_factory=list)
 
     @property
+    def int8_kernels(self) -> dict[str, int]:
+        """Of a quantized function: its ``layers`` in int8; the input ``sizes`` that they are ready for; how many
+        times one was ``made`` ready for a size, and how many of these were ``dropped`` for others."""
+        made = [_C.quant_of(segment.executable) for segment in self.segments]
+        return _C.quant_kernels([m["quantized"] for m in made if m is not None and m["is_int8"]])
+
+    @property
     def graph_count(self) -> int:
         return len(self.segments)
 
@@ -142,6 +149,11 @@ class Explanation:
             if lines:
                 out.append(f"{title}:")
                 out += ["  " + line for line in lines]
+        if (kernels := self.int8_kernels)["layers"]:
+            out.append(
+                f"int8 kernels: {_count(kernels['layers'], 'layer')}, made ready {_count(kernels['made'], 'time')}, "
+                f"each for one size of its input; {kernels['dropped']} dropped again"
+            )
         if not self.segments and not self.breaks and not self.aborts:
             out.append("  nothing was captured yet: call it once")
         return "\n".join(out)

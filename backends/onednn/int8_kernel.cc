@@ -1,0 +1,301 @@
+#include "backends/onednn/int8_kernel.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <c10/util/MaybeOwned.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "backends/onednn/primitive.h"
+
+namespace frametap::onednn {
+namespace {
+
+// Of a thread; grows to what the hungriest primitive that ran on it needs.
+class Scratchpad {
+ public:
+  static void* OfThread(size_t bytes) {
+    thread_local Scratchpad scratchpad;
+    return scratchpad.AtLeast(bytes);
+  }
+  ~Scratchpad() { std::free(data_); }
+
+ private:
+  void* AtLeast(size_t bytes) {
+    if (bytes > size_) {
+      std::free(data_);
+      size_ = 0;
+      data_ = nullptr;
+      constexpr size_t kPage = 4096;
+      if (posix_memalign(&data_, kPage, bytes) != 0) throw std::bad_alloc();
+      size_ = bytes;
+    }
+    return data_;
+  }
+
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+Memory Vector(int64_t count, dnnl_data_type_t type, void* data) {
+  const dnnl_dims_t dims{count};
+  dnnl_memory_desc_t desc = nullptr;
+  Check(Api().memory_desc_create_with_tag(&desc, 1, dims, type, dnnl_a), "describe memory");
+  const MemoryDesc owned(desc);
+  return MakeMemory(desc, data);
+}
+
+Layer Checked(Layer layer) {
+  TORCH_CHECK(layer.weight.scalar_type() == at::kChar && (layer.weight.dim() == 2 || layer.weight.dim() == 4),
+              "int8 kernel: expected int8 weights of two or four dimensions, got ", layer.weight.scalar_type(), " of ",
+              layer.weight.sizes());
+  TORCH_CHECK(layer.weight.numel() > 0, "int8 kernel: the weights are empty: ", layer.weight.sizes());
+  TORCH_CHECK(layer.scales.scalar_type() == at::kFloat && layer.scales.numel() == layer.outputs(),
+              "int8 kernel: expected one float32 scale for each of ", layer.outputs(), " outputs");
+  TORCH_CHECK(
+      !layer.bias.defined() || (layer.bias.scalar_type() == at::kFloat && layer.bias.numel() == layer.outputs()),
+      "int8 kernel: expected one float32 bias for each of ", layer.outputs(), " outputs");
+  TORCH_CHECK(layer.groups > 0 && layer.outputs() % layer.groups == 0, "int8 kernel: ", layer.outputs(), " outputs in ",
+              layer.groups, " groups");
+  TORCH_CHECK(!layer.accumulator || layer.out, "int8 kernel: a sum with bytes is stored in bytes");
+  layer.weight = layer.weight.contiguous();
+  layer.scales = layer.scales.contiguous();
+  if (layer.bias.defined()) layer.bias = layer.bias.contiguous();
+  return layer;
+}
+
+}  // namespace
+
+// Arguments that all runs share.
+struct Int8Kernel::Operands {
+  explicit Operands(const Layer& layer)
+      : numbers{layer.x.scale, layer.out ? layer.out->scale : 1},
+        zeros{layer.x.zero_point, layer.out ? layer.out->zero_point : 0} {
+    const auto add = [&](int argument, Memory memory) {
+      arguments.push_back({argument, memory.get()});
+      owned.push_back(std::move(memory));
+    };
+    add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, Vector(1, dnnl_f32, &numbers[0]));
+    add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, Vector(layer.outputs(), dnnl_f32, layer.scales.data_ptr()));
+    if (layer.x.zero_point != 0) add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, Vector(1, dnnl_s32, &zeros[0]));
+    if (layer.out) add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_DST, Vector(1, dnnl_f32, &numbers[1]));
+    if (layer.out && layer.out->zero_point != 0) {
+      add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, Vector(1, dnnl_s32, &zeros[1]));
+    }
+    if (const MemoryDesc bias = BiasOf(layer)) add(DNNL_ARG_BIAS, MakeMemory(bias.get(), layer.bias.data_ptr()));
+  }
+
+  std::array<float, 2> numbers;
+  std::array<int32_t, 2> zeros;
+  std::vector<dnnl_exec_arg_t> arguments;
+  std::vector<Memory> owned;
+};
+
+// What one run has for itself (K3).
+struct Int8Kernel::Binding {
+  Memory x, result, scratchpad;
+  std::vector<dnnl_exec_arg_t> arguments;
+};
+
+struct Int8Kernel::Sized {
+  Extent extent;
+  int threads = 0;
+  PrimitiveDesc desc;
+  Primitive primitive;
+  std::shared_ptr<dnnl_memory> weights;
+  size_t scratchpad_bytes = 0;
+  std::vector<std::unique_ptr<Binding>> idle;  // under mutex_
+};
+
+Int8Kernel::Int8Kernel(Layer layer)
+    : layer_(Checked(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
+
+Int8Kernel::~Int8Kernel() = default;
+
+KernelCounts Int8Kernel::counts() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {static_cast<int64_t>(sized_.size()), made_, dropped_};
+}
+
+Extent Int8Kernel::ExtentOf(at::IntArrayRef sizes) const {
+  if (!layer_.is_convolution()) {
+    TORCH_CHECK(!sizes.empty() && sizes.back() == layer_.inputs(), "int8 linear: expected ", layer_.inputs(),
+                " features in the last dimension, got sizes ", sizes);
+    return {{c10::multiply_integers(sizes.begin(), sizes.end() - 1), layer_.inputs()}};
+  }
+  const size_t first = sizes.size() == 3 ? 0 : 1;
+  TORCH_CHECK((sizes.size() == 3 || sizes.size() == 4) && sizes[first] == layer_.inputs(),
+              "int8 convolution: expected images of ", layer_.inputs(), " channels, got sizes ", sizes);
+  return {{first == 0 ? 1 : sizes[0], sizes[first], sizes[first + 1], sizes[first + 2]}};
+}
+
+// K2
+std::shared_ptr<dnnl_memory> Int8Kernel::Packed(const dnnl_memory_desc* wanted) {
+  const auto is_so = [&](dnnl_memory_t memory) {
+    const_dnnl_memory_desc_t desc = nullptr;
+    return Api().memory_get_memory_desc(memory, &desc) == dnnl_success && Api().memory_desc_equal(desc, wanted) != 0;
+  };
+  std::erase_if(packed_, [](const auto& kept) { return kept.expired(); });
+  for (const auto& kept : packed_) {
+    if (std::shared_ptr<dnnl_memory> memory = kept.lock(); memory && is_so(memory.get())) return memory;
+  }
+  const MemoryDesc plain = PlainWeights(layer_);
+  Memory from = MakeMemory(plain.get(), layer_.weight.data_ptr());
+  if (!is_so(from.get())) {
+    Memory to = MakeMemory(wanted, DNNL_MEMORY_ALLOCATE);
+    dnnl_primitive_desc_t desc = nullptr;
+    Check(Api().reorder_primitive_desc_create(&desc, plain.get(), Cpu(), wanted, Cpu(), nullptr), "pack weights");
+    const PrimitiveDesc owned(desc);
+    dnnl_primitive_t reorder = nullptr;
+    Check(Api().primitive_create(&reorder, desc), "pack weights");
+    const Primitive pack(reorder);
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, to.get()}};
+    Check(Api().primitive_execute(reorder, StreamOfThread(), 2, arguments), "pack weights");
+    from = std::move(to);
+  }
+  std::shared_ptr<dnnl_memory> packed(from.release(), Memory::deleter_type());
+  packed_.push_back(packed);
+  return packed;
+}
+
+std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Make(const Extent& extent, int threads) {
+  auto sized = std::make_shared<Sized>();
+  sized->extent = extent;
+  sized->threads = threads;
+  sized->desc = Describe(layer_, extent);
+  dnnl_primitive_t made = nullptr;
+  Check(Api().primitive_create(&made, sized->desc.get()), "make an int8 kernel");
+  sized->primitive.reset(made);
+  sized->weights = Packed(Api().primitive_desc_query_md(sized->desc.get(), dnnl_query_weights_md, 0));
+  sized->scratchpad_bytes =
+      Api().memory_desc_get_size(Api().primitive_desc_query_md(sized->desc.get(), dnnl_query_scratchpad_md, 0));
+  ++made_;
+  return sized;
+}
+
+// K1
+std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Find(const Extent& extent, int threads) {
+  const auto found = std::find_if(sized_.begin(), sized_.end(), [&](const std::shared_ptr<Sized>& s) {
+    return s->extent == extent && s->threads == threads;
+  });
+  if (found != sized_.end()) {
+    std::rotate(sized_.begin(), found, found + 1);
+    return sized_.front();
+  }
+  std::shared_ptr<Sized> made = Make(extent, threads);
+  if (sized_.size() == kMaxSizes) {
+    sized_.pop_back();
+    ++dropped_;
+  }
+  sized_.insert(sized_.begin(), made);
+  return made;
+}
+
+std::unique_ptr<Int8Kernel::Binding> Int8Kernel::Bind(const Sized& sized) const {
+  const auto unbound = [&](dnnl_query_t what) {
+    return MakeMemory(Api().primitive_desc_query_md(sized.desc.get(), what, 0), DNNL_MEMORY_NONE);
+  };
+  auto binding = std::make_unique<Binding>();
+  binding->x = unbound(dnnl_query_src_md);
+  binding->result = unbound(dnnl_query_dst_md);
+  binding->scratchpad = unbound(dnnl_query_scratchpad_md);
+  binding->arguments = operands_->arguments;
+  binding->arguments.push_back({DNNL_ARG_SRC, binding->x.get()});
+  binding->arguments.push_back({DNNL_ARG_WEIGHTS, sized.weights.get()});
+  binding->arguments.push_back({DNNL_ARG_DST, binding->result.get()});
+  if (sized.scratchpad_bytes > 0) binding->arguments.push_back({DNNL_ARG_SCRATCHPAD, binding->scratchpad.get()});
+  return binding;
+}
+
+void Int8Kernel::Execute(const Extent& extent, const void* x, void* result) {
+  const int threads = at::get_num_threads();
+  std::shared_ptr<Sized> sized;
+  std::unique_ptr<Binding> binding;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sized = Find(extent, threads);
+    if (!sized->idle.empty()) {
+      binding = std::move(sized->idle.back());
+      sized->idle.pop_back();
+    }
+  }
+  if (!binding) binding = Bind(*sized);
+  Check(Api().memory_set_data_handle(binding->x.get(), const_cast<void*>(x)), "take its input");
+  Check(Api().memory_set_data_handle(binding->result.get(), result), "take its result");
+  if (sized->scratchpad_bytes > 0) {
+    void* const scratchpad = Scratchpad::OfThread(sized->scratchpad_bytes);
+    Check(Api().memory_set_data_handle(binding->scratchpad.get(), scratchpad), "take its scratchpad");
+  }
+  Check(Api().primitive_execute(sized->primitive.get(), StreamOfThread(), static_cast<int>(binding->arguments.size()),
+                                binding->arguments.data()),
+        "run an int8 kernel");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sized->idle.push_back(std::move(binding));
+}
+
+void Int8Kernel::Prepare(at::IntArrayRef sizes) {
+  const Extent extent = ExtentOf(sizes);
+  if (c10::multiply_integers(sizes) == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Find(extent, at::get_num_threads());
+}
+
+namespace {
+
+void CheckBytes(const at::Tensor& x, const char* what) {
+  TORCH_CHECK(x.scalar_type() == at::kByte && x.device().is_cpu(), "int8 kernel: expected ", what,
+              " of uint8 on the CPU, got ", x.scalar_type(), " on ", x.device());
+}
+
+at::Tensor AsImages(const at::Tensor& x) {
+  return (x.dim() == 3 ? x.unsqueeze(0) : x).contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+}  // namespace
+
+at::Tensor Int8Kernel::Run(const at::Tensor& x) {
+  TORCH_CHECK(!layer_.accumulator, "int8 kernel: this one adds to an accumulator");
+  CheckBytes(x, "an input");
+  const Extent extent = ExtentOf(x.sizes());
+  const at::ScalarType type = layer_.out ? at::kByte : at::kFloat;
+  if (!layer_.is_convolution()) {
+    c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+    sizes.back() = layer_.outputs();
+    at::Tensor result = at::detail::empty_cpu(sizes, type);
+    if (result.numel() == 0) return result;
+    const c10::MaybeOwned<at::Tensor> rows = x.expect_contiguous();
+    Execute(extent, rows->const_data_ptr(), result.mutable_data_ptr());
+    return result;
+  }
+  at::Tensor result =
+      at::detail::empty_cpu(ResultOf(layer_, extent).sizes, type, false, at::MemoryFormat::ChannelsLast);
+  if (result.numel() != 0) {
+    const at::Tensor images = AsImages(x);
+    Execute(extent, images.const_data_ptr(), result.mutable_data_ptr());
+  }
+  return x.dim() == 3 ? result.squeeze(0) : result;
+}
+
+at::Tensor Int8Kernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
+  TORCH_CHECK(layer_.accumulator && layer_.is_convolution(), "int8 kernel: this one adds to no accumulator");
+  CheckBytes(x, "an input");
+  CheckBytes(accumulator, "an accumulator");
+  const Extent extent = ExtentOf(x.sizes());
+  const Extent result = ResultOf(layer_, extent);
+  const bool is_one = x.dim() == 3;
+  TORCH_CHECK(accumulator.sizes() == at::IntArrayRef(result.sizes).slice(is_one ? 1 : 0),
+              "int8 kernel: the accumulator has sizes ", accumulator.sizes(), ", the result ",
+              at::IntArrayRef(result.sizes));
+  const at::Tensor into = AsImages(accumulator);
+  if (into.numel() != 0) {
+    const at::Tensor images = AsImages(x);
+    Execute(extent, images.const_data_ptr(), into.mutable_data_ptr());
+  }
+  if (into.is_same(accumulator)) return accumulator;
+  return is_one ? into.squeeze(0) : into;
+}
+
+}  // namespace frametap::onednn

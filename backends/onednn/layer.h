@@ -1,0 +1,49 @@
+// Layer: a linear layer or a convolution on bytes, as data.
+//   Y1  Activations are uint8; images lie pixel by pixel (channels_last). Weights are int8 with one scale for each
+//       output, and no zero points. Biases are f32. Results are uint8, or f32.
+//   Y2  The order is: products, bias, the accumulator, the curve, the output's scale and zero point.
+//   Y3  Products that saturate (HasExactProducts of library.h) are the caller's matter: it keeps activations below 128.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+
+namespace frametap::onednn {
+
+struct Quantization {
+  float scale = 1;
+  int32_t zero_point = 0;
+};
+
+enum class Curve : uint8_t { kNone, kRelu, kClamp, kHardswish, kSwish, kGelu, kGeluTanh };
+
+struct Layer {
+  at::Tensor weight;  // int8 [outputs, inputs], or [outputs, inputs / groups, height, width]
+  at::Tensor scales;  // f32 [outputs]
+  at::Tensor bias;    // f32 [outputs], or undefined
+  Quantization x;
+  std::optional<Quantization> out;          // none: the result is f32
+  std::optional<Quantization> accumulator;  // what a run adds to is quantized so; none: a run adds to nothing
+  Curve curve = Curve::kNone;
+  float low = 0, high = 0;  // of kClamp
+  // Of convolutions; height, width.
+  std::array<int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
+  int64_t groups = 1;
+
+  bool is_convolution() const { return weight.dim() == 4; }
+  int64_t outputs() const { return weight.size(0); }
+  int64_t inputs() const { return weight.size(1) * groups; }
+};
+
+// Sizes of an input or a result: rows, features; or images, channels, height, width.
+struct Extent {
+  std::array<int64_t, 4> sizes{0, 0, 0, 0};
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+
+// Throws c10::Error if the window is larger than the padded image.
+Extent ResultOf(const Layer& layer, const Extent& x);
+
+}  // namespace frametap::onednn

@@ -1,0 +1,164 @@
+#include "backends/onednn/primitive.h"
+
+#include <c10/util/Exception.h>
+
+namespace frametap::onednn {
+namespace {
+
+MemoryDesc Desc(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t layout) {
+  dnnl_memory_desc_t made = nullptr;
+  Check(Api().memory_desc_create_with_tag(&made, rank, dims, type, layout), "describe memory");
+  return MemoryDesc(made);
+}
+
+dnnl_data_type_t ResultType(const Layer& layer) { return layer.out ? dnnl_u8 : dnnl_f32; }
+
+// Weights as the primitives count their dimensions, in a layout that is given.
+MemoryDesc Weights(const Layer& layer, bool is_plain) {
+  const at::IntArrayRef sizes = layer.weight.sizes();
+  if (!layer.is_convolution()) {
+    const dnnl_dims_t dims{sizes[1], sizes[0]};
+    return Desc(2, dims, dnnl_s8, is_plain ? dnnl_ba : dnnl_format_tag_any);
+  }
+  if (layer.groups == 1) {
+    const dnnl_dims_t dims{sizes[0], sizes[1], sizes[2], sizes[3]};
+    return Desc(4, dims, dnnl_s8, is_plain ? dnnl_oihw : dnnl_format_tag_any);
+  }
+  const dnnl_dims_t dims{layer.groups, sizes[0] / layer.groups, sizes[1], sizes[2], sizes[3]};
+  return Desc(5, dims, dnnl_s8, is_plain ? dnnl_goihw : dnnl_format_tag_any);
+}
+
+dnnl_alg_kind_t KindOf(Curve curve) {
+  switch (curve) {
+    case Curve::kRelu:
+      return dnnl_eltwise_relu;
+    case Curve::kClamp:
+      return dnnl_eltwise_clip;
+    case Curve::kHardswish:
+      return dnnl_eltwise_hardswish;
+    case Curve::kSwish:
+      return dnnl_eltwise_swish;
+    case Curve::kGelu:
+      return dnnl_eltwise_gelu_erf;
+    case Curve::kGeluTanh:
+      return dnnl_eltwise_gelu_tanh;
+    case Curve::kNone:
+      break;
+  }
+  return dnnl_alg_kind_undef;
+}
+
+// The two numbers that oneDNN takes for a curve.
+std::array<float, 2> NumbersOf(const Layer& layer) {
+  switch (layer.curve) {
+    case Curve::kClamp:
+      return {layer.low, layer.high};
+    case Curve::kHardswish:
+      return {1.0f / 6.0f, 0.5f};
+    case Curve::kSwish:
+      return {1, 0};
+    default:
+      return {0, 0};
+  }
+}
+
+PostOps After(const Layer& layer) {
+  dnnl_post_ops_t made = nullptr;
+  Check(Api().post_ops_create(&made), "make post ops");
+  PostOps ops(made);
+  if (layer.accumulator) {
+    Check(
+        Api().post_ops_append_sum(made, layer.accumulator->scale, layer.accumulator->zero_point, dnnl_data_type_undef),
+        "append a sum");
+  }
+  if (layer.curve != Curve::kNone) {
+    const auto [alpha, beta] = NumbersOf(layer);
+    Check(Api().post_ops_append_eltwise(made, KindOf(layer.curve), alpha, beta), "append a curve");
+  }
+  return ops;
+}
+
+Attributes AttributesOf(const Layer& layer) {
+  dnnl_primitive_attr_t made = nullptr;
+  Check(Api().primitive_attr_create(&made), "make attributes");
+  Attributes attributes(made);
+  Check(Api().primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user), "set the scratchpad");
+  const int each_output = !layer.is_convolution() ? 1 << 1 : layer.groups == 1 ? 1 : 3;
+  Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_SRC, 0), "set a scale");
+  Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_WEIGHTS, each_output), "set a scale");
+  if (layer.x.zero_point != 0) {
+    Check(Api().primitive_attr_set_zero_points_mask(made, DNNL_ARG_SRC, 0), "set a zero point");
+  }
+  if (layer.out) {
+    Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_DST, 0), "set a scale");
+    if (layer.out->zero_point != 0) {
+      Check(Api().primitive_attr_set_zero_points_mask(made, DNNL_ARG_DST, 0), "set a zero point");
+    }
+  }
+  const PostOps ops = After(layer);
+  Check(Api().primitive_attr_set_post_ops(made, ops.get()), "set post ops");
+  return attributes;
+}
+
+int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
+  const int64_t window = layer.dilation[axis] * (layer.weight.size(static_cast<int64_t>(2 + axis)) - 1) + 1;
+  const int64_t room = size + 2 * layer.padding[axis] - window;
+  TORCH_CHECK(room >= 0, "int8 convolution: the window of ", window, " is larger than the padded image of ",
+              size + 2 * layer.padding[axis]);
+  return room / layer.stride[axis] + 1;
+}
+
+MemoryDesc Activation(const Layer& layer, const Extent& extent, dnnl_data_type_t type) {
+  dnnl_dims_t dims{};
+  const int rank = layer.is_convolution() ? 4 : 2;
+  for (int i = 0; i < rank; ++i) dims[i] = extent.sizes[static_cast<size_t>(i)];
+  return Desc(rank, dims, type, layer.is_convolution() ? dnnl_nhwc : dnnl_ab);
+}
+
+}  // namespace
+
+Extent ResultOf(const Layer& layer, const Extent& x) {
+  if (!layer.is_convolution()) return {{x.sizes[0], layer.outputs()}};
+  return {{x.sizes[0], layer.outputs(), OutputsAlong(layer, 0, x.sizes[2]), OutputsAlong(layer, 1, x.sizes[3])}};
+}
+
+MemoryDesc PlainWeights(const Layer& layer) { return Weights(layer, true); }
+
+MemoryDesc BiasOf(const Layer& layer) {
+  if (!layer.bias.defined()) return nullptr;
+  const dnnl_dims_t row{1, layer.outputs()};
+  const dnnl_dims_t vector{layer.outputs()};
+  return layer.is_convolution() ? Desc(1, vector, dnnl_f32, dnnl_a) : Desc(2, row, dnnl_f32, dnnl_ab);
+}
+
+PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
+  const Attributes attributes = AttributesOf(layer);
+  const MemoryDesc from = Activation(layer, x, dnnl_u8);
+  const MemoryDesc to = Activation(layer, ResultOf(layer, x), ResultType(layer));
+  const MemoryDesc weights = Weights(layer, false);
+  const MemoryDesc bias = BiasOf(layer);
+  dnnl_primitive_desc_t made = nullptr;
+  if (!layer.is_convolution()) {
+    Check(Api().matmul_primitive_desc_create(&made, Cpu(), from.get(), weights.get(), bias.get(), to.get(),
+                                             attributes.get()),
+          "make an int8 linear");
+    return PrimitiveDesc(made);
+  }
+  const dnnl_dims_t stride{layer.stride[0], layer.stride[1]};
+  const dnnl_dims_t gaps{layer.dilation[0] - 1, layer.dilation[1] - 1};
+  const dnnl_dims_t padding{layer.padding[0], layer.padding[1]};
+  // The padding at the end is what the result's size says.
+  dnnl_dims_t end{};
+  const Extent result = ResultOf(layer, x);
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t window = layer.dilation[i] * (layer.weight.size(static_cast<int64_t>(2 + i)) - 1) + 1;
+    end[i] = (result.sizes[2 + i] - 1) * layer.stride[i] + window - x.sizes[2 + i] - layer.padding[i];
+  }
+  Check(Api().convolution_forward_primitive_desc_create(&made, Cpu(), dnnl_forward_inference, dnnl_convolution_direct,
+                                                        from.get(), weights.get(), bias.get(), to.get(), stride, gaps,
+                                                        padding, end, attributes.get()),
+        "make an int8 convolution");
+  return PrimitiveDesc(made);
+}
+
+}  // namespace frametap::onednn

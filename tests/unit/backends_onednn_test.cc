@@ -1,0 +1,285 @@
+// Int8Kernel against products in float64, for any shape, window, group, zero point and curve; its cache; its threads. CTest
+// runs it once more for each instruction set that oneDNN can be held to (tests/CMakeLists.txt).
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <sstream>
+#include <thread>
+
+#include "backends/onednn/int8_kernel.h"
+#include "backends/onednn/library.h"
+
+namespace frametap::onednn {
+namespace {
+
+int64_t Limit() { return HasExactProducts() ? 256 : 128; }  // Y3
+
+int64_t Pick(int64_t from, int64_t to) { return at::randint(from, to + 1, {1}, at::kLong).item<int64_t>(); }
+
+at::Tensor Bytes(at::IntArrayRef sizes) { return at::randint(0, Limit(), sizes, at::kByte); }
+
+at::Tensor Real(const at::Tensor& bytes, const Quantization& q) {
+  return (bytes.to(at::kDouble) - q.zero_point) * static_cast<double>(q.scale);
+}
+
+at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
+  switch (layer.curve) {
+    case Curve::kNone:
+      return x;
+    case Curve::kRelu:
+      return x.relu();
+    case Curve::kClamp:
+      return x.clamp(layer.low, layer.high);
+    case Curve::kHardswish:
+      return at::hardswish(x);
+    case Curve::kSwish:
+      return at::silu(x);
+    case Curve::kGelu:
+      return at::gelu(x);
+    case Curve::kGeluTanh:
+      return at::gelu(x, "tanh");
+  }
+  return x;
+}
+
+// In float64; bytes where the layer gives bytes.
+at::Tensor Wanted(const Layer& layer, const at::Tensor& x, const at::Tensor& accumulator) {
+  std::vector<int64_t> each(static_cast<size_t>(layer.weight.dim()), 1);
+  each[0] = -1;
+  const at::Tensor weight = layer.weight.to(at::kDouble) * layer.scales.to(at::kDouble).view(each);
+  const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
+  at::Tensor real = layer.is_convolution() ? at::conv2d(Real(x, layer.x), weight, bias, layer.stride, layer.padding,
+                                                        layer.dilation, layer.groups)
+                                           : at::linear(Real(x, layer.x), weight, bias);
+  if (layer.accumulator) real = real + Real(accumulator, *layer.accumulator);
+  real = Curved(real, layer);
+  if (!layer.out) return real;
+  return (real / layer.out->scale).round().add(layer.out->zero_point).clamp(0, 255);
+}
+
+// Largest difference: in steps of the output's scale, or for f32 in millionths of its largest value.
+double Difference(const Layer& layer, const at::Tensor& got, const at::Tensor& want) {
+  const double apart = (got.to(at::kDouble) - want).abs().max().item<double>();
+  return layer.out ? apart : 1e6 * apart / std::max(1e-3, want.abs().max().item<double>());
+}
+
+Layer Random(bool is_convolution) {
+  Layer layer;
+  int64_t products = 0;
+  if (is_convolution) {
+    const int64_t kind = Pick(0, 3);  // dense, a few groups, depthwise, depthwise with a factor
+    const int64_t inputs = Pick(1, 3) * Pick(1, 24);
+    layer.groups = kind == 0 ? 1 : kind == 1 ? 2 : inputs;
+    const int64_t in = kind == 1 ? inputs * 2 : inputs;
+    const int64_t outputs = kind == 0 ? Pick(1, 40) : kind == 1 ? 2 * Pick(1, 20) : kind == 2 ? in : in * 2;
+    layer.weight = at::randint(-127, 128, {outputs, in / layer.groups, Pick(1, 4), Pick(1, 4)}, at::kChar);
+    layer.stride = {Pick(1, 3), Pick(1, 3)};
+    layer.padding = {Pick(0, 2), Pick(0, 2)};
+    layer.dilation = {Pick(1, 2), Pick(1, 2)};
+  } else {
+    layer.weight = at::randint(-127, 128, {Pick(1, 70), Pick(1, 90)}, at::kChar);
+  }
+  products = layer.weight.numel() / layer.outputs();
+  layer.scales = at::rand({layer.outputs()}).mul(0.01).add(0.001);
+  if (Pick(0, 1) == 1) layer.bias = at::randn({layer.outputs()});
+  layer.x = {0.02f, static_cast<int32_t>(Pick(0, 1) * Pick(0, Limit() - 1))};
+  layer.curve = static_cast<Curve>(Pick(0, 6));
+  layer.low = -0.5f;
+  layer.high = 1.5f;
+  if (Pick(0, 3) != 0) {
+    layer.out = Quantization{0.01f * std::sqrt(static_cast<float>(products)), static_cast<int32_t>(Pick(0, 2) * 64)};
+  }
+  if (is_convolution && layer.out && Pick(0, 1) == 1) {
+    layer.accumulator = Quantization{0.03f, static_cast<int32_t>(Pick(0, 1) * Pick(0, 255))};
+    layer.curve = Pick(0, 1) == 1 ? Curve::kRelu : Curve::kNone;
+  }
+  return layer;
+}
+
+at::Tensor RandomInput(const Layer& layer) {
+  if (!layer.is_convolution()) {
+    if (Pick(0, 1) == 1) return Bytes({Pick(1, 20), layer.inputs()});
+    return Bytes({Pick(1, 4), Pick(1, 9), layer.inputs()}).transpose(0, 1);
+  }
+  const auto side = [&](int64_t axis) {
+    return std::max<int64_t>(1, layer.dilation[axis] * (layer.weight.size(2 + axis) - 1) + Pick(1, 12));
+  };
+  const at::Tensor x = Bytes({Pick(1, 3), layer.inputs(), side(0), side(1)});
+  return Pick(0, 1) == 1 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
+}
+
+std::string TextOf(const Layer& layer, const at::Tensor& x) {
+  std::ostringstream text;
+  text << "weight " << layer.weight.sizes() << " x " << x.sizes() << " zero " << layer.x.zero_point << " groups "
+       << layer.groups << " stride " << at::IntArrayRef(layer.stride) << " padding " << at::IntArrayRef(layer.padding)
+       << " dilation " << at::IntArrayRef(layer.dilation) << " curve " << static_cast<int>(layer.curve) << " bias "
+       << layer.bias.defined();
+  if (layer.out) text << " out " << layer.out->scale << "+" << layer.out->zero_point;
+  if (layer.accumulator) text << " accumulator " << layer.accumulator->zero_point;
+  return text.str();
+}
+
+class Onednn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(Load().ok()) << Load();
+    at::manual_seed(11);
+    at::set_num_threads(1);
+  }
+  const at::NoGradGuard no_grad_;
+};
+
+TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
+  for (int i = 0; i < 400; ++i) {
+    const Layer layer = Random(i % 2 == 0);
+    Int8Kernel kernel(layer);
+    for (int run = 0; run < 2; ++run) {  // of two sizes
+      const at::Tensor x = RandomInput(layer);
+      at::Tensor accumulator;
+      if (layer.accumulator) {
+        accumulator = at::randint(0, 256,
+                                  Wanted(
+                                      [&] {
+                                        Layer alone = layer;
+                                        alone.accumulator.reset();
+                                        return alone;
+                                      }(),
+                                      x, {})
+                                      .sizes(),
+                                  at::kByte)
+                          .contiguous(at::MemoryFormat::ChannelsLast);
+      }
+      const at::Tensor want = Wanted(layer, x, accumulator);
+      const at::Tensor got = layer.accumulator ? kernel.RunInto(x, accumulator) : kernel.Run(x);
+      ASSERT_EQ(got.sizes(), want.sizes()) << TextOf(layer, x);
+      ASSERT_EQ(got.scalar_type(), layer.out ? at::kByte : at::kFloat);
+      ASSERT_LE(Difference(layer, got, want), layer.out ? 1 : 50) << TextOf(layer, x);
+      if (layer.accumulator) {
+        EXPECT_TRUE(got.is_same(accumulator));
+      }
+    }
+  }
+}
+
+TEST_F(Onednn, OneImageAndNoRows) {
+  Layer layer = Random(true);
+  while (layer.accumulator) layer = Random(true);
+  Int8Kernel convolution(layer);
+  const at::Tensor x = Bytes({layer.inputs(), 9, 9});
+  EXPECT_LE(Difference(layer, convolution.Run(x), Wanted(layer, x, {})), layer.out ? 1 : 50);
+  EXPECT_EQ(convolution.Run(Bytes({0, layer.inputs(), 9, 9})).size(0), 0);
+  Layer plain;
+  plain.weight = at::randint(-127, 128, {4, 3}, at::kChar);
+  plain.scales = at::rand({4});
+  Int8Kernel linear(plain);
+  EXPECT_EQ(linear.Run(Bytes({2, 0, 3})).sizes(), at::IntArrayRef({2, 0, 4}));
+  EXPECT_EQ(linear.Run(Bytes({3})).sizes(), at::IntArrayRef({4}));
+}
+
+TEST_F(Onednn, AnAccumulatorOfAnotherLayoutIsCopied) {
+  Layer layer;
+  layer.weight = at::randint(-127, 128, {6, 5, 1, 1}, at::kChar);
+  layer.scales = at::rand({6}).mul(0.01);
+  layer.x = {0.02f, 3};
+  layer.out = Quantization{0.1f, 7};
+  layer.accumulator = Quantization{0.05f, 9};
+  Int8Kernel kernel(layer);
+  const at::Tensor x = Bytes({2, 5, 4, 3});
+  const at::Tensor accumulator = Bytes({2, 6, 4, 3});
+  const at::Tensor before = accumulator.clone();
+  const at::Tensor got = kernel.RunInto(x, accumulator);
+  EXPECT_LE(Difference(layer, got, Wanted(layer, x, before)), 1);
+  EXPECT_TRUE(accumulator.equal(before));
+}
+
+Layer Small() {
+  Layer layer;
+  layer.weight = at::randint(-127, 128, {24, 32}, at::kChar);
+  layer.scales = at::rand({24}).mul(0.01);
+  layer.x = {0.02f, 3};
+  layer.out = Quantization{0.1f, 100};
+  return layer;
+}
+
+TEST_F(Onednn, K1_TheSizesThatAreKeptAreBounded) {
+  const Layer layer = Small();
+  Int8Kernel kernel(layer);
+  kernel.Prepare({1, 32});
+  EXPECT_EQ(kernel.counts().made, 1);
+  for (int64_t rows = 1; rows <= 20; ++rows) {
+    const at::Tensor x = Bytes({rows, 32});
+    EXPECT_LE(Difference(layer, kernel.Run(x), Wanted(layer, x, {})), 1);
+    kernel.Run(Bytes({1, 32}));  // used at all times, so never dropped
+  }
+  EXPECT_EQ(kernel.counts().made, 20);
+  EXPECT_EQ(kernel.counts().sizes, static_cast<int64_t>(Int8Kernel::kMaxSizes));
+  EXPECT_EQ(kernel.counts().dropped, 20 - static_cast<int64_t>(Int8Kernel::kMaxSizes));
+}
+
+TEST_F(Onednn, K1_AnotherNumberOfThreadsIsAnotherPrimitive) {
+  const Layer layer = Small();
+  Int8Kernel kernel(layer);
+  const at::Tensor x = Bytes({64, 32});
+  for (const int threads : {1, 2, 3, 1}) {
+    at::set_num_threads(threads);
+    EXPECT_LE(Difference(layer, kernel.Run(x), Wanted(layer, x, {})), 1) << threads;
+  }
+  EXPECT_EQ(kernel.counts().made, 3);
+}
+
+TEST_F(Onednn, K3_ThreadsShareAKernel) {
+  const Layer layer = Small();
+  Int8Kernel kernel(layer);
+  std::vector<at::Tensor> inputs, wanted;
+  for (int64_t rows = 1; rows <= 40; ++rows) {  // more than are kept
+    inputs.push_back(Bytes({rows, 32}));
+    wanted.push_back(Wanted(layer, inputs.back(), {}));
+  }
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < 400; ++i) {
+        const size_t at = (i * 7 + t) % inputs.size();
+        if (Difference(layer, kernel.Run(inputs[at]), wanted[at]) > 1) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(Onednn, WhatDoesNotFitIsSaid) {
+  Int8Kernel kernel(Small());
+  EXPECT_THROW(kernel.Run(Bytes({2, 31})), c10::Error);
+  EXPECT_THROW(kernel.Run(at::randn({2, 32})), c10::Error);
+  EXPECT_THROW(kernel.RunInto(Bytes({2, 32}), Bytes({2, 24})), c10::Error);
+  Layer layer = Small();
+  layer.scales = at::rand({23});
+  EXPECT_THROW(Int8Kernel{layer}, c10::Error);
+  layer = Small();
+  layer.weight = at::zeros({24, 0}, at::kChar);
+  EXPECT_THROW(Int8Kernel{layer}, c10::Error);
+  layer = Small();
+  layer.weight = at::zeros({24, 3, 5, 5}, at::kChar);
+  Int8Kernel convolution(layer);
+  EXPECT_THROW(convolution.Run(Bytes({1, 3, 4, 9})), c10::Error);
+  EXPECT_EQ(convolution.Run(Bytes({1, 3, 5, 9})).sizes(), at::IntArrayRef({1, 24, 1, 5}));
+}
+
+}  // namespace
+}  // namespace frametap::onednn
