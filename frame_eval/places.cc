@@ -27,6 +27,18 @@ PlaceId Places::Add(PlaceId caller, PyCodeObject* code, int offset, const Module
   return static_cast<PlaceId>(sites_.size() - 1);
 }
 
+PlaceId Places::AddOutside(PlaceId caller, Module module) {
+  modules_.push_back(std::move(module));
+  sites_.emplace_back(Site{caller, 0, nullptr, static_cast<uint32_t>(modules_.size() - 1)});
+  return static_cast<PlaceId>(sites_.size() - 1);
+}
+
+void Places::NamePaths(absl::FunctionRef<std::optional<SharedText>(SourceId)> path_of) {
+  for (Module& module : modules_) {
+    if (module.source.valid()) module.path = path_of(module.source);
+  }
+}
+
 PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<SourceId(SourceId)> is_now) {
   if (place == repetition->site_) return repetition->onto_;
   const PlaceId number = place - repetition->from_.sites;
@@ -41,7 +53,7 @@ PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<
     uint32_t& now = repetition->modules_[of_call];
     if (now == kNowhere) {
       const Module& was = modules_[site.module];
-      modules_.push_back({was.source.valid() ? is_now(was.source) : SourceId(), was.klass});
+      modules_.push_back({was.source.valid() ? is_now(was.source) : SourceId(), was.klass, was.path});
       now = static_cast<uint32_t>(modules_.size() - 1);
     }
     site.module = now;
@@ -66,7 +78,8 @@ bool Places::AreAlike(PlaceId a, PlaceId b) const {
 bool Places::IsHandled(PlaceId place) const {
   ExceptionHandler handler;
   for (; place != kNowhere; place = sites_[place].caller) {
-    if (FindHandler(sites_[place].code, sites_[place].offset / 2, &handler)) return true;
+    if (sites_[place].code != nullptr && FindHandler(sites_[place].code, sites_[place].offset / 2, &handler))
+      return true;
   }
   return false;
 }
@@ -75,6 +88,7 @@ void Places::Keep() {
   absl::flat_hash_set<PyCodeObject*> met;
   std::array<PyCodeObject*, 16> recent{};  // layers have the same few again and again
   for (const Site& site : sites_) {
+    if (site.code == nullptr) continue;
     PyCodeObject*& latest = recent[(reinterpret_cast<uintptr_t>(site.code) >> 4) % recent.size()];
     if (std::exchange(latest, site.code) == site.code || !met.insert(site.code).second) continue;
     codes_.push_back(Ref<>::New(reinterpret_cast<PyObject*>(site.code)));
@@ -97,10 +111,10 @@ class Places::Teller {
     where->position = PositionOf(places_.sites_[place]);
     for (PlaceId at = place; at != kNowhere; at = places_.sites_[at].caller) {
       const Site& site = places_.sites_[at];
-      if (at != place) where->callers.push_back(PositionOf(site));
+      if (at != place && site.code != nullptr) where->callers.push_back(PositionOf(site));
       if (site.module == kNowhere) continue;
       const Module& module = places_.modules_[site.module];
-      where->scope.push_back({PathOf(module.source), module.klass});
+      where->scope.push_back({module.path ? *module.path : PathOf(module.source), module.klass});
     }
     std::reverse(where->scope.begin(), where->scope.end());
     return where;

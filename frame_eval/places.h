@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,11 +29,16 @@ class Places {
   struct Module {
     SourceId source;
     SharedText klass;
+    std::optional<SharedText> path = std::nullopt;  // where the source does not say it (module_paths.h)
   };
 
   // `caller`: where the frame was called, or kNowhere. `module`: null unless the frame is a call of one. Needs no Python
   // lock.
   PlaceId Add(PlaceId caller, PyCodeObject* code, int offset, const Module* module);
+  // A call of a module in which the recording began. It counts as a scope, and not as a caller.
+  PlaceId AddOutside(PlaceId caller, Module module);
+  // Sets the path of each module that has a source.
+  void NamePaths(absl::FunctionRef<std::optional<SharedText>(SourceId)> path_of);
 
   struct Mark {
     PlaceId sites;
@@ -74,8 +80,8 @@ class Places {
   struct Site {
     PlaceId caller;
     int offset;
-    PyCodeObject* code;
-    uint32_t module;  // into modules_, or kNowhere
+    PyCodeObject* code;  // null: AddOutside
+    uint32_t module;     // into modules_, or kNowhere
   };
 
   StableVector<Site> sites_;

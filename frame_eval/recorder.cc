@@ -153,11 +153,46 @@ const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
   return it->second;
 }
 
+// Of a recording that begins at the captured function itself there is nothing outside: sources tell all paths.
+const ModulePaths* Recorder::PathsOfModules() {
+  const FrameState* outermost = frames_[0];
+  if (!began_at_break_ && NoteOf(*outermost).caller == nullptr) return nullptr;
+  if (module_paths_ == nullptr) {
+    while (NoteOf(*outermost).caller != nullptr) outermost = NoteOf(*outermost).caller;
+    module_paths_ = std::make_unique<ModulePaths>(*outermost);
+  }
+  return module_paths_.get();
+}
+
+SharedText Recorder::ClassName(PyTypeObject* type) {
+  SharedText& name = class_names_[type];
+  if (name.empty()) name = type->tp_name;
+  return name;
+}
+
+PlaceId Recorder::PlaceOutside() {
+  if (outside_) return *outside_;
+  outside_ = kNowhere;
+  const ModulePaths* const paths = PathsOfModules();
+  if (paths == nullptr) return kNowhere;
+  std::vector<PyObject*> modules;
+  for (const FrameState* f = frames_[0]; f != nullptr; f = NoteOf(*f).caller) {
+    if (f->code != Objects().module_call_code) continue;
+    PyObject* const self = f->objects[0];  // a cell, once the frame has begun: closures in it read it
+    PyObject* const module = self != nullptr && PyCell_Check(self) ? PyCell_GET(self) : self;
+    if (module != nullptr) modules.push_back(module);
+  }
+  for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
+    outside_ = places_.AddOutside(*outside_, {SourceId(), ClassName(Py_TYPE(*module)), paths->Of(*module)});
+  }
+  return *outside_;
+}
+
 PlaceId Recorder::PlaceOf(size_t frame) {
   const FrameState& f = *frames_[frame];
   FrameNote& note = NoteOf(f);
   if (note.place == kNowhere || note.place_offset != f.offset) {
-    const PlaceId caller = frame == 0 ? kNowhere : PlaceOf(frame - 1);
+    const PlaceId caller = frame == 0 ? PlaceOutside() : PlaceOf(frame - 1);
     note.place = places_.Add(caller, f.code, f.offset, note.module ? &*note.module : nullptr);
     note.place_offset = f.offset;
   }
@@ -238,6 +273,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
                           Shadow shadow) {
   const Position at = PositionAt(caller.code, caller.offset);
   frames_.assign(1, &caller);
+  outside_.reset();
   if (repeated_calls_) repeated_calls_->Forget();
   for (PyObject* object : std::exchange(frame_ends_, {})) Watch(object);
   callers_.push_back(
@@ -366,9 +402,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   }
   has_pending_ = false;
   if (f.code == Objects().module_call_code && f.objects[0] != nullptr) {
-    SharedText& klass = class_names_[Py_TYPE(f.objects[0])];
-    if (klass.empty()) klass = Py_TYPE(f.objects[0])->tp_name;
-    note.module = Places::Module{SourceOf(f.objects[0]), klass};
+    note.module = Places::Module{SourceOf(f.objects[0]), ClassName(Py_TYPE(f.objects[0]))};
   }
   // (A method that was bound for it calls it straight.)
   note.rebuildable = NoteOf(caller).marked && ((note.direct && NoteOf(caller).passes_on) || CallsStraight(caller, f));

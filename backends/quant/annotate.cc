@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "backends/quant/op_table.h"
 
 namespace frametap::quant {
@@ -407,8 +408,13 @@ std::string FloatByRequest(const QuantConfig& config, const Node& node) {
     return "left in float by request (float_ops)";
   if (node.where == nullptr) return "";
   for (const ModuleScope& scope : node.where->scope) {
-    if (config.float_scopes.contains(scope.path.str())) {
-      return absl::StrCat("left in float by request (float_scopes: ", scope.path.str(), ")");
+    // A ModuleList is a path and not a scope: nothing calls it.
+    absl::string_view path = scope.path.str();
+    while (!path.empty()) {
+      if (config.float_scopes.contains(path))
+        return absl::StrCat("left in float by request (float_scopes: ", path, ")");
+      const size_t dot = path.rfind('.');
+      path = dot == absl::string_view::npos ? absl::string_view() : path.substr(0, dot);
     }
   }
   return "";
