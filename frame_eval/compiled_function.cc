@@ -257,6 +257,10 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   std::shared_ptr<Store> store = *self->store;
+  if (!self->capturable && store->options().fullgraph) {
+    RaiseFullGraphError(Reason::generator_function, reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target)));
+    return nullptr;
+  }
   if (!self->capturable || ThreadIsTraced()) {
     store->LeftAlone(self->capturable ? Reason::thread_is_traced : Reason::generator_function,
                      reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target)), 0);

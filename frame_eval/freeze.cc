@@ -284,13 +284,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   ir.function = entry_function_;
   ir.entry = entry_text_;
   ir.state = guards_.StateLines();
-  if (module_paths_ != nullptr) {
-    const size_t sources = guards_.mark().sources;
-    places_.NamePaths([&](SourceId id) -> std::optional<SharedText> {
-      if (id.raw() >= sources) return std::nullopt;
-      return module_paths_->Of(guards_.seen(id));
-    });
-  }
+  NamePaths();
   segment->guards = guards_.Freeze(wanted);
   segment->constants = std::move(constants_);
   places_.Keep();

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/known_objects.h"
 #include "guards/dict_read.h"
 #include "guards/must.h"
 #include "guards/watch.h"
@@ -11,10 +11,10 @@
 namespace frametap {
 namespace {
 
-// Of `object`, borrowed: its submodules, or null if it has no such dict.
+// Borrowed: the submodules of `object`, or null if it is not a module or has no such dict.
 PyObject* SubmodulesOf(PyObject* object) {
   static const Key kModules = NameKey("_modules");
-  if (Py_TYPE(object)->tp_dictoffset == 0) return nullptr;
+  if (!PyObject_TypeCheck(object, Objects().module)) return nullptr;
   PyObject** const own = _PyObject_GetDictPtr(object);
   if (own == nullptr || *own == nullptr || !HasOnlyExactStrKeys(*own)) return nullptr;
   PyObject* const modules = StrDictGet(*own, kModules);

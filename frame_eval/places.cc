@@ -33,10 +33,8 @@ PlaceId Places::AddOutside(PlaceId caller, Module module) {
   return static_cast<PlaceId>(sites_.size() - 1);
 }
 
-void Places::NamePaths(absl::FunctionRef<std::optional<SharedText>(SourceId)> path_of) {
-  for (Module& module : modules_) {
-    if (module.source.valid()) module.path = path_of(module.source);
-  }
+void Places::NamePaths(absl::FunctionRef<std::optional<SharedText>(const Module&)> path_of) {
+  for (Module& module : modules_) module.path = path_of(module);
 }
 
 PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<SourceId(SourceId)> is_now) {
@@ -53,7 +51,7 @@ PlaceId Places::Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<
     uint32_t& now = repetition->modules_[of_call];
     if (now == kNowhere) {
       const Module& was = modules_[site.module];
-      modules_.push_back({was.source.valid() ? is_now(was.source) : SourceId(), was.klass, was.path});
+      modules_.push_back({was.source.valid() ? is_now(was.source) : SourceId(), was.klass});
       now = static_cast<uint32_t>(modules_.size() - 1);
     }
     site.module = now;

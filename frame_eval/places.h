@@ -29,6 +29,7 @@ class Places {
   struct Module {
     SourceId source;
     SharedText klass;
+    PyObject* outside = nullptr;                    // AddOutside: itself, borrowed; only its address is looked at
     std::optional<SharedText> path = std::nullopt;  // where the source does not say it (module_paths.h)
   };
 
@@ -37,8 +38,7 @@ class Places {
   PlaceId Add(PlaceId caller, PyCodeObject* code, int offset, const Module* module);
   // A call of a module in which the recording began. It counts as a scope, and not as a caller.
   PlaceId AddOutside(PlaceId caller, Module module);
-  // Sets the path of each module that has a source.
-  void NamePaths(absl::FunctionRef<std::optional<SharedText>(SourceId)> path_of);
+  void NamePaths(absl::FunctionRef<std::optional<SharedText>(const Module&)> path_of);
 
   struct Mark {
     PlaceId sites;

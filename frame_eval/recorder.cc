@@ -10,6 +10,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
+#include "frame_eval/module_paths.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/self_check.h"
@@ -153,39 +154,42 @@ const Position& Recorder::PositionOf(PyCodeObject* code, int offset) {
   return it->second;
 }
 
-// Of a recording that begins at the captured function itself there is nothing outside: sources tell all paths.
-const ModulePaths* Recorder::PathsOfModules() {
-  const FrameState* outermost = frames_[0];
-  if (!began_at_break_ && NoteOf(*outermost).caller == nullptr) return nullptr;
-  if (module_paths_ == nullptr) {
-    while (NoteOf(*outermost).caller != nullptr) outermost = NoteOf(*outermost).caller;
-    module_paths_ = std::make_unique<ModulePaths>(*outermost);
-  }
-  return module_paths_.get();
-}
-
 SharedText Recorder::ClassName(PyTypeObject* type) {
   SharedText& name = class_names_[type];
   if (name.empty()) name = type->tp_name;
   return name;
 }
 
+// May run without Python's lock, as PlaceOf may. Of a recording that begins at the captured function itself there is
+// nothing outside: sources tell all paths.
 PlaceId Recorder::PlaceOutside() {
   if (outside_) return *outside_;
   outside_ = kNowhere;
-  const ModulePaths* const paths = PathsOfModules();
-  if (paths == nullptr) return kNowhere;
+  const FrameState& base = *frames_[0];
+  if (!began_at_break_ && NoteOf(base).caller == nullptr) return kNowhere;
   std::vector<PyObject*> modules;
-  for (const FrameState* f = frames_[0]; f != nullptr; f = NoteOf(*f).caller) {
+  for (const FrameState* f = &base; f != nullptr; f = NoteOf(*f).caller) {
+    outermost_ = f;
     if (f->code != Objects().module_call_code) continue;
     PyObject* const self = f->objects[0];  // a cell, once the frame has begun: closures in it read it
     PyObject* const module = self != nullptr && PyCell_Check(self) ? PyCell_GET(self) : self;
     if (module != nullptr) modules.push_back(module);
   }
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
-    outside_ = places_.AddOutside(*outside_, {SourceId(), ClassName(Py_TYPE(*module)), paths->Of(*module)});
+    outside_ = places_.AddOutside(*outside_, {SourceId(), ClassName(Py_TYPE(*module)), *module});
   }
   return *outside_;
+}
+
+void Recorder::NamePaths() {
+  if (outermost_ == nullptr) return;
+  const ModulePaths paths(*outermost_);
+  const size_t sources = guards_.mark().sources;
+  places_.NamePaths([&](const Places::Module& module) -> std::optional<SharedText> {
+    if (module.outside != nullptr) return paths.Of(module.outside);
+    if (!module.source.valid() || module.source.raw() >= sources) return std::nullopt;
+    return paths.Of(guards_.seen(module.source));
+  });
 }
 
 PlaceId Recorder::PlaceOf(size_t frame) {

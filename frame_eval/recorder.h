@@ -29,7 +29,6 @@
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/first_values.h"
-#include "frame_eval/module_paths.h"
 #include "frame_eval/object_table.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
@@ -757,7 +756,7 @@ class Recorder {
   const Position& PositionOf(PyCodeObject* code, int offset);
   PlaceId PlaceOf(size_t frame);  // of `frames_`
   PlaceId PlaceOutside();         // of the calls of modules that the base frame is in
-  const ModulePaths* PathsOfModules();
+  void NamePaths();               // needs the lock
   SharedText ClassName(PyTypeObject* type);
   ScalarOp NumberOp(const Event& e);
   ValueId NumberValue(Shadow shadow);
@@ -865,9 +864,9 @@ class Recorder {
   const bool in_anomaly_mode_;
   std::unique_ptr<RepeatedCalls> repeated_calls_;
   Places places_;
-  // Of a recording that begins in the middle of a program, made when first asked for.
-  std::unique_ptr<ModulePaths> module_paths_;
-  std::optional<PlaceId> outside_;  // the calls of modules that the base frame is in
+  // Of a recording that begins in the middle of a program:
+  const FrameState* outermost_ = nullptr;  // the captured function's frame, once an op was recorded
+  std::optional<PlaceId> outside_;         // the calls of modules that the base frame is in
   absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
   struct {  // module_calls.cc: what all calls of modules read, once one has (borrowed)
     PyObject* globals = nullptr;

@@ -439,10 +439,15 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
           }
         }
         const bool is_whole = segment != nullptr && IsWholeCall(f);
-        std::unique_ptr<UndoLog> undo = is_whole ? recorder_->TakeUndo() : nullptr;
+        const bool is_refused = segment == nullptr && IsRefused(why.reason);
+        std::unique_ptr<UndoLog> undo = is_whole || is_refused ? recorder_->TakeUndo() : nullptr;
         ReleaseFrames(recorder_->frames());
         DropRecorder();
-        if (segment == nullptr) {
+        if (is_refused) {
+          undo_ = std::move(undo);
+          TakeTime();
+          RefuseFullGraph(why, at);
+        } else if (segment == nullptr) {
           Abort(why, at, true);
         } else if (Publish(segment)) {
           if (undo != nullptr && undo->IsComplete() && segment->executable->approximates()) {
@@ -665,6 +670,27 @@ void Session::Fail(PyObject* type, const std::string& message, Ref<> facts) {
   TakePending(&error_type_, &error_value_);
 }
 
+namespace {
+
+Ref<> FactsOfRefusal(const ReasonRow& row, const std::string& where) {
+  return Ref<>::Steal(
+      Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice));
+}
+
+}  // namespace
+
+void RaiseFullGraphError(Reason reason, PyCodeObject* code) {
+  const ReasonRow& row = RowOf(reason);
+  const Position at = PositionAt(code, StartOffset(code));
+  const std::string where = ToString(at);
+  const std::string text = "fullgraph=True, but there is no graph of " + at.function.str() + " because " + row.text;
+  const Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", WithFile(text, at).c_str()));
+  const Ref<> facts = FactsOfRefusal(row, where);
+  if (!args || !facts) return;
+  const Ref<> error = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
+  if (error) PyErr_SetObject(Errors().full_graph, error.get());
+}
+
 void Session::RefuseFullGraph(const Break& reason, const Position& at) {
   const bool contradicts = reason.reason == Reason::marked_size;
   const ReasonRow& row = RowOf(reason.reason);
@@ -673,9 +699,7 @@ void Session::RefuseFullGraph(const Break& reason, const Position& at) {
   if (!contradicts && !reason.detail.empty()) text += " (" + reason.detail + ")";
   store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
   if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
-  Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at),
-       Ref<>::Steal(
-           Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice)));
+  Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at), FactsOfRefusal(row, where));
   raised_.reset();
 }
 
@@ -715,6 +739,14 @@ bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
          (is_first && std::strcmp(name, "POP_TOP") == 0);  // a bare `except`
 }
 
+// Whether the call fails for this reason. Others that give a recording up say nothing of the function: a debugger follows
+// the thread, a mode is active, the program has raised an exception of its own.
+bool Session::IsRefused(Reason reason) const {
+  if (reason == Reason::marked_size) return true;
+  if (!store_->options().fullgraph) return false;
+  return RowOf(reason).is_break || reason == Reason::escaping_object || reason == Reason::generator_dropped;
+}
+
 void Session::End(const Break& given) {
   ErrScope keep;
   const Break reason = InWordsOfUser(given, recorder_->frames());
@@ -730,7 +762,7 @@ void Session::End(const Break& given) {
     Abort(reason, at, false);
     return;
   }
-  if (reason.reason == Reason::marked_size || (store_->options().fullgraph && row.is_break)) {
+  if (IsRefused(reason.reason)) {
     const auto handles = [](const FrameState* f) { return f->handlers > 0; };
     const auto handler = std::find_if(frames.begin(), frames.end(), handles);
     if (handler != frames.end() && reason.reason != Reason::marked_size && HandsOn(**handler)) {

@@ -84,6 +84,7 @@ class Session : public FrameFilter, public Tracer {
   void ConfirmSuspicion(bool returned);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
   void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
+  bool IsRefused(Reason reason) const;
   void RefuseFullGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
   bool IsCaughtAt(const FrameState& f, FrameNote& note) const;
@@ -147,5 +148,8 @@ struct ErrorClasses {
   PyObject* recording_forbidden = nullptr;  // a context variable: True where `recording` is raised
 };
 ErrorClasses& Errors();
+
+// Of a function that is never captured, under fullgraph.
+void RaiseFullGraphError(Reason reason, PyCodeObject* code);
 
 }  // namespace frametap

@@ -12,7 +12,7 @@ import select
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -600,3 +600,56 @@ def test_many_changes_of_one_container_are_taken_back() -> None:
     with pytest.raises(frametap.FullGraphError):
         frametap.compile(f, fullgraph=True)(torch.ones(1))
     assert len(log) == 100_000
+
+
+def _numbers(x: Tensor) -> Iterator[Tensor]:
+    try:
+        yield x + 1
+        yield x + 2
+    finally:
+        x.numel()
+
+
+def _returns_generator(x: Tensor) -> object:
+    return _numbers(x)
+
+
+def _keeps_begun_generator(x: Tensor) -> object:
+    rows = _numbers(x)
+    next(rows)
+    return rows
+
+
+@pytest.mark.parametrize("f", [_returns_generator, _keeps_begun_generator])
+def test_result_that_cannot_be_made_again_is_refused(f: Callable[[Tensor], object]) -> None:
+    captured = frametap.compile(f, fullgraph=True)
+    for _ in range(3):
+        with pytest.raises(frametap.FullGraphError, match=f.__name__) as error:
+            captured(torch.ones(2))
+        assert error.value.reason in ("escaping_object", "generator_dropped")
+        assert error.value.advice
+
+
+def test_refused_result_leaves_nothing() -> None:
+    seen: list[int] = []
+    total = torch.zeros(2)
+
+    def f(x: Tensor) -> object:
+        seen.append(1)
+        total.add_(x)
+        return _numbers(x)
+
+    captured = frametap.compile(f, fullgraph=True)
+    for _ in range(3):
+        with pytest.raises(frametap.FullGraphError):
+            captured(torch.ones(2))
+    assert seen == []
+    assert total.tolist() == [0, 0]
+
+
+def test_generator_function_is_refused() -> None:
+    captured = frametap.compile(_numbers, fullgraph=True)
+    with pytest.raises(frametap.FullGraphError, match="no graph of _numbers") as error:
+        captured(torch.ones(2))
+    assert error.value.reason == "generator_function"
+    assert "compile the functions that it calls" in error.value.advice
