@@ -34,6 +34,7 @@ class Guard {
     kClass,
     kField,
     kRegistry,
+    kAnswer,
     kSuspended,
     kCode,
     kNoHooks
@@ -66,7 +67,7 @@ std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    /
 std::unique_ptr<Guard> MakeLeafGuard(PyObject* tensor);                        // whether it is one
 std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
 std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
-std::unique_ptr<Guard> MakeRegistryGuard(PyObject* function);                  // of abstract base classes
+std::unique_ptr<Guard> MakeAnswerGuard(Guard::Kind kind, PyObject* function);  // what a C function says
 std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
 std::unique_ptr<Guard> MakeSetLayoutGuard(PyObject* set);                      // where they stand in its table
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.

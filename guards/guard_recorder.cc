@@ -160,7 +160,12 @@ void GuardRecorder::Registry(const Spot& why) {
     return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
   }();
   impl_->Say(Pinned(counter, "abc.get_cache_token"), Guard::Kind::kRegistry, 0, nullptr, why,
-             [] { return MakeRegistryGuard(counter); });
+             [] { return MakeAnswerGuard(Guard::Kind::kRegistry, counter); });
+}
+
+void GuardRecorder::Answer(PyObject* function, const char* name, const Spot& why) {
+  impl_->Say(Pinned(function, name), Guard::Kind::kAnswer, 0, nullptr, why,
+             [function] { return MakeAnswerGuard(Guard::Kind::kAnswer, function); });
 }
 
 void GuardRecorder::Value(SourceId id, const Spot& why) {

@@ -123,6 +123,8 @@ class GuardRecorder {
   void Leaf(SourceId tensor, const Spot& why);  // whether it is a leaf of autograd's graph
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const Spot& why);
+  // What this C function says of the process: an int, None or a device.
+  void Answer(PyObject* function, const char* name, const Spot& why);
   // A function by what it runs: code, globals, number of defaults. Implied by Identity.
   void Code(SourceId function, const Spot& why);
   void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code

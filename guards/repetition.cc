@@ -47,6 +47,7 @@ Again AgainOf(Guard::Kind kind, int64_t detail) {
     case Guard::Kind::kClass:
     case Guard::Kind::kField:
     case Guard::Kind::kRegistry:
+    case Guard::Kind::kAnswer:
     case Guard::Kind::kSuspended:
       return Again::kNever;
   }

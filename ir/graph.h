@@ -60,6 +60,8 @@ enum class ScalarOp : uint8_t {
   kFloatExp,
   kFloatLog,
   kFloatLog2,
+  kFloatCos,
+  kFloatSin,
   kIntBroadcast,  // of two sizes that are broadcast with each other: the one that is not 1
   kSize,          // size(%tensor, 0): how large a dimension is
   kContiguous,    // contiguous(%tensor): true; raises AssumptionFails if it is not

@@ -174,6 +174,8 @@ void LoadNumbers() {
   AddSpecial("math", "", "exp", Math<ScalarOp::kFloatExp, -1>, true);
   AddSpecial("math", "", "log", Math<ScalarOp::kFloatLog, Py_GT>, true);
   AddSpecial("math", "", "log2", Math<ScalarOp::kFloatLog2, Py_GT>, true);
+  AddSpecial("math", "", "cos", Math<ScalarOp::kFloatCos, -1>, true);
+  AddSpecial("math", "", "sin", Math<ScalarOp::kFloatSin, -1>, true);
   AddSpecial("math", "", "prod", Product, true);
   AddSpecial("torch", "Size", "numel", Product, true);
   AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});
@@ -186,11 +188,11 @@ void LoadNumbers() {
            "__ceil__", "__format__", "__getnewargs__", "__getformat__"});
   AddRows("builtins", "complex", Conduct::kPure, {"conjugate", "__format__", "__getnewargs__", "__complex__"});
   AddRows("math", "", Conduct::kPure,
-          {"acos",    "acosh",     "asin",    "asinh",  "atan",  "atan2", "atanh",   "cbrt",      "comb",  "copysign",
-           "cos",     "cosh",      "degrees", "dist",   "erf",   "erfc",  "exp2",    "expm1",     "fabs",  "factorial",
-           "fmod",    "frexp",     "fsum",    "gamma",  "gcd",   "hypot", "isclose", "isfinite",  "isinf", "isnan",
-           "isqrt",   "lcm",       "ldexp",   "lgamma", "log10", "log1p", "modf",    "nextafter", "perm",  "pow",
-           "radians", "remainder", "sin",     "sinh",   "tan",   "tanh",  "ulp"});
+          {"acos",      "acosh", "asin",    "asinh",   "atan",      "atan2",  "atanh", "cbrt",    "comb",
+           "copysign",  "cosh",  "degrees", "dist",    "erf",       "erfc",   "exp2",  "expm1",   "fabs",
+           "factorial", "fmod",  "frexp",   "fsum",    "gamma",     "gcd",    "hypot", "isclose", "isfinite",
+           "isinf",     "isnan", "isqrt",   "lcm",     "ldexp",     "lgamma", "log10", "log1p",   "modf",
+           "nextafter", "perm",  "pow",     "radians", "remainder", "sinh",   "tan",   "tanh",    "ulp"});
   for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
                            "xor", "invert", "inv", "pow", "abs", "lshift", "rshift"}) {
     AddSpecial("_operator", "", name, Arithmetic, true);

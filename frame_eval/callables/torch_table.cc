@@ -206,6 +206,12 @@ void DetachInPlace(Recorder& r, Call& call) {
   r.TorchCall(call.note, &call, "detach_");
 }
 
+// torch._C._accelerator_getAccelerator(): a backend can be registered while the process runs.
+void Accelerator(Recorder& r, Call& call) {
+  if (!call.args.empty()) throw Refusal(call.callable);
+  r.guards().Answer(call.callable, "torch._C._accelerator_getAccelerator", r.Here());
+}
+
 void ToList(Recorder& r, Call& call) { r.ListCall(call); }
 
 // torch._C._InferenceMode(mode): does nothing yet.
@@ -234,6 +240,7 @@ void LoadTorch() {
   AddSpecial("torch.utils.checkpoint", "", "checkpoint", CallCheckpoint);
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
           {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+  AddSpecial("torch._C", "", "_accelerator_getAccelerator", Accelerator);
   AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
   AddSpecial("torch._C", "TensorBase", "__int__", NumberOfTensor<false>);
   AddRows("torch._C", "TensorBase", Conduct::kRefused,

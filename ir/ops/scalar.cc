@@ -52,6 +52,8 @@ constexpr ScalarRow kRows[] = {
     {ScalarOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
     {ScalarOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
     {ScalarOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
+    {ScalarOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"},
+    {ScalarOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"},
     {ScalarOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
     {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
     {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
@@ -148,6 +150,8 @@ bool MayRaise(ScalarOp op) {
     case ScalarOp::kIntRound:
     case ScalarOp::kFloatPow:
     case ScalarOp::kFloatExp:
+    case ScalarOp::kFloatCos:
+    case ScalarOp::kFloatSin:
       return true;
     default:
       return false;
@@ -275,6 +279,10 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
     case ScalarOp::kFloatLog2:
       if (!(a.as_float() > 0)) return ScalarFault::kDomain;  // nan as well
       return Give(op == ScalarOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
+    case ScalarOp::kFloatCos:
+    case ScalarOp::kFloatSin:
+      if (std::isinf(a.as_float())) return ScalarFault::kDomain;
+      return Give(op == ScalarOp::kFloatCos ? std::cos(a.as_float()) : std::sin(a.as_float()), result);
     case ScalarOp::kIntBroadcast:
       return GiveInt(a.i == 1 ? b.i : a.i, result);
     case ScalarOp::kNone:

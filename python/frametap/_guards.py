@@ -144,6 +144,7 @@ _FORMS = (
     _form(r"unchanged inside", _nothing, kind="field"),
     _form(r"laid out as before", _nothing, kind="layout"),
     _form(r"registrations as recorded", _nothing, kind="registrations"),
+    _form(r"answers as recorded", _nothing, kind="answer"),
     _form(r"(?P<what>(?:\w+\([^)]*\) ?)+)", _state, kind="state"),
     _form(r"(?P<what>[\w.]+)", kind="type"),
 )

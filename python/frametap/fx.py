@@ -94,6 +94,8 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "float.exp": math.exp,
     "float.log": math.log,
     "float.log2": math.log2,
+    "float.cos": math.cos,
+    "float.sin": math.sin,
     "list.item": operator.getitem,
     "size": torch.ops.aten.sym_size.int,
     "contiguous": require_contiguous,

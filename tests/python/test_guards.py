@@ -104,6 +104,7 @@ def test_each_names_the_line_that_read_it() -> None:
         ("at the same address", "address", None),
         ("unchanged inside", "field", None),
         ("registrations as recorded", "registrations", None),
+        ("answers as recorded", "answer", None),
         ("grad_mode(off) autocast(bf16)", "state", {"grad_mode": "off", "autocast": "bf16"}),
     ],
 )

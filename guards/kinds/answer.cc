@@ -1,0 +1,52 @@
+// Answer: what a C function of the process's state says, asked again at each check: the counter of registrations with
+// abstract base classes, which CPython itself compares before it relies on what it remembers of isinstance and issubclass;
+// and which accelerator there is. The function runs no Python code.
+#include "guards/dict_read.h"
+#include "guards/guard.h"
+#include "guards/kinds/value.h"
+#include "guards/ref.h"
+
+namespace frametap {
+
+namespace {
+
+// Empty: no memory for it, or an error.
+Ref<> AnswerOf(PyObject* function) {
+  ErrScope keep;
+  Ref<> answer = Ref<>::Steal(PyObject_CallNoArgs(function));
+  if (!answer) PyErr_Clear();
+  return answer;
+}
+
+class AnswerGuard : public Guard {
+ public:
+  AnswerGuard(Kind kind, PyObject* function) : Guard(kind), answer_(AnswerOf(function)) {}
+
+  Scope scope() const override { return Scope::kContent; }
+  bool Holds(const Reached& at) const override {
+    if (at.object == nullptr || !answer_) return false;
+    const Ref<> now = AnswerOf(at.object);
+    return now && SameKey(now.get(), answer_.get()) == Found::kYes;
+  }
+  std::string Want() const override {
+    return kind() == Kind::kRegistry ? "registrations as recorded" : "answers as recorded";
+  }
+  std::string Got(const Reached&) const override {
+    return kind() == Kind::kRegistry ? "a new registration" : "another answer";
+  }
+  std::string Why(const Reached&) const override {
+    if (kind() == Kind::kRegistry) return "a class was registered with an abstract base class";
+    return "the answer was " + ShortRepr(answer_.get());
+  }
+
+ private:
+  Ref<> answer_;  // an int, None or a device: nothing for the garbage collection
+};
+
+}  // namespace
+
+std::unique_ptr<Guard> MakeAnswerGuard(Guard::Kind kind, PyObject* function) {
+  return std::make_unique<AnswerGuard>(kind, function);
+}
+
+}  // namespace frametap
