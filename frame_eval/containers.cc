@@ -307,7 +307,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   }
   note.expect.kind = Expect::Kind::kNothing;
   ForceDeep(key, key_shadow, PyDict_CheckExact(container));
-  if (value != nullptr && PySlice_Check(key) && PyAnySet_Check(value)) ReadOrder(value);
+  if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
   if (value != nullptr) Force(value, value_shadow);

@@ -492,10 +492,34 @@ void Recorder::BindPending(FrameState& f) {
   }
 }
 
+// Returns whether C code gets what a frame hands over, and may read all that is in it: it compares keys, joins rows, asks
+// for their truth. Operators, attributes, instances of classes, `next` and the like hand it on to bytecode as it is.
+static bool GoesToC(const FrameState& caller, const FrameState& f) {
+  if (PyObject* const callable = CallSiteOf(caller).callable; callable != nullptr) {
+    const bool is_type =
+        PyType_Check(callable) && !PyType_HasFeature(reinterpret_cast<PyTypeObject*>(callable), Py_TPFLAGS_HEAPTYPE);
+    if (!is_type && !PyCFunction_Check(callable) && Py_TYPE(callable) != &PyMethodDescr_Type) return false;
+    static constexpr std::string_view kHandOn[] = {"next", "getattr", "send", "__getattribute__", "__call__"};
+    const CallableRow* const row = FindCallable(callable);
+    return row == nullptr || std::find(std::begin(kHandOn), std::end(kHandOn), row->name) == std::end(kHandOn);
+  }
+  if (PyObject* const taken = TakeSiteOf(caller).iterator; taken != nullptr) {
+    return !f.is_generator || !PyGen_CheckExact(taken) || FrameOfGenerator(taken) != f.raw;
+  }
+  const std::string_view name = InstructionAt(caller.code, caller.offset).name;
+  return name == "CONTAINS_OP" || name == "LIST_EXTEND" || name == "SET_UPDATE" || name == "DICT_UPDATE" ||
+         name == "UNPACK_SEQUENCE" || name == "UNPACK_EX";
+}
+
 void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {
   frames_.pop_back();
   note.inlined = false;
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
+  const auto hand_over = [&] {
+    const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) ||
+                             PyAnySet_Check(value) || open_iterators_.contains(value);
+    has_content&& GoesToC(*frames_.back(), f) ? ForceDeep(value, shadow, true) : Force(value, shadow);
+  };
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.
     generators_[FrameOfGenerator(value)] = {Ref<>::New(value),
@@ -512,14 +536,14 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
       // Locals, and the value stack below the value that was handed out: in its place comes what is sent in.
       it->second.shadows.assign(f.shadows, f.shadows + f.nlocalsplus + f.depth - 1);
     }
-    Force(value, shadow);
+    hand_over();
     caller.returned = value;
     caller.returned_shadow = Shadow();
     return;
   }
   if (end == FrameEnd::kReturned && value != nullptr) {
     if (!note.direct) {
-      Force(value, shadow);
+      hand_over();
       shadow = Shadow();
     }
     caller.returned = value;

@@ -297,11 +297,14 @@ void ObjectId(Recorder& r, Call& call) {
 // dict.__setitem__ and list.__setitem__, also through super().
 void SetItem(Recorder& r, Call& call) {
   if (call.args.size() != 3) throw Break{Reason::unknown_mutation, "__setitem__"};
-  for (size_t i = 1; i < 3; ++i) r.Force(call.args[i], call.shadows[i]);
+  if (PySlice_Check(call.args[1])) {
+    r.ForceArguments(call, 1, true);  // what is assigned is iterated over
+  } else {
+    for (size_t i = 1; i < 3; ++i) r.Force(call.args[i], call.shadows[i]);
+  }
   Known* known = r.Find(call.args[0]);
   bool is_source = known == nullptr || known->state == Known::State::kSource;
   if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
-  if (PySlice_Check(call.args[1]) && PyAnySet_Check(call.args[2])) r.ReadOrder(call.args[2]);
   r.Own(call.args[0]);
   if (PyDict_Check(call.args[0])) r.ReadKey(call.args[0], call.args[1]);
   if (is_source) {
