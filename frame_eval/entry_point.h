@@ -35,6 +35,8 @@ class EntryPoint {
   bool put_off = false;         // a recording was thrown away because of what is done once
   bool ends_at_blocks = false;  // … because it ended in a block of inference mode: others end before one
   bool alone = false;           // a recording that went on in the caller was given up: segments end with their frame
+  bool holds_no_op = false;     // … because nothing ran on tensors: its frames are watched only if segments need them
+  bool is_followed = false;     // of a start: a segment begins later in the code, or goes on in it behind a call
   int denials = 0;              // recordings given up; after `kMaxDenials` no other one is tried
   bool limit_told = false;
 

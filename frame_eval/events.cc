@@ -140,7 +140,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       }
       if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
       if (open_iterators_.contains(object)) return;
-      note.makes_iterator = HasOpenItems(object);
+      note.makes_iterator = LeavesContentOpen(object);
       if (note.makes_iterator) iterated_.assign(1, object);
       if (!note.makes_iterator) ForceDeep(object, Shadow(), true);
       return;

@@ -191,7 +191,7 @@ struct RecordingNote {
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these
   size_t effects_before = 0;
-  bool makes_iterator = false;  // over rows of numbers, some of which are not fixed (OpenIterator)
+  bool makes_iterator = false;  // over rows of which something is not fixed (OpenIterator)
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
@@ -439,6 +439,7 @@ class Recorder {
   bool ConvertTensor(Call& call, bool to_float);  // float(x), int(x); false: its number is no value of a graph
   // -- rows (rows.cc) --
   bool HasOpenItems(PyObject* row);
+  bool LeavesContentOpen(PyObject* row);
   void ForceItems(PyObject* container);
   void KeepItems(FrameNote& note, std::initializer_list<PyObject*> rows);
   bool AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
@@ -604,7 +605,7 @@ class Recorder {
     Shadow shadow;
     std::vector<Taken> parts;
   };
-  struct OpenIterator {  // of the trace's own, over tuples and lists with numbers that are not fixed
+  struct OpenIterator {  // of the trace's own, over tuples and lists whose numbers or containers are not fixed
     enum class Gives : uint8_t { kItem, kTuple, kNumbered } gives = Gives::kItem;
     std::vector<PyObject*> rows;  // borrowed: the iterator holds them
     Py_ssize_t next = 0;

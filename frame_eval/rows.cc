@@ -3,6 +3,8 @@
 //       change of it is followed here; any other use or change fixes them (ForceDeep, MarkMutated).
 //   R2  Only lists of the trace's own are followed through changes: a change of one that existed before is an effect,
 //       whose values are fixed.
+//   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
+//       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
 #include "frame_eval/rows.h"
 
 #include <algorithm>
@@ -166,10 +168,29 @@ bool Recorder::ChangeList(Call& call, const char* name) {
 
 // ---- iterators over them --------------------------------------------------------------------------------------------
 
-// zip(a, b), enumerate(a), iter(a): what is iterated over is fixed, but for rows of numbers that are not.
+// Returns whether an iterator over the row leaves something of it open (R3). If nothing is, all of the row is to be fixed.
+bool Recorder::LeavesContentOpen(PyObject* row) {
+  if (HasOpenItems(row)) return true;
+  if ((!IsPlainTuple(row) && !PyList_CheckExact(row)) || Find(row) == nullptr) return false;
+  const auto is_container = [](PyObject* item) {
+    return PyDict_CheckExact(item) || PyList_CheckExact(item) || IsPlainTuple(item);
+  };
+  size_t containers = 0;
+  for (size_t i = 0; i < RowSize(row); ++i) containers += is_container(ItemOf(row, i));
+  if (containers == 0) return false;
+  Touch(row);
+  AdoptElements(row);
+  for (size_t i = 0; i < RowSize(row); ++i) {
+    PyObject* const item = ItemOf(row, i);
+    if (!is_container(item)) ForceDeep(item, ElementShadow(row, static_cast<Py_ssize_t>(i)), true);
+  }
+  return true;
+}
+
+// zip(a, b), enumerate(a), iter(a): what is iterated over is fixed, except rows of which something is left open.
 void Recorder::MakesIterator(const Call& call) {
   bool open = false;
-  for (PyObject* arg : call.args) open = open || HasOpenItems(arg);
+  for (size_t i = 0; i < call.positional() && !open; ++i) open = LeavesContentOpen(call.args[i]);
   for (size_t i = 0; i < call.args.size(); ++i) {
     const bool is_tuple = PyTuple_Check(call.args[i]) && IteratesByPlace(call.args[i]);
     const bool is_row = i < call.positional() && (is_tuple || PyList_CheckExact(call.args[i]));
@@ -180,7 +201,7 @@ void Recorder::MakesIterator(const Call& call) {
   const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
   iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
   for (size_t i = 0; i < call.args.size(); ++i) {
-    if (!HasOpenItems(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
+    if (i >= call.positional() || !LeavesContentOpen(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
   }
 }
 
@@ -213,11 +234,7 @@ void Recorder::CloseIterator(PyObject* iterator) {
   if (it == open_iterators_.end()) return;
   const OpenIterator closed = std::move(it->second);
   open_iterators_.erase(it);
-  for (PyObject* row : closed.rows) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
-      Force(PySequence_Fast_GET_ITEM(row, i), ElementShadow(row, i));
-    }
-  }
+  for (PyObject* row : closed.rows) ForceDeep(row, Shadow(), true);
 }
 
 }  // namespace frametap

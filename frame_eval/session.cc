@@ -363,7 +363,8 @@ bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
     return false;
   }
   EntryPoint* entry = store_->Find(code, StartOffset(code));
-  return entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty() || entry->wait_offset >= 0;
+  if (entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty()) return true;
+  return entry->wait_offset >= 0 && (!entry->holds_no_op || entry->is_followed);
 }
 
 void Session::Enter(FrameState& f) {
@@ -449,7 +450,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
           RefuseFullGraph(why, at);
         } else if (segment == nullptr) {
           Abort(why, at, true);
-        } else if (Publish(segment)) {
+        } else if (Publish(segment, -1)) {
           if (undo != nullptr && undo->IsComplete() && segment->executable->approximates()) {
             undo->TakeBack();
             is_taken_back_ = true;
@@ -618,12 +619,16 @@ double Session::TakeTime() {
   return seconds;
 }
 
-bool Session::Publish(std::shared_ptr<Segment> segment, const std::string& inside) {
+bool Session::Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside) {
   const auto& nodes = segment->ir.graph.nodes;
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
-  if (!has_ops && entry_is_below_ && IsPackageCode(entry_code_)) {
+  EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
+  if (!has_ops && entry.empty() && entry_is_below_ && IsPackageCode(entry_code_)) {
     // What a package does between two breaks without any tensor is no graph, and Python is as fast.
-    store_->FindOrAdd(entry_code_, entry_offset_).denials = Store::kMaxDenials;
+    entry.denials = Store::kMaxDenials;
+    entry.holds_no_op = true;
+    // Of a start: segments that begin later in the frame, or go on in it, find it as they did in this recording.
+    if (entry_offset_ == StartOffset(entry_code_) && !went_on_) entry.wait_offset = offset;
     TakeTime();
     return false;
   }
@@ -655,8 +660,18 @@ bool Session::Publish(std::shared_ptr<Segment> segment, const std::string& insid
                  {},
                  inside});
   }
+  NoteFollowed(*segment);
   store_->Publish(std::move(segment));
   return true;
+}
+
+// Where a frame does not run under the hook from its start, its later entry points and its callees' segments are lost.
+void Session::NoteFollowed(const Segment& segment) {
+  store_->FindOrAdd(entry_code_, StartOffset(entry_code_)).is_followed = true;
+  for (const Segment::Caller& caller : segment.callers) {
+    auto* const code = reinterpret_cast<PyCodeObject*>(caller.code.get());
+    store_->FindOrAdd(code, StartOffset(code)).is_followed = true;
+  }
 }
 
 // The call shall end with `type(message, **facts)`.
@@ -799,7 +814,7 @@ void Session::End(const Break& given) {
     store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
     return;
   }
-  if (Publish(segment, reason.inside)) segment->executable->NoteRecordedRun();
+  if (Publish(segment, offset, reason.inside)) segment->executable->NoteRecordedRun();
 }
 
 // Where a recording may be looked at, and may end at any time.
