@@ -14,7 +14,7 @@
 namespace frametap::onednn {
 namespace {
 
-// Of a thread; grows to what the hungriest primitive that ran on it needs.
+// One for each thread; grows to the need of the largest primitive that ran on it.
 class Scratchpad {
  public:
   static void* OfThread(size_t bytes) {
@@ -94,7 +94,7 @@ struct Int8Kernel::Operands {
   std::vector<Memory> owned;
 };
 
-// What one run has for itself (K3).
+// The state of one run alone (K3).
 struct Int8Kernel::Binding {
   Memory x, result, scratchpad;
   std::vector<dnnl_exec_arg_t> arguments;

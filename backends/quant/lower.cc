@@ -268,7 +268,7 @@ class Lowering {
     byte_op_at_.emplace(op.quantize, op);
   }
 
-  // The bytes behind a dequantized value, in the new graph.
+  // The bytes of a dequantized value, in the new graph.
   ValueId Bytes(ValueId dequantized) { return out_.at(Def(dequantized)->args[0].value); }
 
   // L2.
