@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "frame_eval/stress.h"
 #include "ir/eager_state.h"
+#include "ir/ops/plain_function.h"
 #include "ir/writes.h"
 
 namespace frametap {
@@ -274,12 +275,37 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
     }
     const Node& node = graph_.node(def);
     const OpFacts* facts = node.op ? NotesOf(*node.op).facts : nullptr;
-    if (facts != nullptr && (facts->data_dependent_size || facts->scalar_from_data) && !IsIndexByNumbers(node)) {
-      return &node;
-    }
+    const bool is_number = facts != nullptr && facts->scalar_from_data;
+    if (is_number && !(node.args.size() == 1 && IsOfNumbers(node.args[0].value))) return &node;
+    if (facts != nullptr && facts->data_dependent_size && !is_number && !IsIndexByNumbers(node)) return &node;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return nullptr;
+}
+
+bool AtenRecorder::IsOfNumbers(ValueId value) {
+  std::vector<ValueId> work{value};
+  absl::flat_hash_set<ValueId> seen;
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (!seen.insert(id).second) continue;
+    const Type& type = graph_.value(id).type;
+    const bool is_number = type.kind == Type::Kind::kInt || type.kind == Type::Kind::kFloat;
+    const NodeId def = graph_.value(id).def;
+    if (!def.valid()) {
+      if (!is_number) return false;
+      continue;
+    }
+    const Node& node = graph_.node(def);
+    if (node.scalar_op == ScalarOp::kSize) continue;
+    if (!is_number && (type.kind != Type::Kind::kTensor || writes_to_input(id))) return false;
+    const std::string_view name = node.op ? std::string_view(node.op->operator_name().name) : "";
+    if (node.op && name != "aten::item" && name != "aten::scalar_tensor" && !IsPlainFunction(*node.op)) return false;
+    if (!node.op && !is_number) return false;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return true;
 }
 
 const Node* AtenRecorder::ResizerOf(ValueId value) const {

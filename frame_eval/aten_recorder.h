@@ -81,6 +81,8 @@ class AtenRecorder {
   // Inputs that the sizes of `value`, or the number, may depend on. Null, or the node by which they depend on data. What
   // is in `seen` is left out, and what was gone through is added.
   const Node* SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
+  // Whether the elements follow from numbers alone, by ops that give the same each time.
+  bool IsOfNumbers(ValueId value);
   // An op that may have given the value's tensor other sizes, and does not say which (it returns another tensor, or none).
   // Null: there is none.
   const Node* ResizerOf(ValueId value) const;

@@ -495,8 +495,13 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
   if (result == Py_None) return Shadow();
   if (IsScalar(result) && made == 1 && aten_.graph().nodes.back().op &&
       FactsOf(*aten_.graph().nodes.back().op).scalar_from_data) {
-    const ValueId number = aten_.graph().nodes.back().outputs[0];
-    const Shadow shadow{Shadow::Kind::kValue, number.raw()};
+    const Node& item = aten_.graph().nodes.back();
+    const ValueId number = item.outputs[0];
+    Shadow shadow{Shadow::Kind::kValue, number.raw()};
+    if (item.args.size() == 1 && item.args[0].kind == Arg::Kind::kValue) {
+      if (const auto term = IntInTensor(item.args[0].value)) shadow = term->shadow;
+      if (shadow.kind == Shadow::Kind::kNone) return shadow;
+    }
     const bool is_float = PyFloat_CheckExact(result);
     if (!note.converts || is_float == (aten_.graph().value(number).type.kind == Type::Kind::kFloat)) return shadow;
     return AddNumber(is_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf, {{nullptr, shadow}});

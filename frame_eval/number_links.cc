@@ -26,6 +26,39 @@ bool IsSame(const c10::IValue& constant, PyObject* object) {
   return constant.isInt() && constant.toInt() == number.i;
 }
 
+bool IsSame(const c10::IValue& constant, const OpenNumber& number) {
+  if (number.tensor.valid()) return constant.isInt() && constant.toInt() == number.element;
+  return IsSame(constant, number.object);
+}
+
+// Whether a call may take the tensor for a number. Whoever asks for its element by name has it as a result.
+bool IsElement(const FrameNote& note, PyObject* object) {
+  if (!IsExactTensor(object) || note.torch_name[0] == '\0' || std::strcmp(note.torch_name, "item") == 0) return false;
+  const at::Tensor& tensor = TensorOf(object);
+  const c10::ScalarType dtype = tensor.scalar_type();
+  const bool is_int = dtype == c10::ScalarType::Long || dtype == c10::ScalarType::Int ||
+                      dtype == c10::ScalarType::Short || dtype == c10::ScalarType::Char ||
+                      dtype == c10::ScalarType::Byte;
+  return is_int && tensor.dim() == 0 && tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage() &&
+         tensor.storage().data() != nullptr;
+}
+
+// Read from memory: an op would be seen.
+int64_t ElementOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case c10::ScalarType::Long:
+      return *tensor.const_data_ptr<int64_t>();
+    case c10::ScalarType::Int:
+      return *tensor.const_data_ptr<int32_t>();
+    case c10::ScalarType::Short:
+      return *tensor.const_data_ptr<int16_t>();
+    case c10::ScalarType::Char:
+      return *tensor.const_data_ptr<int8_t>();
+    default:
+      return *tensor.const_data_ptr<uint8_t>();
+  }
+}
+
 // Whether a parameter takes numbers that may differ from call to call: sizes, factors. (Dimensions may not: the rank of a
 // result, and what backends do, follow from them.)
 bool TakesNumber(const c10::Type& type) {
@@ -53,8 +86,8 @@ size_t LengthOf(const Arg& list) {
   return list.kind == Arg::Kind::kConst && list.constant.isIntList() ? list.constant.toIntVector().size() : 0;
 }
 
-// Makes element `item` of a list of ints a value, if it is `object` now.
-bool LinkItem(Arg* list, size_t item, PyObject* object, ValueId value) {
+// Makes element `item` of a list of ints a value, if it is `number` now.
+bool LinkItem(Arg* list, size_t item, const OpenNumber& number, ValueId value) {
   if (item >= LengthOf(*list)) return false;
   if (list->kind == Arg::Kind::kConst) {
     std::vector<Arg> items;
@@ -62,7 +95,7 @@ bool LinkItem(Arg* list, size_t item, PyObject* object, ValueId value) {
     *list = Arg::List(std::move(items));
   }
   Arg& arg = list->items[item];
-  if (arg.kind != Arg::Kind::kConst || !IsSame(arg.constant, object)) return false;
+  if (arg.kind != Arg::Kind::kConst || !IsSame(arg.constant, number)) return false;
   arg = Arg::Of(value);
   return true;
 }
@@ -122,10 +155,11 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
   for (size_t i = 0; i < call->args.size(); ++i) {
     PyObject* arg = call->args[i];
     if (arg == nullptr) continue;
-    if (i < 64 && i < call->positional() && PyLong_Check(arg)) note.torch_ints |= uint64_t{1} << i;
     OpenNumber at;
     at.position = i < call->positional() ? static_cast<int>(i) : -1;
     if (at.position < 0) at.name = call->names[i - call->positional()];
+    const bool is_int = PyLong_Check(arg) || IsElement(note, arg);
+    if (i < 64 && i < call->positional() && is_int) note.torch_ints |= uint64_t{1} << i;
     LeaveOpen(note, arg, call->shadows[i], at);
     if (PySlice_Check(arg)) {
       for (PyObject* bound : PartsOf(arg)) {
@@ -136,7 +170,24 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
   note.expect.kind = Expect::Kind::kTorch;
 }
 
+// A tensor of one int that the binding may take for a number: a size among others. It asks for the element by `item`, which
+// is a number of the graph then (LinkNumbers).
+void Recorder::LeaveElementOpen(FrameNote& note, PyObject* object, OpenNumber at) {
+  const std::optional<ValueId> value = aten_.ValueOf(TensorOf(object));
+  const std::optional<IntTerm> term = value ? IntInTensor(*value) : std::nullopt;
+  if (!value || (!term && !sizes_open())) return;
+  at.object = object;
+  at.element = ElementOf(TensorOf(object));
+  at.tensor = *value;
+  if (term) at.computed = term->shadow;
+  at.is_constant = term && term->is_constant();
+  note.open.push_back(at);
+  note.nodes_before = node_count();  // the term may have added some
+  aten_.expect_number = true;
+}
+
 void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
+  if (IsElement(note, object)) LeaveElementOpen(note, object, at);
   if (LeavesOpen(object, shadow)) {
     at.object = object;
     at.shadow = shadow;
@@ -150,7 +201,8 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
     bool open = false;
     for (const Shadow& item : known->items) open = open || item.kind != Shadow::Kind::kNone;
     for (Py_ssize_t i = 0; !open && i < PySequence_Fast_GET_SIZE(object); ++i) {
-      open = PySlice_Check(PySequence_Fast_GET_ITEM(object, i));
+      PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
+      open = PySlice_Check(item) || IsElement(note, item);
     }
     if (open) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
@@ -171,12 +223,37 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
   ForceDeep(object, shadow, true);
 }
 
+// Whether the node is the `item` of an operand that waits for it (LeaveElementOpen).
+bool Recorder::TakesElement(FrameNote& note, const Node& node) {
+  if (note.open.empty() || node.op->operator_name().name != "aten::item") return false;
+  for (OpenNumber& number : note.open) {
+    if (!number.tensor.valid() || number.is_taken || node.args[0].value != number.tensor) continue;
+    number.is_taken = true;
+    number.linked = number.is_constant;  // for whatever it was computed from
+    number.shadow = number.computed;
+    if (number.shadow.kind == Shadow::Kind::kNone && !number.is_constant) {
+      number.shadow = Shadow{Shadow::Kind::kValue, node.outputs[0].raw()};
+    }
+    return true;
+  }
+  return false;
+}
+
 // N1, after the call.
 void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
   if (aten_.pending) return note.open.clear();
   std::vector<Node*> made;
   for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
-    if (Node& node = aten_.graph().nodes[i]; node.op) made.push_back(&node);
+    Node& node = aten_.graph().nodes[i];
+    if (node.op && !TakesElement(note, node)) made.push_back(&node);
+  }
+  // A number that the binding has taken from another tensor is in the node as a constant.
+  const bool waits =
+      std::any_of(note.open.begin(), note.open.end(), [](const OpenNumber& number) { return number.tensor.valid(); });
+  for (const Node* node : made) {
+    if (waits && node->op->operator_name().name == "aten::item") {
+      throw Break{Reason::value_of_tensor, "aten::item"};
+    }
   }
   if (note.makes_tensor) {
     LinkData(note, result);
@@ -212,7 +289,7 @@ void Recorder::LinkOperator(FrameNote& note, const std::vector<Node*>& made) {
 void Recorder::Link(OpenNumber* number, Node* node, size_t parameter) {
   Arg& arg = node->args[parameter];
   const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
-  if (arg.kind != Arg::Kind::kConst || !TakesNumber(type) || !IsSame(arg.constant, number->object)) return;
+  if (arg.kind != Arg::Kind::kConst || !TakesNumber(type) || !IsSame(arg.constant, *number)) return;
   arg = Arg::Of(NumberValue(number->shadow));
   number->linked = true;
 }
@@ -226,6 +303,7 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
   if (called.find("dropout") != std::string_view::npos) return;
   const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
   for (OpenNumber& number : note.open) {
+    if (number.linked || (number.tensor.valid() && !number.is_taken)) continue;
     size_t parameter = 0;
     if (number.position < 0) {
       while (parameter < parameters.size() &&
@@ -253,7 +331,7 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
     } else if (number.position >= 0 && static_cast<size_t>(number.position) != parameter) {
       continue;
     }
-    number.linked = LinkItem(&sizes, item, number.object, NumberValue(number.shadow));
+    number.linked = LinkItem(&sizes, item, number, NumberValue(number.shadow));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "ir/eager_state.h"
+#include "ir/ops/plain_function.h"
 
 namespace frametap {
 namespace {
@@ -139,6 +140,46 @@ bool Recorder::ConvertTensor(Call& call, bool) {
   call.note.converts = true;
   aten_.expect_number = true;
   return true;
+}
+
+// The element of a tensor of one int that was computed from ints alone: torch.div(x.size(0), 2, rounding_mode="trunc").
+// None: it is not known to be one.
+std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
+  const Type& type = aten_.graph().value(tensor).type;
+  const NodeId def = aten_.graph().value(tensor).def;
+  const bool is_element = type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
+  if (!is_element || !def.valid() || aten_.writes_to_input(tensor)) return std::nullopt;
+  const Node node = aten_.graph().node(def);  // a copy: terms add nodes
+  if (!node.op || node.op->operator_name().name.rfind("aten::", 0) != 0) return std::nullopt;
+  const std::string_view name = BaseName(*node.op);
+  if (name != "scalar_tensor" && !IsPlainFunction(*node.op)) return std::nullopt;
+  const auto term_of = [&](size_t at) -> std::optional<IntTerm> {
+    const Arg& arg = node.args[at];
+    if (arg.kind == Arg::Kind::kConst) {
+      return arg.constant.isInt() ? std::optional(IntTerm::Of(arg.constant.toInt())) : std::nullopt;
+    }
+    if (arg.kind != Arg::Kind::kValue) return std::nullopt;
+    if (aten_.graph().value(arg.value).type.kind == Type::Kind::kInt) {
+      return IntTerm::Of(Canonical(Shadow{Shadow::Kind::kValue, arg.value.raw()}));
+    }
+    return IntInTensor(arg.value);
+  };
+  const auto is_const = [&](size_t at, const c10::IValue& wanted) {
+    return node.args[at].kind == Arg::Kind::kConst && node.args[at].constant == wanted;
+  };
+  if (name == "scalar_tensor") return term_of(0);
+  const bool is_linear = name == "add" || name == "sub";
+  if (node.args.size() != (name == "mul" ? 2 : 3)) return std::nullopt;
+  const bool is_quotient = name == "div" && (is_const(2, c10::IValue("trunc")) || is_const(2, c10::IValue("floor")));
+  if (!is_quotient && name != "mul" && !(is_linear && is_const(2, c10::IValue(int64_t{1})))) return std::nullopt;
+  const std::optional<IntTerm> a = term_of(0), b = term_of(1);
+  if (!a || !b) return std::nullopt;
+  if (!is_quotient) {
+    return IntOp(name == "mul" ? ScalarOp::kIntMul : name == "add" ? ScalarOp::kIntAdd : ScalarOp::kIntSub, *a, *b);
+  }
+  // Towards zero and downwards are one direction for these.
+  if (!IsNotNegative(*a) || !b->is_constant() || b->constant <= 0) return std::nullopt;
+  return IntOp(ScalarOp::kIntFloorDiv, *a, *b);
 }
 
 // Of few elements, each is a number of the graph; how many there are is fixed, unless that is known to differ from call

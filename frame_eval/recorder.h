@@ -161,6 +161,11 @@ struct OpenNumber {
   int item = -1;             // of a tuple or list; -1: the argument itself
   int part = -1;             // of a slice: start, stop, step
   bool linked = false;       // a node takes it
+  ValueId tensor;            // valid: `object` is this tensor of one int, and the binding may take …
+  int64_t element = 0;       // … its element for a number (x.view(t, 4))
+  Shadow computed;           // what is known of the element without looking at the tensor …
+  bool is_constant = false;  // … or that it is a constant
+  bool is_taken = false;     // the binding has asked for it
 };
 
 // What one recording notes of a frame. It ends with the recording (FrameNote::Part): another one must not believe it.
@@ -705,6 +710,9 @@ class Recorder {
   void LinkNumbers(FrameNote& note, const Event& e, PyObject* result);
   void LinkData(FrameNote& note, PyObject* result);
   Shadow ListElements(const FrameNote& note, PyObject* result);
+  std::optional<IntTerm> IntInTensor(ValueId tensor);
+  void LeaveElementOpen(FrameNote& note, PyObject* object, OpenNumber at);
+  bool TakesElement(FrameNote& note, const Node& node);
   bool IsFinaliser(const FrameState& f) const;
   void LinkOperator(FrameNote& note, const std::vector<Node*>& made);
   void LinkCall(FrameNote& note, Node* node);
