@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/class_names.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
@@ -226,6 +227,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   guards_.Class(type, Here());
   Touch(reinterpret_cast<PyObject*>(type));
   if (ReadClassDict(*this, note, type, name)) return;
+  ReadIfClassName(*this, type, name);
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
   if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
   PyObject* value = _PyType_Lookup(type, name);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "frame_eval/class_names.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
@@ -339,6 +340,7 @@ void Recorder::ReadHash(PyObject* object) {
 void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsScalar(object)) return;
+  ReadClassName(*this, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
   const bool plain_row = IsRow(object) || PyAnySet_Check(object);
   if (PyAnySet_Check(object)) ReadOrder(object);
   if (plain_row || PyDict_Check(object)) {

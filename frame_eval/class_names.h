@@ -1,0 +1,14 @@
+// The name of a class is no attribute in its dict: assigning it gives the class no new version, so a guard on the class does not
+// notice. Whoever reads it, or a text that C code makes with it, says so here.
+#pragma once
+
+#include <Python.h>
+
+namespace frametap {
+
+class Recorder;
+
+void ReadClassName(Recorder& recorder, PyTypeObject* type);                    // `__name__` and `__qualname__`
+void ReadIfClassName(Recorder& recorder, PyTypeObject* type, PyObject* name);  // … if that is the name
+
+}  // namespace frametap
