@@ -29,6 +29,7 @@ import inspect
 import io
 import json
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -605,6 +606,7 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         _refuse(source, f"it is damaged, or was not written by frametap.save ({error})", error)
     manifest = _manifest(source, files)
+    _refuse_saturation(source, files)
     for name, digest in manifest["sha256"].items():
         if name not in files or hashlib.sha256(files[name]).hexdigest() != digest:
             _refuse(source, f"it is damaged: {name} is not what was written")
@@ -667,6 +669,22 @@ def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     if missing:
         _refuse(source, f"it is damaged: its manifest lacks {', '.join(sorted(missing))}")
     return manifest
+
+
+_TAKES_8_BITS = re.compile(rb"frametap\.quantize_per_tensor\([^()]*, 0, 255, u8\)")
+
+
+def _refuse_saturation(source: Path, files: Mapping[str, bytes]) -> None:
+    """Refuses activations of 8 bits where oneDNN has no VNNI: sums of two products saturate there without a word."""
+    if _C.quant_full_range():
+        return
+    if any(_TAKES_8_BITS.search(text) for name, text in files.items() if name.endswith(".txt")):
+        _refuse(
+            source,
+            "its activations have 8 bits, and int8 products of these saturate on this processor (it has no "
+            "VNNI, or ONEDNN_MAX_CPU_ISA holds oneDNN below it); quantize the model here or with "
+            "activation_bits=7, and save it again",
+        )
 
 
 def _refuse(source: Path, why: str, cause: BaseException | None = None) -> NoReturn:

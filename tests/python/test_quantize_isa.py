@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,45 @@ def test_no_product_saturates(name: str, isa: str) -> None:
         check=True,
     )
     assert float(done.stdout) > 35
+
+
+SAVES = """
+import sys, torch, frametap
+model = torch.nn.Linear(64, 8).eval()
+torch.nn.init.constant_(model.weight, 0.1)
+x = torch.linspace(0, 3, 512).view(8, 64)
+q = frametap.quantize(model, [x], progress=False, activation_bits=int(sys.argv[2]))
+q(x)
+frametap.save(q, sys.argv[1])
+"""
+LOADS = """
+import sys, torch, frametap
+x = torch.linspace(0, 3, 512).view(8, 64)
+try:
+    program = frametap.load(sys.argv[1])
+except frametap.ArtifactError as error:
+    print(error)
+else:
+    want = x.sum(1, keepdim=True) * 0.1
+    print((program(x) - want).abs().max().item() < 0.5)
+"""
+
+
+def _output(program: str, *args: str, **environment: str) -> str:
+    rest = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
+    command = [sys.executable, "-c", program, *args]
+    return subprocess.run(
+        command, env={**rest, **environment}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_a_saved_program_is_refused_where_its_products_saturate(bits: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "q.frametap")
+    _output(SAVES, path, str(bits))
+    loaded = _output(LOADS, path, ONEDNN_MAX_CPU_ISA="AVX2")
+    if bits == 7:
+        assert loaded.strip() == "True"
+    else:
+        assert "activations have 8 bits" in loaded
+        assert "activation_bits=7" in loaded
