@@ -48,7 +48,7 @@ Memory Vector(int64_t count, dnnl_data_type_t type, void* data) {
   return MakeMemory(desc, data);
 }
 
-Layer Checked(Layer layer) {
+Layer Ready(Layer layer) {
   TORCH_CHECK(layer.weight.scalar_type() == at::kChar && (layer.weight.dim() == 2 || layer.weight.dim() == 4),
               "int8 kernel: expected int8 weights of two or four dimensions, got ", layer.weight.scalar_type(), " of ",
               layer.weight.sizes());
@@ -61,6 +61,7 @@ Layer Checked(Layer layer) {
   TORCH_CHECK(layer.groups > 0 && layer.outputs() % layer.groups == 0, "int8 kernel: ", layer.outputs(), " outputs in ",
               layer.groups, " groups");
   TORCH_CHECK(!layer.accumulator || layer.out, "int8 kernel: a sum with bytes is stored in bytes");
+  layer = Folded(std::move(layer));
   layer.weight = layer.weight.contiguous();
   layer.scales = layer.scales.contiguous();
   if (layer.bias.defined()) layer.bias = layer.bias.contiguous();
@@ -78,10 +79,12 @@ struct Int8Kernel::Operands {
       arguments.push_back({argument, memory.get()});
       owned.push_back(std::move(memory));
     };
-    add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, Vector(1, dnnl_f32, &numbers[0]));
+    if (layer.x.scale != 1) add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, Vector(1, dnnl_f32, &numbers[0]));
     add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, Vector(layer.outputs(), dnnl_f32, layer.scales.data_ptr()));
     if (layer.x.zero_point != 0) add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, Vector(1, dnnl_s32, &zeros[0]));
-    if (layer.out) add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_DST, Vector(1, dnnl_f32, &numbers[1]));
+    if (layer.out && layer.out->scale != 1) {
+      add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_DST, Vector(1, dnnl_f32, &numbers[1]));
+    }
     if (layer.out && layer.out->zero_point != 0) {
       add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, Vector(1, dnnl_s32, &zeros[1]));
     }
@@ -110,8 +113,7 @@ struct Int8Kernel::Sized {
   std::vector<std::unique_ptr<Binding>> idle;  // under mutex_
 };
 
-Int8Kernel::Int8Kernel(Layer layer)
-    : layer_(Checked(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
+Int8Kernel::Int8Kernel(Layer layer) : layer_(Ready(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
 
 Int8Kernel::~Int8Kernel() = default;
 

@@ -36,7 +36,7 @@ class Int8Kernel {
   Int8Kernel(const Int8Kernel&) = delete;
   Int8Kernel& operator=(const Int8Kernel&) = delete;
 
-  const Layer& layer() const { return layer_; }
+  const Layer& layer() const { return layer_; }  // Folded
   KernelCounts counts() const;
 
   // Makes what runs on inputs of these sizes need.

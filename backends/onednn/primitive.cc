@@ -1,7 +1,5 @@
 #include "backends/onednn/primitive.h"
 
-#include <c10/util/Exception.h>
-
 namespace frametap::onednn {
 namespace {
 
@@ -84,13 +82,13 @@ Attributes AttributesOf(const Layer& layer) {
   Attributes attributes(made);
   Check(Api().primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user), "set the scratchpad");
   const int each_output = !layer.is_convolution() ? 1 << 1 : layer.groups == 1 ? 1 : 3;
-  Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_SRC, 0), "set a scale");
+  if (layer.x.scale != 1) Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_SRC, 0), "set a scale");
   Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_WEIGHTS, each_output), "set a scale");
   if (layer.x.zero_point != 0) {
     Check(Api().primitive_attr_set_zero_points_mask(made, DNNL_ARG_SRC, 0), "set a zero point");
   }
   if (layer.out) {
-    Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_DST, 0), "set a scale");
+    if (layer.out->scale != 1) Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_DST, 0), "set a scale");
     if (layer.out->zero_point != 0) {
       Check(Api().primitive_attr_set_zero_points_mask(made, DNNL_ARG_DST, 0), "set a zero point");
     }
@@ -98,14 +96,6 @@ Attributes AttributesOf(const Layer& layer) {
   const PostOps ops = After(layer);
   Check(Api().primitive_attr_set_post_ops(made, ops.get()), "set post ops");
   return attributes;
-}
-
-int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
-  const int64_t window = layer.dilation[axis] * (layer.weight.size(static_cast<int64_t>(2 + axis)) - 1) + 1;
-  const int64_t room = size + 2 * layer.padding[axis] - window;
-  TORCH_CHECK(room >= 0, "int8 convolution: the window of ", window, " is larger than the padded image of ",
-              size + 2 * layer.padding[axis]);
-  return room / layer.stride[axis] + 1;
 }
 
 MemoryDesc Activation(const Layer& layer, const Extent& extent, dnnl_data_type_t type) {
@@ -116,11 +106,6 @@ MemoryDesc Activation(const Layer& layer, const Extent& extent, dnnl_data_type_t
 }
 
 }  // namespace
-
-Extent ResultOf(const Layer& layer, const Extent& x) {
-  if (!layer.is_convolution()) return {{x.sizes[0], layer.outputs()}};
-  return {{x.sizes[0], layer.outputs(), OutputsAlong(layer, 0, x.sizes[2]), OutputsAlong(layer, 1, x.sizes[3])}};
-}
 
 MemoryDesc PlainWeights(const Layer& layer) { return Weights(layer, true); }
 

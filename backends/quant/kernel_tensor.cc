@@ -66,15 +66,9 @@ void RegisterKernelOperators() {
   defs->def("qconv2d(Tensor x, Tensor kernel) -> Tensor");
   defs->def("qconv2d_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
-  // There is no gradient (Q5 of quantize.h): autograd is passed by.
-  auto* autograd =
-      new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-  for (const char* name : {"qlinear", "qconv2d"}) {
-    cpu->impl(name, TORCH_FN(Run));
-    autograd->impl(name, torch::CppFunction::makeFallthrough());
-  }
+  cpu->impl("qlinear", TORCH_FN(Run));
+  cpu->impl("qconv2d", TORCH_FN(Run));
   cpu->impl("qconv2d_add", TORCH_FN(RunInto));
-  autograd->impl("qconv2d_add", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace frametap::quant

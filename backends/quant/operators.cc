@@ -1,5 +1,6 @@
 #include "backends/quant/operators.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -74,7 +75,7 @@ void CheckBytes(const at::Tensor& q, const char* op) {
 }
 
 at::Tensor EmptyBytes(at::IntArrayRef sizes, at::MemoryFormat format) {
-  return at::empty(sizes, at::TensorOptions().dtype(at::kByte).memory_format(format));
+  return at::detail::empty_cpu(sizes, at::kByte, false, format);
 }
 
 at::Tensor Quantize(const at::Tensor& x, double scale, int64_t zero_point, int64_t qmin, int64_t qmax,
@@ -113,7 +114,7 @@ at::Tensor QuantizePerTensorChannelsLast(const at::Tensor& x, double scale, int6
 at::Tensor DequantizePerTensor(const at::Tensor& q, double scale, int64_t zero_point) {
   CheckBytes(q, "dequantize_per_tensor");
   const at::Tensor from = q.contiguous();
-  at::Tensor to = at::empty(from.sizes(), at::TensorOptions().dtype(at::kFloat));
+  at::Tensor to = at::detail::empty_cpu(from.sizes(), at::kFloat);
   const uint8_t* f = from.const_data_ptr<uint8_t>();
   float* t = to.mutable_data_ptr<float>();
   at::parallel_for(0, from.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -329,6 +330,15 @@ void RegisterOperators() {
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();
+    // They run without gradients only (Q5 of quantize.h), and have none. torch's own kernel for ops that have none takes
+    // longer than many of them.
+    auto* autograd =
+        new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
+    for (const char* name :
+         {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d", "qconv2d",
+          "qconv2d_add", "qlinear", "qmax_pool2d", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
+      autograd->impl(name, torch::CppFunction::makeFallthrough());
+    }
     return true;
   }();
   (void)registered;

@@ -1,0 +1,54 @@
+#include "backends/onednn/layer.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+namespace frametap::onednn {
+namespace {
+
+// Sums of products are exact in int32 and become f32 before the bias is added. For more inputs the two are so large that
+// their rounding could be seen in a result of f32.
+constexpr int64_t kMostInputsToFold = 4096;
+
+// curve(x / s) is curve(x) / s, where `s` is the scale.
+bool KeepsScale(Curve curve) { return curve == Curve::kNone || curve == Curve::kRelu || curve == Curve::kClamp; }
+
+int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
+  const int64_t window = layer.dilation[axis] * (layer.weight.size(static_cast<int64_t>(2 + axis)) - 1) + 1;
+  const int64_t room = size + 2 * layer.padding[axis] - window;
+  TORCH_CHECK(room >= 0, "int8 convolution: the window of ", window, " is larger than the padded image of ",
+              size + 2 * layer.padding[axis]);
+  return room / layer.stride[axis] + 1;
+}
+
+}  // namespace
+
+Layer Folded(Layer layer) {
+  at::Tensor scales = layer.scales.to(at::kDouble).mul(static_cast<double>(layer.x.scale));
+  at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
+  layer.x.scale = 1;
+  if (!layer.is_convolution() && layer.x.zero_point != 0 && layer.inputs() <= kMostInputsToFold) {
+    if (!bias.defined()) bias = at::zeros({layer.outputs()}, at::kDouble);
+    bias = bias.sub(layer.weight.to(at::kDouble).sum(1).mul(scales).mul(layer.x.zero_point));
+    layer.x.zero_point = 0;
+  }
+  if (layer.out && KeepsScale(layer.curve)) {
+    const double inverse = 1.0 / layer.out->scale;
+    scales = scales.mul(inverse);
+    if (bias.defined()) bias = bias.mul(inverse);
+    if (layer.accumulator) layer.accumulator->scale = static_cast<float>(layer.accumulator->scale * inverse);
+    layer.low = static_cast<float>(layer.low * inverse);
+    layer.high = static_cast<float>(layer.high * inverse);
+    layer.out->scale = 1;
+  }
+  layer.scales = scales.to(at::kFloat);
+  if (bias.defined()) layer.bias = bias.to(at::kFloat);
+  return layer;
+}
+
+Extent ResultOf(const Layer& layer, const Extent& x) {
+  if (!layer.is_convolution()) return {{x.sizes[0], layer.outputs()}};
+  return {{x.sizes[0], layer.outputs(), OutputsAlong(layer, 0, x.sizes[2]), OutputsAlong(layer, 1, x.sizes[3])}};
+}
+
+}  // namespace frametap::onednn
