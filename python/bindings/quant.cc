@@ -129,6 +129,47 @@ class DynamoPause {
   py::object set_, previous_;
 };
 
+// Turns off torch's fused kernels of attention and encoder layers, which hide their linear layers. torch has one switch for
+// all threads, a variable of a module. It is as it was once no call of an int8 model is under way; what other threads
+// compute meanwhile is right, by the kernels that training takes. Under Python's lock.
+class FusedAttentionPause {
+ public:
+  static void Enter() {
+    if (depth_ == 0) {
+      PyObject* const now = PyDict_GetItemWithError(Variables(), Name());
+      if (now == nullptr) throw py::key_error("torch.backends.mha has no switch for fused attention");
+      before_ = py::reinterpret_borrow<py::object>(now).release().ptr();
+      if (before_ != Py_False && PyDict_SetItem(Variables(), Name(), Py_False) != 0) throw py::error_already_set();
+    }
+    ++depth_;
+  }
+  static void Leave() {
+    if (--depth_ != 0) return;
+    const ErrScope keep;
+    if (before_ != Py_False && PyDict_SetItem(Variables(), Name(), before_) != 0) PyErr_WriteUnraisable(before_);
+    Py_CLEAR(before_);
+  }
+
+  FusedAttentionPause() { Enter(); }
+  ~FusedAttentionPause() { Leave(); }
+  FusedAttentionPause(const FusedAttentionPause&) = delete;
+  FusedAttentionPause& operator=(const FusedAttentionPause&) = delete;
+
+ private:
+  static PyObject* Variables() {
+    static PyObject* const variables =
+        py::object(py::module_::import("torch.backends.mha").attr("__dict__")).release().ptr();
+    return variables;
+  }
+  static PyObject* Name() {
+    static PyObject* const name = PyUnicode_InternFromString("_is_fastpath_enabled");
+    return name;
+  }
+
+  static inline int depth_ = 0;
+  static inline PyObject* before_ = nullptr;
+};
+
 // Calls the captured form of a quantized function, and gives beside the result what did not run in int8, or None. Neither
 // a tracer nor a session around the call sees into it, as with any function in C.
 py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const py::dict& kwargs) {
@@ -139,6 +180,7 @@ py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const
   py::object result;
   {
     const quant::TallyScope scope(&tally);
+    const FusedAttentionPause attention;
     const DynamoPause dynamo;
     const HookPause frames;
     const TracingPause tracers;
@@ -269,8 +311,11 @@ void BindQuant(py::module_& m) {
         return d;
       },
       py::arg("quantized"), "What oneDNN has made for the layers of these graphs.");
-  m.def("onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
+  m.def(
+      "onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
   m.def("onednn_version", &onednn::Version);
+  m.def("enter_fused_attention_off", &FusedAttentionPause::Enter);
+  m.def("leave_fused_attention_off", &FusedAttentionPause::Leave);
   m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("args"), py::arg("kwargs"));
   m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }

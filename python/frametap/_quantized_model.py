@@ -20,7 +20,6 @@ import torch
 from frametap import _C
 from frametap._compile import compiled_of
 from frametap._errors import FrametapWarning, QuantizationError
-from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._quant_outputs import Decibels
 from frametap._quant_report import plain_parts, render_report
 
@@ -89,11 +88,10 @@ class QuantizedModel(torch.nn.Module):
             )
         if torch.is_autocast_enabled("cpu"):
             args, kwargs = _in_float32(args), _in_float32(kwargs)
-            with FUSED_ATTENTION_OFF, torch.autocast("cpu", enabled=False):
+            with torch.autocast("cpu", enabled=False):
                 result, problem = _C.call_quantized(self._frametap, args, kwargs)
         else:
-            with FUSED_ATTENTION_OFF:
-                result, problem = _C.call_quantized(self._frametap, args, kwargs)
+            result, problem = _C.call_quantized(self._frametap, args, kwargs)
         if problem is None:
             self.calls["int8"] += 1
         else:
@@ -233,12 +231,17 @@ _dynamo.set_code_exec_strategy(
 
 def _has_proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Of torch.fx.symbolic_trace, which may give one for all arguments."""
-    return (
-        isinstance(args, torch.fx.Proxy)
-        or isinstance(kwargs, torch.fx.Proxy)
-        or any(isinstance(value, torch.fx.Proxy) for value in args)
-        or any(isinstance(value, torch.fx.Proxy) for value in kwargs.values())
-    )
+    # Loops, because a generator would take longer than all other checks of a call.
+    proxy = torch.fx.Proxy
+    if isinstance(args, proxy) or isinstance(kwargs, proxy):
+        return True
+    for value in args:
+        if isinstance(value, proxy):
+            return True
+    for value in kwargs.values():
+        if isinstance(value, proxy):
+            return True
+    return False
 
 
 def _is_traced_below() -> bool:
