@@ -1,4 +1,4 @@
-// What sources that know Python include most of all (CMakeLists.txt).
+// The most frequent includes of sources that use Python (CMakeLists.txt).
 #pragma once
 
 #include <Python.h>

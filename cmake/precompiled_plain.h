@@ -1,4 +1,4 @@
-// What sources without Python include most of all (CMakeLists.txt).
+// The most frequent includes of sources without Python (CMakeLists.txt).
 #pragma once
 
 #include <ATen/core/Tensor.h>

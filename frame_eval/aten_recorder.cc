@@ -18,7 +18,7 @@ thread_local constinit int aten::depth = 0;
 namespace {
 
 // An out-of-core key above autograd, autocast and the tracer without any kernel in torch. torch itself excludes it
-// while it builds tensors from Python data, so torch.tensor shows one lift_fresh and nothing of its making.
+// while it builds tensors from Python data. So torch.tensor shows one lift_fresh and none of its inner ops.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local constinit AtenRecorder* tls_recorder = nullptr;
@@ -35,8 +35,8 @@ void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   tls_recorder->Record(op, keys, stack);
 }
 
-// The Python number in a wrapped number. Read from memory where that is plain: item() is an op, and an observer of ops
-// (the profiler, RecordFunction) would see it in a call that records and in no other.
+// The Python number in a wrapped number. It is read from memory where the memory is plain. item() is an op, and an
+// observer of ops (the profiler, RecordFunction) would see it in a recorded call alone.
 c10::Scalar NumberIn(const at::Tensor& wrapped) {
   const bool plain = wrapped.is_cpu() && wrapped.has_storage() && wrapped.storage().data() != nullptr &&
                      !wrapped.key_set().has(c10::DispatchKey::Python) && !wrapped.is_neg();
@@ -67,7 +67,7 @@ const char* InstallFallback() {
 
 AtenRecorder::AtenRecorder() {
   graph_.states[0] = CurrentEagerState();
-  // Of a small model: what grows by itself is moved several times before it is as large.
+  // Sized for a small model: vectors that grow by themselves are moved several times before they are as large.
   constexpr size_t kUsual = 64;
   graph_.values.reserve(2 * kUsual);
   graph_.nodes.reserve(kUsual / 2);
@@ -330,7 +330,7 @@ void AtenRecorder::Bind(const at::Tensor& tensor, ValueId id) {
   it->second.value = id;
 }
 
-// x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from what is in them.)
+// x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from their elements.)
 bool AtenRecorder::IsIndexByNumbers(const Node& node) const {
   const std::string& name = node.op->operator_name().name;
   if (name != "aten::index" || node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
@@ -379,7 +379,7 @@ void AtenRecorder::SeeMetadata(const Written& written, const torch::jit::Stack& 
   for (const c10::IValue& value : torch::jit::last(results, returns)) {
     is_returned = is_returned || (value.isTensor() && value.toTensor().is_same(written.tensor));
   }
-  // What the guards say of a tensor that existed before is what it was at the entry.
+  // The guards on a tensor that existed before describe it at the entry.
   if (!written.IsAsItWas() && (known->source.valid() || !is_returned)) {
     pending = Break{Reason::tensor_metadata_change, ""};
     return;

@@ -68,7 +68,7 @@ bool IsSecondName(PyObject* descriptor, PyObject* name) {
          PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0;
 }
 
-// Of what super() finds: a descriptor that only binds the object, or whose code comes as a frame.
+// Returns whether a result of super() is a descriptor that only binds the object, or whose code comes as a frame.
 bool IsSeenThroughSuper(PyObject* found) {
   PyTypeObject* const kind = Py_TYPE(found);
   if (kind == &PyProperty_Type) return !CallsC(found, "fget");
@@ -78,7 +78,7 @@ bool IsSeenThroughSuper(PyObject* found) {
          (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
 }
 
-// What a partial of the trace's own holds: nobody else has its tuple and its dict.
+// The content of a partial that the trace made: nothing else holds its tuple and its dict.
 void AdoptPart(Recorder& r, PyObject* partial, PyObject* name) {
   const Ref<> part = Must(PyObject_GenericGetAttr(partial, name));
   if (r.Find(part.get()) == nullptr && (PyTuple_CheckExact(part.get()) || PyDict_CheckExact(part.get()))) {
@@ -97,7 +97,8 @@ bool IsPlainType(PyTypeObject* type) {
   return type->tp_base == &PyTuple_Type || IsException(type);
 }
 
-// What super() finds: in the classes that follow its own one in the MRO of `start`. Borrowed; null if there is none.
+// The result of super(): it searches the classes after its own one in the MRO of `start`. Borrowed; null if there is
+// none.
 PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
   static PyObject* const own_name = InternedName("__thisclass__");
   const Ref<> own = Must(PyObject_GenericGetAttr(super, own_name));
@@ -161,7 +162,7 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
   InstanceAttribute(note, owner, name);
 }
 
-// import a.b of what is imported already: an entry of sys.modules. Anything else runs the import system.
+// import a.b of a module that is imported already: an entry of sys.modules. Anything else runs the import system.
 void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
   const char* text = Text(e.name);
   // Another __import__ is the program's own.
@@ -232,15 +233,16 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(value, type, name);
-  // A descriptor of Python code runs as a frame; what it returns is no constant.
+  // A descriptor of Python code runs as a frame; its result is not a constant.
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
   if (runs_code) AdoptOfClass(value, type, name);
   note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
 }
 
-// What a class holds under a name. The class says which object it is; what is read of it is asked. Its own class says
-// whether it is a descriptor, and that can change. (A descriptor of Python code runs as a frame.)
+// The value that a class holds under a name. The guard on the class determines the object; reads of the object are
+// guarded. Its own class decides whether it is a descriptor, and that can change. (A descriptor of Python code runs as
+// a frame.)
 void Recorder::AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name) {
   AdoptPinned(object, Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
   Touch(object);
@@ -294,7 +296,7 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
   GenericLoad(note, owner, name);
 }
 
-// What a method from outside binds, and of Python code the function that it runs.
+// The object that a method from outside binds, and for Python code the function that it runs.
 bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
   const Known* known = Find(method);
   if (known == nullptr || known->state != Known::State::kSource) return false;
@@ -357,7 +359,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       }
       const int kind = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
       if (kind != T_OBJECT_EX && kind != T_OBJECT) {
-        // Made anew each time from a number or a string in C: nothing that a guard could reach.
+        // C code makes it from a number or a string at each read: a guard could not reach anything.
         throw Break{SortOf(owner).value_or(Reason::unknown_attribute), Qualified(type, name)};
       }
       Ref<> value = Ref<>::Steal(PyObject_GenericGetAttr(owner, name));
@@ -380,7 +382,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
         if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
         RefuseSharedDict(owner, dict);
         if (!is_source) return HandOutDict(owner, dict);
-        // What the trace has written is not in it at a replay before the end.
+        // A value that the trace has written is not in it at a replay before the end.
         if (known->written)
           throw Break{Reason::unknown_operation, Qualified(type, name) + " of an object that was written to"};
         note.expect.kind = Expect::Kind::kSource;
@@ -441,14 +443,14 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
   }
 }
 
-// nn.Module.__getattr__: parameters, then buffers, then submodules. What they hold is the answer: to ask __getattr__ as
-// well would raise an AttributeError and run a frame, for each attribute of each module. The path to it says that the
-// instance itself has no such attribute.
+// nn.Module.__getattr__: parameters, then buffers, then submodules. Their content is the answer. Calling __getattr__
+// as well would raise an AttributeError and run a frame, for each attribute of each module. The path to the attribute
+// implies that the instance itself has no such attribute.
 void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   constexpr int kHomes = 3;  // as in Step::home
   Known* known = Find(owner);
   PyObject* own = InstanceDict(owner);
-  note.opaque_operation = true;  // the look-up is repeated by the accessor; __getattr__'s frame tells nothing more
+  note.opaque_operation = true;  // the accessor repeats the look-up; __getattr__'s frame adds nothing
   bool is_changed = false;       // a dict that is asked earlier
   const auto source_of = [&](int home, PyObject* dict) {
     return guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
@@ -467,7 +469,7 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
       return;
     }
     if (has_mutated_dicts_ && IsMutatedDict(dict)) {
-      // Of what the trace has put there as an item all is known.
+      // Everything is known about an item that the trace has put there.
       FromSource(source_of(home, dict), dict, known->pinned);
       is_changed = true;
       if (value == nullptr) continue;
@@ -513,7 +515,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     return ReadRank(owner);
   }
   if (OneOf(text, {"ndim"})) return ReadRank(owner);
-  // Of a tensor that requires no grad these follow; else it is a question of what came before.
+  // For a tensor that requires no grad these follow; otherwise they depend on earlier ops.
   if (OneOf(text, {"is_leaf", "grad_fn"}) && !tensor.requires_grad()) {
     if (repeated_calls_) repeated_calls_->NoteRequiresGrad();
     return ReadRank(owner);
@@ -534,20 +536,20 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     note.expect.kind = Expect::Kind::kNothing;
     return;
   }
-  // Of sparse data it counts the elements that are held.
+  // For sparse data it counts the stored elements.
   if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
     note.expect.kind = Expect::Kind::kTorch;
     return;
   }
-  // That of a tensor which is no leaf warns.
+  // Reading it of a tensor that is not a leaf warns.
   const bool stays_leaf = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
   if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() &&
       (stays_leaf || !known->source.valid() || is_guarded_leaf())) {
     const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
     if (!known->source.valid()) {
       if (grad.defined()) throw Break{Reason::tensor_attribute, text};
-      return;  // None: what the trace has made gets one by backward only
+      return;  // None, because a tensor of the trace gets one by backward only
     }
     const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
     note.expect.kind = Expect::Kind::kSource;
@@ -561,7 +563,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     if (!value) throw Break{Reason::tensor_from_nowhere, text};
     note.expect.kind = Expect::Kind::kData;
     note.expect.shadow = {Shadow::Kind::kValue, value->raw()};
-    if (repeated_calls_) repeated_calls_->Spoil();  // ops of another layer do not tell of it
+    if (repeated_calls_) repeated_calls_->Spoil();  // ops of another layer do not show it
     return;
   }
   PyObject* dict = InstanceDict(owner);
@@ -637,7 +639,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
     FixType(shadow);
     const SourceId assigned = SourceOf(value);
     if (IsTensor(value)) {
-      // Of nn.Buffer, and of a parameter of another class: what has one is registered.
+      // For nn.Buffer, and for a parameter of another class: an object that has one is registered.
       static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
       PyObject* own_of_tensor = InstanceDict(value);
       for (PyObject* mark : kMarks) {
@@ -677,7 +679,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
   Touch(owner);
 }
 
-// Of an object that the trace has made: what was stored there counts by its value from now on.
+// For an object that the trace has made: the value stored there counts from now on.
 void Recorder::HandOutDict(PyObject* owner, PyObject* dict) {
   ForceWritten(owner);
   if (Known* known = Find(owner)) known->dict_is_out = true;
@@ -745,7 +747,7 @@ bool Recorder::GenericStore(PyObject* owner, PyObject* name, PyObject* value, Sh
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
     Force(value, shadow);
     Touch(owner);
-    // What `forward` tells the context of its run; the node tells it again.
+    // The data that `forward` gives the context of its run; the node gives them again.
     const Known* context = PyObject_TypeCheck(owner, Objects().function_base) ? Find(owner) : nullptr;
     if (context != nullptr && context->state == Known::State::kOpaque && Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
       return true;

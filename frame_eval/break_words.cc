@@ -53,7 +53,7 @@ size_t FrameOfUser(const std::vector<FrameState*>& frames) {
 }
 
 Break InWordsOfUser(const Break& reason, const std::vector<FrameState*>& frames) {
-  // A contradiction to a mark is told in sentences of its own.
+  // A contradiction to a mark is reported in sentences of its own.
   if (reason.detail.empty() || reason.reason == Reason::marked_size || !reason.inside.empty()) return reason;
   size_t called = FrameOfUser(frames) + 1;
   while (called + 1 < frames.size() && IsModuleCall(*frames[called])) ++called;

@@ -31,7 +31,7 @@ bool MakesPlainInstances(PyTypeObject* type) {
          PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException));
 }
 
-// What a class has as __init__ or __new__: Python code, or that of a base in C, and no other C code (items.append).
+// The __init__ or __new__ of a class: Python code, or the code of a base in C, and no other C code (items.append).
 bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
   if (found == nullptr || PyFunction_Check(found)) return true;
   if (Py_TYPE(found) == &PyWrapperDescr_Type) return PyType_IsSubtype(type, PyDescr_TYPE(found)) != 0;
@@ -42,7 +42,7 @@ bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
   return Py_TYPE(found) == &PyStaticMethod_Type && PyFunction_Check(WrappedFunction(found).get());
 }
 
-// Of a function under functools.lru_cache: what its cache holds for the arguments of a call.
+// For a function under functools.lru_cache: the entry of its cache for the arguments of a call.
 struct CacheEntry {
   PyObject* cache = nullptr;  // the dict; all borrowed
   PyObject* key = nullptr;    // the one in the dict
@@ -67,8 +67,8 @@ Found SameArguments(PyObject* a, PyObject* b) {
   return Found::kYes;
 }
 
-// The cache is one of the objects that the function shows to the garbage collector; a key is the only argument if that
-// is an int or str, else a tuple of the arguments, with a mark (shown as well) before the keyword ones.
+// The cache is one of the objects that the function shows to the garbage collector. A key is the only argument if that
+// is an int or str. Otherwise it is a tuple of the arguments, with a mark (shown as well) before the keyword ones.
 CacheEntry Cached(PyObject* function, const Call& call) {
   struct Referents {
     PyObject* own_dict;
@@ -117,7 +117,7 @@ CacheEntry Cached(PyObject* function, const Call& call) {
   return entry;
 }
 
-// What a partial from outside holds: __setstate__ gives it others. An open one may be another one with equal parts.
+// The parts of a partial from outside: __setstate__ replaces them. An open one may be another one with equal parts.
 void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords, bool is_open) {
   const SourceId source = r.SourceOf(partial);
   if (!source.valid()) return;
@@ -137,12 +137,13 @@ void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* a
   if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
 }
 
-// What it replays is what plain Python computes: not another backend's, nor int8 (its weights belong to one model).
+// Its replays compute the same as plain Python. A form of another backend or of int8 does not (its weights belong to
+// one model).
 bool RunsAsRecorded(Store& store) { return store.backend().name() == "native" && !store.options().by_identity; }
 
-// torch.ops.x.y and torch.ops.x.y.z are objects of Python code, each of which hands its arguments to a function of C that
-// no other object holds. Returns the op's name without its namespace, or null if `callable` is no such function. Of a
-// name with several overloads, that function chooses one, and the dispatcher is told which.
+// torch.ops.x.y and torch.ops.x.y.z are objects of Python code. Each passes its arguments to a function of C that no
+// other object holds. Returns the op's name without its namespace, or null if `callable` is not such a function. If a
+// name has several overloads, that function chooses one and passes it to the dispatcher.
 const char* CalledOp(Recorder& r, PyObject* callable) {
   static PyObject *const function_name = InternedName("_op"), *const packet_name = InternedName("_qualified_op_name"),
                          *const schema_name = InternedName("_name"), *const overloads = InternedName("_overload_names");
@@ -195,8 +196,8 @@ Ref<> TupleOf(Recorder& r, PyObject* row) {
   return tuple;
 }
 
-// A copy of what `arg` holds now, for an effect that takes it: effects are described at the end, when the trace may have
-// changed it. One from outside changes by effects, which come in their order.
+// A copy of the present content of `arg`, for an effect that takes it. Effects are described at the end, when the
+// trace may have changed it. An object from outside changes by effects, which come in their order.
 Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
   const auto iterates_as = [arg](const PyTypeObject& builtin) { return Py_TYPE(arg)->tp_iter == builtin.tp_iter; };
   const Known* known = r.Find(arg);
@@ -242,7 +243,7 @@ Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
   return copy;
 }
 
-// dict.update([[key, value]]): the pairs are taken apart too, also those of a row from outside.
+// dict.update([[key, value]]): the pairs are taken apart too, also the pairs of a sequence from outside.
 Ref<> PairsNow(Recorder& r, PyObject* rows) {
   const PyTypeObject& builtin = PyTuple_Check(rows) ? PyTuple_Type : PyList_Type;
   if (Py_TYPE(rows)->tp_iter != builtin.tp_iter) return ContentNow(r, rows, "update");
@@ -254,7 +255,7 @@ Ref<> PairsNow(Recorder& r, PyObject* rows) {
   return TupleOf(r, pairs.get());
 }
 
-// What functools.cmp_to_key makes: it calls the function that it was given.
+// The result of functools.cmp_to_key: it calls the function that it was given.
 PyTypeObject* ComparisonKey() {
   static PyTypeObject* const type = [] {
     const Ref<> module = Must(PyImport_ImportModule("_functools"));
@@ -264,7 +265,7 @@ PyTypeObject* ComparisonKey() {
   return type;
 }
 
-// sorted(objects, key=getter), map(getter, objects): what it reads of each. False: that is not known.
+// sorted(objects, key=getter), map(getter, objects): the reads of each object. Returns false if they are not known.
 bool GetsFromAll(Recorder& r, const Call& call, PyObject* getter) {
   for (PyObject* other : call.args) {
     if (other == getter || other == nullptr || Recorder::IsScalar(other)) continue;
@@ -281,8 +282,8 @@ bool GetsFromAll(Recorder& r, const Call& call, PyObject* getter) {
 
 }  // namespace
 
-// map, sorted(key=…), reduce: a function of Python code comes as a frame; what C code does is told by nobody, and must
-// follow from what is fixed anyway.
+// map, sorted(key=…), reduce: a function of Python code comes as a frame. The reads of C code are not reported, and
+// must follow from fixed facts.
 void Recorder::ReadCallbacks(const Call& call) {
   for (PyObject* arg : call.args) {
     if (arg == nullptr || !PyCallable_Check(arg) || IsTensor(arg)) continue;
@@ -395,8 +396,8 @@ void Recorder::InvokePartial(Call& call) {
   Invoke(std::move(inner));
 }
 
-// A function under functools.lru_cache: a call that it has seen before is a look-up, and the result is the very object.
-// A new one runs the function behind the recorder's back.
+// A function under functools.lru_cache: a call with known arguments is a look-up, and the result is the very object. A
+// new one runs the function without the recorder.
 void Recorder::InvokeCached(Call& call) {
   auto known_by_identity = [&](PyObject* object) {
     AdoptPinned(object);
@@ -408,7 +409,7 @@ void Recorder::InvokeCached(Call& call) {
     Force(arg, call.shadows[i]);
     RefuseNan(arg);
     if (IsScalar(arg)) continue;
-    // Hashed and compared by what it is.
+    // Hashed and compared by identity.
     Known* known = Find(arg);
     bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
     if (!plain || IsTensor(arg) || (known != nullptr && known->state != Known::State::kSource)) {
@@ -667,7 +668,7 @@ void Recorder::Invoke(Call call) {
         }
         if (row->reads != Reads::kValues && contents.empty() && !values.empty() &&
             IsOwnAndMayChange(*this, values[0])) {
-          throw Break{Reason::unknown_mutation, CallableName(callable)};  // remove: compared with what it holds now
+          throw Break{Reason::unknown_mutation, CallableName(callable)};  // remove: compared with the present content
         }
         AddEffect(Effect::Kind::kCall, self, row->name, values, std::vector<Shadow>(values.size()));
       }

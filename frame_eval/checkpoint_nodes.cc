@@ -28,7 +28,7 @@ struct Checkpointed {
 
 using KeptCheckpoints = KeptCalls<std::shared_ptr<Checkpointed>>;
 
-// What torch's checkpoint calls, once or twice: it runs the ops of the function.
+// The function that torch's checkpoint calls, once or twice: it runs the recorded ops.
 struct Body {
   PyObject_HEAD std::shared_ptr<Checkpointed> of;
   std::vector<c10::IValue> others;  // the inputs after the tensors that are passed by position
@@ -41,7 +41,8 @@ std::vector<std::pair<Body*, unsigned long>>& Waiting() {
   return *bodies;
 }
 
-// What the graph took for granted is otherwise. Python code is between the ops that find it and the node that says so.
+// An assumption of the graph does not hold. Python code is between the ops that find this and the node that reports
+// it.
 thread_local constinit bool assumption_failed = false;
 
 PyObject* CallBody(PyObject* self, PyObject* args, PyObject*) {
@@ -117,7 +118,7 @@ Ref<> MakeBody(std::shared_ptr<Checkpointed> of, std::vector<c10::IValue> others
   return object;
 }
 
-// K4. Called with the function and its arguments. `owner`: that of the kept checkpoint.
+// K4. Called with the function and its arguments. `owner` belongs to the kept checkpoint.
 PyObject* HandOver(PyObject* owner, PyObject* called) {
   const std::shared_ptr<Checkpointed>* const found = KeptCheckpoints::Find(KeptCheckpoints::IdOf(owner));
   std::vector<std::pair<Body*, unsigned long>>& waiting = Waiting();
@@ -175,7 +176,8 @@ void RunCheckpoint(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 
 Break RefuseCheckpoint(const char* why) { return {Reason::unknown_callable, std::string("a checkpoint ") + why}; }
 
-// Tensors in what the function has returned. False: in something else than rows and dicts.
+// Collects the tensors in the result of the function. Returns false if it contains anything except sequences and
+// dicts.
 bool CollectTensors(PyObject* object, std::vector<PyObject*>* tensors, int depth = 0) {
   constexpr int kDeepest = 8;
   if (Recorder::IsScalar(object)) return true;
@@ -447,7 +449,7 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   }
 }
 
-// K3. True: the ops since then write to what was there before, or give its memory back.
+// K3. Returns true if the ops since then write to older memory, or return it.
 bool Recorder::CheckCheckpointed(const AtenRecorder::Mark& since) {
   const Graph& graph = aten_.graph();
   bool reaches = false;

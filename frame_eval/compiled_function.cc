@@ -56,7 +56,8 @@ struct CompiledFunction {
 
 using Slots = absl::InlinedVector<PyObject*, 24>;
 
-// Binds arguments to a function's parameters. `made` keeps *args and **kwargs alive. False: plain Python shall raise.
+// Binds arguments to a function's parameters. `made` keeps *args and **kwargs alive. Returns false if plain Python
+// shall raise.
 bool Bind(PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames, Slots* slots,
           std::vector<Ref<>>* made) {
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
@@ -159,7 +160,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
       if (ran == Ran::kRefused) store.LeftAlone(Reason::cannot_take_back, code, StartOffset(code));
       Suspicion suspicion;
       if (ran == Ran::kOpRaised) suspicion.Take(segment);
-      // Nothing has happened: plain Python meets the exception at its own line.
+      // The call has done nothing yet: plain Python raises the exception at its own line.
       PyErr_Clear();
       AllocZone outside(false);
       *result = PyObject_Vectorcall(reinterpret_cast<PyObject*>(function), args, count, kwnames);
@@ -206,8 +207,8 @@ PyObject* FindForward(PyObject* module, Words* words) {
   return forward != nullptr && PyFunction_Check(forward) ? forward : nullptr;
 }
 
-// The __call__ of the object's class. Null where it is no function of Python: only a call of the object says then what
-// it is bound to, or that there is none.
+// Returns the __call__ of the object's class. Returns null where it is not a function of Python: only a call of the
+// object shows its binding, or that there is none.
 PyObject* CallOfClass(PyObject* object) {
   static PyObject* call_name = InternedName("__call__");
   PyObject* call = _PyType_Lookup(Py_TYPE(object), call_name);
@@ -289,7 +290,7 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
   return PyObject_Vectorcall(target, args, count, kwnames);
 }
 
-// What a call runs, borrowed; null: whatever Python finds when the object is called.
+// The function that a call runs, borrowed. Null means the result of Python's look-up at the call.
 PyObject* TargetOf(CompiledFunction* self, bool* is_forward) {
   if (self->function == nullptr) return nullptr;  // the garbage collection has cleared it
   if (self->callee == Callee::kModule) return ModuleTarget(self, is_forward);
@@ -361,7 +362,7 @@ PyObject* CallFunction(PyObject* object, PyObject* const* args, size_t nargsf, P
   }
 }
 
-// What stands for a module whose compiled form is of the class. Borrowed; null of other classes.
+// The stand-in of a module whose compiled form is of the class. Borrowed; null for other classes.
 PyObject* FunctionOfKind(PyTypeObject* kind) {
   static PyObject* name = InternedName("_frametap");
   PyObject* compiled = _PyType_Lookup(kind, name);
@@ -416,7 +417,7 @@ void Dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
-// What was compiled; null with an AttributeError once the garbage collection has cleared it.
+// Returns the original, or null with an AttributeError once the garbage collection has cleared it.
 Ref<> OriginalOf(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   if (self->callee == Callee::kBoundMethod && self->self != nullptr) {
@@ -502,7 +503,7 @@ PyObject* GetAttribute(PyObject* object, PyObject* name) {
   static PyObject* const original_name = InternedName("_original");
   auto* self = reinterpret_cast<CompiledFunction*>(object);
   const bool is_method = self->callee == Callee::kBoundMethod;
-  // How it is called, copied, pickled and bound is its own. What objects in general have as fields is the original's.
+  // It is called, copied, pickled and bound in its own way. The fields of objects in general come from the original.
   PyObject* own = _PyType_Lookup(Py_TYPE(object), name);
   const bool is_field = own == nullptr || Py_TYPE(own)->tp_descr_get == nullptr || Py_TYPE(own) == &PyGetSetDescr_Type;
   if (!is_method && (!is_field || PyUnicode_Compare(name, original_name) == 0))

@@ -13,8 +13,8 @@
 namespace frametap {
 namespace {
 
-// Whether `object[key]` is what it is for the builtin type: of a class in Python, too, that does not say otherwise
-// (whose slot is always the one that looks a method up).
+// Returns whether `object[key]` behaves as for the builtin type. This includes a class in Python that does not
+// override it, whose slot always looks a method up.
 bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
   PyTypeObject* type = Py_TYPE(object);
   if (!PyType_IsSubtype(type, builtin) || type->tp_as_mapping == nullptr) return false;
@@ -28,7 +28,8 @@ bool IsSequence(PyObject* object) {
          IsDeque(object);
 }
 
-// What a defaultdict stores under a missing key: Python code gives it, or it is made anew, or there is an error.
+// The value that a defaultdict stores under a missing key: Python code returns it, or C code makes it, or there is an
+// error.
 bool MakesNewObjects(PyObject* dict) {
   if (!PyType_IsSubtype(Py_TYPE(dict), DefaultDict())) return false;
   const Ref<> factory = Must(PyObject_GetAttrString(dict, "default_factory"));
@@ -53,8 +54,8 @@ bool Recorder::ReadKind(PyObject* object) {
 }
 
 void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
-  // `x is None` on a tensor or object argument: its guard (exact type) already says that it is not None.
-  // An int or float is no None, whatever its value.
+  // `x is None` on a tensor or object argument: its guard (exact type) implies that it is not None. An int or float is
+  // not None, whatever its value.
   for (auto [number, shadow, other, other_shadow] : {std::tuple(a, sa, b, sb), std::tuple(b, sb, a, sa)}) {
     if (other != Py_None || shadow.kind == Shadow::Kind::kNone || !IsNumber(number)) continue;
     Force(other, other_shadow);
@@ -188,8 +189,8 @@ bool IsIndexData(PyObject* object, int depth = 0) {
   return true;
 }
 
-// x[[0, 1]], x[:, (0, 2)]: whether the tensors that the binding makes of the key hold nothing but what is fixed. It asks a
-// tensor in a list for its number, and no op tells of that.
+// x[[0, 1]], x[:, (0, 2)]: returns whether the tensors that the binding makes of the key hold only fixed numbers. The
+// binding reads the number of a tensor in a list, and no op shows that.
 bool MakesIndices(PyObject* key) {
   const bool is_row = PyTuple_CheckExact(key) || PyList_CheckExact(key);
   if (!is_row) return PyRange_Check(key);
@@ -233,7 +234,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     Touch(container);
     if (IsDeque(container)) return AdoptElements(container);
     if (PyTuple_Check(container)) {
-      // Of a Python class it runs code, which sees the items.
+      // For a Python class it runs code, which sees the items.
       if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE)) return ForceDeep(container, Shadow(), true);
       AdoptElements(container);
       return ItemOfRow(note, container, key);
@@ -252,7 +253,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     return;
   }
   if (PyDict_Check(container) && !PyDict_CheckExact(container)) {
-    // __missing__ in Python runs as a frame; that of a defaultdict stores what it makes.
+    // __missing__ in Python runs as a frame; the __missing__ of a defaultdict stores the value that it makes.
     static PyObject* const missing_name = InternedName("__missing__");
     PyObject* missing = _PyType_Lookup(Py_TYPE(container), missing_name);
     if (missing != nullptr && !PyFunction_Check(missing)) {

@@ -1,7 +1,7 @@
 // Decisions: a branch on a tensor that a few ops compute from the whole numbers and flags of the call (a mask, token
-// ids) is a guard, and ends no segment.
-//   D1  What decides is computed anew before the segment's graph runs, by pure ops, from sources alone; no other
-//       outcome fits the segment.
+// ids) is a guard. It does not end a segment.
+//   D1  The decisive tensor is computed again before the segment's graph runs, by pure ops, from sources alone; no
+//       other outcome fits the segment.
 //   D2  Nothing that the trace has written so far may be seen by these ops: they read the state at the entry.
 //   D3  Only few ops and no floating-point inputs: such data differ from call to call in every bit, and a branch on
 //       them is better taken where it stands.
@@ -22,7 +22,8 @@ constexpr size_t kMostDecisions = 32;
 
 }  // namespace
 
-// The values that `value` is computed from, itself included. False: not by the laws D1 and D3.
+// Collects the values that `value` is computed from, itself included. Returns false if this would break the laws D1
+// and D3.
 bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
   const Graph& graph = aten_.graph();
   std::vector<ValueId> work{value};

@@ -1,5 +1,5 @@
-// What stays at the end of a recording, as operands: results, effects, the state that differs, and the live slots of
-// frames. An object that cannot be described gives the recording up (escaping_object).
+// The state at the end of a recording as operands: results, effects, thread state, and the live slots of frames. An
+// object that cannot be described aborts the recording (escaping_object).
 #include <algorithm>
 #include <cstring>
 
@@ -77,7 +77,7 @@ bool KeepsItsOrder(PyObject* set, PyObject* hashes) {
   return true;
 }
 
-// What __reduce__ tells how to make again, from parts that are described in turn.
+// The parts from which __reduce__ would make the object again, described in turn.
 bool IsReducible(PyObject* object) {
   for (PyTypeObject* const* type = Objects().reducible_types; *type != nullptr; ++type) {
     if (Py_TYPE(object) == *type) return true;
@@ -99,7 +99,7 @@ bool IsMadeOfPythonCode(PyObject* reduced) {
   return false;
 }
 
-// A class of Python code whose instances hold what those of `builtin` do, a __dict__ and slots.
+// A class of Python code whose instances hold the content of `builtin`, a __dict__ and slots.
 bool IsPythonClassOf(PyTypeObject* type, PyTypeObject* builtin) {
   for (; type != builtin; type = type->tp_base) {
     if (type == nullptr || type->tp_dealloc != Objects().module->tp_dealloc) return false;
@@ -179,7 +179,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
       return ConstantOperand(object);
     }
     if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
-      // Made to describe another object, or a method bound by an instruction that tells nobody.
+      // Made to describe another object, or a method bound by an instruction that does not report it.
       AdoptMade(object, true);
       known = Find(object);
     } else {
@@ -345,7 +345,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   if (PyGen_CheckExact(object)) return DescribeGenerator(object);
   if (IsNumPyNumber(object)) return ConstantOperand(object);  // of fixed arguments, and never another
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
-    // Its __reduce__ tells a list.
+    // Its __reduce__ returns a list.
     const Known* content = Find(dict);
     const int64_t left = ItemsLeft(object);
     const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
@@ -394,7 +394,7 @@ Operand Recorder::EmptyTable(PyTypeObject* type, PyObject* table) {
   return operand;
 }
 
-// What is in its __dict__.
+// The content of its __dict__.
 void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr || *dict == nullptr) return;
@@ -416,7 +416,7 @@ void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
   }
 }
 
-// Of a function that the trace has made: what MAKE_FUNCTION alone does not give it.
+// For a function that the trace has made: the parts that MAKE_FUNCTION alone does not set.
 void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
   auto* function = reinterpret_cast<PyFunctionObject*>(object);
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
@@ -444,7 +444,7 @@ void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
     if (Find(annotations) == nullptr) AdoptResult(annotations);
     return add("__annotations__", annotations);
   }
-  // As the instruction took them: names and values. Nobody has asked for the dict.
+  // As the instruction took them: names and values. The dict has not been read.
   Operand dict;
   dict.kind = Operand::Kind::kDict;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(annotations); ++i) {
@@ -518,7 +518,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     Py_ssize_t at = 0;
     PyObject *name, *descriptor;
     while (PyDict_Next(base->tp_dict, &at, &name, &descriptor)) {
-      // Each slot once, by its own descriptor: a class may have it under a second name, and hide that of a base.
+      // Each slot once, by its own descriptor: a class may have it under a second name, and hide a slot of a base.
       if (Py_TYPE(descriptor) != &PyMemberDescr_Type || PyDescr_TYPE(descriptor) != base ||
           PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0) {
         continue;
@@ -628,7 +628,7 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
   frame.line = at.line;
   frame.offset = mark.offset;
   const int parameters = ParameterCount(f.code);
-  // Of the base frame only: other frames are made anew.
+  // For the base frame only: other frames are made again.
   auto at_entry = [&](int slot) {
     const auto has_slot = [slot](const auto& one) { return one.first == slot; };
     return is_base(f) ? std::find_if(bound_at_entry_.begin(), bound_at_entry_.end(), has_slot) : bound_at_entry_.end();

@@ -20,7 +20,7 @@ void EntryPoint::Add(std::shared_ptr<Segment> segment) {
   }
 }
 
-// Anew whenever their number has doubled: what tells a few apart need not tell many apart.
+// Sorted again whenever their number has doubled: a fact that separates a few need not separate many.
 void EntryPoint::Sort() {
   sort_at_ = 2 * segments_.size();
   sorted_.clear();

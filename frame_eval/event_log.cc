@@ -25,7 +25,7 @@ constexpr std::pair<const char*, Kind> kKinds[] = {{"recordings", Kind::kRecorde
 std::string Count(size_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
 
 void Write(std::string line) {
-  // What the program's own texts hold must not end the line.
+  // The program's own texts must not end the line.
   std::replace(line.begin(), line.end(), '\n', ' ');
   line = absl::StrCat("frametap: ", line, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);

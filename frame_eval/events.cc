@@ -22,7 +22,7 @@ constexpr uint64_t SetOf(std::initializer_list<Op> ops) {
 }
 static_assert(static_cast<int>(Op::kOther) < 64);
 
-// What asks its operands for something.
+// Operations that read their operands.
 constexpr uint64_t kOperators =
     SetOf({Op::kUnary, Op::kBinary, Op::kCompare, Op::kContains, Op::kSubscr, Op::kStoreSubscr, Op::kDeleteSubscr,
            Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
@@ -319,8 +319,8 @@ static bool IsPythonCode(PyObject* callable) {
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
-  // Switches of the thread's state are C functions, and none of those that dispatch. (Nor is Python code, whose calls come
-  // here as well, unless it belongs to an operation that nobody looks into.)
+  // Switches of the thread's state are C functions that do not dispatch. (Python code is not one either. Its calls
+  // come here as well, unless it belongs to an operation that is not examined.)
   if ((e.op == Op::kCall || e.op == Op::kCallEx) &&
       (note.opaque_operation || (note.expect.kind != Expect::Kind::kTorch && !IsPythonCode(e.in[0])))) {
     ReadState();
@@ -437,7 +437,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     if (IteratesByPlace(e.in[0])) return UnpackedItem(note, e, result);
     return AdoptResult(result);
   }
-  // What a defaultdict of the trace's own has made for a missing key (Subscript).
+  // The value that a defaultdict of the trace has made for a missing key (Subscript).
   if (e.op == Op::kSubscr && PyDict_Check(e.in[0]) && PyType_IsSubtype(Py_TYPE(e.in[0]), DefaultDict()) &&
       !SourceOf(e.in[0]).valid()) {
     return AdoptMade(result);
@@ -447,7 +447,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   return AdoptResult(result);
 }
 
-// Item e.arg of what an instruction unpacks; with a star among the names, one of them is a list of its own.
+// Item e.arg of the object that an instruction unpacks; with a star among the names, one of them is a list of its own.
 Shadow Recorder::UnpackedItem(const FrameNote& note, const Event& e, PyObject* result) {
   Py_ssize_t at = e.arg;
   if (e.op == Op::kUnpackEx) {

@@ -1,5 +1,6 @@
-// Operators that C code carries out unseen: those that a class takes from C code (`__contains__ = words.__contains__`), and
-// those of objects of extension types that existed before. What they read cannot be guarded, so they end the segment.
+// Operators that C code carries out unseen. A class may take them from C code (`__contains__ = words.__contains__`),
+// and objects of extension types that existed before have them. Their reads cannot be guarded, so they end the
+// segment.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +83,7 @@ void Recorder::RefuseForeign(const Event& e) {
   }
 }
 
-// What C code looks up in the class of an object.
+// The names that C code looks up in the class of an object.
 static const std::vector<PyObject*>& OperatorNames() {
   static const std::vector<PyObject*> names = [] {
     std::vector<PyObject*> all;
@@ -103,8 +104,8 @@ static const std::vector<PyObject*>& OperatorNames() {
   return names;
 }
 
-// Python code comes as a frame. What a base in C has under the name is told of as that of the base; of a number or string
-// it follows from the value, under any name. (pybind11's classes are extension types: IsForeign.)
+// Python code comes as a frame. A slot inherited from a base in C is handled as the slot of the base. For a number or
+// string the result follows from the value, under any name. (pybind11's classes are extension types: IsForeign.)
 static bool IsKnownOperator(PyTypeObject* type, PyObject* name, PyObject* found) {
   if (found == nullptr || found == Py_None || PyFunction_Check(found) || PyInstanceMethod_Check(found)) return true;
   if (Py_TYPE(found) != &PyWrapperDescr_Type && Py_TYPE(found) != &PyMethodDescr_Type) return false;

@@ -1,6 +1,5 @@
-// From what the recorder knows at the end to a segment: a graph without what nobody uses, guards, what it must look after
-// (aliases, sizes, examples), how it ends.
-// Not here: operands (describe.cc).
+// Turns the recorder's knowledge at the end into a segment: a graph without unused nodes, guards, run-time checks
+// (aliases, sizes, examples), the exit. Not here: operands (describe.cc).
 #include <algorithm>
 #include <functional>
 
@@ -51,8 +50,8 @@ void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
 
 }  // namespace
 
-// Whether an op behind the first change may refuse elements where that is more than an exception at the segment's start:
-// a handler waits for it, or effects have come before it.
+// Returns whether an op after the first change may refuse elements where the exception would be visible: a handler
+// waits for it, or effects have come before it.
 bool Recorder::ErrorsAreSeen() const {
   const Graph& graph = aten_.graph();
   bool changed = false, sizes_from_elements = false;
@@ -74,8 +73,8 @@ bool Recorder::ErrorsAreSeen() const {
   return false;
 }
 
-// Number nodes, list items and inputs that nothing uses go, but for nodes that refuse or raise. Values are numbered anew;
-// what stays leaves the recorder.
+// Unused number nodes, list items and inputs are removed, except nodes that refuse or raise. Values are numbered
+// again; the rest leaves the recorder.
 void Recorder::Compact(Segment* segment) {
   SegmentIr* const ir = &segment->ir;
   Graph& old = aten_.graph();
@@ -151,7 +150,7 @@ void Recorder::GuardAgainstAliases() {
     if (known.state != Known::State::kSource || known.source.raw() >= kept) return;
     if (known.touched || known.adopted) read.emplace_back(known.source, object);
   });
-  std::sort(read.begin(), read.end());  // the table's order is that of addresses
+  std::sort(read.begin(), read.end());  // the table is in the order of addresses
   for (PyObject* mutated : mutated_sources_) {
     Known* target = Find(mutated);
     if (target->source.raw() >= kept) continue;
@@ -162,7 +161,8 @@ void Recorder::GuardAgainstAliases() {
     }
   }
   GuardAgainstSharedCells(kept);
-  // Nor must a dict that it read from, by itself or by an iterator, be that of an object or a module to which it writes.
+  // A dict that it read from, by itself or by an iterator, must not be the dict of an object or a module to which it
+  // writes.
   const auto is_open = [this](SourceId source) {
     const Accessor accessor = guards_.accessor(source);
     return accessor == Accessor::kLocal || accessor == Accessor::kCell || accessor == Accessor::kStack ||
@@ -217,7 +217,8 @@ void Recorder::FixMarkedSizes() {
   }
 }
 
-// Of a backend that takes sizes for constants unless it is told otherwise. Those of parameters are what the module is.
+// For a backend that takes sizes as constants unless it is told to leave them open. Sizes of parameters belong to the
+// module.
 bool Recorder::LeavesInputOpen(SourceId source) const {
   if (!numbers_open() || !store_.backend().assumptions().static_sizes || guards_.IsFixed(source)) return false;
   if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));

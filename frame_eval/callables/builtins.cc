@@ -14,7 +14,7 @@
 namespace frametap {
 namespace {
 
-// What isinstance and issubclass are asked about: a class with a check in C is asked by C code.
+// The second argument of isinstance and issubclass: a class whose check is in C is checked by C code.
 void RefuseForeignChecks(PyObject* classes) {
   static PyObject* const parts_name = InternedName("__args__");
   if (Py_TYPE(classes) == Objects().union_type) {
@@ -89,7 +89,7 @@ void Len(Recorder& r, Call& call) {
   r.Touch(object);
 }
 
-// Of an object that is a class: itself, or its class.
+// The object itself if it is a class, or its class.
 bool IsHeldByClass(PyObject* object, PyObject* name) {
   return !PyType_Check(object) || _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr ||
          _PyType_Lookup(Py_TYPE(object), name) != nullptr;
@@ -110,7 +110,7 @@ void GetAttr(Recorder& r, Call& call) {
       PyObject* seen = r.guards().seen(source);
       if (seen != nullptr) r.Force(seen, r.FromSource(source, seen, call.note.expect.pinned));
     }
-    // What the trace has written, or deleted: the object says which.
+    // The object shows which values the trace has written or deleted.
     const bool is_number =
         call.note.expect.kind == Expect::Kind::kShadow && call.note.expect.shadow.kind != Shadow::Kind::kNone;
     if (is_number && call.args.size() > 2) throw Break{Reason::unknown_operation, "getattr"};
@@ -203,9 +203,9 @@ void IsSubclass(Recorder& r, Call& call) {
   }
 }
 
-// isinstance(x, Sequence), issubclass(type, Sequence). CPython asks once for each type, and remembers what the class
-// and its __subclasshook__ said until a class is registered somewhere: that the first question runs Python code is of
-// no interest.
+// isinstance(x, Sequence), issubclass(type, Sequence). CPython calls the class and its __subclasshook__ once for each
+// type. It keeps the answer until a class is registered somewhere. That the first call runs Python code is of no
+// interest.
 void AbstractCheck(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
   r.Force(call.args[1], call.shadows[1]);
@@ -273,7 +273,7 @@ void ContextSet(Recorder& r, Call& call) {
   r.SetContext(call.args[0]);
 }
 
-// In another order than that of the sets, the values that they replaced come back in that order.
+// If the order differs from the order of the sets, the replaced values come back in that order.
 void ContextReset(Recorder& r, Call& call) {
   Known* token = call.args.size() == 2 ? r.Find(call.args[1]) : nullptr;
   if (token == nullptr || token->state == Known::State::kSource) {
@@ -397,7 +397,7 @@ void InspectSignature(Recorder& r, Call& call) {
 
 void ObjectInit(Recorder&, Call&) {}
 
-// object.__new__(cls), tuple.__new__(cls, items): those of all types in C share one method definition.
+// object.__new__(cls), tuple.__new__(cls, items): all types in C share one method definition.
 void New(Recorder& r, Call& call) {
   PyObject* const maker = PyCFunction_GET_SELF(call.callable);
   PyObject* const row = call.args.size() == 2 && call.names.empty() ? call.args[1] : nullptr;

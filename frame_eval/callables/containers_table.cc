@@ -1,4 +1,4 @@
-// Methods of the builtin containers and of those of `collections`.
+// Methods of the builtin containers and of the containers of `collections`.
 #include <cstring>
 
 #include "frame_eval/callables/table.h"

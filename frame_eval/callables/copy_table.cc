@@ -86,7 +86,7 @@ class Copied {
     }
   }
 
-  // What is one object is copied once.
+  // An object that occurs twice is copied once.
   void FixWhichAreOne() {
     constexpr size_t kMostPaired = 16;
     for (const auto& [type, objects] : met_) {
@@ -109,7 +109,7 @@ class Copied {
     of_type->second.push_back(object);
   }
 
-  // What copy's tables say of a class goes before what it says itself.
+  // The entries of copy's tables for a class go before the methods of the class.
   void FixDispatch(PyTypeObject* type) {
     PyObject* const key = reinterpret_cast<PyObject*>(type);
     for (PyObject* const table : Objects().copy_dispatch) {
@@ -130,7 +130,7 @@ class Copied {
     }
   }
 
-  // Of a dict; shadows of what the trace has written lie with `owner`, the dict or its object.
+  // For a dict. Shadows of the values that the trace has written lie with `owner`, the dict or its object.
   void FixItems(PyObject* dict, PyObject* owner) {
     Py_ssize_t at = 0;
     PyObject *key, *value;

@@ -29,7 +29,7 @@ PyTypeObject* MethodCaller() {
   return type;
 }
 
-// What the getter was made of: its positional arguments, and those by name (null: none).
+// The arguments of the getter's constructor: positional ones, and keywords (null if there are none).
 struct Parts {
   Ref<> args, keywords;
   Py_ssize_t size() const { return PyTuple_GET_SIZE(args.get()); }
@@ -68,7 +68,7 @@ bool IsBuiltinContainer(PyObject* object) {
          PyODict_CheckExact(object);
 }
 
-// The shadow of what a read has been told to give; none if that cannot be told before it is done.
+// Returns the shadow of the result of a read, or none if it is not known before the read.
 std::optional<Shadow> ResultOf(Recorder& r, const FrameNote& read) {
   const auto is_known = [&](PyObject* value) {
     return value != nullptr && (Recorder::IsScalar(value) || IsTensor(value) || r.Find(value) != nullptr);
@@ -109,7 +109,7 @@ void GetItems(Recorder& r, Call& call, const Parts& parts) {
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
     FrameNote read;
     ReadItem(r, read, object, Shadow(), parts[i]);
-    // What a container of the trace's own holds is known. A missing key raises.
+    // The content of a container that the trace made is known. A missing key raises.
     items.push_back(read.expect.kind == Expect::Kind::kAny ? Shadow() : ResultOf(r, read).value_or(Shadow()));
   }
   call.note.expect.kind = Expect::Kind::kItems;
@@ -167,7 +167,7 @@ void CallMethod(Recorder& r, Call& call, const Parts& parts) {
     inner.names.push_back(key);
   }
   for (size_t i = 1; i < inner.args.size(); ++i) {
-    // What a getter from outside holds is known by the getter only.
+    // The content of a getter from outside is known by the getter only.
     if (!Recorder::IsScalar(inner.args[i]) && !IsTensor(inner.args[i]) && r.Find(inner.args[i]) == nullptr) {
       throw Refusal(call.callable);
     }

@@ -46,7 +46,7 @@ void Convert(Recorder& r, Call& call) {
   }
 }
 
-// What Python computes of two items while it folds a row.
+// The operation of Python on two items while it folds a sequence.
 Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
   switch (op) {
     case ScalarOp::kIntAdd:
@@ -60,8 +60,8 @@ Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
   }
 }
 
-// The sum, product or extreme of a row of numbers of one type, from `start` or (null) from the first of them. False:
-// they are others, or all are fixed.
+// The sum, product or extreme of a sequence of numbers of one type, from `start` or (null) from the first of them.
+// Returns false if they have other types, or all are fixed.
 bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
   if (call.args.size() != 1 || !call.names.empty() || !r.HasOpenItems(call.args[0])) return false;
   PyObject* const row = call.args[0];

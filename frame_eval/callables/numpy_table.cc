@@ -1,6 +1,6 @@
 // NumPy: functions of plain numbers, whose results are numbers of NumPy's types. Arrays end the segment.
 //   Y1  Results are constants of the segment: the arguments are fixed, and a number of NumPy's never changes.
-//   Y2  What NumPy does about an overflow, a division by zero or a NaN is the program's to set (np.errstate), and a warning
+//   Y2  The program sets NumPy's reaction to an overflow, a division by zero or a NaN (np.errstate), and a warning
 //       comes at each call. So only numbers for which none of these can happen are taken.
 #include <cmath>
 

@@ -1,5 +1,6 @@
-// Sorts: what users know of a callable or object that is not part of a graph: it prints, it is NumPy's, it gives another
-// value each time. Types, modules and functions are looked up once, at import, and known by their addresses.
+// Sorts: user-level facts about a callable or object that is not part of a graph. It prints, it is NumPy's, or it
+// gives another value each time. Types, modules and functions are looked up once, at import, and known by their
+// addresses.
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/callables/table.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 using Sorts = absl::flat_hash_map<const void*, Reason>;
 
-// Callables (KeyOf), the modules that C functions belong to, and the globals of those of Python code.
+// Callables (KeyOf), the modules that C functions belong to, and the globals of Python code.
 Sorts& Things() {
   static auto* things = new Sorts();
   return *things;
@@ -20,7 +21,7 @@ Sorts& Types() {
   return *types;
 }
 
-// The object at a path such as "io.StringIO", in a module that has been imported. Null: there is none.
+// Returns the object at a path such as "io.StringIO", in a module that has been imported, or null.
 Ref<> Loaded(const char* module, std::initializer_list<const char*> path) {
   const Ref<> name = Ref<>::Steal(PyUnicode_FromString(module));
   Ref<> object = name ? Ref<>::Steal(PyImport_GetModule(name.get())) : Ref<>();

@@ -26,7 +26,7 @@ const void* KeyOf(PyObject* callable) {
   if (PyCFunction_Check(callable)) {
     const PyMethodDef* const method = reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
     PyObject* const self = PyCFunction_GET_SELF(callable);
-    // The __new__ of all types in C is one method: what a type makes is told apart by the slot behind it.
+    // The __new__ of all types in C is one method: the slot determines the type of the result.
     if (method == Objects().type_new && self != nullptr && PyType_Check(self)) {
       return reinterpret_cast<const void*>(reinterpret_cast<PyTypeObject*>(self)->tp_new);
     }
@@ -44,7 +44,7 @@ void AddRow(PyObject* callable, CallableRow row) {
     PyErr_Clear();
     return;
   }
-  // What a class of pybind11 has as a method: the function in it is what a bound method calls.
+  // A method of a class of pybind11: the function in it is the one that a bound method calls.
   if (PyInstanceMethod_Check(callable)) callable = PyInstanceMethod_GET_FUNCTION(callable);
   // Kept for ever: a key must not be reused by another object.
   Py_INCREF(callable);

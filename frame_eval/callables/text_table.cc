@@ -7,7 +7,7 @@
 namespace frametap {
 namespace {
 
-// What the fields of a template ask of the objects that they are given: "{0.name}", "{[key]}", "{!r}".
+// The reads that the fields of a template make on the given objects: "{0.name}", "{[key]}", "{!r}".
 struct Fields {
   bool attributes = false;
   bool items = false;
@@ -57,7 +57,7 @@ bool HasPlainItems(PyObject* object, int depth = 8) {
   return PyDict_CheckExact(object);
 }
 
-// str.format, str.format_map: C code looks attributes and items up, and tells nobody which.
+// str.format, str.format_map: C code looks attributes and items up, and does not report which.
 void Format(Recorder& r, Call& call) {
   Py_ssize_t size = 0;
   const bool has_text = !call.args.empty() && PyUnicode_Check(call.args[0]);

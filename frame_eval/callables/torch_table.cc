@@ -13,8 +13,8 @@
 namespace frametap {
 namespace {
 
-// Everything a binding type or module offers of its own, as dispatching; rows set before stay. (What a type has from
-// `object` is there for every object: object.__delattr__ is no op.)
+// Marks everything that a binding type or module defines itself as dispatching; earlier rows stay. (The attributes
+// that a type inherits from `object` exist for every object: object.__delattr__ is not an op.)
 void AddAll(const char* module, const char* path, CallableRow row) {
   const Ref<> owner = OwnerOf(module, path);
   Ref<> names = owner ? Ref<>::Steal(PyObject_Dir(owner.get())) : Ref<>();
@@ -115,7 +115,7 @@ void SetFlags(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
-// Of the CPU it is part of the state that is guarded; others are not modelled.
+// The generator of the CPU is part of the guarded state; others are not modelled.
 void AutocastDtype(Recorder& r, Call& call) {
   r.ForceArguments(call, 0, false);
   PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
@@ -126,7 +126,7 @@ void AutocastDtype(Recorder& r, Call& call) {
 
 bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
 
-// Of argument `data` and those behind it.
+// For argument `data` and the later ones.
 void MakeTensorOf(Recorder& r, Call& call, size_t data) {
   for (size_t i = data; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
@@ -220,8 +220,8 @@ void MakeInferenceMode(Recorder& r, Call& call) {
   r.ForceArguments(call, 0, false);
 }
 
-// Its __enter__ and __exit__ exchange the thread's dispatch keys for those of the mode, and back for those that __enter__
-// has met. That of the recording must not be among these: the block may outlive it.
+// Its __enter__ and __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for the keys at
+// __enter__. The key of the recording must not be among these: the block may outlive it.
 void SwitchInferenceMode(Recorder& r, Call& call) {
   if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
   const Known* known = r.Find(call.args[0]);

@@ -6,7 +6,7 @@ namespace frametap {
 namespace {
 
 // An entry is four numbers; each is a row of bytes with six bits, the highest first. Bit 7 marks the first byte of an
-// entry, bit 6 says that the number goes on.
+// entry, bit 6 marks a number that continues.
 class Reader {
  public:
   explicit Reader(PyCodeObject* code)

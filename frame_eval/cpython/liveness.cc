@@ -39,7 +39,7 @@ class LiveTable {
   }
 
  private:
-  // Whether the code reads a global, builtin or attribute of this name; true if that cannot be told.
+  // Returns whether the code reads a global, builtin or attribute of this name, or true if that is unknown.
   static bool Names(PyCodeObject* code, std::string_view wanted) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
       const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));

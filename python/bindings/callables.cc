@@ -1,4 +1,4 @@
-// What the tables know of C callables, for tests that compare them with the real ones.
+// The content of the tables of C callables, for tests that compare them with the real ones.
 #include <pybind11/stl.h>
 
 #include <optional>

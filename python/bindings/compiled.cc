@@ -118,8 +118,9 @@ const char* NameOf(Accessor accessor) {
   return "?";
 }
 
-// The steps of a source from its root: (accessor, key). The key is a name, an index, the text of a dict's key, or the
-// object itself where it is known by identity: several objects may have one name (a function and its wrappers).
+// The steps of a source from its root: (accessor, key). The key is a name, an index or the text of a dict's key. It is
+// the object itself where the object is known by identity, because several objects may have one name (a function and
+// its wrappers).
 py::list SourcePath(SourceId id, Segment& segment) {
   const SourceTable& sources = segment.Shown().sources;
   std::vector<SourceId> steps;

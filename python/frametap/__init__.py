@@ -1,7 +1,8 @@
 """frametap: captures, explains and quantizes PyTorch programs by watching their bytecode run.
 
-``frametap.compile`` decorates a function, method or module; ``explain``, ``guards``, ``segments`` and
-``graph`` say what was captured and why; ``quantize`` gives an int8 model; ``save`` and ``load`` keep it.
+``frametap.compile`` decorates a function, method or module. ``explain``, ``guards``, ``segments``
+and ``graph`` show the captured parts and the causes. ``quantize`` gives an int8 model; ``save`` and
+``load`` keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ next. Between blocks there is a **state**: slots (names) with values. Running go
           exit: Return -> build the result; Jump, Branch -> the next candidates, with new slots
 
 A1  A file is complete or absent: it is written beside its place and renamed.
-A2  What is read is checked before it is used: format, versions, checksums, graphs. No code is loaded.
+A2  Data are checked before they are used: format, versions, checksums, graphs. No code is loaded.
 A3  A call is refused, with the argument's name, unless it is one of those that the checks describe.
 A4  Slots do not outlive a jump except those that it assigns; `state` slots outlive the call.
 
@@ -88,7 +88,7 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class Ref:
-    """What is in a slot, or a weight, and the way from there.
+    """The content of a slot, or a weight, and the way from there.
 
     ``path``: steps ``("item", key)`` (index or dict key), ``("attr", name)``, ``("size", i)``,
     ``("stride", i)``, ``("length", 0)``.
@@ -329,7 +329,7 @@ class Relates:
         return Formula(self.formula, 1 + len(self.others))
 
     def __post_init__(self) -> None:
-        _ = self._parsed  # raises where it is none
+        _ = self._parsed  # raises if it is not one
 
     def __str__(self) -> str:
         names = "".join(f", n{i} = {other}" for i, other in enumerate(self.others, 1))
@@ -573,7 +573,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()  # a Parameter, or a tensor with a graph behind it, is saved as its data
+    return tensor.detach()  # a Parameter, or a tensor with an autograd graph, is saved as its data
 
 
 def _write_at_once(target: Path, content: memoryview) -> None:

@@ -1,12 +1,13 @@
 """Backends that are Python functions ``(GraphModule, example_inputs) -> callable``.
 
-P1  What the function returned is called only with inputs for which it was made: with ``static``, one
-    variant for each set of numbers that reach tensor ops and, where the graph writes to a tensor, for
-    each way in which inputs share memory. Sizes, strides, dtypes are the guards' business.
+P1  A compiled form is called only with inputs for which it was made. With ``static``, there is one
+    variant for each set of numbers that reach tensor ops. Where the graph writes to a tensor, there
+    is also one for each way in which inputs share memory. Guards check sizes, strides and dtypes.
 P2  Numbers that only give other numbers (a counter) are computed here and make no variants.
-P3  Inputs whose sizes are open: variants are made for symbols, each with the conditions under which it may be used; if
-    the backend cannot compile for symbols, for the very sizes. Floats that are open are passed as tensors where no op
-    can tell (``fx.takes_tensor``), and are constants of a variant elsewhere.
+P3  For inputs whose sizes are open, variants are made for symbols, each with the conditions under
+    which it may be used. If the backend cannot compile for symbols, variants are made for the exact
+    sizes. Open floats are passed as tensors if the ops give equal results (``fx.takes_tensor``),
+    and are constants of a variant elsewhere.
 P4  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
 
 Not here: the graph module (``fx.py``), the symbols (``_symbolic.py``), conversion of values (``backends/callable``).
@@ -44,7 +45,9 @@ _COMPILERS = {"inductor": "torch._inductor.compile_fx"}
 
 
 def resolve_backend(backend: str | CompilerFn | _C.Backend) -> _C.Backend:
-    """The backend for what a user writes: a name, a function in TorchDynamo's form, or a backend."""
+    """Returns the backend for the user's argument: a name, a function in TorchDynamo's form, or a
+    backend.
+    """
     if isinstance(backend, _C.Backend):
         return backend
     if not isinstance(backend, str):
@@ -76,8 +79,8 @@ def _from_torch(name: str) -> CompilerFn:
             f"no backend is called {name!r}; {hint} Known names: {', '.join(candidates)}"
         )
     function = torch._dynamo.lookup_backend(name)
-    # Now, and not within the first call: what these modules do when they are imported (classes are registered with
-    # abstract bases) would be seen by guards of what that call records.
+    # The import happens now, not within the first call. The modules register classes with abstract
+    # bases when they are imported, and guards of that call would see the change.
     importlib.import_module(_COMPILERS.get(name, "torch._functorch.aot_autograd"))
 
     def compile_exactly(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
@@ -105,8 +108,8 @@ def _exact_results() -> Iterator[None]:
 class Program:
     """A graph for one such backend; called with the graph's inputs, gives the graph's outputs.
 
-    ``is_open``: beside the inputs, those whose sizes, strides or number may differ from call to call (empty: none).
-    ``sizes``: (input, tensor, dim) where a number is that size of another input.
+    ``is_open``: for each input, whether its sizes, strides or number may differ from call to call
+    (empty: none). ``sizes``: (input, tensor, dim) for a number that is a size of another input.
     """
 
     def __init__(
@@ -132,11 +135,12 @@ class Program:
         self._passed = [i for i, value in enumerate(graph.inputs) if value not in host]
         self._given = [value for value in self._outputs if value not in host]
         self._variants: dict[Hashable, Callable[..., Any]] = {}
-        # Where nothing but tensors goes in and no two of them need be told apart, one compiled form serves all calls.
+        # If all inputs are tensors and no two of them need to be distinguished, one compiled form
+        # serves all calls.
         self._needs_one_form = not (self._is_open or host or self._watch_aliases)
         self._one_form: Callable[..., Any] | None = None
         self._plain: torch.fx.GraphModule | None = None
-        # What cannot be shown to the backend is an error now, not at the first run.
+        # A graph that cannot be shown to the backend is an error now, not at the first run.
         fx.build(graph, {})
 
     def prepare(self, examples: Sequence[Any]) -> None:
@@ -210,7 +214,8 @@ class Program:
     ) -> _OpenVariant:
         """For symbols, or for the sizes of these inputs; plain numbers become constants of the module.
 
-        ``examples``: what stands behind the symbols. ``fake``: for tensors that are passed beside the inputs.
+        ``examples``: the values of the symbols. ``fake``: for tensors that are passed beside the
+        inputs.
         """
         values = list(self._graph.inputs)
         is_open = {value for value, open_ in zip(values, self._is_open, strict=True) if open_}
@@ -336,7 +341,7 @@ class Program:
 
 
 class _OpenVariant:
-    """What was compiled for symbols, and when it may be used."""
+    """The form compiled for symbols, and the conditions for its use."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What must hold before the extension is loaded, each with one sentence for the user if it does not."""
+"""Conditions that must hold before the extension is loaded, each with one sentence for the user."""
 
 from __future__ import annotations
 

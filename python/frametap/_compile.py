@@ -1,7 +1,7 @@
 """``frametap.compile`` and what reads its results.
 
-The compiled object is a C object (``_C.CompiledFunction``); this file decides what it is made of: a
-function, a bound method, or a module, whose compiled form shares the module's own state
+The compiled object is a C object (``_C.CompiledFunction``). This file decides its content: a
+function, a bound method, or a module. The compiled form of a module shares the module's own state
 (``_compiled_module.py``).
 """
 
@@ -53,31 +53,45 @@ def compile(  # the name users know from torch.compile
     options: dict[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """Captures `f` when it is called, and replays what was captured while its guards hold.
+    """Captures `f` when it is called, and replays the captured graphs while their guards hold.
 
     `f`: a function, a bound method, or a ``torch.nn.Module``; without it, a decorator is returned.
 
-    `backend`: ``"native"`` (planned executor, no Python), ``"reference"`` (one op after the other), a
-    name of torch's registry (``"eager"``, ``"aot_eager"``, ``"inductor"`` …), or any function
-    ``(GraphModule, example_inputs) -> callable``.
+    `backend`: one of
 
-    `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of going on in Python.
-    `dynamic`: which numbers may differ from call to call without a new recording. ``None``: sizes and
-    arguments, and numbers that modules and globals hold once they have been seen to change (for backends of
-    torch.compile, which take sizes for constants, all of it once a size has changed); ``True``: all that
-    ops take as they are, but for ints of modules; ``False``: none, and every size is guarded. What decides
-    on a number is guarded as a relation (``L.x.size(0) > 2``), and a number that Python code uses up
-    (``range(n)``) is fixed.
+    - ``"native"`` (planned executor, no Python) or ``"reference"`` (one op after the other);
+    - a name of torch's registry (``"eager"``, ``"aot_eager"``, ``"inductor"`` …);
+    - any function ``(GraphModule, example_inputs) -> callable``.
+
+    `fullgraph`: raise :class:`FullGraphError` where the graph would end, instead of running Python.
+
+    `dynamic`: the numbers that may differ from call to call without a new recording.
+
+    - ``None``: sizes and arguments, and numbers that modules and globals hold once they have been
+      seen to change. Backends of torch.compile take sizes as constants: for them, all of these once
+      a size has changed.
+    - ``True``: all numbers that ops take as they are, except ints of modules.
+    - ``False``: none, and every size is guarded.
+
+    A decision on a number is guarded as a relation (``L.x.size(0) > 2``). A number that Python code
+    uses up (``range(n)``) is fixed.
+
     `mode`: accepted as torch.compile's ``"default"``; frametap has no other.
-    `options`: ``segment_limit`` (64), the segments that one entry point may have; ``by_identity`` (False), to
-    guard modules and functions by which they are, instead of by what was read of them; ``strict`` (False), to
-    raise :class:`BackendError` where a graph raises and the program's own ops do not. Without it plain Python
-    runs such a call, a :class:`FrametapWarning` says so, and after three of them the graph is given up.
+
+    `options`: a dict of
+
+    - ``segment_limit`` (64): the number of segments that one entry point may have;
+    - ``by_identity`` (False): guard modules and functions by identity, instead of by the facts read;
+    - ``strict`` (False): raise :class:`BackendError` where a graph raises and the program's own ops
+      do not. Without it plain Python runs such a call and a :class:`FrametapWarning` reports it.
+      After three of them the graph is given up.
+
     `disable`: return `f` itself.
 
-    Raises :class:`FrametapError` for what cannot be called, :class:`BackendError` for an unknown backend. Calls
-    raise :class:`BackendError` where the backend cannot compile a graph, or where what it compiled gives results
-    of another number, type, dtype or shape than the graph.
+    Raises :class:`FrametapError` for an object that cannot be called, and :class:`BackendError` for
+    an unknown backend. Calls raise :class:`BackendError` if the backend cannot compile a graph.
+    They also do if the results of the compiled form differ from the graph in number, type, dtype or
+    shape.
     """
     if f is None:
         return functools.partial(
@@ -134,7 +148,7 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
         f = f._orig_mod
     if isinstance(f, _C.CompiledFunction):
         f = f._original
-    if issubclass(type(f), torch.nn.Module):  # a proxy is none, whatever its __class__ says
+    if issubclass(type(f), torch.nn.Module):  # a proxy is not one, whatever its __class__ is
         return compile_module(f, make)
     if isinstance(f, types.MethodType):
         return functools.update_wrapper(make(f.__func__, f.__self__, "method"), f, updated=())
@@ -172,7 +186,9 @@ def _same_of(compiled: _C.CompiledFunction, f: Any) -> Any:
 
 
 def reduced(compiled: _C.CompiledFunction) -> Any:
-    """For pickle: the name that leads to it, or else what it was made of: captures belong to this process."""
+    """For pickle: the name that leads to it, or else its original, because captures belong to this
+    process.
+    """
     try:
         found: Any = sys.modules[compiled.__module__]
         for name in compiled.__qualname__.split("."):
@@ -203,7 +219,7 @@ def _checked(options: dict[str, Any] | None) -> tuple[int, bool, bool]:
 
 
 def compiled_of(f: Any, caller: str) -> Any:
-    """The ``_C.CompiledFunction`` behind what :func:`compile` returned."""
+    """Returns the ``_C.CompiledFunction`` of an object that :func:`compile` returned."""
     if isinstance(f, CompiledModule):
         return type(f)._frametap
     if isinstance(f, types.MethodType) and isinstance(f.__func__, _C.CompiledFunction):
@@ -241,7 +257,7 @@ def graph(f: Any) -> _C.Graph:
 
 
 def guards(f: Any) -> list[Guard]:
-    """What the captured segments rely on, in the order in which it was read; see :class:`Guard`."""
+    """Returns the conditions of the captured segments, in the order of reading; see :class:`Guard`."""
     found = []
     for segment in segments(f):
         found += [guard_of(segment, row) for row in segment.guard_rows if row["predicate"]]
@@ -272,5 +288,5 @@ def reset(f: Any = None) -> None:
 
 
 def signature_of(f: Any) -> inspect.Signature:
-    """The signature of what was compiled."""
+    """Returns the signature of the original."""
     return inspect.signature(compiled_of(f, "signature")._function)

@@ -1,7 +1,8 @@
 """The compiled form of a module: an object beside it that has the same state, and another way of being called.
 
-It is made of a class of its own, a subclass of the module's, so that isinstance, attributes and methods are as before.
-Nobody else is to notice that class: what is asked of it or done to it is asked of the module's class (see `_Kind`).
+It has its own class, a subclass of the class of the module, so that isinstance, attributes and
+methods are as before. The program must not notice that class: reads and changes of it reach the
+class of the module (see `_Kind`).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class CompiledModule(torch.nn.Module):
         _follow(type(self))
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """The original's bases are not told of a class that is no part of the program."""
+        """The original's bases do not list a class that is not part of the program."""
 
     @staticmethod
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +102,7 @@ class CompiledModule(torch.nn.Module):
         return original.__new__(original, *args, **kwargs)
 
     def __eq__(self, other: object) -> Any:
-        # Code inside meets the original: as a key, and in a list or set, the two are one.
+        # Code inside gets the original: as a key, and in a list or set, the two are one.
         original = type(self)._orig_mod
         return original == (type(other)._orig_mod if isinstance(other, CompiledModule) else other)
 
@@ -117,7 +118,7 @@ class CompiledModule(torch.nn.Module):
         return kind._recompile(copy.deepcopy(kind._orig_mod, memo))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # What was captured belongs to this process: the module itself is kept.
+        # Captures belong to this process: the module itself is kept.
         return (plain, (type(self)._orig_mod,))
 
     def __repr__(self) -> str:
@@ -128,7 +129,7 @@ CompiledModule.__call__ = _C.module_call(CompiledModule)  # type: ignore[method-
 
 
 def plain(f: Any) -> Any:
-    """What a pickle of something compiled makes: the original."""
+    """Makes the object of a pickle of a compiled object: the original."""
     return f
 
 

@@ -1,7 +1,7 @@
 """``python -m frametap demo``: a small CNN, captured, explained, quantized to int8, saved and loaded.
 
-Everything that is printed is real and, but for the lines that begin with ``time``, the same at every run.
-Each output is compared with plain PyTorch; the exit code is 1 if any comparison fails.
+Everything that is printed is real. Except for the lines that begin with ``time``, it is the same at
+every run. Each output is compared with plain PyTorch; the exit code is 1 if any comparison fails.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Demo:
     # -- parts of steps --
 
     def call(self, what: str, images: Tensor, **options: Any) -> None:
-        """Calls the captured and the plain model, tells what happened, compares."""
+        """Calls the captured and the plain model, reports the events, compares."""
         training = self.net.training
         print(f"\ncaptured({what})")
         outputs, gradients = [], []
@@ -326,7 +326,7 @@ class Demo:
 
 
 class Progress:
-    """What an explanation has that the last one had not."""
+    """The additions to an explanation since the last one."""
 
     def __init__(self) -> None:
         self.hits = self.misses = self.graphs = 0

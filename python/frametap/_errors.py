@@ -1,7 +1,7 @@
-"""What frametap raises.
+"""The exceptions of frametap.
 
-Every message says what went wrong, where, why, and what to do. Exceptions of the user's own code are
-none of these: they pass through unchanged.
+Every message states the problem, the place, the cause and the remedy. Exceptions of the user's own
+code are different: they pass through unchanged.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class FullGraphError(CaptureError):
 
 
 class ConstraintError(CaptureError):
-    """What was said with :func:`frametap.mark_dynamic` does not hold.
+    """A declaration by :func:`frametap.mark_dynamic` does not hold.
 
-    A size is fixed, or the program goes on otherwise for a part of the range that was given. What the
-    call had done is taken back where that can be.
+    A size is fixed, or the program takes another branch for a part of the given range. The changes
+    of the call are taken back where possible.
     """
 
 
@@ -93,10 +93,10 @@ _REFUSED = {
 class RecordingError(CaptureError):
     """A call inside of :func:`assert_no_recording` would have been recorded. Nothing was recorded.
 
-    ``reason``: ``"not_recorded"`` (nothing begins at this position yet), ``"miss"`` (guards of what was
-    recorded do not hold), ``"segment_limit"`` (the same, and no more may be recorded). ``function`` is
-    the name of the function, ``miss`` the first guard that does not hold (``segment``, ``source``,
-    ``want``, ``got``, ``why``, ``position``), or ``None``.
+    ``reason`` is ``"not_recorded"`` (no segment begins at this position yet), ``"miss"`` (guards of
+    the segments do not hold), or ``"segment_limit"`` (the same, and no more may be recorded).
+    ``function`` is the name of the function. ``miss`` is ``None`` or the first guard that does not
+    hold (``segment``, ``source``, ``want``, ``got``, ``why``, ``position``).
     """
 
     def __init__(

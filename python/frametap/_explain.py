@@ -79,8 +79,10 @@ class Explanation:
 
     @property
     def int8_kernels(self) -> dict[str, int]:
-        """Of a quantized function: its ``layers`` in int8; the input ``sizes`` that they are ready for; how many
-        times one was ``made`` ready for a size, and how many of these were ``dropped`` for others."""
+        """For a quantized function: its ``layers`` in int8 and the input ``sizes`` that they are
+        ready for. ``made`` counts how often one was made ready for a size, and ``dropped`` how many
+        of these were dropped for others.
+        """
         made = [_C.quant_of(segment.executable) for segment in self.segments]
         return _C.quant_kernels([m["quantized"] for m in made if m is not None and m["is_int8"]])
 
@@ -94,7 +96,7 @@ class Explanation:
 
     @property
     def fixed_numbers(self) -> list[Guard]:
-        """Guards by which one size or number alone is served: any other is recorded anew."""
+        """Guards that serve only one size or number: any other is recorded again."""
         return [guard for guard, row in self._guards() if _fixes_number(guard, row["path"])]
 
     @property
@@ -185,7 +187,7 @@ def _repeated(text: str, times: int) -> str:
 
 
 def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
-    """What was captured of `f`, and why it is as it is.
+    """Explains the captured parts of `f`, and their causes.
 
     `f`: what :func:`compile` returned. With arguments, it is called with them first.
     """

@@ -14,7 +14,7 @@ _BITS = 64  # of a number; where a result has more, a guard does not hold
 
 
 def broadcast_size(a: int, b: int) -> int:
-    """Of two sizes that are broadcast with each other: the one that is not 1."""
+    """Returns the size of two broadcast sizes: the one that is not 1."""
     return b if a == 1 else a
 
 
@@ -72,7 +72,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Formula:
-    """``text`` with the names n0, n1 … for numbers. Raises :class:`ValueError` for what is no such formula."""
+    """Returns ``text`` with the names n0, n1 … for numbers. Raises :class:`ValueError` if it is not
+    such a formula.
+    """
 
     def __init__(self, text: str, count: int) -> None:
         self._names = [f"n{i}" for i in range(count)]

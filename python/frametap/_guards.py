@@ -1,6 +1,7 @@
 """Guards as objects: what a replay checks, read from the words in which segments print it.
 
-The words are those of the text form (docs/text_form.md). Each kind of guard is one row of ``_FORMS``.
+The words are defined by the text form (docs/text_form.md). Each kind of guard is one row of
+``_FORMS``.
 """
 
 from __future__ import annotations
@@ -23,16 +24,23 @@ UNREAD = object()
 class Guard:
     """One thing that a replay checks.
 
-    ``source``: what is looked at, such as ``L.x`` or ``L.self.scale``; ``"state"`` for the thread's state.
-    ``predicate``: what must hold of it, in words.
-    ``kind``: which sort of predicate: ``tensor``, ``type``, ``is``, ``is not``, ``==``, ``<`` …, ``len``,
-    ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``no hooks`` (of a module),
-    ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a tensor's elements), ``state`` and some that
-    are rare.
-    ``expected``: what is expected of that kind: the value, the length, the list of keys, the key; the
-    name of the type or object; for ``state`` a dict. What cannot be read back is given as text.
+    ``source``: the path to the object, such as ``L.x`` or ``L.self.scale``; ``"state"`` for the
+    thread's state.
+
+    ``predicate``: the condition, in words.
+
+    ``kind``: the sort of predicate, such as ``tensor``, ``type``, ``is``, ``is not``, ``==``, ``<`` …,
+    ``len``, ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``no hooks`` (of a
+    module), ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a tensor's
+    elements), ``state`` and some that are rare.
+
+    ``expected``: the expected value, length, list of keys or key, or the name of the type or object.
+    For ``state`` it is a dict. An expectation that cannot be read back is given as text.
+
     ``position``, ``file``, ``line``: the expression of the user's source that read it.
-    ``stands_for``: where the source begins at a value without a name (``S[0]``), the expression that made it.
+
+    ``stands_for``: where the source begins at a value without a name (``S[0]``), the expression that
+    made it.
     """
 
     __slots__ = (
@@ -123,7 +131,7 @@ def _form(
     return re.compile(pattern, re.DOTALL), kind, expected
 
 
-# What is expected is the last group of the pattern.
+# The expected value is the last group of the pattern.
 _FORMS = (
     _form(r"(?P<kind>tensor) (?P<what>.+)"),
     _form(r"type\((?P<what>[^()]+)\) watched", kind="type"),

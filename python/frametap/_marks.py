@@ -1,4 +1,4 @@
-"""What a user says of the sizes of a tensor: :func:`mark_dynamic`, :func:`mark_static`.
+"""Declarations about the sizes of a tensor: :func:`mark_dynamic`, :func:`mark_static`.
 
 The marks are the attributes that ``torch._dynamo.mark_dynamic`` writes, so that each side honours the other's; torch's
 compiler need not be imported for them.
@@ -31,19 +31,22 @@ def mark_dynamic(
     min: int | None = None,
     max: int | None = None,
 ) -> None:
-    """Says that sizes of ``t`` differ from call to call.
+    """Declares that sizes of ``t`` differ from call to call.
 
-    ``dim``: one dimension or several; or, as in the ``dynamic_shapes`` of ``torch.export``, a mapping of
-    dimensions to ``torch.export.Dim(name, min=, max=)`` (or ``Dim.DYNAMIC``, ``Dim.AUTO``, ``Dim.STATIC``,
-    ``None`` for a static one).
+    ``dim``: one dimension, several, or a mapping as in the ``dynamic_shapes`` of ``torch.export``. A
+    mapping has ``torch.export.Dim(name, min=, max=)`` for a dimension, or one of ``Dim.DYNAMIC``,
+    ``Dim.AUTO``, ``Dim.STATIC`` and ``None`` (static).
 
-    ``min``, ``max``: the range, ends included, for which the captured function shall go on in one way.
+    ``min``, ``max``: the range, ends included, in which the captured function shall take one
+    branch.
 
-    Sizes are left open without it. With it, a call whose recording would fix such a size, or branch
-    otherwise for a part of the range, raises :class:`frametap.ConstraintError`, which names the line and
-    the range that would fit; and a backend that takes sizes for constants gets a symbol at once.
+    Sizes are left open without it. With it, a call raises :class:`frametap.ConstraintError` if its
+    recording would fix such a size or take another branch for a part of the range. The error names
+    the line and the range that would fit. A backend that takes sizes as constants gets a symbol at
+    once.
 
-    Raises :class:`FrametapError` for what is no tensor, no dimension of it, or a range without its size.
+    Raises :class:`FrametapError` if ``t`` is not a tensor, ``dim`` is not a dimension of it, or a
+    range has no size.
     """
     dims = _dims(t, dim, "mark_dynamic")
     for index, said in dims.items():
@@ -59,7 +62,9 @@ def mark_dynamic(
 
 
 def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
-    """Says that sizes of ``t`` (all without ``dim``) are constants: another size is recorded anew."""
+    """Declares that sizes of ``t`` (all without ``dim``) are constants: another size is recorded
+    again.
+    """
     if dim is None:
         dim = range(t.dim())
     for index in _dims(t, dim, "mark_static"):
@@ -113,7 +118,7 @@ def _dims(t: Any, dim: Any, name: str) -> dict[int, Any]:
 
 
 def _kind_of(said: Any) -> str:
-    """Of what a mapping gives for a dimension: "static", "dynamic" or "range"."""
+    """Returns the kind of a value in a mapping of dimensions: "static", "dynamic" or "range"."""
     if said == "static":
         return "static"
     hint = getattr(said, "type", None)  # torch.export.Dim.AUTO and its like

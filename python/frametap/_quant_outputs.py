@@ -1,4 +1,5 @@
-"""How far the outputs of an int8 model are from those of the float model: each output by itself, in dB.
+"""The distance between the outputs of an int8 model and of the float model: each output by itself,
+in dB.
 
 The signal to noise ratio is 10 log10(sum of squares of the float output / sum of squares of the difference),
 over all batches that were kept.
@@ -90,7 +91,8 @@ def measured_on_graphs(
 ) -> dict[str, float] | None:
     """dB by output, measured by running the graphs on inputs that calibration kept. No code of the program runs.
 
-    None if a call is more than one graph: only the program knows what the next graph takes.
+    Returns None if a call is more than one graph: only the program has the inputs of the next
+    graph.
     """
     if any(s.entry != "start" or s.exit.kind != "return" for s in observations):
         return None

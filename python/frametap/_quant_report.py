@@ -58,7 +58,8 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def render_report(rows: Iterable[Mapping[str, Any]]) -> str:
     """Gives the rows as aligned text with a summary line.
 
-    SQNR is that of the op alone on float inputs; "so far" has everything before it in 8 bits, too.
+    SQNR is measured for the op alone on float inputs; "so far" has everything before it in 8 bits,
+    too.
     """
     rows = list(rows)
     if not rows:

@@ -4,7 +4,7 @@ Q1  The model that was given is not changed: a deep copy in eval mode is capture
 Q2  The program runs once for each calibration batch, on a copy of it. The graphs that the call records are run once more
     on the inputs that they had, to observe them; no Python of the program runs then.
 Q3  Python between the graphs stays alive: a branch on a tensor's value chooses between int8 segments.
-Q4  Nothing is in float in silence: an op has a reason, a segment met after calibration is named.
+Q4  Each op in float has a reason, and each segment recorded after calibration is named.
 
 Not here: observers, decisions, kernels (``backends/quant``); the table's layout (``_quant_report.py``).
 """
@@ -53,9 +53,10 @@ def quantize(
     `model`: a ``torch.nn.Module`` (compiled or not), or a function. A deep copy of a module is taken, in
     eval mode; the module itself stays as it is.
 
-    `calibration_data`: batches as the model will meet them: a tensor, a tuple or list of positional
-    arguments, or a dict of keyword arguments. A tuple ``(x, y)`` means two arguments: if the second is a
-    label, leave it out. A few hundred samples are enough; each branch that shall be int8 must be taken.
+    `calibration_data`: realistic batches. A batch is a tensor, a tuple or list of positional
+    arguments, or a dict of keyword arguments. A tuple ``(x, y)`` means two arguments: if the second
+    is a label, leave it out. A few hundred samples are enough; each branch that shall be int8 must be
+    taken.
 
     `observer`: ``"histogram"`` leaves out rare outliers, ``"minmax"`` keeps the whole range.
     `activation_bits`: 8, or 7 for processors whose int8 products saturate; by default as the processor
@@ -140,7 +141,7 @@ def _options(
 
 
 def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
-    """What is captured, compiled, and the module that it belongs to."""
+    """The captured object, its compiled form, and the module that it belongs to."""
     if isinstance(model, CompiledModule):
         model = type(model)._orig_mod
     if isinstance(model, QuantizedModel):
@@ -301,7 +302,8 @@ class _Calibration:
         """Runs the batch, and observes what ran; see Q2."""
         result = self._call(batch)
         if self.batches == 0 and self._was_put_off():
-            # What is done at a first call only has run (a cache was filled): only now can the rest be captured.
+            # The work of a first call has been done (a cache was filled): only now can the rest be
+            # captured.
             result = self._call(batch)
         for segment in _C.segments(self._compiled):
             if segment not in self.observations:

@@ -1,8 +1,8 @@
-"""What :func:`frametap.quantize` gives: a model that runs in int8, or says that it does not.
+"""The result of :func:`frametap.quantize`: a model that runs in int8, or reports that it does not.
 
 R1  A call runs int8 graphs, whatever the thread's grad mode, autocast, tracer or compiler is.
 R2  Where float runs all the same, one warning for each cause names it; under ``strict`` it is an error.
-R3  What would lose int8 in silence (export, copies, dtypes, state dicts) is refused.
+R3  Uses that would lose int8 in silence (export, copies, dtypes, state dicts) are refused.
 
 Not here: calibration and conversion (``_quantize.py``); which graphs become int8 (``backends/quant``).
 """
@@ -34,9 +34,10 @@ class QuantizedModel(torch.nn.Module):
     Calls run without gradients, in eval mode, and without autocast: under autocast, inputs in half precision are
     taken as float32. Debuggers, profilers and coverage do not see into a call, as with code in C.
 
-    `report` has one row an op, `report_text()` the same as a table. `output_sqnr` is the signal to noise ratio of
-    each output on calibration data, in dB, the worst first; `sqnr` is that of the worst one. `calls` counts calls:
-    ``{"int8": 7, "float": 0}``; a call counts as float if a part of it ran in float that is int8 otherwise.
+    `report` has one row an op, `report_text()` the same as a table. `output_sqnr` is the signal to
+    noise ratio of each output on calibration data, in dB, the worst first; `sqnr` is the worst one.
+    `calls` counts calls, such as ``{"int8": 7, "float": 0}``. A call counts as float if a part of
+    it ran in float that has an int8 form.
     """
 
     report: list[dict[str, Any]]
@@ -230,7 +231,7 @@ _dynamo.set_code_exec_strategy(
 
 
 def _has_proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Of torch.fx.symbolic_trace, which may give one for all arguments."""
+    """Returns whether torch.fx.symbolic_trace is the caller, which may give one proxy for all."""
     # Loops, because a generator would take longer than all other checks of a call.
     proxy = torch.fx.Proxy
     if isinstance(args, proxy) or isinstance(kwargs, proxy):

@@ -1,6 +1,6 @@
 """``frametap.save`` and ``frametap.load``: captured segments as a program that needs no model source.
 
-What the program's caller gives stays open, the rest is settled when it is saved:
+Objects that the program's caller gives stay open, the rest is settled when it is saved:
 
 S1  Each object that a segment names is either **open** (reached from an argument, or a result of a graph)
     or **settled** (the model, its parts, globals). Guards on open objects become checks of the program;
@@ -62,9 +62,9 @@ _EMPTY = "<unused>"  # the weight that stands for inputs that an int8 graph igno
 def save(f: Any, path: str | os.PathLike[str]) -> None:
     """Writes what was captured of `f` to a file that :func:`load` runs without the model's source.
 
-    `f`: what ``frametap.compile`` or ``frametap.quantize`` returned, after calls that took all the ways
-    that the program shall know. Weights and counters are saved as they are now; so is the mode (training
-    or not) and whatever else the guards say of the model itself.
+    `f` is a result of ``frametap.compile`` or ``frametap.quantize``, after calls that took all ways
+    that the program shall contain. Weights and counters are saved with their present values. So are
+    the mode (training or not) and all facts that the guards hold about the model itself.
 
     Raises :class:`ArtifactError` if nothing was captured, or if a segment cannot be saved: it names the
     segment, the line and what to do.
@@ -206,7 +206,7 @@ class _Converter:
         elif _is_plain(now):
             self.initial[slot] = art.Const(now)
         else:
-            return  # told when its block is made
+            return  # set when its block is made
         for place in (owner, *others):
             self.state[id(place), key] = slot
 
@@ -286,7 +286,9 @@ class _Converter:
     def _block(
         self, segment: _C.Segment, environment: Mapping[str, Any], slots: frozenset[str]
     ) -> str | None:
-        """The name of the segment's block; None if the segment does not hold for what is settled."""
+        """Returns the name of the segment's block, or None if the segment does not hold for the
+        settled objects.
+        """
         name = self._name(segment, environment, slots)
         if name in self.blocks:
             return name if self.blocks[name] is not None else None
@@ -424,7 +426,7 @@ class _Converter:
         def name(match: re.Match[str]) -> str:
             return met.setdefault(match[0], f"n{len(met)}")
 
-        # All at once: `L.n` must not be found in `L.n2`, nor a name in what a key of a dict holds.
+        # All at once: `L.n` must not be found in `L.n2`, nor a name in the text of a dict's key.
         longest_first = sorted({*paths, row["source"]}, key=len, reverse=True)
         either = "|".join(re.escape(source) for source in longest_first)
         formula, count = re.subn(rf"(?<![\w.])(?:{either})(?![\w.\[])", name, formula)
@@ -447,7 +449,7 @@ class _Converter:
             if isinstance(other.value, torch.Tensor):
                 other = self._weight(other.value, row["source"])
             elif not same:
-                return []  # an argument of the program is none of the model's own objects
+                return []  # an argument of the program is not one of the model's own objects
             else:
                 _refuse(
                     segment,
@@ -556,7 +558,9 @@ class _Converter:
         return state
 
     def _dies_with_the_call(self, owner: art.Ref, exit: Mapping[str, Any]) -> bool:
-        """Whether nobody can see a change of this object: it is the call's own ``**kwargs``."""
+        """Returns whether a change of this object cannot be observed: it is the call's own
+        ``**kwargs``.
+        """
 
         def mentioned(operand: Mapping[str, Any]) -> bool:
             return operand.get("local") == owner.name or any(map(mentioned, operand["items"]))
@@ -570,7 +574,9 @@ class _Converter:
     def _arms(
         self, segment: _C.Segment, exit: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], list[tuple[int, list[Mapping[str, Any]]]]]:
-        """The tested operand; for true and for false, where the code goes on, and with which stack."""
+        """The tested operand; for true and for false, the place where the code continues, and with
+        which stack.
+        """
         frame = exit["frames"][0]
         at = next(
             (
@@ -849,7 +855,7 @@ def _slot_key(effect: Mapping[str, Any]) -> Any:
 
 
 def _change(effect: Mapping[str, Any]) -> str:
-    """What the program's line does, in the words of its source."""
+    """Describes the effect of a line of the program, in the words of its source."""
     of = effect["target"].get("source", "an object").removeprefix("L.")
     name, key = effect["name"], effect["key"].get("constant", effect["key"].get("source", "..."))
     where = (

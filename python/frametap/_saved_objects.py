@@ -1,9 +1,10 @@
 """Objects of the program's own classes in results of a loaded program.
 
-O1  A file holds no code. Of an object it holds the name of its class, what is in it as a dict or tuple, and its
-    attributes.
-O2  A class is never looked up by its name. An object is made of its class if the caller of ``frametap.load`` gave
-    that class; otherwise it is a stand-in, which has the same content and attributes and none of the methods.
+O1  A file holds no code. It holds the name of an object's class, its content as a dict or tuple, and
+    its attributes.
+O2  A class is never looked up by its name. An object is made of its class if the caller of
+    ``frametap.load`` gave that class. Otherwise it is a stand-in, which has the same content and
+    attributes and none of the methods.
 O3  No ``__init__``, ``__new__``, ``__setattr__`` or other method of a class runs, as in a replay.
 """
 

@@ -1,8 +1,8 @@
 """Names for values that have no name: those that wait on a frame's value stack where a segment begins.
 
-A segment that begins in the middle of an expression reads them as ``S[0]`` (``S1[0]`` in the caller's
-frame). The bytecode tells which instruction has put each one there, and its position is an expression of the
-user's source.
+A segment that begins in the middle of an expression reads them as ``S[0]`` (``S1[0]`` in the
+caller's frame). The bytecode shows which instruction has pushed each one, and its position is an
+expression of the user's source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LEAVE_NO_VALUE = (
 def _stacks(code: types.CodeType) -> dict[int, tuple[dis.Instruction, ...]]:
     """The instructions that have put the values of the stack there, by the offset that finds them so.
 
-    Each instruction is met once, in order. A stack that two ways lead to is that of the first one.
+    Each instruction is visited once, in order. A stack that two ways lead to is the stack of the
+    first one.
     """
     found: dict[int, tuple[dis.Instruction, ...]] = {}
     stack: list[dis.Instruction] | None = []

@@ -16,17 +16,18 @@ RECORDING_FORBIDDEN: ContextVar[bool] = ContextVar("frametap.assert_no_recording
 def assert_no_recording() -> Iterator[None]:
     """Inside of it, a call that would be recorded raises :class:`RecordingError` instead.
 
-    A context manager, and a decorator, for programs in their steady state: whatever they call was
-    recorded before, so that no call takes longer than the others. The error says which function would be
-    recorded at which position and, where segments of it do not fit, which guard says no. Breaks are
-    fine if what comes behind them is replayed; so is what frametap leaves to Python.
+    A context manager, and a decorator, for programs in their steady state: all their code was
+    recorded before, so no call takes longer than the others. The error names the function and the
+    position that would be recorded. Where segments do not fit, it names the guard that fails.
+    Breaks are fine if the code after them is replayed, and so is code that frametap leaves to
+    Python.
 
     The error is raised before anything is recorded, where the recording would begin. Behind a break that
     is in the middle of a call; what the call did before has been done.
 
-    It may be nested, and holds for the context (:mod:`contextvars`) that entered it: for this thread, or
-    for this task of an event loop. Other threads and tasks record as usual, but for tasks that are
-    created inside of it.
+    It may be nested, and holds for the context (:mod:`contextvars`) that entered it: for this
+    thread, or for this task of an event loop. Other threads and tasks record as usual, except tasks
+    that are created inside of it.
     """
     token = RECORDING_FORBIDDEN.set(True)
     try:

@@ -1,7 +1,8 @@
 """Inputs of which the sizes are open, for compilers that work on symbols.
 
-Y1  What was compiled for such inputs is used for others only where every condition holds that torch's ``ShapeEnv``
-    noted while it was compiled (sizes and strides that were taken for constants among them).
+Y1  A form compiled for such inputs is used for others only if every condition holds that torch's
+    ``ShapeEnv`` noted during the compilation. Sizes and strides that were taken as constants are
+    among them.
 
 Not here: which sizes are open (the recording decides), the graph module (``fx.py``), what is compiled when
 (``_callable.py``).

@@ -15,7 +15,7 @@ def frametap_backend(
 ) -> Callable[..., Any]:
     """A TorchDynamo backend: the graph module is captured at its first call and replayed after it.
 
-    ``options`` are those of :func:`frametap.compile`.
+    ``options`` are passed to :func:`frametap.compile`.
     """
     import frametap
 

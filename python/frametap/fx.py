@@ -1,13 +1,13 @@
 """A graph of frametap as a ``torch.fx.GraphModule``.
 
-F1  The module computes what the graph computes: same ops, same order, in-place ops included, thread
-    state (grad mode, inference mode, autocast) switched where the recording switched it and put back
-    at the end.
+F1  The module computes the result of the graph: same ops, same order, in-place ops included. The
+    thread state (grad mode, inference mode, autocast) is switched where the recording switched it
+    and restored at the end.
 F2  Every call carries ``stack_trace`` and ``nn_module_stack`` in the forms that torch itself uses, and
     ``val``, ``example_value``, ``tensor_meta`` if they were asked for and could be computed.
 F3  The graph that was given is not changed, and the module does not refer to it.
-F4  A tensor that the program makes of Python data (``torch.tensor([1, 2])``) is a new one at each run: the
-    program may write to it, keep it or return it.
+F4  A tensor that the program makes of Python data (``torch.tensor([1, 2])``) is a new one at each
+    run. The program may write to it, keep it or return it.
 
 Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
 """
@@ -35,7 +35,7 @@ __all__ = ["SCALAR_OPS", "entry_state", "to_fx"]
 
 
 class AssumptionFails(RuntimeError):
-    """What a graph takes for granted of a tensor that is made on the way is not so."""
+    """An assumption of the graph about a tensor that is made on the way does not hold."""
 
 
 def require_contiguous(tensor: torch.Tensor) -> bool:
@@ -102,7 +102,7 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "another": require_another,
 }
 
-# Without effect where nobody uses the result, but for what may raise.
+# Without effect where its result is unused, except for errors that it may raise.
 _NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {
     operator.getitem,
     require_contiguous,
@@ -145,9 +145,9 @@ def build(
     """The module for the graph with the values in ``numbers`` replaced by plain numbers.
 
     Inputs, nodes and outputs that ``numbers`` covers do not appear in the module. Inputs in ``sizes``
-    do not either: the module asks the input for that size. Outputs in ``left_out`` are no outputs.
-    Nor do numbers in ``free``, but for those in ``as_tensors``: these are arguments behind the inputs,
-    float64 tensors without dimensions (:func:`takes_tensor`).
+    do not either: the module reads that size from the input. Outputs in ``left_out`` are not outputs.
+    Numbers in ``free`` do not appear, except numbers in ``as_tensors``. These are arguments after the
+    inputs, float64 tensors without dimensions (:func:`takes_tensor`).
     """
     builder = _Builder(graph, numbers, sizes or {}, free, as_tensors)
     return builder.module({*numbers, *left_out})
@@ -449,7 +449,7 @@ def _is_default(argument: Any, value: Any) -> bool:
         return False
     default = argument.default_value
     if isinstance(value, float) and isinstance(default, float):
-        return value.hex() == default.hex()  # tells -0.0 from 0.0
+        return value.hex() == default.hex()  # distinguishes -0.0 from 0.0
     return type(value) is type(default) and value == default
 
 
@@ -505,7 +505,7 @@ def _fake_of_type(value: _C.Value, mode: Any) -> Any:
 
 
 class _FakeValues(torch.fx.Interpreter):
-    """Fills ``meta`` where the value can be known without data; goes on where it cannot."""
+    """Fills ``meta`` where the value is known without data, and leaves it empty elsewhere."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)

@@ -1,4 +1,4 @@
-"""What a break adds to what plain Python takes for that instruction.
+"""The cost that a break adds to the time of the instruction in plain Python.
 
 A function of eleven ops has n breaks between them: calls of `print`, which neither tracer can look into. The ops are the
 same whatever n is, and what the calls cost in plain Python is taken off.
@@ -29,7 +29,7 @@ def program(n: int) -> list[str]:
 def added(
     n: int, one: list[timing.Contestant], none: list[timing.Contestant]
 ) -> list[float | None]:
-    """What each of the `n` breaks adds, by contestant but for eager."""
+    """Returns the cost of each of the `n` breaks, by contestant except eager."""
 
     def more(i: int) -> float | None:
         with_breaks, without = one[i].best, none[i].best

@@ -1,4 +1,4 @@
-"""What a later call costs: eager, replayed by frametap, and by torch.compile(backend="eager")."""
+"""The cost of a later call: eager, replayed by frametap, and by torch.compile(backend="eager")."""
 
 from __future__ import annotations
 

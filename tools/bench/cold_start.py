@@ -1,8 +1,8 @@
 """From `import torch` done to the first captured `x + 1` answered, in fresh processes; and what plain Python pays after that.
 
-The import of frametap, or of torch.compile's front end, is part of the first answer: seconds and resident memory. Then a
-function of plain Python that nobody captures is timed, in processes that have captured something else and in one that has
-not.
+The import of frametap, or of torch.compile's front end, is part of the first answer: seconds and
+resident memory. Then a function of plain Python that is not captured is timed, in processes that
+have captured another function and in one that has not.
 """
 
 from __future__ import annotations

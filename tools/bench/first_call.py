@@ -1,4 +1,4 @@
-"""What a first call costs: eager, captured by frametap, and by torch.compile(backend="eager").
+"""The cost of a first call: eager, captured by frametap, and by torch.compile(backend="eager").
 
 Each round has a fresh model and no capture of it or another. The measure is a warm eager call, the fourth of its model;
 a first eager call of a fresh model is shown beside it. Caches decide much of the time of a small model's call, and how

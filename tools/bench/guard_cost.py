@@ -1,9 +1,10 @@
-"""What a warm call costs besides its ops.
+"""The cost of a warm call besides its ops.
 
-First table: nothing is computed. What was captured is given an executable that hands its input back, and so is
-torch.compile's backend: guards, gathering and handing back remain, in a model of n blocks, and where n segments begin at
-one entry point and are called in turn. Between two calls a program may leave all dicts alone, or change one (a global, an
-attribute), which guards must then look after: both are shown.
+First table: nothing is computed. The captured function gets an executable that returns its input,
+and so does torch.compile's backend. Guards, gathering and returning remain, in a model of n blocks,
+and where n segments begin at one entry point and are called in turn. Between two calls a program
+may leave all dicts alone, or change one (a global, an attribute). Guards must then check it: both
+are shown.
 
 Second table: modules that compute almost nothing on a tensor of one element, next to the same ops called from a bare
 function.
@@ -91,7 +92,7 @@ def branches(count: int) -> Callable[[Tensor], Tensor]:
 
 
 def compute_nothing(captured: Any) -> None:
-    """Replays of what was captured hand back the last input, instead of running the graph."""
+    """Makes replays of the captured function return the last input, instead of running the graph."""
     for segment in frametap.segments(captured):
         graph = segment.graph
         assert len(graph.outputs) == 1, "one result, from one input"

@@ -1,5 +1,6 @@
-"""What a call in int8 costs: eager in float, `frametap.quantize`, and torch.compile in float (inductor, where there is a C++
-compiler). The second table has the error of int8: the signal-to-noise ratio (SQNR) on an input that calibration has not met.
+"""The cost of a call in int8: eager in float, `frametap.quantize`, and torch.compile in float
+(inductor, where there is a C++ compiler). The second table has the error of int8: the
+signal-to-noise ratio (SQNR) on an input that is not part of the calibration.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ ROWS = [
 
 
 def trained(model: nn.Module) -> nn.Module:
-    """In eval mode. Statistics of batch norms are not those of a new layer: the error would be that of another net."""
+    """In eval mode. Batch norms have other statistics than a new layer: the error would belong to
+    another net.
+    """
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.uniform_(-0.1, 0.1)

@@ -1,10 +1,12 @@
-"""What the recording of one more round of a loop costs: loops of 10^2 to 10^5 rounds of ten sorts of body.
+"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of ten sorts of
+body.
 
-Each row is a sort; each column is a number of rounds. A cell is the time of the first captured call, divided by the rounds.
-The cells of a row should be equal: a recording is linear in what the program does. The column "growth" is the cost of a
-round in the longest loop, divided by that in the loop of 1,000 rounds. A row ends early where a loop takes too long.
-A loop whose body runs ops of torch stops at 10^4 rounds. Memory is measured in a second table, for the loop of 1,000 rounds
-and for the longest one.
+Each row is a sort; each column is a number of rounds. A cell is the time of the first captured
+call, divided by the rounds. The cells of a row should be equal: the time of a recording is linear
+in the work of the program. The column "growth" is the cost of a round in the longest loop, divided
+by the cost in the loop of 1,000 rounds. A row ends early where a loop takes too long. A loop whose
+body runs ops of torch stops at 10^4 rounds. Memory is measured in a second table, for the loop of
+1,000 rounds and for the longest one.
 """
 
 from __future__ import annotations

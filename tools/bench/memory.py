@@ -1,8 +1,9 @@
 """Memory: the peak while a call is recorded, what a segment holds, and what is left after `reset`.
 
-Each row comes from processes of its own. Peaks are those of one call above what was resident before it: of a warm eager
-call, of the first captured call of the process, and of a first call after `reset`. The last is what a recording takes:
-the one before also brings in the pages of the code that records, as the first eager call brought in those of the kernels.
+Each row comes from processes of its own. A peak is the peak of one call above the resident memory
+before it. The calls are a warm eager call, the first captured call of the process, and a first call
+after `reset`. The last is the memory of a recording. The one before also brings in the pages of the
+code that records, as the first eager call brought in the pages of the kernels.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 
 import timing
 
-# What a process has in memory now, and the most that it has had since `forget_peak()`, in bytes.
+# The memory of a process now, and its maximum since `forget_peak()`, in bytes.
 MEMORY = """
 import ctypes, gc
 def _status(key):

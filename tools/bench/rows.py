@@ -1,4 +1,6 @@
-"""What several benchmarks measure: models, and functions of a few ops beside torch.compile(backend="eager")."""
+"""The subjects of several benchmarks: models, and functions of a few ops beside
+torch.compile(backend="eager").
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """How every benchmark here measures.
 
 Laws
-  B1  What is compared runs in one process, in turn, round by round: a slow moment of the machine meets all of them.
+  B1  The contestants run in one process, in turn, round by round: a slow moment of the machine
+  affects all of them.
   B2  The minimum is the result, with the median in parentheses beside it; ratios of the same run likewise. (A processor
       that has fast moments shorter than a contestant's run gives the shorter one the better minimum.)
   B3  One thread, and the conditions are printed with the numbers.
@@ -93,7 +94,7 @@ def from_cold_caches(contestant: Contestant) -> Contestant:
 
 @functools.cache
 def _memory_beyond_caches() -> torch.Tensor:
-    """Twice the largest cache, or 64 MiB if the kernel does not tell."""
+    """Twice the largest cache, or 64 MiB if the kernel does not report it."""
     caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     largest = max((int(size.read_text().strip().rstrip("K")) << 10 for size in caches), default=0)
     return torch.zeros(2 * largest or 64 << 20, dtype=torch.uint8)

@@ -26,7 +26,7 @@ X = torch.ones(4, 16)
 
 @dataclass
 class Seen:
-    """What a tracer did with the calls: graphs made, and calls that ran any."""
+    """The work of a tracer for the calls: graphs made, and calls that ran any."""
 
     recordings: int = 0
     in_graphs: int = 0
@@ -170,7 +170,7 @@ def main() -> int:
         {f"{name}: {what}": str for name in tracers for what in ("recordings", "eager calls")},
     )
     if not arguments.no_dynamo:
-        # That it gives up is counted; it need not be told.
+        # The end of its attempts is counted; it need not be reported.
         importlib.import_module("torch._logging").set_logs(dynamo=logging.ERROR)
     with torch.no_grad():
         for variant in variants():

@@ -273,7 +273,7 @@ CallSite CallSiteOf(const FrameState& f) {
 }
 
 InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
-  // Asked at every instruction that is recorded: what the name tells is worked out once an opcode.
+  // Called at every recorded instruction: the facts that follow from the name are computed once for each opcode.
   static const std::array<InstructionInfo, 256>* const kInfos = [] {
     auto* infos = new std::array<InstructionInfo, 256>();
     for (int i = 0; i < 256; ++i) {

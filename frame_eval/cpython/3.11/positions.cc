@@ -11,7 +11,7 @@
 namespace frametap {
 namespace {
 
-enum : int { kShortForms = 10, kOneLineForms = 13, kNoColumns = 13, kLong = 14 };  // 15: no position
+enum : int { kShortForms = 10, kOneLineForms = 13, kNoColumns = 13, kLong = 14 };  // 15 means no position
 
 class Reader {
  public:
@@ -34,7 +34,8 @@ class Reader {
   const unsigned char* end_;
 };
 
-// co_qualname without what stands before the innermost function that is no method of a local class, and the file.
+// Returns co_qualname without the part before the innermost function that is not a method of a local class, and the
+// file.
 Position NamesOf(PyCodeObject* code) {
   Position position;
   const char* name = PyUnicode_AsUTF8(code->co_qualname);

@@ -12,7 +12,7 @@ F As(PyCFunction function) {
   return reinterpret_cast<F>(reinterpret_cast<void (*)()>(function));
 }
 
-// False: the loop does not call such a function straight away.
+// Returns false if the loop does not call such a function directly.
 bool CallFast(PyMethodDef* method, PyObject* self, PyObject* const* args, Py_ssize_t n, PyObject* kwnames,
               PyObject** result) {
   // Any other flag beside these (METH_METHOD: another signature) keeps the loop from it.
