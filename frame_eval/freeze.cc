@@ -252,7 +252,7 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
   if (!segment->restartable) segment->errors_are_seen = entry_is_handled_ || ErrorsAreSeen();
   Compact(segment.get());
-  // Labels that nobody refers to are noise.
+  // Unused labels are noise.
   std::vector<bool> referred(static_cast<size_t>(next_label_));
   ForEachOperand(ir, [&](Operand& o) {
     if (o.kind == Operand::Kind::kShared) referred[static_cast<size_t>(o.index)] = true;
@@ -337,7 +337,7 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     if (i > 0 && !(note.rebuildable && note.marked)) continue;
     frames_.resize(i + 1);
     mark_ = note.mark;
-    // Nobody else may hold what was met first in the part that is cut away.
+    // Objects first seen in the part that is cut away must not have another owner.
     absl::erase_if(watched_, [this](const auto& one) {
       const SourceId source = SourceOf(one.first);
       return !source.valid() || source.raw() >= mark_.guards.sources;

@@ -1,5 +1,5 @@
 // Fields of functions: what they are called, their documentation, annotations and defaults (functools.wraps).
-//   F1  What a function from outside runs belongs to which function it is (kinds/identity.cc). Its other fields can be
+//   F1  The code of a function from outside belongs to its identity (kinds/identity.cc). Its other fields can be
 //       assigned to, and are guarded by themselves.
 //   F2  A function of the trace's own is described by its fields as they are (describe.cc), so what is stored there is
 //       fixed.
@@ -15,7 +15,7 @@ namespace {
 
 struct Field {
   const char* name;
-  Py_ssize_t offset = 0;  // 0: fixed with the function
+  Py_ssize_t offset = 0;  // 0 if it is fixed with the function
 };
 
 constexpr Field kFields[] = {{"__code__"},
@@ -32,7 +32,7 @@ bool Is(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIStr
 
 }  // namespace
 
-// Reads a field. False: the look-up goes on as for other objects.
+// Reads a field. Returns false if the look-up continues as for other objects.
 bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name) {
   auto* const fields = reinterpret_cast<PyFunctionObject*>(function);
   // The first read makes the dict, as this instruction will.
@@ -57,7 +57,7 @@ bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* 
   return false;
 }
 
-// Stores a field. False: the store goes on as for other objects.
+// Stores a field. Returns false if the store continues as for other objects.
 bool Recorder::StoreFunctionAttribute(PyObject* function, PyObject* name, PyObject* value, Shadow shadow) {
   Known* const known = Find(function);
   if (known == nullptr || IsTensor(value)) return false;

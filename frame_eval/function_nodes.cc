@@ -35,7 +35,7 @@ Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors) {
     if (item == nullptr) return {};
     PyTuple_SET_ITEM(arguments.get(), static_cast<Py_ssize_t>(i), item);
   }
-  // What `super().apply` of torch.autograd.Function.apply leads to.
+  // The function that `super().apply` of torch.autograd.Function.apply leads to.
   const Ref<> apply = Ref<>::Steal(
       Py_TYPE(Objects().function_apply)->tp_descr_get(Objects().function_apply, nullptr, function_class.get()));
   return apply ? Ref<>::Steal(PyObject_CallObject(apply.get(), arguments.get())) : Ref<>();
@@ -71,7 +71,7 @@ void RunFunction(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 
 Break RefuseFunction(const char* why) { return {Reason::unknown_callable, std::string("an autograd.Function ") + why}; }
 
-// A value that is one object in all calls, and that nobody can change.
+// A value that is one object in all calls, and that cannot be changed.
 bool IsConstantArgument(PyObject* object, int depth = 0) {
   constexpr int kDeepest = 8;
   if (Recorder::IsScalar(object)) return true;
@@ -88,7 +88,7 @@ void RegisterFunctionOp() {
   RegisterPythonOps(kFunctionOp, kWritingOp, "", c10::KernelFunction::makeFromBoxedFunction<&RunFunction>());
 }
 
-// F1. `call` is that of THPFunction_apply, bound to the class.
+// F1. `call` is the call of THPFunction_apply, bound to the class.
 void Recorder::CallFunction(Call& call) {
   PyObject* const function_class = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
   if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
@@ -115,7 +115,8 @@ void Recorder::CallFunction(Call& call) {
   call.note.effects_before = effects_.size();
 }
 
-// F2. The ops of `forward` are those since `since`. True: they write to an argument, or a result may share memory with one.
+// F2. The ops of `forward` begin at `since`. Returns true if they write to an argument, or if a result may share
+// memory with one.
 bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
                              const std::vector<at::Tensor>& results) {
   bool reaches_arguments = false;
@@ -152,13 +153,13 @@ bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
     if (known == nullptr || !known->value.valid() || is_outer[known->value.raw()]) {
       reaches_arguments = true;
     } else {
-      FixRank(known->value);  // the node does not tell what it follows from
+      FixRank(known->value);  // the node does not show its origin
     }
   }
   return reaches_arguments;
 }
 
-// The sizes of a tensor that the ops of `forward` gave, as far as they follow from what was there before these.
+// Expresses the sizes of a tensor that the ops of `forward` returned, as far as they follow from earlier values.
 std::vector<std::optional<Shadow>> Recorder::OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since) {
   const std::optional<ValueId> value = aten_.ValueOf(tensor);
   std::vector<std::optional<Shadow>> sizes(static_cast<size_t>(tensor.dim()));

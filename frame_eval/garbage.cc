@@ -1,8 +1,9 @@
 // Garbage of a recording: objects that the trace has made and that only the recorder still holds.
 //   W1  While objects are watched (object_ends.cc), garbage is dropped before each instruction, so that what it held is
 //       counted correctly.
-//   W2  A settled object cannot reach an object that is watched. When it becomes garbage nobody can tell, so it may wait:
-//       only the objects that are not settled are looked at before each instruction. A recording is linear because of it.
+//   W2  A settled object cannot reach an object that is watched. The program cannot observe when it becomes garbage, so
+//       it may wait. Only the objects that are not settled are looked at before each instruction. A recording is
+//       linear because of it.
 //   W3  What a settled object reaches is settled as well, or existed before (and the guards keep that). Where something
 //       else is stored into a settled object, that is settled then, or nothing is settled any more.
 // Not here: which objects are watched, and when that ends a recording (object_ends.cc).
@@ -26,7 +27,7 @@ bool IsAtRest(PyObject* object) {
          IsTensor(object) || !PyObject_IS_GC(object);
 }
 
-// What it holds can change without an operation that stores into it.
+// Its content can change without an operation that stores into it.
 bool IsAtWork(PyObject* object) {
   return PyIter_Check(object) || IsGenerator(object) || PyExceptionInstance_Check(object) || PyFrame_Check(object) ||
          PyTraceBack_Check(object);
@@ -193,7 +194,8 @@ bool Recorder::DropIfGarbage(Known* known) {
   return true;
 }
 
-// E2 (object_ends.cc). Has anything gone that the recording had made? What one held may be next, on either side of it.
+// E2 (object_ends.cc). Returns whether an object that the recording had made has died. Its content may be next, on
+//    either side of it.
 bool Recorder::DropGarbage(std::vector<Known*>* objects, bool backwards) {
   std::vector<Known*>& all = *objects;
   const size_t count = all.size();

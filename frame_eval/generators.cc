@@ -1,11 +1,11 @@
 // Generators: what is in their frames while they are suspended, and how a segment leaves them.
 //   - One that the trace has made is made again, suspended where it was, if its frame is no more than its locals and its
 //     stack (IsPlainGenerator).
-//   - One that existed before is taken from by a `for` loop only. What is in its frame are sources of their own
-//     (`S[0].<frame>[1]`), where it waits is a guard, and how the trace has left it is an effect (`yield`). Locals that
-//     the effect does not name stay what they are.
-//   - The entry frame may be a generator's: when it yields to a caller in which the recording goes on, it is from then
-//     on as one that existed before, and is on that caller's stack.
+//   - A generator that existed before is advanced by a `for` loop only. The content of its frame are sources of their
+//     own (`S[0].<frame>[1]`), its position is a guard, and its new state is an effect (`yield`). Locals that the
+//     effect does not name stay as they are.
+//   - The entry frame may belong to a generator. When it yields to a caller in which the recording continues, it
+//     counts as a generator that existed before, and is on that caller's stack.
 #include <algorithm>
 
 #include "frame_eval/cpython/frame_view.h"
@@ -57,7 +57,7 @@ void Recorder::MeetGenerator(PyObject* generator) {
   mutated_sources_.push_back(generator);
 }
 
-// The entry frame, a generator's, has yielded to the frame where the recording goes on.
+// The entry frame, a generator's, has yielded to the frame where the recording continues.
 void Recorder::LeaveGenerator(const FrameState& left, PyObject* generator) {
   auto* function = reinterpret_cast<PyObject*>(left.function);
   FromSource(guards_.Function(function, FrameSlot(level() - 1, 0)), function, false);
@@ -123,7 +123,7 @@ Operand Recorder::DescribeGenerator(PyObject* generator) {
 void Recorder::DescribeYields(SegmentIr* ir) {
   for (PyObject* generator : outside_generators_) {
     const SavedGenerator& saved = generators_.at(FrameOfGenerator(generator));
-    if (ends_with_break_ && saved.epoch >= mark_.epoch) continue;  // met in what was cut away
+    if (ends_with_break_ && saved.epoch >= mark_.epoch) continue;  // first seen in the part that was cut away
     const Known* known = Find(generator);
     const bool runs = IsInFrames(generator);
     if (runs && !saved.is_left) continue;  // the exit goes through it

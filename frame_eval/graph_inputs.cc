@@ -91,7 +91,7 @@ GraphInputs::~GraphInputs() {
   if (is_counted_) {
     for (c10::TensorImpl* impl : row_->read_) c10::raw::intrusive_ptr::decref(impl);
   }
-  // The row is nobody's any more. What was let go may have run code, and that code may have run the segment.
+  // The row has no user any more. The released objects may have run code, and that code may have run the segment.
   try {
     segment_.free_rows.push_back(std::move(row_));
   } catch (const std::bad_alloc&) {

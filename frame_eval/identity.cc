@@ -1,12 +1,11 @@
-// What comparing, looking up, hashing and printing read of objects that are compared, hashed or printed by which object
-// they are.
+// The reads of comparing, looking up, hashing and printing objects by their identity.
 //   E1  Whether two objects are one: a relation between their sources. An object of the trace's own is no other one;
 //       that two sources lead to one object is guarded when the second is met (FromSource).
 //   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
 //   E3  A table of many objects: their addresses are guarded instead of each pair.
 //   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
-//   E5  NaN has the hash of its address and is equal to itself only, while a guard knows it by its bits: as a key, or
-//       among elements that are compared with it, it ends the segment.
+//   E5  NaN has the hash of its address and is equal to itself only, while a guard knows it by its bits. It ends the
+//       segment as a key, or among elements that are compared with it.
 //   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
 //       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
@@ -81,7 +80,7 @@ void ForEachElement(PyObject* container, F&& f) {
   }
 }
 
-// Objects, and those in tuples and lists, as in the pairs of dict([(key, value)]).
+// Objects, also in tuples and lists, as in the pairs of dict([(key, value)]).
 void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
   if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
   if (levels > 0 && IsRow(object)) {
@@ -309,7 +308,7 @@ void Recorder::ReadTensorAddress(PyObject* tensor) {
   SourceId id = SourceOf(tensor);
   const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
   const SourceId source = id;
-  // What the caller passes, alone or in a row, is another one each time.
+  // An object that the caller passes, alone or in a sequence, is another one each time.
   while (id.valid() && (guards_.accessor(id) == Accessor::kItem || guards_.accessor(id) == Accessor::kNext)) {
     id = guards_.parent(id);
   }

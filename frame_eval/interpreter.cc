@@ -208,7 +208,7 @@ class Loop {
   }
 
  private:
-  // One prefix: its effect on the instruction behind it.
+  // One prefix: its effect on the next instruction.
   const uint16_t* Skip(const uint16_t* unit, const Decoded* prefix, int* arg) {
     const uint16_t* behind = unit + 1 + prefix->caches;
     int low = *behind >> 8;
@@ -298,7 +298,7 @@ class Loop {
     return InCPython(m_.next);
   }
 
-  // Goes to the handler of the exception that is set. False: it leaves the frame.
+  // Goes to the handler of the exception that is set. Returns false if the exception leaves the frame.
   bool Unwind(bool enter_in_traceback) {
     m_.kwnames = nullptr;
     if (enter_in_traceback) {

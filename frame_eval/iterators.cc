@@ -1,5 +1,5 @@
 // Iterators that existed before: taking from one reads what it gives next, and is an effect.
-//   - What is read is the item, by a path through the iterator (`S[0].<next>[0]`), and that there is one; not how many
+//   - The recorder reads the item, by a path through the iterator (`S[0].<next>[0]`), and its existence; not how many
 //     have been given before. So a loop with a break in each round needs no segment of its own for each.
 //   - A container that the trace has changed since has its items from the trace: where the iterator stands is fixed.
 #include "frame_eval/recorder.h"
@@ -20,7 +20,7 @@ PyObject* PartsOf(PyObject* iterator, IteratorKind kind) {
 
 }  // namespace
 
-// What is left in it at the entry, before anything is taken.
+// The items left in it at the entry, before anything is taken.
 void Recorder::MeetIterator(PyObject* iterator, SourceId source, int depth) {
   const IteratorKind kind = KindOfIterator(iterator);
   if (kind == IteratorKind::kNone || depth > kDeepest) return;
@@ -50,7 +50,7 @@ void Recorder::MeetIterator(PyObject* iterator, SourceId source, int depth) {
 
 bool Recorder::IsMetIterator(PyObject* object) const { return iterators_.contains(object); }
 
-// Its content is not that of the entry any more, and what it was is not known.
+// Its content has changed since the entry, and the old content is unknown.
 void Recorder::RefuseWrittenDict(PyObject* dict) const {
   if (!effects_.empty() && IsWrittenDict(dict))
     throw Break{Reason::unknown_operation, "a dict whose object was written to"};
@@ -68,7 +68,7 @@ bool Recorder::IsWrittenDict(PyObject* dict) const {
   return false;
 }
 
-// What comes next, if `now` says how much has been taken already by the operation at work. False: it is at its end.
+// The next item, if `now` is the number that the operation at work has already taken. Returns false at the end.
 // `source` leads to the iterator.
 bool Recorder::Upcoming(PyObject* iterator, SourceId source, Takes* now, Taken* taken) {
   const IteratorKind kind = KindOfIterator(iterator);
@@ -194,7 +194,7 @@ bool Recorder::TakeNext(FrameNote& note, PyObject* iterator) {
   if (!source.valid() || !IsMetIterator(iterator)) throw Unknown();
   bool has_item = true;
   if (KindOfIterator(iterator) == IteratorKind::kMap) {
-    // What it calls is in the graph, so a replay takes from what is below only.
+    // Its callees are in the graph, so a replay advances only the iterators below.
     PyObject* function = IteratedOver(iterator, 0);
     if (!PyFunction_Check(function)) throw Unknown();
     Touch(iterator);

@@ -1,5 +1,5 @@
-// What a recorder knows of objects: where a replay finds them again, what of them has been read, and what the trace has
-// changed.
+// The records of a recorder about objects: the path by which a replay finds them, the reads of them, and the changes
+// by the trace.
 #include <algorithm>
 #include <cstring>
 
@@ -43,8 +43,9 @@ bool Recorder::IsOneOfScalarTypes(PyTypeObject* type) {
   return false;
 }
 
-// Of objects that the trace makes: containers, and what is bound to a tensor or goes over some. Not those that other
-// parts of the recorder know by address: code and modules (places), generators, variables of the context.
+// Records an object that the trace makes: a container, or an object that is bound to a tensor or iterates over some.
+// Excludes objects that other parts of the recorder know by address: code and modules (places), generators, variables
+// of the context.
 static bool MayHoldTensors(PyObject* object) {
   if (PyTuple_CheckExact(object)) return PyTuple_GET_SIZE(object) > 0;
   return PyType_IS_GC(Py_TYPE(object)) && !PyFunction_Check(object) && !PyType_Check(object) &&
@@ -158,8 +159,8 @@ static bool IsPartOfSignature(PyObject* object) {
   return type == &PyDictProxy_Type || type == Objects().signature || type == Objects().signature_part;
 }
 
-// What is reached through guarded reads only and is a constant then: what is read of it is guarded by itself, or cannot
-// change, or is in it (a tuple, a method).
+// An object that is reached through guarded reads only is a constant then. Reads of it are guarded by themselves, or
+// cannot change, or are in it (a tuple, a method).
 static bool IsConstant(PyObject* object) {
   if (PyCFunction_Check(object)) return IsModuleFunction(object);
   if (PyTuple_Check(object)) return Py_TYPE(object)->tp_dictoffset == 0;
@@ -167,8 +168,8 @@ static bool IsConstant(PyObject* object) {
          PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type;
 }
 
-// What C code has just made is held by nobody else. Anything else that is met here for the first time existed before, and
-// no read says where it is to be found.
+// An object that C code has just made has no other owner. Any other object that is seen here for the first time
+// existed before, and no read shows a path to it.
 Shadow Recorder::AdoptResult(PyObject* object) {
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) return AdoptMade(object);
@@ -233,7 +234,8 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   return Shadow();
 }
 
-// What a method binds, of Python code or of C: known by the path to the method, if the trace has not bound it itself.
+// The object that a method binds, of Python code or of C: known by the path to the method, unless the trace has bound
+// it itself.
 Shadow Recorder::MeetSelf(PyObject* method, PyObject* self) {
   const Known* known = Find(method);
   if (known != nullptr && known->state == Known::State::kSource) {
@@ -262,7 +264,7 @@ void Recorder::Touch(PyObject* object) {
   guards_.Type(known->source, Here());
 }
 
-// What is done with a class asks the class of the class: isinstance, truth, ==, len.
+// Operations on a class look at the class of the class: isinstance, truth, ==, len.
 void Recorder::TouchMetaclass(PyTypeObject* type) {
   PyTypeObject* const meta = Py_TYPE(type);
   if ((meta->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) guards_.Class(meta, Here());
@@ -367,7 +369,7 @@ Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
   return known->items[static_cast<size_t>(index)];
 }
 
-// Of a key: whether it is made of more than plain values, which the guard of the dict's keys compares.
+// Returns whether a key contains more than plain values, which the guard of the dict's keys compares.
 static bool HoldsObjects(PyObject* key, int depth = 0) {
   constexpr int kDeepest = 100;
   if (Recorder::IsScalar(key)) return false;
@@ -403,10 +405,10 @@ void Recorder::AdoptElements(PyObject* container) {
   if (pinned) guards_.Identity(source, Here());
   guards_.Type(source, Here());
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    // What the trace has appended since is known already.
+    // Items that the trace has appended since are known already.
     const Py_ssize_t n = changes ? changes->entry_length : PySequence_Fast_GET_SIZE(container);
     guards_.Length(source, Here(), n);
-    // What a subclass of list does to its items is not always seen: its numbers are fixed now.
+    // The changes that a subclass of list makes to its items are not always seen: its numbers are fixed now.
     const bool keeps = PyTuple_Check(container) || PyList_CheckExact(container);
     absl::InlinedVector<Shadow, 2> items(keeps ? static_cast<size_t>(n) : 0);
     for (Py_ssize_t i = 0; i < n; ++i) {
@@ -425,8 +427,8 @@ void Recorder::AdoptElements(PyObject* container) {
     PyObject *key, *value;
     while (PyDict_Next(container, &at, &key, &value)) {
       if (!IsScalar(key)) {
-        // A key is an object the program can get at (iteration): known by its place. So is what a tuple is made of: a
-        // look-up by another tuple compares them.
+        // A key is an object that the program can reach (iteration): known by its place. The parts of a tuple are,
+        // too: a look-up by another tuple compares them.
         FromSource(guards_.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
         Touch(key);
         if (HoldsObjects(key)) ForceDeep(key, Shadow(), true);
@@ -490,7 +492,7 @@ void Recorder::Own(PyObject* container) {
       throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
     }
     if (PyDict_Check(container)) {
-      // What was written by a name (a global, a buffer) is kept apart.
+      // A value written by a name (a global, a buffer) is kept apart.
       if (known->written != nullptr && PyDict_CheckExact(container)) {
         throw Break{Reason::unknown_operation, "a dict whose object was written to"};
       }

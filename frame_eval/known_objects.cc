@@ -21,7 +21,8 @@ PyObject* Load(const char* module, std::initializer_list<const char*> path) {
   return object.Release();
 }
 
-// What an expression gives, of the names of some modules; null with an exception. A new reference that is kept for ever.
+// Returns the value of an expression, with the names of some modules, or null with an exception. A new reference that
+// is kept for ever.
 PyObject* Evaluated(const char* text) {
   const Ref<> names = Ref<>::Steal(PyDict_New());
   bool ok = names && PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins()) == 0;
@@ -32,7 +33,7 @@ PyObject* Evaluated(const char* text) {
   return ok ? PyRun_String(text, Py_eval_input, names.get(), names.get()) : nullptr;
 }
 
-// Types that no module has a name for: those of what the expressions of a list give. Null-terminated.
+// Types that no module has a name for: the types of the values of a list of expressions. Null-terminated.
 template <size_t size>
 bool LoadTypesOf(const char* list, PyTypeObject* (&types)[size]) {
   const Ref<> objects = Ref<>::Steal(Evaluated(list));

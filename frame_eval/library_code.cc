@@ -20,7 +20,7 @@ std::string FolderOf(const char* module) {
   return slash == nullptr ? "" : std::string(text, slash + 1 - text);
 }
 
-// What follows `folder` in `file`; null if the file is elsewhere.
+// Returns the part of `file` after `folder`, or null if the file is elsewhere.
 const char* Within(const std::string& folder, const char* file) {
   return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 ? file + folder.size() : nullptr;
 }

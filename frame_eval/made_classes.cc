@@ -5,8 +5,8 @@
 namespace frametap {
 namespace {
 
-// Counts the references to a class that come from what only the class holds: its dict, its order of bases, its descriptors,
-// and the cells of its methods.
+// Counts the references to a class that come from objects that only the class holds: its dict, its order of bases, its
+// descriptors, and the cells of its methods.
 class OwnReferences {
  public:
   explicit OwnReferences(PyTypeObject* type) : type_(reinterpret_cast<PyObject*>(type)) {
@@ -18,7 +18,7 @@ class OwnReferences {
       Go(next);
     }
   }
-  // More than there can be where the class holds too much to tell.
+  // More than there can be where the class holds too many objects to count.
   Py_ssize_t count() const { return waiting_.empty() ? count_ : 0; }
 
  private:

@@ -19,7 +19,7 @@ PyObject* DictBelow(Recorder& r, PyObject* object) {
     r.Touch(object);
     r.FromSource(r.guards().Child(known->source, Accessor::kOver, 0, nullptr, dict), dict, known->pinned);
   } else if (r.Find(dict) == nullptr) {
-    // C code has made both, and nobody else has the dict: the parameters of a signature.
+    // C code has made both, and nothing else has the dict: the parameters of a signature.
     if (Py_REFCNT(dict) == 1) {
       r.AdoptMade(dict);
       return dict;

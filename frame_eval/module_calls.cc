@@ -30,10 +30,10 @@ namespace {
 
 struct Line {
   const char* name;
-  const char* operand = nullptr;  // as `dis` gives it; "@n" is the place of line n; null: of no interest
+  const char* operand = nullptr;  // as `dis` gives it; "@n" is the place of line n; null means any
 };
 
-// Of CPython 3.11 and torch 2.13.
+// For CPython 3.11 and torch 2.13.
 constexpr Line kWrapped[] = {
     {"RESUME"},                            // 0
     {"LOAD_FAST", "self"},                 //
@@ -149,7 +149,7 @@ struct Ways {
 Ways ways;
 bool is_on = true;
 
-// False with a Python exception. Code that differs is no failure.
+// Returns false with a Python exception. Code that differs is not a failure.
 bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
   Ref<> dis = ImportModule("dis");
   Ref<> listing = dis ? Ref<>::Steal(PyObject_CallMethod(dis.get(), "get_instructions", "O", code)) : Ref<>();
@@ -328,7 +328,7 @@ class Recorder::Crossing {
     return value;
   }
 
-  // What the module itself has, as LoadAttribute tells of it once it has found all else to be usual.
+  // The attributes of the module itself, as LoadAttribute reports them once it has found all else to be usual.
   PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
     PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
@@ -343,8 +343,9 @@ class Recorder::Crossing {
     return r_.ReadGlobal(f_, note_, name, shadow);
   }
 
-  // All that both functions ask of the instance, in one guard. False: each part is to be told by itself. So it is after
-  // a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not here.
+  // All reads of the instance by both functions, in one guard. Returns false if each part must be recorded by itself.
+  // This is so after a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not
+  // here.
   bool HasNoHooks() {
     const Known& known = *r_.Find(self_);
     const auto& changed = r_.mutated_sources_;
@@ -382,8 +383,8 @@ class Recorder::Crossing {
     return true;
   }
 
-  // What all calls of modules read, tracing by jit and the hooks of all modules, was read by one before. Another look
-  // would add no guard, as long as the trace has changed nothing.
+  // The facts that all calls of modules read (tracing by jit, the hooks of all modules) were read by an earlier one.
+  // Another look would add no guard, as long as the trace has changed nothing.
   bool HasMetGlobals() const {
     const auto& met = r_.call_globals_;
     if (met.globals != f_.function->func_globals || !r_.effects_.empty() || !r_.mutated_sources_.empty()) return false;
@@ -433,7 +434,7 @@ class Recorder::Crossing {
   bool arrived_ = false;
 };
 
-// Where there is no memory for a cell, the interpreter meets the same at that instruction.
+// If there is no memory for a cell, the interpreter has the same failure at that instruction.
 bool Recorder::MakeCells(FrameState& f) {
   if (f.code != ways.call.code || f.offset != 0) return false;
   for (size_t i = 0; i < kCellCount; ++i) {

@@ -1,4 +1,4 @@
-// Named tuples (collections.namedtuple): their fields, and _replace. Numbers in them stay open, as those of plain tuples.
+// Named tuples (collections.namedtuple): their fields, and _replace. Numbers in them stay open, as in plain tuples.
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -13,7 +13,7 @@ struct TupleGetter {
   PyObject* doc;
 };
 
-// Whether the class says nothing of its own of what _replace asks of it: _make, iteration, length.
+// Returns whether the class overrides nothing that _replace uses: _make, iteration, length.
 bool IsPlainNamedTuple(PyTypeObject* type) {
   static PyObject* const make_name = InternedName("_make");
   PyObject* const make = _PyType_Lookup(type, make_name);
@@ -39,8 +39,8 @@ void Recorder::NamedTupleField(FrameNote& note, PyObject* owner, PyObject* field
   note.expect.shadow = shadow;
 }
 
-// p._replace(field=value): its code makes an iterator that takes the values out of a dict, which would fix them. False:
-// it may do more than that, and is interpreted.
+// p._replace(field=value): its code makes an iterator that takes the values out of a dict, which would fix them.
+// Returns false if it may do more than that, and is interpreted.
 bool Recorder::InvokeReplace(Call& call) {
   static PyObject* const fields_name = InternedName("field_names");
   PyObject* const function = call.callable;

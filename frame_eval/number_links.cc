@@ -1,4 +1,4 @@
-// Numbers on their way to an op (N1 of numbers.cc): what is handed to a torch function is noted, and when the op has run,
+// Numbers on their way to an op (N1 of numbers.cc). The arguments of a torch function are noted. When the op has run,
 // the arguments of its node that are these numbers become their values.
 #include <algorithm>
 #include <array>
@@ -107,7 +107,7 @@ bool LeavesOutSlices(PyObject* key, const std::vector<Node*>& made) {
     Py_ssize_t start = 0, stop = 0, step = 0;
     if (!PySlice_Check(item)) return;
     if (!UnpackQuietly(item, &start, &stop, &step)) start = 1;
-    left_out += start != 0 || stop != PY_SSIZE_T_MAX || step != 1;  // x[:] is none for any size
+    left_out += start != 0 || stop != PY_SSIZE_T_MAX || step != 1;  // x[:] is not one for any size
   };
   if (PyTuple_Check(key)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) count(PyTuple_GET_ITEM(key, i));
@@ -122,7 +122,7 @@ bool IsConst(const Arg& arg, int64_t value) {
   return arg.kind == Arg::Kind::kConst && arg.constant.isInt() && arg.constant.toInt() == value;
 }
 
-// What waits of an index: of the key itself or an item of it, and of which part of a slice (-1: it is none).
+// The pending part of an index: the key itself or an item of it, and the part of a slice (-1 if it is not a slice).
 OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
   for (OpenNumber& number : note.open) {
     const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
@@ -336,7 +336,7 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
 }
 
 // x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension.
-// False: what became of the key is not known.
+// Returns false if the fate of the key is unknown.
 bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
   std::vector<PyObject*> items;
   if (PyTuple_Check(key)) {
@@ -352,7 +352,7 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
       return false;
     }
   }
-  int64_t dim = 0, own_dim = 0;  // of what the steps so far have made; of the tensor
+  int64_t dim = 0, own_dim = 0;  // of the result of the steps so far; of the tensor
   struct LeftOut {
     int64_t dim;
     PyObject* stop;

@@ -1,5 +1,5 @@
-// Numbers that are not fixed: sizes, arguments, what is computed from them. They are graph values; what decides on them
-// is guarded as a relation; an op that takes them takes the graph value.
+// Numbers that are not fixed: sizes, arguments, and results computed from them. They are graph values. A decision on
+// them is guarded as a relation; an op that takes them takes the graph value.
 //   N1  The program always sees exact Python numbers, and ops run on these. Which number an op was given is concluded
 //       afterwards, from the node that it left (LinkNumbers), and only where the binding hands it on as it is.
 //   N2  A number that is used in any other way is fixed (Force).
@@ -33,7 +33,7 @@ constexpr int kNbAdd = 0, kNbAnd = 1, kNbFloorDivide = 2, kNbLshift = 3, kNbMult
 
 // ---- which numbers are left open ------------------------------------------------------------------------------------
 
-// N3. Of where a number comes from.
+// N3. The origin of a number.
 bool Recorder::IsDynamic(SourceId source) {
   if (guards_.IsFixed(source)) return false;
   if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));
@@ -70,7 +70,7 @@ bool Recorder::IsDynamic(SourceId source) {
     id = guards_.parent(id);
   }
   if (store_.has_changing_numbers() && store_.IsChanging(guards_.Name(source))) return true;
-  // What the running function assigns to is a counter, a moving average ….
+  // A variable that the running function assigns to is a counter, a moving average ….
   if (guards_.accessor(source) != Accessor::kAttr) return false;
   PyCodeObject* const code = frames_.back()->code;
   PyObject* const name = guards_.KeyOf(source);
@@ -105,7 +105,8 @@ bool Recorder::LeavesOpen(PyObject* object, Shadow shadow) {
   return shadow.kind == Shadow::Kind::kValue && IsDynamic(ValueId(shadow.id));
 }
 
-// What is known of a number that is put into a row: nothing is fixed of one that is left open. `*open` is set then.
+// The knowledge about a number that is put into a sequence: nothing is fixed for one that is left open. `*open` is set
+// then.
 Shadow Recorder::KeepOpen(PyObject* object, Shadow shadow, bool* open) {
   if (LeavesOpen(object, shadow)) {
     *open = true;
@@ -193,7 +194,7 @@ Shadow Recorder::AddNumber(ScalarOp op, std::initializer_list<std::pair<PyObject
   return Shadow{Shadow::Kind::kValue, value.raw()};
 }
 
-// A number whose value nobody has read, but of which type it is. Sizes and lengths are ints.
+// A number of which the type is known and the value has not been read. Sizes and lengths are ints.
 void Recorder::FixType(Shadow shadow) {
   if (shadow.kind != Shadow::Kind::kSource) return;
   const SourceId source(shadow.id);
@@ -330,7 +331,7 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
 
 // ---- decisions ------------------------------------------------------------------------------------------------------
 
-// Of a number in terms of what is read at the entry. False: not all of it is.
+// Expresses a number in terms of entry values. Returns false if a part of it cannot be expressed.
 bool Recorder::Express(PyObject* object, Shadow shadow, NumberExpr* expr, std::vector<SourceId>* sources) {
   switch (shadow.kind) {
     case Shadow::Kind::kNone: {
@@ -379,8 +380,9 @@ bool Recorder::ExpressValue(ValueId value, NumberExpr* expr, std::vector<SourceI
   return expr->Push(node.scalar_op);
 }
 
-// The program goes on by how `a` compares with `b`: only the outcome is fixed. False, with nothing guarded: that cannot
-// be told in numbers of the entry, or, with `only_if_true`, the outcome is another.
+// The program branches on the comparison of `a` and `b`: only the outcome is fixed. Returns false, with nothing
+// guarded, if that cannot be expressed in numbers of the entry. With `only_if_true`, also returns false if the outcome
+// is another.
 bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true) {
   const int outcome = PyObject_RichCompareBool(a, b, py_compare_op);
   if (outcome < 0 || (only_if_true && outcome == 0)) {

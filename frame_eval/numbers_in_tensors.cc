@@ -16,11 +16,11 @@ namespace {
 
 // Rows of so many numbers become tensors in the graph.
 constexpr size_t kMostElements = 64;
-// Lists of so many elements are numbers of the graph, at about half a microsecond each. A break costs what ten of them
-// do, but is no choice where the whole function is to be one graph: there, kMostElements.
+// Lists of so many elements are numbers of the graph, at about half a microsecond each. A break costs as much as ten
+// of them. It is not a choice where the whole function is to be one graph: there, kMostElements.
 constexpr size_t kMostListed = 16;
 
-// Of tensors whose elements are numbers as graphs have them.
+// For tensors whose elements are numbers as graphs have them.
 constexpr c10::ScalarType kInts[] = {c10::ScalarType::Long, c10::ScalarType::Int, c10::ScalarType::Short,
                                      c10::ScalarType::Char, c10::ScalarType::Byte};
 constexpr c10::ScalarType kFloats[] = {c10::ScalarType::Float, c10::ScalarType::Double};
@@ -49,7 +49,7 @@ void Recorder::DataCall(Call& call, size_t data) {
   note.before_nodes = aten_.mark();
 }
 
-// All numbers in the data, in order. False: there is something else in it, or it is too much.
+// Collects all numbers in the data, in order. Returns false if the data contain something else, or too much.
 bool Recorder::LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth) {
   constexpr int kDeepest = 4;
   Number unused;
@@ -91,8 +91,8 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
   const bool may_raise = !of_floats && dtype != c10::ScalarType::Long;
   if (may_raise && (aten_.writes_inputs() || aten_.uses_random())) return;
   aten_.DropNodes(note.before_nodes);
-  // torch goes from Python's number to a double, and from there to the dtype: an op that is given a large int rounds
-  // once, and one that is given a large float raises. (What is in a NaN differs for halves: those are left out.)
+  // torch goes from Python's number to a double, and from there to the dtype. An op that is given a large int rounds
+  // once, and one that is given a large float raises. (The bits of a NaN differ for halves, which are left out.)
   const c10::ScalarType made_as = of_floats ? c10::ScalarType::Double : dtype;
   Type type = Type::Of(tensor);
   type.dtype = made_as;
@@ -182,8 +182,8 @@ std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
   return IntOp(ScalarOp::kIntFloorDiv, *a, *b);
 }
 
-// Of few elements, each is a number of the graph; how many there are is fixed, unless that is known to differ from call
-// to call.
+// With few elements, each is a number of the graph. Their count is fixed, unless it is known to differ from call to
+// call.
 void Recorder::ListCall(Call& call) {
   PyObject* object = call.args.size() == 1 && IsExactTensor(call.args[0]) ? call.args[0] : nullptr;
   const at::Tensor* tensor = object != nullptr ? &TensorOf(object) : nullptr;

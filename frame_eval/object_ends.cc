@@ -1,16 +1,16 @@
-// The recorder keeps what it knows alive. Objects whose end runs code (guards/object_end.h) are noted meanwhile, with all
-// that they are reached through. Those that may lose what holds them are watched: before each instruction the count of each
-// tells whether only the recorder has it left, and then the recording ends, so that the object ends at the instruction at
-// which it would have.
+// The recorder keeps its known objects alive. Objects whose end runs code (guards/object_end.h) are noted meanwhile,
+// with all objects on the path to them. Objects that may lose their owner are watched. Before each instruction, the
+// reference count shows whether only the recorder is left. Then the recording ends, so that the object dies at the
+// same instruction as in plain Python.
 //   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
-//   E2  Objects made by the recording that nobody else has are let go, so that what they hold is counted rightly.
+//   E2  Objects made by the recording that have no other owner are released, so that their content is counted rightly.
 //   E3  The rest costs nothing while nothing is watched.
-//   E4  What a call has made and nobody else has (the tuple of its `*args`, a cell, a bound method, an iterator) may hold
-//       the results of layers: it is let go when the call is over, or a first call would need the memory of a training
-//       step.
-//   E5  What is noted lives while the path to it does: each object is held by the one before, which is noted as well. It
-//       is watched from when that may cease. An effect takes it from a place, whichever that is; the frame lets go of a
-//       local; code that is not recorded runs; or the last step is one that breaks without an effect (IsHeldByPath).
+//   E4  An object that a call has made and that has no other owner (the tuple of its `*args`, a cell, a bound method,
+//       an iterator) may hold the results of layers. It is released when the call is over. A first call would need the
+//       memory of a training step otherwise.
+//   E5  A noted object lives while the path to it does: each object is held by the one before, which is noted as well.
+//       It is watched from the moment when that may cease. An effect takes it from any place; the frame releases a
+//       local. Code that is not recorded runs. Or the last step is one that breaks without an effect (IsHeldByPath).
 #include <algorithm>
 #include <iterator>
 
@@ -30,7 +30,7 @@ namespace {
 constexpr Py_ssize_t kMany = 16;   // more references to one object than a recording holds
 constexpr size_t kFarthest = 256;  // objects looked at; what is larger is watched without a look
 
-// Of no interest: it does not end, or nothing follows from its end.
+// Ignored: it does not die, or nothing follows from its end.
 bool NeverEnds(PyObject* object) {
   return object == nullptr || Recorder::IsScalar(object) || PyType_Check(object) || PyModule_Check(object);
 }
@@ -61,7 +61,8 @@ bool Recorder::HoldsAnEnd(PyObject* object) {
 
 namespace {
 
-// What an effect is about to remove from its place; borrowed, null if nothing, the target itself if any of its elements.
+// The object that an effect is about to remove from its place. Borrowed, null if nothing, the target itself if any of
+// its elements.
 PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
   static const absl::flat_hash_set<std::string>* const kKeeping = new absl::flat_hash_set<std::string>{
       "__call__", "add", "append", "extend", "insert", "reverse", "setdefault", "sort"};
@@ -135,7 +136,8 @@ Py_ssize_t Recorder::CountOf(PyObject* object, Py_ssize_t in_effects) {
          (undo_ != nullptr ? undo_->CountOf(object) : 0);
 }
 
-// E5. Of the last step. What takes objects from attributes, containers, globals and cells that existed before is an effect.
+// E5, for the last step. An operation that takes objects from attributes, containers, globals and cells that existed
+// before is an effect.
 bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
   PyCodeObject* const code = base().code;
   switch (guards_.accessor(id)) {
@@ -242,8 +244,8 @@ void Recorder::MeetEffect(Effect::Kind kind, PyObject* target, const std::string
   }
 }
 
-// A frame that the recording knows nothing of: a finaliser's, a callback's, a signal handler's. What it changes is no
-// effect. Where it is a library's part of an operation, the operation has told what it changes.
+// A frame outside of the recording: a finaliser's, a callback's, a signal handler's. Its changes are not effects. If
+// it is a library's part of an operation, the operation has reported the changes.
 void Recorder::MeetUnrecorded(const FrameState& f) {
   const auto is_globals = [&f](const PyObject* part) {
     return f.function != nullptr && f.function->func_globals == part;

@@ -1,7 +1,7 @@
-// Changes of lists and dicts that existed before, where the trace has not read all that is in them: a counter in a dict,
-// an item of a list, a list that grows from call to call.
+// Changes of lists and dicts that existed before, where the trace has not read their whole content. Examples are a
+// counter in a dict, an item of a list, and a list that grows from call to call.
 //   O1  A store under a key needs that the key was there, an append needs nothing: what is not read stays unguarded.
-//   O2  What was stored or appended keeps its shadow, so that no number is fixed. The container's other items are those of
+//   O2  A stored or appended value keeps its shadow, so that no number is fixed. The container's other items are as at
 //       the entry.
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
 //       here. A dict's values are fixed then.
@@ -43,7 +43,7 @@ void Recorder::NoteOutsideChange(PyObject* container) {
   has_mutated_dicts_ |= PyDict_Check(container) != 0;
 }
 
-// `container[key] = value`. False, with nothing noted: the content must be known first (Own).
+// `container[key] = value`. Returns false, with nothing noted, if the content must be known first (Own).
 bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow) {
   Known* known = Find(container);
   if (known == nullptr || known->state != Known::State::kSource) return false;
@@ -80,7 +80,8 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
   return true;
 }
 
-// list.append(item), or list.extend(items) with a tuple or list. False, with nothing noted: it is no such list.
+// list.append(item), or list.extend(items) with a tuple or list. Returns false, with nothing noted, if it is not such
+// a list.
 bool Recorder::AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
   Known* known = Find(list);
   if (known == nullptr || known->state != Known::State::kSource || !PyList_CheckExact(list) || items == list)

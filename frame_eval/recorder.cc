@@ -119,9 +119,9 @@ std::unique_ptr<UndoLog> Recorder::TakeUndo() {
 
 Recorder::~Recorder() { aten_.Stop(); }
 
-// Of the base frame and the lowest `depth` slots of its stack.
+// For the base frame and the lowest `depth` slots of its stack.
 void Recorder::RootShadows(FrameState& f, int depth) {
-  // What nobody reads any more may be missing at a replay: a snapshot leaves it out.
+  // A value that is not read any more may be missing at a replay: a snapshot leaves it out.
   const std::vector<bool> live = LiveLocals(f.code, f.offset);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     f.shadows[i] = Shadow();
@@ -160,8 +160,8 @@ SharedText Recorder::ClassName(PyTypeObject* type) {
   return name;
 }
 
-// May run without Python's lock, as PlaceOf may. Of a recording that begins at the captured function itself there is
-// nothing outside: sources tell all paths.
+// May run without Python's lock, as PlaceOf may. If a recording begins at the captured function itself, there is
+// nothing outside: sources give all paths.
 PlaceId Recorder::PlaceOutside() {
   if (outside_) return *outside_;
   outside_ = kNowhere;
@@ -321,7 +321,7 @@ bool Recorder::expects_frame(const FrameState& f) const {
   if (checkpoint_ && checkpoint_->caller == frames_.back()) {
     return AwaitsCheckpointed(f.code) && pending_.function == reinterpret_cast<PyObject*>(f.function);
   }
-  // What a frame that is not recorded calls is not recorded either.
+  // Callees of a frame that is not recorded are not recorded either.
   const FrameState* const caller = NoteOf(f).caller;
   if (caller != nullptr && NoteOf(*caller).suspended) return false;
   const FrameNote& note = NoteOf(*frames_.back());
@@ -412,8 +412,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.rebuildable = NoteOf(caller).marked && ((note.direct && NoteOf(caller).passes_on) || CallsStraight(caller, f));
 }
 
-// What the function runs. A class says which function it gives (a method, a property, a slot), and not what was assigned
-// to its code; an open one (IsOpen) is known by its code alone.
+// The code that the function runs. A class determines the function (a method, a property, a slot), and not a later
+// assignment to its code. An open one (IsOpen) is known by its code alone.
 void Recorder::FixCode(PyObject* function) {
   if (Find(function) == nullptr) {
     PyObject*& recent = fixed_code_[(reinterpret_cast<uintptr_t>(function) >> 4) % fixed_code_.size()];

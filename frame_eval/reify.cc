@@ -159,7 +159,7 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
     case NewKind::kHashed:
       return MakeHashed(type, items);
     case NewKind::kFrozenSet:
-      return Filled(Ref<>::Steal(PyFrozenSet_New(nullptr)), items);  // one that nobody has seen takes elements
+      return Filled(Ref<>::Steal(PyFrozenSet_New(nullptr)), items);  // a new object takes elements
     case NewKind::kDeque:
       return Ref<>::Steal(
           PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(type), items[0].get(), items[1].get(), nullptr));
@@ -211,7 +211,8 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
   return object;
 }
 
-// Called with arguments that nobody reads: its frame is filled afterwards, at once or by the exit that goes through it.
+// Called with arguments that are not read: its frame is filled afterwards, at once or by the exit that goes through
+// it.
 Ref<> Reifier::MakeGenerator(const Operand& operand) {
   const Ref<> function = Make(operand.items[0]);
   if (!function) return Ref<>();
@@ -477,13 +478,14 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
     }
     return true;
   } catch (...) {
-    return false;  // the recording meets the exception where the program does
+    return false;  // the recording raises the exception where the program does
   }
 }
 
 namespace {
 
-// A segment that ends in a block of autocast goes on with what the run has cast: the cache is not emptied between them.
+// A segment that ends in a block of autocast continues with the casts of the run: the cache is not emptied between
+// them.
 class KeptAutocastCache {
  public:
   explicit KeptAutocastCache(const SegmentIr& ir) {
@@ -509,10 +511,10 @@ class KeptAutocastCache {
 Ran EndOfRaised(const Segment& segment, GraphInputs& inputs, const Rollback& rollback,
                 const std::function<bool()>& take_back) {
   const bool is_undone = take_back();
-  // What interrupts the program (Ctrl-C in an op that is Python code) is not raised a second time.
+  // An interruption of the program (Ctrl-C in an op that is Python code) is not raised a second time.
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return Ran::kRaised;
   if (inputs.executable().runs_recorded_ops()) return is_undone ? Ran::kOpRaised : Ran::kRaised;
-  // What it returned is not what the graph gives: no fault of a call, but of the backend.
+  // Its result differs from the graph: a fault of the backend, not of a call.
   if (Errors().backend != nullptr && PyErr_ExceptionMatches(Errors().backend)) return Ran::kRaised;
   const bool may_be_fault = MayBeFault() && !Armed(Fault::kRaise) && RunsOnlyOpsOfTorch(segment);
   if (!may_be_fault) return is_undone ? Ran::kUndone : Ran::kRaised;

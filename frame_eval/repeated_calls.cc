@@ -28,7 +28,7 @@ namespace {
 bool is_on = true;
 uint64_t repeated = 0;
 
-// Of one class: so many calls are kept, and one that did not fit so many others is not tried any more.
+// For one class: the number of calls that are kept. After as many misfits a call is not tried any more.
 constexpr size_t kMostOfOneClass = 8;
 constexpr uint32_t kMostMisfits = 4;
 
@@ -39,7 +39,7 @@ bool HasOwnAttributes(PyObject* tensor) {
 
 bool IsStrided(PyObject* tensor) { return TensorOf(tensor).layout() == c10::kStrided && !TensorOf(tensor).is_nested(); }
 
-// All that is in it is told by guards of its own: of what C code keeps to itself they say the type only.
+// Guards of its own describe its whole content. For the content that C code hides they describe the type only.
 bool IsTold(PyObject* object) {
   if (PyIter_Check(object) || PyAnySet_Check(object)) return false;
   return IsTensor(object) || PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object) ||
@@ -110,7 +110,7 @@ RepeatedCalls::Moment RepeatedCalls::Now() const {
   return {r_.guards_.mark(), r_.aten_.mark(), r_.places_.mark(), reads_.size()};
 }
 
-// None: a call that is neither repeated nor heard.
+// None for a call that is neither repeated nor kept.
 std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) const {
   const Known* known = r_.Find(e.in[0]);
   if (known == nullptr || known->state != Known::State::kSource || known->written || known->mutated)
@@ -183,7 +183,8 @@ bool RepeatedCalls::IsGood(Heard* heard) {
   std::optional<GuardRecorder::Part> part =
       r_.guards_.PartOf(heard->setting.module, heard->from.guards, heard->to.guards);
   if (!part) return false;
-  // What was met there was met there only, or is known by what is elsewhere: then another module has to have it, too.
+  // An object first seen there was seen only there, or is known by another path: then another module has to have it,
+  // too.
   const auto is_in = [](const std::vector<SourceId>& sources, SourceId id) {
     return std::find(sources.begin(), sources.end(), id) != sources.end();
   };
@@ -209,7 +210,7 @@ bool RepeatedCalls::IsGood(Heard* heard) {
       meeting.kind = Heard::Meeting::Kind::kShared;
       continue;
     }
-    // Which one it is may be another only where that says nothing of what is in it.
+    // Another identity is allowed only where it determines nothing about the content.
     const bool is_open =
         PyObject_TypeCheck(object, Objects().module) || PyDict_CheckExact(object) || PyODict_CheckExact(object);
     if (is_shared || (is_fixed && !is_open)) return false;
@@ -221,7 +222,7 @@ bool RepeatedCalls::IsGood(Heard* heard) {
   }
   heard->part = std::move(*part);
   if (!HasGoodNodes(heard)) return false;
-  // P3. What was asked of others is guarded already.
+  // P3. Reads of other objects are guarded already.
   const auto was_made = [&](ValueId value) {
     return value.raw() >= heard->from.aten.values && value.raw() < heard->to.aten.values;
   };
@@ -254,7 +255,7 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
   const Graph& graph = r_.aten_.graph();
   const AtenRecorder::Mark &from = heard->from.aten, &to = heard->to.aten;
   if (from.constants != to.constants) return false;
-  // What the module has, and numbers that it does not have: the same again.
+  // The content of the module, and numbers outside of it: the same again.
   absl::flat_hash_set<ValueId> inputs;
   for (size_t i = from.inputs; i < to.inputs; ++i) {
     const auto& [source, value] = r_.aten_.inputs()[i];
@@ -328,7 +329,7 @@ class RepeatedCalls::Attempt {
         ranks_(r_.aten_.unsettled_ranks()),
         repetition_(heard.part, setting.module) {}
 
-  // Null: it does not fit, and is to be taken back.
+  // Null if it does not fit, and must be taken back.
   Ref<> Result() {
     try {
       Ref<> result = Guards() && Nodes() && Reads() ? Give() : Ref<>();
@@ -439,7 +440,7 @@ class RepeatedCalls::Attempt {
 
   Made& Slot(ValueId was) { return made_[was.raw() - heard_.from.aten.values]; }
 
-  // What a value of the call is now; `*value`, if it is asked for.
+  // The present counterpart of a value of the call; `*value`, if it is needed.
   Arg Now(const Arg& was, c10::IValue* value, const c10::Type& type) {
     const Boxing boxing = BoxingFor(type);
     switch (was.kind) {
@@ -537,12 +538,12 @@ class RepeatedCalls::Attempt {
     }
     AllocZone outside(false);
     std::optional<Unlocked> unlocked;
-    if (!heard_.is_random) unlocked.emplace();  // nobody else draws meanwhile
+    if (!heard_.is_random) unlocked.emplace();  // no other code draws meanwhile
     r_.aten_.RunAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), &stack_, at);
     return !r_.aten_.pending;
   }
 
-  // The values of node `was` are those of node `is`, which an op has just made.
+  // Maps the values of node `was` to the values of node `is`, which an op has just made.
   bool Bind(size_t was, size_t is) {
     const Graph& graph = r_.aten_.graph();
     const Node &old = graph.nodes[was], &now = graph.nodes[is];
@@ -569,7 +570,7 @@ class RepeatedCalls::Attempt {
     return true;
   }
 
-  // Of numbers, or of what is taken for granted.
+  // For numbers, or for assumptions that are checked at run time.
   bool Scalar(size_t i, PlaceId at) {
     const Node was = r_.aten_.graph().nodes[i];
     if (was.scalar_op == ScalarOp::kListItem) return false;  // comes with its list

@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kMostSizes = 4096;
 
-// What autograd asks of a tensor that is to be written to, beside what every guard holds: leaves and some views refuse.
+// Autograd's conditions for writing to a tensor, beside the facts that every guard holds: leaves and some views
+// refuse.
 uint64_t HistoryOf(uint64_t hash, const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
   hash = absl::HashOf(hash, meta != nullptr && meta->requires_grad_);
@@ -26,7 +27,8 @@ uint64_t HistoryOf(uint64_t hash, const at::Tensor& tensor) {
   return absl::HashOf(hash, static_cast<int>(view->get_creation_meta()), meta != nullptr && meta->requires_grad_);
 }
 
-// Which inputs share memory, and how far apart they begin: torch refuses to write to some of what it reads.
+// The inputs that share memory, and the distance between their beginnings: torch refuses to write to some memory that
+// it reads.
 uint64_t SharingOf(uint64_t hash, const std::vector<c10::IValue>& inputs) {
   std::vector<std::pair<const c10::StorageImpl*, size_t>> storages;
   storages.reserve(inputs.size());
@@ -46,7 +48,7 @@ uint64_t SharingOf(uint64_t hash, const std::vector<c10::IValue>& inputs) {
   return absl::HashOf(hash, pairs);
 }
 
-// Facts of the inputs by which ops raise or not, but for elements.
+// Facts of the inputs, other than elements, by which ops raise or not.
 uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs) {
   uint64_t hash = inputs.size();
   for (const c10::IValue& input : inputs) {
@@ -134,7 +136,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
   segment.undoable = true;
   bool changed = false, sizes_from_elements = false;
   for (const Node& node : segment.ir.graph.nodes) {
-    // What is taken for granted behind a change must be found out before it.
+    // An assumption that is checked after a change must be checked before it.
     segment.raises_on_elements |= changed && node.scalar_op == ScalarOp::kContiguous;
     if (!node.op) continue;
     const OpFacts& facts = FactsOf(*node.op);

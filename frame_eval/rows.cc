@@ -22,7 +22,7 @@ size_t RowSize(PyObject* row) { return static_cast<size_t>(PySequence_Fast_GET_S
 
 }  // namespace
 
-// Of a tuple or list: whether some of its numbers are not fixed.
+// Returns whether some numbers of a tuple or list are not fixed.
 bool Recorder::HasOpenItems(PyObject* row) {
   const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
   if (!is_row || !numbers_open() || Find(row) == nullptr) return false;
@@ -44,7 +44,7 @@ void Recorder::ForceItems(PyObject* container) {
       Force(ItemOf(container, i), known->items[i]);
     }
   }
-  known->items.clear();  // not before: where one cannot be fixed, the segment ends with what the container holds now
+  known->items.clear();  // not before: if one cannot be fixed, the segment ends with the container's present content
 }
 
 // ---- rows made of rows ----------------------------------------------------------------------------------------------
@@ -61,7 +61,8 @@ void Recorder::KeepItems(FrameNote& note, std::initializer_list<PyObject*> rows)
   }
 }
 
-// x.shape[:-1] + (heads, size), [n] + l, l += [n]. False: they are no such rows, or nothing of them is open.
+// x.shape[:-1] + (heads, size), [n] + l, l += [n]. Returns false if they are not such sequences, or nothing of them is
+// open.
 bool Recorder::JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool in_place) {
   const bool are_lists = PyList_CheckExact(left) && PyList_CheckExact(right);
   if (are_lists && in_place) return AppendItems(left, right, nullptr, Shadow());
@@ -74,7 +75,8 @@ bool Recorder::JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool i
 
 // ---- lists that change ----------------------------------------------------------------------------------------------
 
-// A list of the trace's own grows by `item`, or by all of `items`, and what is open stays so. False: nothing is.
+// A list of the trace grows by `item`, or by all of `items`, and open numbers stay open. Returns false if nothing is
+// open.
 bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
   Known* known = Find(list);
   if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
@@ -101,8 +103,8 @@ bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shad
   return true;
 }
 
-// The list's items, if it is one of the trace's own whose changes can be followed; null if nothing is open of it or of
-// what it is to hold.
+// The list's items, if it is a list of the trace whose changes can be followed. Null if neither its content nor its
+// new items are open.
 Known* Recorder::OpenList(PyObject* list, bool holds_open) {
   Known* known = Find(list);
   if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return nullptr;

@@ -28,8 +28,8 @@ bool self_check::on = [] {
 
 namespace {
 
-// A number as Python and as the graph have it: equal bit by bit, for zeros have signs. A NaN is any NaN: which sign that of
-// two NaNs' sum has depends on the compiler's order of operands.
+// A number as Python and as the graph have it: equal bit by bit, for zeros have signs. A NaN is any NaN: the sign of a
+// sum of two NaNs depends on the compiler's order of operands.
 bool SameNumber(PyObject* object, const c10::IValue& number) {
   if (PyFloat_CheckExact(object) && number.isDouble()) {
     const double a = PyFloat_AS_DOUBLE(object), b = number.toDouble();
@@ -59,7 +59,7 @@ Verdict Fits(Segment& segment, const Roots& roots) {
     }
   }
   if (verdict != Verdict::kHit || Strikes(Fault::kMiss)) return Verdict::kMiss;
-  // Ops of decisions run again here, beside those of the program: places could not be told any more.
+  // Ops of decisions run again here, beside the ops of the program: places could not be assigned any more.
   if (segment.decisions != nullptr && Armed(Fault::kRaise)) return Verdict::kMiss;
   return DecisionsHold(segment, nullptr) ? Verdict::kHit : Verdict::kMiss;
 }
@@ -74,7 +74,7 @@ void Recorder::KeepEntry(const FrameState& f) {
 std::string Recorder::FaultIn(const FrameState& f) {
   AllocZone outside(false);
   ErrScope keep;
-  // What is pending ends the recording before anybody can rely on it.
+  // A pending break ends the recording before anything can rely on it.
   if (aten_.pending) return "";
   const std::vector<bool> live = LiveLocals(f.code, f.offset);
   for (int i = 0; i < f.nlocalsplus + f.depth; ++i) {
@@ -101,7 +101,7 @@ std::string Recorder::FaultIn(const FrameState& f) {
   return "";
 }
 
-// What the recorder has answered an attribute with, beside what the object says itself.
+// The recorder's answer to an attribute read, beside the object's own answer.
 std::string Recorder::FaultOfAnswer(const FrameState& f, const Event& e) const {
   if (f.answer == nullptr || e.name == nullptr) return "";
   AllocZone outside(false);
@@ -143,7 +143,7 @@ std::string Recorder::FaultOfSource(PyObject* object, SourceId source) {
   PyObject* seen = guards_.seen(source);
   const bool same = seen == object || seen == nullptr || (IsScalar(object) && SameValue(seen, object));
   if (!same) return guards_.Name(source) + " was another object";
-  // What the trace has changed is not at the entry's place any more.
+  // An object that the trace has changed is not at the entry's place any more.
   const bool was_resumed = guards_.parent(source).valid() && IsOutsideGenerator(guards_.seen(guards_.parent(source)));
   if (!effects_.empty() || IsContextSet() || was_resumed) return "";
   return guards_.FaultAt(source);

@@ -33,7 +33,7 @@ thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
 Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
 
-// The import system itself, and bodies of modules. What they call runs once: finders, decorators, tables being made.
+// The import system itself, and bodies of modules. Their callees run once: finders, decorators, tables being made.
 bool BelongsToImport(PyCodeObject* code) {
   if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
   return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
@@ -57,7 +57,7 @@ void MustBeClean() {
   if (PyErr_Occurred() != nullptr) throw std::runtime_error("an exception inside of the recorder");
 }
 
-// The end of a recording. What goes wrong inside of it leaves no segment.
+// Ends a recording. A failure inside of it leaves no segment.
 template <class F>
 std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
   try {
@@ -115,7 +115,7 @@ bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
   return !caller.awaited.empty() && CodeOf(caller.awaited.back()) == code;
 }
 
-// A recording may go on in `caller` when `f` returns, and an exit may leave `f` for it.
+// A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
 bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
          NoteOf(caller).landing == nullptr && CallsStraight(caller, f);
@@ -224,7 +224,8 @@ bool ClosesHandler(const FrameState& f) {
          std::strcmp(InstructionAt(f.code, at.next).name, "POP_EXCEPT") == 0;
 }
 
-// Whether the handler that the frame is in does not catch its exception: that of a `with` block, or a `finally` block.
+// Returns whether the handler that the frame is in does not catch its exception: the handler of a `with` block, or a
+// `finally` block.
 bool HandsOn(const FrameState& f) {
   bool hands_on = false, is_first = false;
   for (int at = StartOffset(f.code); at <= f.offset;) {
@@ -240,8 +241,8 @@ bool HandsOn(const FrameState& f) {
   return hands_on;
 }
 
-// What follows a handler, `e = None; del e`, belongs to it: without that the exception, its traceback and the frame hold
-// each other.
+// The code after a handler, `e = None; del e`, belongs to it: without it the exception, its traceback and the frame
+// hold each other.
 bool IsForgetting(const FrameState& f) {
   InstructionInfo at = InstructionAt(f.code, f.offset);
   if (std::strcmp(at.name, "LOAD_CONST") == 0) at = InstructionAt(f.code, at.next);
@@ -327,7 +328,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
     undo_->TakeBack();
   }
   if (error_value_) {
-    // Even if the program caught it on the way. (Where it did not, the traceback is that of its way.)
+    // Even if the program caught it on the way. (If it did not, the traceback shows the way.)
     Py_XDECREF(result);
     Ref<> type, value;
     TakePending(&type, &value);
@@ -502,14 +503,14 @@ void Session::ConfirmSuspicion(bool returned) {
   if (!suspicion_.Confirm(*store_)) TakePending(&error_type_, &error_value_);
 }
 
-// Null: there is none.
+// Null if there is none.
 FrameState* Session::CallerToGoOnIn(const FrameState& f) const {
   FrameState* caller = NoteOf(f).caller;
   if (!recorder_->began_at_break() || caller == nullptr || recorder_->aten().pending || error_value_) return nullptr;
   return MayGoOnIn(*caller, f) && !store_->FindOrAdd(entry_code_, entry_offset_).alone ? caller : nullptr;
 }
 
-// The recording goes on in the frame that has called this one.
+// The recording continues in the frame that has called this one.
 bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
   try {
     FrameState* caller = CallerToGoOnIn(f);
@@ -534,7 +535,7 @@ void Session::GiveUp(const Break& given) {
   Abort(reason, at, true);
 }
 
-// Frames of an ended recording go on without a tracer's ear; their next instruction is an entry point.
+// Frames of an ended recording continue without a tracer; their next instruction is an entry point.
 void Session::ReleaseFrames(const std::vector<FrameState*>& frames) {
   for (FrameState* f : frames) {
     FrameNote& note = NoteOf(*f);
@@ -611,7 +612,7 @@ bool Session::Compile(Segment& segment) {
   return false;
 }
 
-// What the recording has taken, and has not been accounted for.
+// The time of the recording that has not been accounted for.
 double Session::TakeTime() {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(began_, now)).count();
@@ -624,10 +625,10 @@ bool Session::Publish(std::shared_ptr<Segment> segment, int offset, const std::s
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
   if (!has_ops && entry.empty() && entry_is_below_ && IsPackageCode(entry_code_)) {
-    // What a package does between two breaks without any tensor is no graph, and Python is as fast.
+    // Work of a package between two breaks without any tensor is not a graph, and Python is as fast.
     entry.denials = Store::kMaxDenials;
     entry.holds_no_op = true;
-    // Of a start: segments that begin later in the frame, or go on in it, find it as they did in this recording.
+    // At a start: segments that begin later in the frame, or continue in it, find it as they did in this recording.
     if (entry_offset_ == StartOffset(entry_code_) && !went_on_) entry.wait_offset = offset;
     TakeTime();
     return false;
@@ -734,8 +735,8 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
   TakeTime();
 }
 
-// Whether the frame has caught the exception that `raised_` tells of, before a statement of an `except` block runs. Blocks
-// that hand it on (`finally`, `with`, `except` of other classes) run.
+// Returns whether the frame has caught the exception in `raised_`, before a statement of an `except` block runs.
+// Blocks that rethrow it (`finally`, `with`, `except` of other classes) run.
 bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
   FrameNote::Handling& handling = *note.handling;
   const char* name = InstructionAt(f.code, f.offset).name;
@@ -806,7 +807,7 @@ void Session::End(const Break& given) {
     return;
   }
   if (segment->ir.graph.nodes.empty() && segment->ir.effects.empty()) {
-    // Nothing was recorded before the break: the entry point is where the frame goes on after it.
+    // Nothing was recorded before the break: the entry point is where the frame continues after it.
     entry.wait_offset = offset;
     TakeTime();
     std::string text = row.text;
@@ -889,7 +890,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       recorder_->StartInstruction();
     }
     if (note.inlined && !recorder_->is_base(f)) {
-      // The segment may be cut here: what the mark before told of is not on the stack any more.
+      // The segment may end here. The previous mark is stale: the operands it refers to have been popped.
       note.marked = false;
       if (!IsHandlerStep(f)) recorder_->MarkInstruction(f, note);
     }
@@ -1104,7 +1105,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   const Exit& exit = segment.ir.exit;
   const size_t up = segment.callers.size();
   if (exit.frames.size() > 1 && !MayCall(static_cast<int>(exit.frames.size()))) return Go::kOn;
-  // A frame that is left keeps the variables that it has now. Where somebody may look, it goes on by itself.
+  // A frame that is left keeps the variables that it has now. If they can be observed, it continues by itself.
   FrameState* ending = &f;
   for (size_t i = exit.kind == Exit::Kind::kReturn ? up + 1 : up; i > 0; --i, ending = NoteOf(*ending).caller) {
     if (IsHeldByOthers(*ending)) return Go::kOn;
@@ -1121,7 +1122,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
       suspicion_.Take(shared);
       if (suspicion_.is_held()) suspected_frame_ = &f;
     }
-    // Nothing has happened yet: plain Python meets the same exception, at the right place.
+    // Nothing has happened yet: plain Python raises the same exception, at the right place.
     PyErr_Clear();
     note.wait_offset = -1;
     return Go::kOn;
@@ -1201,7 +1202,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
-  // The recording has come from the frame below meanwhile: it was told of the operation by another one, or not at all.
+  // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
   if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
   OwnCode own(thread_);
   ErrScope keep;

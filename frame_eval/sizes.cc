@@ -1,5 +1,5 @@
-// Sizes and ranks of tensors as numbers of the graph: traced back through the ops that made them, to sizes of inputs; and
-// what a program has read of them without asking (N2 of numbers.cc).
+// Sizes and ranks of tensors as numbers of the graph, traced back through ops to sizes of inputs. Also the hidden
+// reads of them (N2 of numbers.cc).
 #include <algorithm>
 #include <cstring>
 
@@ -38,7 +38,7 @@ Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
   return *size;
 }
 
-// How many dimensions it has is what the guards say, from now on.
+// The guards fix the number of dimensions from now on.
 void Recorder::FixRank(ValueId value) {
   if (repeated_calls_) repeated_calls_->NoteRank(SourceId(), value);
   if (!aten_.RankFollowsFromSizes(value)) return;
@@ -60,9 +60,10 @@ void Recorder::FixRank(ValueId value) {
   }
 }
 
-// Of each dimension that would be left out if its size was one: whether it is. False: it is no such op.
+// Guards, for each dimension that would be left out if its size was one, whether it is one. Returns false if it is not
+// such an op.
 bool Recorder::DecideSqueeze(const Node& node) {
-  const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of what it was given
+  const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of its argument
   if ((name != "aten::squeeze" && name != "aten::squeeze_copy") || node.args[0].kind != Arg::Kind::kValue) return false;
   const ValueId tensor = node.args[0].value;
   const Sizes sizes = aten_.graph().value(tensor).type.sizes;
@@ -109,7 +110,8 @@ Shadow Recorder::CountOfElements(PyObject* tensor) {
   return AddNumber(ScalarOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
 }
 
-// From where a size comes, by the rules of the ops between. None: the graph has to ask the tensor.
+// Finds the origin of a size, by the rules of the ops between. Returns none if the graph has to read it from the
+// tensor.
 std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
   if (aten_.ResizerOf(value) != nullptr) return std::nullopt;
@@ -139,8 +141,8 @@ std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth)
   return traced ? std::optional(UnlessFixed(*traced)) : std::nullopt;
 }
 
-// What the rules say of all sizes of a value, once: whoever asks for one asks for the others. Nodes of the operation at work
-// may still be given the numbers that they were called with (LinkNumbers), so of these nothing is kept.
+// Computes all sizes of a value by the rules, once: a reader of one reads the others. Nodes of the operation at work
+// may still get the numbers that they were called with (LinkNumbers), so nothing of these is kept.
 const std::vector<std::optional<SizeExpr>>& Recorder::RuledSizesOf(ValueId value) {
   const auto [it, is_new] = ruled_sizes_.try_emplace(value.raw());
   RuledSizes& sizes = it->second;
@@ -213,8 +215,8 @@ std::optional<std::pair<Recorder::IntTerm, Recorder::IntTerm>> Recorder::MadeBy(
   return std::pair(terms[0], terms[1]);
 }
 
-// A simpler expression of the same value, whatever the values in it: sizes pass through many ops, and most of what their
-// rules say comes down to one of them. None: there is none.
+// Returns a simpler expression of the same value, whatever the values in it, or none. Sizes pass through many ops, and
+// most results of the rules reduce to one of them.
 std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const {
   const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
   switch (op) {
@@ -273,8 +275,8 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
   return std::nullopt;
 }
 
-// Constants are brought together, so that what layers do to a size one after the other is one step: (n - 2) // 2 + 1 is
-// n // 2, and that again by two is n // 4. None: there is nothing to bring together.
+// Brings constants together, so that successive steps of layers are one step: (n - 2) // 2 + 1 is n // 2, and that
+// again by two is n // 4. Returns none if there is nothing to bring together.
 std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b) {
   constexpr int64_t kLarge = int64_t{1} << 31;
   const auto is_small = [](const IntTerm& term) {
@@ -318,7 +320,7 @@ std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& 
   return std::nullopt;
 }
 
-// None: it cannot be computed from these constants.
+// None if it cannot be computed from these constants.
 std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm b) {
   const bool is_unary = RowOf(op).arity == 1;
   if (a.is_constant() && (is_unary || b.is_constant())) {
@@ -387,8 +389,8 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
   return std::find(std::begin(kByType), std::end(kByType), name) != std::end(kByType);
 }
 
-// The same of a result that is not the argument, where the op gives its argument back at other times. Where nobody else
-// has the argument, nobody can tell the two apart.
+// The same for a result that is not the argument, where the op returns its argument at other times. If nothing else
+// has the argument, the two cannot be distinguished.
 bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result) {
   const Graph& graph = aten_.graph();
   if (!result.value.valid()) return true;
@@ -433,7 +435,7 @@ bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenR
   return true;
 }
 
-// Of an op that nothing is known of, as many tensors as it likes may come.
+// An unknown op may return any number of tensors.
 void Recorder::RefuseUnknownLength(const Node& node) {
   const OpFacts& facts = FactsOf(*node.op);
   if (facts.data_dependent_size && facts.size_dependent_rank) {
@@ -457,7 +459,8 @@ void Recorder::ReadListLength(const Node& node, const Event& e) {
   const ValueId tensor = node.args[0].value;
   const auto rank = static_cast<int64_t>(aten_.graph().value(tensor).type.sizes.size());
   const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();
-  // A number of sections is the number of tensors, but for `chunk`. One that is a tensor's element is guarded by nobody.
+  // A number of sections is the number of tensors, except for `chunk`. A number that is a tensor's element has no
+  // guard.
   for (const Arg& arg : node.args) {
     if (arg.kind == Arg::Kind::kValue && arg.value != tensor) {
       const Type& type = aten_.graph().value(arg.value).type;

@@ -10,8 +10,8 @@
 namespace frametap {
 namespace {
 
-// A descriptor in C (a slot, `grad` of a tensor, `__name__` of a function) stores the attribute elsewhere than in a dict.
-// (The setter of a property is a frame whose own stores are told.)
+// A descriptor in C (a slot, `grad` of a tensor, `__name__` of a function) stores the attribute elsewhere than in a
+// dict. (The setter of a property is a frame whose own stores are recorded.)
 bool IsStoredByC(PyObject* target, PyObject* name) {
   PyObject* descriptor = _PyType_Lookup(Py_TYPE(target), name);
   return descriptor != nullptr &&
@@ -28,7 +28,7 @@ Ref<> OfOrderedDict(PyObject* dict, const char* method) {
   return Ref<>::Steal(PyObject_CallMethod(reinterpret_cast<PyObject*>(&PyODict_Type), method, "O", dict));
 }
 
-// A list of pairs for an OrderedDict, whose order is not that of its dict.
+// A list of pairs for an OrderedDict, whose order differs from the order of its dict.
 Ref<> CopyOf(PyObject* container) {
   if (PyList_Check(container)) return Must(PyList_GetSlice(container, 0, PyList_GET_SIZE(container)));
   if (PyODict_Check(container)) return Must(PySequence_List(Must(OfOrderedDict(container, "items").Release()).get()));

@@ -8,7 +8,7 @@
 
 namespace frametap {
 
-// What the globals say that their module is called; null: nothing, or no string.
+// The name of the module in the globals; null if there is none, or if it is not a string.
 static PyObject* NameIn(PyObject* globals) {
   static PyObject* const key = InternedName("__name__");
   PyObject* const name = ItemQuietly(globals, key);
@@ -21,7 +21,7 @@ PyObject* Recorder::ModuleOf(PyObject* globals) {
   return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == globals ? module : nullptr;
 }
 
-// The dict of a function's globals, named after its module; that of the entry frame is G.
+// The dict of a function's globals, named after its module; the globals of the entry frame are G.
 SourceId Recorder::GlobalsOf(FrameState& f) {
   PyObject* globals = f.function->func_globals;
   if (globals == entry_globals_.get()) return guards_.Pinned(globals, "G");
@@ -94,7 +94,7 @@ Shadow Recorder::LoadDeref(FrameState& f, int slot, PyObject* result) {
                     IsFixedFunction(f));
 }
 
-// What super() without arguments takes its class from.
+// The variable from which super() without arguments takes its class.
 void Recorder::ReadClassCell(FrameState& f) {
   static PyObject* const name = InternedName("__class__");
   for (int slot = 0; slot < f.nlocalsplus; ++slot) {
@@ -135,8 +135,8 @@ void Recorder::MeetCell(FrameState& f, int slot) {
   }
 }
 
-// The cell itself of a variable that existed before: functions share it. That of a free variable belongs to the
-// function, that of the base frame's own lies in its slot.
+// The cell itself of a variable that existed before: functions share it. The cell of a free variable belongs to the
+// function. The cell of the base frame's own variable lies in its slot.
 SourceId Recorder::CellSource(FrameState& f, int slot) {
   if (is_base(f) && KindOfSlot(f.code, slot) != SlotKind::kFree) {
     return guards_.Local(FrameSlot(level(), slot), PyUnicode_AsUTF8(SlotName(f.code, slot)), f.objects[slot]);
@@ -175,7 +175,7 @@ void Recorder::StoreDeref(FrameState& f, const Event& e) {
     return;
   }
   if (KindOfSlot(f.code, e.arg) != SlotKind::kFree && !began_at_break_) {
-    // The variable of a frame that has just begun: nobody else has its cell. From now on the trace knows the content.
+    // The variable of a frame that has just begun: nothing else has its cell. From now on the trace knows the content.
     AddFresh(cell).items.assign(1, e.shadows[0]);
     base_cells_.push_back(cell);
     return;

@@ -1,4 +1,4 @@
-// Tuples, lists, sets, dicts and strings made from what lies on the stack.
+// Tuples, lists, sets, dicts and strings made from stack slots.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter.h"
 #include "frame_eval/opcodes/names.h"

@@ -7,7 +7,7 @@
 
 namespace frametap::opcodes {
 
-// The error of a failed `**mapping`, told with the name of the function that is called.
+// The error of a failed `**mapping`, with the name of the called function.
 void ExplainKeywords(PyObject* callable, PyObject* mapping) {
   if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
     PyErr_Clear();
@@ -52,9 +52,9 @@ OPCODE(Call, "method|null self|callable args… -- result") {
   return op.Replace(m.top - arg - 2, result) == Step::kNext ? Step::kCheck : Step::kRaised;
 }
 
-// Arguments that are no tuple, and keywords that are no dict, become such first; the tracer hears of it as of the
-// instructions that do the same. A list stays on the stack meanwhile: a segment that ends in this instruction must find
-// it there (I1). Of an iterator nothing is left but the tuple.
+// Arguments that are not a tuple, and keywords that are not a dict, are converted first. The tracer gets the events of
+// the instructions that do the same. A list stays on the stack meanwhile: a segment that ends in this instruction must
+// find it there (I1). After an iterator is used up, only the tuple is left.
 OPCODE(CallEx, "null callable args [kwargs] -- result") {
   int n = 2 + (arg & 1);
   if (arg & 1) {

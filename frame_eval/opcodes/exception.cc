@@ -1,4 +1,4 @@
-// Raising, handling, and the `with` statement. What is being handled is the thread's exc_info, as in CPython.
+// Raising, handling, and the `with` statement. The handled exception is the thread's exc_info, as in CPython.
 #include <unordered_set>
 
 #include "frame_eval/cpython/private_api.h"
@@ -13,7 +13,7 @@ void Restore(PyObject* exception) {
                 PyException_GetTraceback(exception));
 }
 
-// An exception instance from what `raise` was given (owned result; null: raised).
+// Returns an exception instance for the operand of `raise` (owned; null if this raised).
 PyObject* Instance(PyObject* given, const char* refusal) {
   if (PyExceptionClass_Check(given)) {
     PyObject* made = PyObject_CallNoArgs(given);
@@ -87,7 +87,8 @@ PyObject* MakeGroup(PyObject* exceptions) {
   return PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO", "", exceptions);
 }
 
-// Splits what was raised into the part that `except* type` takes (None: nothing) and the rest. False: raised.
+// Splits the raised exception into the part that `except* type` takes (None if nothing) and the rest. Returns false if
+// this raised.
 bool SplitGroup(PyObject* raised, PyObject* type, PyObject** match, PyObject** rest) {
   *match = *rest = nullptr;
   if (raised == Py_None) {
@@ -205,7 +206,8 @@ bool IsPartOf(PyObject* exception, PyObject* group) {
   return a->notes == b->notes && a->traceback == b->traceback && a->cause == b->cause && a->context == b->context;
 }
 
-// What an except* statement raises at its end: the exceptions raised by its clauses and what was let through.
+// The exception that an except* statement raises at its end: the exceptions raised by its clauses and the unhandled
+// ones.
 PyObject* AfterClauses(PyObject* group, PyObject* exceptions) {
   Py_ssize_t n = PyList_GET_SIZE(exceptions);
   if (n == 0) return Py_NewRef(Py_None);

@@ -16,7 +16,7 @@ bool IsGeneratorCoroutine(PyObject* object) {
   return reinterpret_cast<PyGenObject*>(object)->gi_code->co_flags & CO_ITERABLE_COROUTINE;
 }
 
-// What `await object` iterates over (owned; null: raised).
+// Returns the iterator of `await object` (owned; null if this raised).
 PyObject* AwaitableIterator(PyObject* object) {
   if (PyCoro_CheckExact(object) || IsGeneratorCoroutine(object)) return Py_NewRef(object);
   PyAsyncMethods* methods = Py_TYPE(object)->tp_as_async;
@@ -37,7 +37,7 @@ PyObject* AwaitableIterator(PyObject* object) {
   return nullptr;
 }
 
-// -1: raised.
+// -1 if this raised.
 int IsBeingAwaited(PyObject* coroutine) {
   PyObject* awaited = PyObject_GetAttrString(coroutine, "cr_await");
   if (awaited == nullptr) return -1;

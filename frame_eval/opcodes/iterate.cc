@@ -25,7 +25,8 @@ class Items {
   std::vector<PyObject*> items_;
 };
 
-// `after` < 0: exactly `before` items. Otherwise a list of what is in the middle comes between. False: raised.
+// `after` < 0 means exactly `before` items. Otherwise a list of the middle items comes between. Returns false if this
+// raised.
 bool Gather(PyObject* sequence, int before, int after, Items* items) {
   PyObject* iterator = PyObject_GetIter(sequence);
   if (iterator == nullptr) {
@@ -82,7 +83,7 @@ Step Spread(Execution& m, Operation& op, Items& items) {
   for (int i = 0; i < n; ++i) {
     op.SetArg(i);
     PyObject** slot = m.top - 1 - i;
-    // The tracer reads the operand from the lowest slot until the last item is told.
+    // The tracer reads the operand from the lowest slot until the last item is reported.
     Shadow shadow = op.Succeeded(items[i]);
     *m.ShadowOf(slot) = shadow;
   }

@@ -6,7 +6,7 @@
 namespace frametap::opcodes {
 namespace {
 
-// 1: the key is new; 0: it was there; -1: raised.
+// Returns 1 if the key is new, 0 if it was there, -1 if this raised.
 int AddNew(PyObject* seen, PyObject* key) {
   int known = PySet_Contains(seen, key);
   if (known != 0) return known < 0 ? -1 : 0;
