@@ -217,7 +217,7 @@ void Recorder::FixMarkedSizes() {
   }
 }
 
-// For a backend that takes sizes as constants unless it is told to leave them open. Sizes of parameters belong to the
+// For a backend that takes sizes as constants unless it is asked to leave them open. Sizes of parameters belong to the
 // module.
 bool Recorder::LeavesInputOpen(SourceId source) const {
   if (!numbers_open() || !store_.backend().assumptions().static_sizes || guards_.IsFixed(source)) return false;

@@ -80,7 +80,7 @@ void ForEachElement(PyObject* container, F&& f) {
   }
 }
 
-// Objects, also in tuples and lists, as in the pairs of dict([(key, value)]).
+// Objects, also in tuples and lists, as in the items of dict([(key, value)]).
 void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
   if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
   if (levels > 0 && IsRow(object)) {

@@ -142,8 +142,8 @@ bool Recorder::ConvertTensor(Call& call, bool) {
   return true;
 }
 
-// The element of a tensor of one int that was computed from ints alone: torch.div(x.size(0), 2, rounding_mode="trunc").
-// None: it is not known to be one.
+// Returns the element of a tensor of one int that was computed from ints alone, as by torch.div(x.size(0), 2,
+// rounding_mode="trunc"), or none.
 std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
   const Type& type = aten_.graph().value(tensor).type;
   const NodeId def = aten_.graph().value(tensor).def;

@@ -5,9 +5,9 @@
 //   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
 //   E2  Objects made by the recording that have no other owner are released, so that their content is counted rightly.
 //   E3  The rest costs nothing while nothing is watched.
-//   E4  An object that a call has made and that has no other owner (the tuple of its `*args`, a cell, a bound method,
-//       an iterator) may hold the results of layers. It is released when the call is over. A first call would need the
-//       memory of a training step otherwise.
+//   E4  An object that a call has made and that has no other owner may hold the results of layers. Examples are the
+//       tuple of its `*args`, a cell, a bound method, and an iterator. It is released when the call is over. A first
+//       call would need the memory of a training step otherwise.
 //   E5  A noted object lives while the path to it does: each object is held by the one before, which is noted as well.
 //       It is watched from the moment when that may cease. An effect takes it from any place; the frame releases a
 //       local. Code that is not recorded runs. Or the last step is one that breaks without an effect (IsHeldByPath).

@@ -55,7 +55,7 @@ PyObject* KeyAt(PyObject* dict, int64_t index) {
   if (!PyDict_Check(dict) || index < 0 || index >= PyDict_GET_SIZE(dict)) return nullptr;
   PyObject *key = nullptr, *value;
   if (PyODict_Check(dict) && PyDict_GET_SIZE(dict) > 1) {
-    // Its order is that of a list of its own; the iterator is C code and the keys stay alive in the dict.
+    // Its order is kept in a list of its own; the iterator is C code and the keys stay alive in the dict.
     Ref<> it = Must(PyODict_Type.tp_iter(dict));
     for (int64_t i = 0; it && i <= index; ++i) {
       key = PyIter_Next(it.get());
@@ -160,7 +160,7 @@ const Roots* FrameRoots(const Step& step, const Roots& entry) {
   return roots;
 }
 
-// Of L, C, S and F.
+// For L, C, S and F.
 PyObject* FrameObjectAt(const Step& step, const Roots& entry) {
   const Roots* roots = FrameRoots(step, entry);
   if (roots == nullptr) return nullptr;
@@ -435,7 +435,7 @@ SourceTable TableOf(const Steps& steps) {
   SourceTable table;
   for (size_t i = 0; i < steps.size(); ++i) {
     Source source = InWords(steps[i]);
-    // Ids of the table and of the recorder are the same: keys that print alike are told apart.
+    // Ids of the table and of the recorder are the same: keys that print alike are distinguished.
     while (table.Add(source).raw() != i) source.text += "'";
   }
   return table;

@@ -22,8 +22,8 @@ bool IsOneOf(PyObject* name, const std::vector<PyObject*>& names) {
   return std::any_of(names.begin(), names.end(), [name](PyObject* one) { return Equal(one, name); });
 }
 
-// N2. C code asks for these without an instruction that names them. Others that look special are asked for by few, which
-// then say so (ReadsName): where an instance is made, or copied.
+// N2. C code looks these up without an instruction that names them. Other special names are looked up by few callers,
+// which report it (ReadsName): where an instance is made, or copied.
 bool IsAskedForByC(PyObject* name) {
   static const std::vector<PyObject*> kSeldom = {InternedName("__slotnames__"), InternedName("__annotations__"),
                                                  InternedName("__doc__"),       InternedName("__init__"),
@@ -87,7 +87,7 @@ bool IsPlainContainer(PyObject* value) {
   return true;
 }
 
-// What each abstract base class has for its registrations: it holds classes weakly.
+// The attribute of each abstract base class for its registrations: it holds classes weakly.
 PyTypeObject* TypeOfRegistrations() {
   static PyTypeObject* const type = [] {
     const Ref<> module = MustImport("collections.abc");
@@ -163,7 +163,7 @@ ClassNote::Held ClassNote::Of(PyTypeObject* type) {
   Notes& notes = AllNotes();
   if (const auto it = notes.find(type); it != notes.end()) {
     std::shared_ptr<ClassNote> note = it->second.lock();
-    // It has a version only while all is as noted. Of a class that has changed there is a new note.
+    // It has a version only while all is as noted. A class that has changed gets a new note.
     static const NamesRead kNone;
     if (note != nullptr && note->IsSame(kNone) && note->version_ != 0 && TypeIsUnchanged(type, note->version_))
       return {note, Ref<>::New(note->content_)};

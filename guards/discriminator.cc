@@ -10,8 +10,8 @@
 namespace frametap {
 namespace {
 
-// The same number for the same path in another tree. (Two paths with one number would cost a look-up, no more: D1 holds
-// by what is guarded, and a segment that is not found is recorded again.)
+// The same number for the same path in another tree. (Two paths with one number would cost a look-up, no more. D1
+// holds by the guards, and a segment that is not found is recorded again.)
 std::vector<uint64_t> PathsOf(const Steps& steps) {
   std::vector<uint64_t> paths;
   paths.reserve(steps.size());

@@ -1,4 +1,4 @@
-// Guards in words, and a miss in words: every predicate in read order, each path followed anew.
+// Guards in words, and a miss in words: every predicate in read order, each path followed again.
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ class Explorer {
 
   const SourceTable& names() const { return names_; }
 
-  // False: `report` says where the path ends.
+  // Returns false if `report` has the place where the path ends.
   bool Reach(SourceId id, Reached* out, MissReport* report) {
     const uint32_t i = id.raw();
     if (state_[i] == kUnknown) {
@@ -103,7 +103,7 @@ class Explorer {
     return want == got;
   }
 
-  // The values of attributes and keys are told with their name: "attribute 'training' is True, was False".
+  // The values of attributes and keys are printed with their name: "attribute 'training' is True, was False".
   std::string Why(const Guard& guard, SourceId id, const Reached& at) const {
     std::string why = guard.Why(at);
     const Step& step = guards_.steps[id.raw()];

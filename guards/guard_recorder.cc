@@ -389,7 +389,7 @@ std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wa
   FrozenGuards frozen;
   frozen.world = impl_->world;
   frozen.wanted = wanted;
-  // What was read must be there, even where nothing depends on what it is.
+  // A value that was read must exist, even where nothing depends on it.
   for (uint32_t i = 0; i < impl_->steps.size(); ++i) {
     if (IsNamed(impl_->steps[i].accessor) && !impl_->empty(SourceId(i))) frozen.wanted.push_back(SourceId(i));
   }

@@ -1,12 +1,12 @@
 // Checking. While a watched dict is the one of last time and has its version too, the registers filled from it are
-// right, and whatever follows only from which objects they hold (P2) as well.
+// right. So are all facts that follow only from the objects in them (P2).
 //   - Registers and remembered dicts are borrowed. A register is trusted only after the view or the step that fills it
-//     has been confirmed in this very check, so what it points to is alive; a remembered dict is compared, not read
-//     (W1). Hence nothing of the arguments is kept alive, and a model may die.
+//     has been confirmed in this very check, so its object is alive. A remembered dict is compared, not read (W1).
+//     Hence no argument is kept alive, and a model may die.
 //   - It is planted by the first check: a segment that is never entered again needs no tree, and a first call no time for
 //     one.
-//   - What has held is turned into words (standing.h), which the next check compares instead. A check that finds a word
-//     changed is done properly.
+//   - A successful check is turned into words (standing.h), which the next check compares instead. A check that finds
+//     a word changed is done properly.
 #include "guards/guard_tree.h"
 
 #include <optional>

@@ -50,7 +50,7 @@ Layout* As(PyObject* iterator) {
   return reinterpret_cast<Layout*>(iterator);
 }
 
-// The entry after `skip` others. False: there is none, or the dict has changed its size.
+// Returns the entry after `skip` others, or false if there is none or the dict has changed its size.
 bool UpcomingEntry(PyObject* iterator, int64_t skip, PyObject** key, PyObject** value) {
   const auto* it = As<DictIterator>(iterator);
   if (it->dict == nullptr || it->used != PyDict_GET_SIZE(it->dict)) return false;
@@ -205,7 +205,7 @@ const std::vector<Row>& Rows() {
     const struct {
       IteratorKind kind;
       Py_ssize_t size;
-      const char* parts;  // a list of what the iterator must say it is over
+      const char* parts;  // a list of the containers that the iterator must name
       const char* iterator;
     } trials[] = {
         {IteratorKind::kList, kSequence, "[['a', 'b', 'c', 'd']]", "iter(p[0])"},
@@ -302,7 +302,7 @@ IteratorPlace::IteratorPlace(PyObject* iterator) : iterator_(iterator) {
 void IteratorPlace::PutBack() {
   PyObject* iterator = iterator_;
   const IteratorKind kind = KindOfIterator(iterator);
-  // One at its end has let go of what it was over.
+  // An iterator at its end has released its container.
   const auto put = [&](PyObject** place) {
     PyObject* old = std::exchange(*place, Ref<>(over_).Release());
     Py_XDECREF(old);

@@ -70,8 +70,8 @@ bool PlantedTree::TypesHold() {
   return true;
 }
 
-// The register has been filled: what depends on the object alone is looked at, and its dicts are found anew. (An equal
-// address is no proof of an equal object where the old one was not held.)
+// The register has been filled. Predicates that depend on the object alone are evaluated, and its dicts are found
+// again. (An equal address does not prove an equal object where the old one was not held.)
 bool PlantedTree::Bind(int32_t i) {
   const TreeNode& node = nodes[i];
   const Reached at = registers[i];

@@ -140,7 +140,8 @@ void Gardener::Place(const Predicate& p) {
   if (guard->kind() == Guard::Kind::kNoHooks) return PlaceNoHooks(node);
   const bool is_type = guard->kind() == Guard::Kind::kType || guard->kind() == Guard::Kind::kTypeAttr;
   if (is_type && !p.is_again) WatchType(static_cast<const TypeGuard*>(guard));
-  // What is followed each time is bound each time: its predicates are looked at early, before the tree goes deeper.
+  // A step that is followed each time is bound each time: its predicates are evaluated early, before the tree goes
+  // deeper.
   if (guard->scope() == Guard::Scope::kBinding || tree_.nodes[node].step >= 0) {
     // The look-ups on the type are TypesHold's.
     PyTypeObject* type = is_type ? static_cast<const TypeGuard*>(guard)->type() : nullptr;

@@ -1,8 +1,8 @@
-// What was said of one object, said of another one: layers of one class are read alike, and following what was said of the
-// first is much less work than reading the next one in the same way again.
-//   R4  Only what says the same of another object is said again, by the guard of the first, once it holds for the other.
-//       A guard that says which object it is, or what is in a tensor, is made anew of the other one: it is for the caller to
-//       say which objects may be others.
+// Transfers the guards of one object to another one. Layers of one class are read alike, and following the guards of
+// the first is much less work than reading the next one in the same way again.
+//   R4  Only predicates that hold for both objects are transferred, with the guard of the first. A guard on an
+//       identity, or on the elements of a tensor, is made again for the other one. The caller decides which objects
+//       may be others.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -15,7 +15,7 @@ PyObject* Attribute(PyObject* tensor, const char* name) {
   return PyDict_GetItemString(*dict, name);
 }
 
-// `def`: for None and what is no int.
+// `def`: for None and for a value that is not an int.
 int64_t IntOf(PyObject* object, int64_t def) {
   if (object == nullptr || !PyLong_Check(object)) return def;
   int overflow = 0;

@@ -14,11 +14,11 @@
 
 namespace frametap {
 
-// THPVariable_Check would call PyObject_IsInstance and so a metaclass's __instancecheck__; the layout that TensorOf
-// relies on is that of real subtypes.
+// THPVariable_Check would call PyObject_IsInstance and so a metaclass's __instancecheck__; TensorOf relies on the
+// layout of real subtypes.
 bool IsTensor(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  // torch.Tensor is a class made by Python code, and so is what is derived from it: most objects are told by this.
+  // torch.Tensor is a class made by Python code, and so are its subclasses: this test decides most objects.
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || type->tp_basicsize < static_cast<Py_ssize_t>(sizeof(THPVariable)))
     return false;
   if (THPVariableClass == nullptr) return false;

@@ -17,7 +17,7 @@ struct KeysPrefix {
   Py_ssize_t refcnt;
   uint8_t log2_size;
   uint8_t log2_index_bytes;
-  uint8_t kind;  // 0: any keys; 1, 2: exact strings only
+  uint8_t kind;  // 0 means any keys; 1 and 2 mean exact strings only
 };
 
 uint8_t KindOf(PyObject* dict) {

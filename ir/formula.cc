@@ -165,7 +165,7 @@ bool Formula::Split(const Formula& a, const Term& by, Formula* quotient, Formula
   return !overflow;
 }
 
-// What divides all terms of both and is positive where the quotient has a value: (c*a)//(c*b) is a//b.
+// The divisor of all terms of both that is positive where the quotient has a value: (c*a)//(c*b) is a//b.
 bool Formula::Cancel(Formula* a, Formula* b) {
   Term common{0, {}};
   for (const Term& term : a->terms_) common.factor = std::gcd(common.factor, term.factor);
@@ -234,7 +234,7 @@ std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
 
 // ---- the rest -------------------------------------------------------------------------------------------------------
 
-// Whether a <= b, whatever the symbols are. False where it cannot be told.
+// Returns whether a <= b for all values of the symbols, or false if that is unknown.
 bool Formula::IsAtMost(const Formula& a, const Formula& b) {
   const std::optional<Formula> difference = Sum(b, a, -1);
   if (difference && difference->natural()) return true;
@@ -309,7 +309,8 @@ std::string Formula::TextOf(const Term& term) {
   return out;
 }
 
-// What is added, what is subtracted, the constant: `2*s0 - s1 + 1`; a constant stands first if nothing else is added.
+// The added terms, the subtracted terms, the constant: `2*s0 - s1 + 1`; a constant stands first if nothing else is
+// added.
 std::string Formula::Text() const {
   std::vector<const Term*> order;
   for (const Term& term : terms_) {

@@ -20,7 +20,8 @@ bool NameChar(char c) {
          static_cast<unsigned char>(c) >= 0x80;
 }
 
-// The program goes on with the original and may write to it; the graph keeps what it held when it was made.
+// The program continues with the original and may write to it; the graph keeps the content from the time when it was
+// made.
 at::Tensor OwnCopy(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::InferenceMode normal(false);
@@ -88,7 +89,7 @@ Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>
       std::all_of(whole.constants.begin(), whole.constants.end(), [&](const auto& one) { return is_used(one.first); });
   if (all_stays) {
     for (size_t i = 0; i < now->size(); ++i) (*now)[i] = ValueId(i);
-    // What it was given in advance is kept where that is little and most of it is in use.
+    // Reserved memory is kept if it is little and most of it is in use.
     const auto fit = [](auto* all) {
       constexpr size_t kLittle = 256;
       if (all->capacity() > std::min(kLittle, 2 * all->size())) all->shrink_to_fit();

@@ -273,7 +273,7 @@ class GraphParser {
     }
   }
 
-  // `type`: what the boxed list is made of; `real`: what ints mean. Both null for scalar ops.
+  // `type` is the type of the boxed list; `real` is the meaning of ints. Both are null for scalar ops.
   Arg NextArg(const c10::Type* type, const c10::Type* real) {
     const Depth depth(&depth_, lex_);
     if (lex_.peek() == '%') return Arg::Of(Use());

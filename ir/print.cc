@@ -12,7 +12,7 @@
 namespace frametap {
 namespace {
 
-// A position column further right than this helps nobody; longer lines stand out instead.
+// A position column further right than this helps no reader; longer lines stand out instead.
 constexpr size_t kWidestAligned = 84;
 
 std::string ValueName(const Graph& graph, ValueId id) {
@@ -166,7 +166,7 @@ std::string ItemsText(const std::vector<Operand>& items, const SegmentIr& segmen
   return absl::StrJoin(items, ", ", [&](std::string* out, const Operand& item) { *out += OperandText(item, segment); });
 }
 
-// `line`: one that need not be told.
+// `line` is one that can be left out.
 std::string FrameText(const SnapshotFrame& frame, int line, const SegmentIr& segment) {
   std::string out = frame.function;
   if (frame.line > 0 && frame.line != line) absl::StrAppend(&out, ":", frame.line);
@@ -270,7 +270,7 @@ std::string RelativeName(const SourceTable& sources, SourceId of, SourceId from)
 }
 
 void AppendGuards(std::string* out, const SegmentIr& segment, const PrintOptions& options) {
-  std::vector<SourceId> open;  // sources of the lines this one may be told relative to, outermost first
+  std::vector<SourceId> open;  // sources of the lines that this one may be relative to, outermost first
   for (const GuardLine& line : segment.guards) {
     std::string path;
     while (!open.empty()) {

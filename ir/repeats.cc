@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// What counts of an op here.
+// The relevant facts of an op.
 struct Role {
   bool repeatable = false;  // a plain function, the same below autograd
   bool harmless = false;    // a plain function: may be given a tensor that is shared
@@ -107,7 +107,7 @@ class Finder {
     if (number == id.raw()) return number;
     const uint32_t def = graph_.value(id).def.raw();
     if (graph_.nodes[def].is_scalar()) return number;
-    // Numbers are the same in all runs, tensors only in those where nobody looks on.
+    // Numbers are the same in all runs, tensors only in runs that are not observed.
     if (graph_.nodes[user].is_scalar()) return id.raw();
     return WritesBefore(def) == WritesBefore(user) ? number : id.raw();
   }
@@ -201,8 +201,8 @@ class Finder {
 
   // -- S3: left_out_, kept_ -------------------------------------------------------------------------------------------------
 
-  // Takes back what would keep something for a repeat. What is taken back uses its operands again, so that another look
-  // is due.
+  // Takes back repeats that would keep something alive. A node that is taken back uses its operands again, so that
+  // another look is due.
   bool Settled() {
     std::vector<uint32_t> held(graph_.values.size());  // by value: how many ops have run when it's let go
     std::vector<uint32_t> ran(graph_.nodes.size());    // … before the node
@@ -261,7 +261,7 @@ class Finder {
   };
 
   const Graph& graph_;
-  std::vector<uint32_t> number_;  // by value: that of the first which is the same
+  std::vector<uint32_t> number_;  // by value: the first value that is the same
   std::vector<uint32_t> first_;   // by node: likewise
   std::vector<Entry> table_;
   std::vector<Role> roles_;              // by node, once LookAtOps

@@ -19,7 +19,7 @@ class SizeReader {
     int level;
     ScalarOp op;
   };
-  // `//` before what could be taken for a part of it.
+  // `//` before operators that could be taken for a part of it.
   static constexpr Operator kOperators[] = {
       {"|", 0, ScalarOp::kIntOr},      {"^", 1, ScalarOp::kIntXor},     {"&", 2, ScalarOp::kIntAnd},
       {"<<", 3, ScalarOp::kIntLshift}, {">>", 3, ScalarOp::kIntRshift}, {"+", 4, ScalarOp::kIntAdd},

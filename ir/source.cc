@@ -7,7 +7,7 @@
 namespace frametap {
 namespace {
 
-// What may stand in brackets as it is: one quoted word without quotes or escapes inside.
+// Text that may stand in brackets as it is: one quoted word without quotes or escapes inside.
 bool IsPlainQuoted(const std::string& text) {
   if (text.size() < 2 || (text[0] != '"' && text[0] != '\'') || text.back() != text[0]) return false;
   for (size_t i = 1; i + 1 < text.size(); ++i) {
@@ -53,7 +53,7 @@ std::string SourceTable::Name(SourceId id) const {
   const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
   if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
   if (shown_from_root && s.accessor == Accessor::kBuiltin) return RootText("B", s);
-  // So are the two dicts that stand for them, known by identity.
+  // The two dicts that stand for them are, too, known by identity.
   if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
       ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
     return RootText((*this)[s.parent].text, s);

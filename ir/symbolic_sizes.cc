@@ -49,7 +49,7 @@ class Finder {
   }
 
  private:
-  using Sizes = std::vector<std::optional<Formula>>;  // none: nobody knows
+  using Sizes = std::vector<std::optional<Formula>>;  // none if it is unknown
 
   Sizes Recorded(ValueId id) const {
     Sizes out;

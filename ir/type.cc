@@ -42,7 +42,7 @@ Type Type::Of(const at::Tensor& tensor) {
   Type t;
   t.kind = Kind::kTensor;
   if (!tensor.defined()) return t;
-  // A nested tensor has no sizes to tell.
+  // A nested tensor has no sizes to print.
   if (tensor.is_nested()) {
     t.kind = Kind::kOpaque;
     return t;

@@ -51,7 +51,7 @@ bool Takes(const c10::Type& type, Type::Kind kind) {
 }
 
 bool TakesConst(const c10::Type& type, const c10::IValue& value, bool optional) {
-  if (value.isNone()) return optional || type.kind() == c10::TypeKind::TensorType;  // None: the undefined tensor
+  if (value.isNone()) return optional || type.kind() == c10::TypeKind::TensorType;  // None is the undefined tensor
   switch (type.kind()) {
     case c10::TypeKind::TensorType:
       return value.isScalar() || (value.isTensor() && !value.toTensor().defined());
@@ -326,7 +326,7 @@ absl::Status Verify(const Graph& graph) {
   for (const auto& [id, tensor] : graph.constants) {
     if (!define(id)) return Bad("G1: a constant is no value, or is defined twice");
   }
-  absl::Status without_text;  // told last: it hides nothing that is wrong
+  absl::Status without_text;  // reported last: it hides no other error
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     const std::string at = absl::StrCat("node ", i, ", ", node.op_name(), ": ");

@@ -24,7 +24,7 @@ bool IsInferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
   return arg.kind == Arg::Kind::kConst && arg.constant.isBool() && !arg.constant.toBool();
 }
 
-// Share memory with an argument, and their schemas do not tell.
+// Share memory with an argument, and their schemas do not show it.
 bool IsKeptQuiet(absl::string_view name) {
   constexpr absl::string_view kViews[] = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
                                           "aten::data"};

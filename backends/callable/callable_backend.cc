@@ -39,8 +39,8 @@ class Held {
   py::object object_;
 };
 
-// The exception's text as the message, the traceback as a payload (the key is that of python/bindings/errors.h). A
-// BackendError says itself which backend it was.
+// Carries the exception's text as the message and the traceback as a payload (the key of python/bindings/errors.h). A
+// BackendError names its backend itself.
 absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
   std::string text;
   std::string traceback;
@@ -100,8 +100,8 @@ class NumberCheck {
 
  private:
   struct Operand {
-    c10::IValue constant = 0;  // None: what is at `place`
-    size_t place = 0;          // of an input, or behind them of a step
+    c10::IValue constant = 0;  // None for the value at `place`
+    size_t place = 0;          // of an input, or after them of a step
   };
   struct Step {
     ScalarOp op;
@@ -167,7 +167,7 @@ class CallableExecutable : public Executable {
   bool releases_gil() const override { return false; }
 
  private:
-  // Whether dtypes and sizes of all values follow from those of the inputs, so that each run gives the recorded ones.
+  // Returns whether dtypes and sizes of all values follow from the inputs, so that each run gives the recorded ones.
   static bool FactsFollow(const Graph& graph) {
     for (const ValueId input : graph.inputs) {
       if (graph.value(input).type.is_number()) return false;

@@ -17,7 +17,7 @@ py::object Own(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
-// The type of the elements, or of what an Optional holds.
+// The type of the elements, or of the content of an Optional.
 const c10::Type* Contained(const c10::Type* type) {
   if (type == nullptr || type->containedTypeSize() == 0) return nullptr;
   return type->containedType(0).get();

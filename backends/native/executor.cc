@@ -1,5 +1,5 @@
-// The native backend: runs a plan. One stack and one row of registers a run, no lock, no Python. Where nobody can tell,
-// autograd is left out (ir/ops/below_autograd.h).
+// The native backend: runs a plan. One stack and one row of registers a run, no lock, no Python. Where the difference
+// cannot be observed, autograd is left out (ir/ops/below_autograd.h).
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <c10/util/Exception.h>
@@ -49,7 +49,7 @@ class NativeExecutable : public Executable {
     judged_ = plan_.kernels_noted;
   }
 
-  // What steps read and write.
+  // The registers that steps read and write.
   struct Values {
     const std::vector<c10::IValue>& inputs;
     std::vector<c10::IValue> registers;
@@ -83,7 +83,7 @@ class NativeExecutable : public Executable {
           break;
         }
         case PlannedStep::Kind::kFactory: {
-          // As torch's own bindings make tensors: filling a new one is no write that its version counts.
+          // Makes tensors as torch's own bindings do: filling a new one is not a write that its version counts.
           const at::AutoDispatchBelowADInplaceOrView filling;
           PushArgs(plan, step, &stack, values, false);
           step.op->callBoxed(stack);
@@ -195,11 +195,11 @@ class NativeExecutable : public Executable {
   const Graph& graph_;  // B4 of backend.h
   std::once_flag is_planned_;
   Plan plan_;
-  std::unique_ptr<const Plan> shared_;  // for runs in which nobody looks on, if there is another one for them
+  std::unique_ptr<const Plan> shared_;  // for runs that are not observed, if there is another one for them
   std::atomic<uint64_t> judged_;        // the KernelsNoted for which the plan's verdicts are right
 };
 
-// Of a graph that the caller may let go.
+// For a graph that the caller may release.
 class OwnedExecutable : public NativeExecutable {
  public:
   explicit OwnedExecutable(std::unique_ptr<const Graph> graph) : NativeExecutable(*graph), graph_(std::move(graph)) {}

@@ -169,7 +169,7 @@ class Annotator {
     return TakesCurveName(family(anchor), node.op->operator_name().name);
   }
 
-  // Of two convolutions that end in one add, the later one computes the sum.
+  // If two convolutions end in one add, the later one computes the sum.
   NodeId LastAnchorOf(NodeId add) const {
     NodeId last;
     for (const char* name : {"self", "other"}) {

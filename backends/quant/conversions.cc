@@ -23,7 +23,7 @@ bool IsLayer(const Node& node) {
   return row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
 }
 
-// What tells the weight of a layer; "" if it is none of the graph's inputs.
+// The key of a layer's weight, or "" if it is not one of the graph's inputs.
 std::string WeightOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& weights) {
   const auto weight = TensorArg(node, "weight");
   for (size_t i = 0; weight && i < graph.inputs.size(); ++i) {
@@ -47,8 +47,7 @@ void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights
   }
 }
 
-// Of several values of one name in both graphs, the n-th here is the n-th there.
-// False: there is none.
+// If several values of both graphs have one name, the n-th here is the n-th there. Returns false if there is none.
 bool Conversions::AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const {
   bool any = false;
   for (const Known& known : known_) {

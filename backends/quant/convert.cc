@@ -80,7 +80,7 @@ class Converter {
     for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
   }
 
-  // What to compare with the float value v: its bytes, or itself.
+  // The value to compare with the float value v: its bytes, or itself.
   ValueId Measured(ValueId v) { return stored_[v.raw()].valid() ? stored_[v.raw()] : out_.at(v); }
   Rewrite& out() { return out_; }
 
@@ -228,7 +228,7 @@ std::vector<std::string> NotMet(const Normal& normal, const ObservationView& see
   return excluded;
 }
 
-// Notes the int8 nodes that read an unseen value. False: there is none that was not noted before.
+// Notes the int8 nodes that read an unseen value. Returns false if all of them were noted before.
 bool Exclude(const Graph& graph, const Annotation& a, const std::vector<ValueId>& unseen,
              std::vector<std::string>* excluded) {
   bool any = false;
@@ -293,7 +293,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
     std::vector<std::string> excluded = NotMet(*normal, seen);
     Annotation annotation;
     std::optional<Converter> chosen;
-    // Without the readers of what is unseen, others ask for less.
+    // Without the readers of unseen values, other nodes need less.
     for (bool is_settled = false; !is_settled;) {
       chosen.reset();
       annotation = Annotate(*normal, config, excluded);

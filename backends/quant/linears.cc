@@ -23,7 +23,7 @@ at::Tensor InOrder(const at::Tensor& tensor, const std::vector<int64_t>& dims, F
   return FrozenWeights::Of(frozen, absl::StrCat("in order ", absl::StrJoin(dims, " ")), {tensor}, make)[0];
 }
 
-// The transposed tensor. None: the node is of another kind, or not all of its arguments are fixed.
+// Returns the transposed tensor, or none if the node is of another kind or not all of its arguments are fixed.
 std::optional<at::Tensor> Transposed(const Node& node, const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
   if (!IsTransposition(node)) return std::nullopt;
   const auto input = TensorArg(node, "self");

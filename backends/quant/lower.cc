@@ -1,7 +1,7 @@
 // Lower: the reference graph on int8 kernels. Patterns of dequantize, op, quantize become one op on bytes.
 //   L1  A kernel is emitted where its last op stood: all it reads exists by then.
 //   L2  A dequantize is emitted when a float op first needs it, else never.
-//   L3  The sum of a residual is written into its accumulator only if nobody reads that memory afterwards; else a copy.
+//   L3  The sum of a residual is written into its accumulator only if that memory is not read afterwards; else a copy.
 //   L4  Floats are contiguous wherever the reference has them so: a view of them stays legal. Views of bytes become
 //       reshapes, since images are channels_last there.
 #include <ATen/ops/count_nonzero.h>
@@ -312,7 +312,7 @@ class Lowering {
     return false;
   }
 
-  // The kernel takes dense images that are channels_last: those of a slice, or what was a matrix, are copied.
+  // The kernel takes dense images that are channels_last: images of a slice, or former matrices, are copied.
   ValueId Accumulator(ValueId dequantized, const Node& reader) {
     const ValueId bytes = Bytes(dequantized);
     const Value value = out_.graph.value(bytes);
@@ -498,7 +498,7 @@ class Lowering {
     out_.Map(result, out_.Emit(FindOperator(op, overload), std::move(args), value.name, value.type, result, node));
   }
 
-  // L3. A copy changes what shares memory with what, so each one starts the search anew.
+  // L3. A copy changes which values share memory, so each one starts the search again.
   void CopyLiveAccumulators() {
     Graph& g = out_.graph;
     const c10::OperatorHandle clone = FindOperator("aten::clone");
@@ -528,7 +528,7 @@ class Lowering {
       const Node& node = g.nodes[i];
       if (Is(node, "frametap::qconv2d_add")) {
         const ValueId accumulator = node.args[kAccumulatorArg].value;
-        // What is named only later is what the kernel wrote, or made from it.
+        // A value that is named only later was written by the kernel, or made from its result.
         bool live = aliases.same(node.args[0].value, accumulator);
         const auto look = [&](ValueId v) { live = live || (defined[v.raw()] && aliases.same(v, accumulator)); };
         for (size_t j = i + 1; j < g.nodes.size(); ++j) ForEachUse(g.nodes[j].args, look);

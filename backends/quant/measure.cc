@@ -1,5 +1,5 @@
-// Measure: runs the float graph and the reference graph side by side, twice: once with all that came before in 8 bits
-// (cumulative), once with each op on the float graph's own values (alone).
+// Measure: runs the float graph and the reference graph side by side, twice. One run has all earlier ops in 8 bits
+// (cumulative). The other has each op on the float graph's own values (alone).
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 

@@ -130,7 +130,7 @@ void FindWritten(const Graph& graph, std::vector<bool>* written, std::vector<std
   }
 }
 
-// An optional tensor argument that is None or frozen. False: it is neither.
+// An optional tensor argument that is None or frozen. Returns false if it is neither.
 bool Frozen(const Node& node, const char* name, const std::vector<at::Tensor>& known, at::Tensor* out) {
   const Arg* arg = FindArg(node, name);
   if (arg == nullptr || IsNone(arg)) return true;
@@ -255,7 +255,7 @@ void GoOn(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
 std::string NameWithPlace(const Node& node) {
   const bool placed = node.where != nullptr && node.where->position.known();
   if (!placed) return node.op_name();
-  // The module's path tells one layer from another; the line of an op inside torch.nn does not.
+  // The module's path distinguishes layers; the line of an op inside torch.nn does not.
   const std::string scope = node.where->scope.empty() ? "" : node.where->scope.back().path.str();
   if (!scope.empty()) return absl::StrCat(node.op_name(), " in ", scope);
   return absl::StrCat(node.op_name(), " at ", ToString(node.where->position));

@@ -74,7 +74,7 @@ constexpr OpRow kRows[] = {
     {"aten::sub", "Tensor", Family::kFloat, true, "no int8 kernel for a difference; an addition has one"},
     {"aten::div", "Tensor", Family::kFloat, true, "no int8 kernel for a quotient"},
     {"aten::embedding", "", Family::kFloat, true, kLookup},
-    // What this backend itself emits.
+    // The ops that this backend itself emits.
     {"aten::clone", "", Family::kFloat, true, nullptr},
     {"aten::clamp_min", "", Family::kFloat, true, nullptr},
     {"aten::clamp_max", "", Family::kFloat, true, nullptr},

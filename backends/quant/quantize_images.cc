@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPixels = 128;   // of a tile
 constexpr int64_t kChannels = 64;  // of a tile
-constexpr int64_t kBlock = 16;     // a side of what is transposed at once
+constexpr int64_t kBlock = 16;     // a side of the block that is transposed at once
 constexpr int64_t kGrain = 16384;
 
 // Row `c` of `tile` gets the bytes of channel `c`.

@@ -53,7 +53,7 @@ ValueId Rewrite::NewValue(const std::string& name, const Type& type, ValueId old
 ValueId Rewrite::AddConstant(const std::string& name, const at::Tensor& tensor) {
   std::string unique = name;
   for (int i = 1; !names_.insert(unique).second; ++i) unique = name + "_" + std::to_string(i);
-  // Not Graph::AddConstant, which copies: nobody else writes to these, and packed weights need not survive a copy.
+  // Not Graph::AddConstant, which copies: nothing else writes to these, and packed weights need not survive a copy.
   const ValueId now = graph.NewValue(unique, Type::Of(tensor));
   graph.constants.emplace_back(now, tensor);
   origin.resize(graph.values.size());
@@ -118,7 +118,8 @@ Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
     const OpRow* row = RowOf(node);
     if (row != nullptr && row->fresh) continue;
     const auto& schema = node.op->schema();
-    // Results that are not annotated: those of an op that writes are what it wrote; others may be any argument.
+    // Results that are not annotated: results of an op that writes are its written arguments; others may be any
+    // argument.
     const bool writes = !WrittenBy(node).empty();
     for (size_t o = 0; o < node.outputs.size() && o < schema.returns().size(); ++o) {
       const auto* annotated = schema.returns()[o].alias_info();

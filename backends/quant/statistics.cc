@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kBins = 2048;
 
-// Ranges below 1e-35 have no bins: the inverse of their width is no finite float. Their extremes alone count.
+// Ranges below 1e-35 have no bins: the inverse of their width is not a finite float. Their extremes alone count.
 float BinsPerUnit(double lo, double hi) {
   const double exact = hi > lo ? kBins / (hi - lo) : 0.0;
   return exact <= std::numeric_limits<float>::max() ? static_cast<float>(exact) : 0.0f;

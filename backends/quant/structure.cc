@@ -57,8 +57,8 @@ bool HoldsNumbers(const c10::Type& type) {
          type.kind() == c10::TypeKind::IntType || type.kind() == c10::TypeKind::SymIntType;
 }
 
-// Whether the argument says how large something is, or where a part of it begins and ends. What belongs to a layer, such as
-// the stride of a convolution, does not.
+// Returns whether the argument is a size, or the beginning or end of a part. An argument that belongs to a layer, such
+// as the stride of a convolution, is not.
 bool IsSize(const Node& node, size_t argument) {
   if (const OpRow* row = RowOf(node)) {
     switch (row->family) {

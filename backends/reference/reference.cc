@@ -71,7 +71,7 @@ class ReferenceExecutable : public Executable {
     for (size_t i = 0; i < node.args.size(); ++i) {
       stack.push_back(ValueOf(node.args[i], *parameters[i].type(), values));
     }
-    // As torch's own bindings make tensors: filling a new one is no write that its version counts.
+    // Makes tensors as torch's own bindings do: filling a new one is not a write that its version counts.
     std::optional<at::AutoDispatchBelowADInplaceOrView> below;
     if (FactsOf(*node.op).factory) below.emplace();
     node.op->callBoxed(stack);

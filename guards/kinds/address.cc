@@ -1,5 +1,5 @@
-// Address: an object of that address, whatever it is. What follows from where objects lie (default hashes, which of
-// them are the same one) follows for any others that lie there, so that nothing has to be kept alive.
+// Address: an object of that address, whatever it is. Facts that follow from addresses (default hashes, identities)
+// follow for any others that lie there, so that nothing has to be kept alive.
 #include "guards/dict_read.h"
 #include "guards/guard.h"
 #include "guards/must.h"

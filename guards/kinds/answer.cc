@@ -1,6 +1,6 @@
-// Answer: what a C function of the process's state says, asked again at each check: the counter of registrations with
-// abstract base classes, which CPython itself compares before it relies on what it remembers of isinstance and issubclass;
-// and which accelerator there is. The function runs no Python code.
+// Answer: the result of a C function about the process's state, called again at each check. One is the counter of
+// registrations with abstract base classes. CPython itself compares it before it relies on its cache of isinstance and
+// issubclass. Another is the present accelerator. The function runs no Python code.
 #include "guards/dict_read.h"
 #include "guards/guard.h"
 #include "guards/kinds/value.h"
@@ -10,7 +10,7 @@ namespace frametap {
 
 namespace {
 
-// Empty: no memory for it, or an error.
+// Empty if there was no memory for it, or an error.
 Ref<> AnswerOf(PyObject* function) {
   ErrScope keep;
   Ref<> answer = Ref<>::Steal(PyObject_CallNoArgs(function));

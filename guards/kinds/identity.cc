@@ -1,6 +1,6 @@
 // Identity: the very object, which the guard does not keep alive if it can help it (object_end.h). A function also
-// keeps its code, defaults, keyword defaults and closure, a module its class, as these can be assigned to; the contents
-// of cells and of the dict of keyword defaults are sources of their own.
+// keeps its code, defaults, keyword defaults and closure, a module its class, as these can be assigned to. The
+// contents of cells and of the dict of keyword defaults are sources of their own.
 #include "absl/strings/str_cat.h"
 #include "guards/guard.h"
 #include "guards/kinds/value.h"

@@ -42,7 +42,7 @@ std::string KeysText(PyObject* keys) {
   return absl::StrCat(text, "]");
 }
 
-// The key itself, or an equal one that the program cannot tell from it by its type.
+// The key itself, or an equal one that the program cannot distinguish by its type.
 bool IsKey(PyObject* a, PyObject* b) { return a == b || (IsPlainValue(a) && SameValue(a, b)); }
 
 bool Contains(PyObject* keys, PyObject* key) {

@@ -12,7 +12,7 @@ namespace frametap {
 
 namespace {
 
-// False: no exact int of 64 bits and no float.
+// Returns false if it is neither an exact int of 64 bits nor a float.
 bool NumberOf(const Reached& at, Number* out) {
   PyObject* o = at.object;
   if (o == nullptr) {
@@ -53,7 +53,7 @@ bool ToDouble(const Number& n, double* out) {
   return n.is_float || (n.i >= -kExact && n.i <= kExact);
 }
 
-// False if it cannot be told exactly.
+// Returns false if it cannot be decided exactly.
 bool Compares(const Number& a, int op, const Number& b, bool* outcome) {
   if (!a.is_float && !b.is_float) {
     *outcome = Compare(a.i, op, b.i);

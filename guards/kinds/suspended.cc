@@ -1,4 +1,5 @@
-// Suspended: a generator of some code that waits at some place. What is in its frame is read by sources of its own.
+// Suspended: a generator of some code that waits at some place. The content of its frame is read by sources of its
+// own.
 #include "guards/suspended_frame.h"
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,7 @@ class SuspendedGuard : public Guard {
     return absl::StrCat(PyUnicode_AsUTF8(of->co_name), ":", PyCode_Addr2Line(of, offset - kUnit));
   }
 
-  static constexpr int kUnit = 2;  // the line is that of the instruction before: of the `yield`
+  static constexpr int kUnit = 2;  // the line of the instruction before: of the `yield`
   Ref<> code_, globals_;
   int offset_ = -1, depth_ = 0;
 };

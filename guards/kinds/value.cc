@@ -17,8 +17,8 @@ bool IsTorchConstant(PyObject* object) {
   return TorchConstantOf(object, &unused);
 }
 
-// torch.Size and other plain subclasses of tuple: structseqs and named tuples have the items as their only content too,
-// but a Python subclass may carry a __dict__, so only torch.Size (a static type of torch) counts.
+// torch.Size and other plain subclasses of tuple. Structseqs and named tuples have the items as their only content
+// too. A Python subclass may carry a __dict__, so only torch.Size (a static type of torch) counts.
 bool IsTupleLike(PyObject* object) { return PyTuple_CheckExact(object) || IsTorchSize(object); }
 
 // Layout of CPython's rangeobject, which rangeobject.c keeps to itself.

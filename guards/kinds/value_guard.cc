@@ -46,7 +46,7 @@ class SetGuard : public Guard {
     PyObject* element;
     Py_hash_t hash;
     while (_PySet_NextEntry(at.object, &position, &element, &hash)) {
-      if (!SameValue(element, PyTuple_GET_ITEM(elements_.get(), i++))) return false;  // True is no 1 here
+      if (!SameValue(element, PyTuple_GET_ITEM(elements_.get(), i++))) return false;  // True is not 1 here
     }
     return true;
   }
@@ -61,8 +61,8 @@ class SetGuard : public Guard {
   Ref<> elements_;
 };
 
-// Where the elements of a set stand in its table: the order of what is copied from it or added to it depends on that, and
-// which one pop() takes. Two sets of equal elements in one order may differ there, by what else has been in them.
+// The positions of the elements in the table of a set. The order of a copy or of additions depends on them, and the
+// element that pop() takes. Two sets of equal elements in one order may differ there, by earlier elements.
 class SetLayoutGuard : public Guard {
  public:
   explicit SetLayoutGuard(PyObject* set) : Guard(Kind::kValue), first_(FirstOf(set)) {

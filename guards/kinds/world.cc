@@ -35,7 +35,7 @@ std::string Named(const char* name, int8_t dtype) {
   return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
 }
 
-// Of a function that is made in torch.utils.checkpoint._checkpoint_hook.__init__.
+// For a function that is made in torch.utils.checkpoint._checkpoint_hook.__init__.
 bool IsCodeOfCheckpoint(PyObject* code) {
   static PyObject* const maker = [] {
     ErrScope keep;
@@ -53,8 +53,9 @@ bool IsCodeOfCheckpoint(PyObject* code) {
   return false;
 }
 
-// Hooks on saved tensors run in the middle of an op: the program's own may see what a replay has not done yet, and those
-// of a recomputation end it by an exception. Those of the forward pass of torch.utils.checkpoint only count.
+// Hooks on saved tensors run in the middle of an op. The program's own hooks may see work that a replay has not done
+// yet, and hooks of a recomputation end it by an exception. Hooks of the forward pass of torch.utils.checkpoint only
+// count.
 bool SavingRunsProgramCode() {
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
   if (hooks.empty()) return false;

@@ -42,7 +42,7 @@ bool IsTorchsLinear(const c10::OperatorHandle& op) {
          IsRegisteredIn(inner("aten::matmul"), DispatchKey::AutogradCPU, kTorchs);
 }
 
-// Writes are counted by ADInplaceOrView's kernels, but those of _foreach ops by autograd's.
+// ADInplaceOrView's kernels count writes, except writes of _foreach ops, which autograd counts.
 BelowAutograd BelowAutogradOf(const c10::OperatorHandle& op) {
   if (HasAliases(op.schema())) return BelowAutograd::kDiffers;
   if (!op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) && HasTorchsAutograd(op)) return BelowAutograd::kSame;

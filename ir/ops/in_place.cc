@@ -21,7 +21,7 @@ bool IsFloat(c10::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-// Strides as a new tensor of these sizes has them: also those of dimensions of one element, which say nothing else.
+// Strides as in a new tensor of these sizes, also for dimensions of one element, which mean nothing else.
 bool HasStridesOfNew(const c10::TensorImpl& tensor) {
   int64_t stride = 1;
   for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
@@ -31,8 +31,8 @@ bool HasStridesOfNew(const c10::TensorImpl& tensor) {
   return true;
 }
 
-// What TensorIterator makes of `self` and a smaller operand has the strides of a new tensor, unless a dimension of one
-// element has the stride of the one before it: their order is another then.
+// TensorIterator gives the result of `self` and a smaller operand the strides of a new tensor. The exception is a
+// dimension of one element with the stride of the one before it: their order is another then.
 bool IsBroadcastTo(const c10::TensorImpl& other, const c10::TensorImpl& self) {
   const c10::IntArrayRef from = other.sizes(), to = self.sizes();
   if (from == to) return HasStridesOfNew(other);

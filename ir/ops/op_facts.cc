@@ -39,7 +39,7 @@ struct Row {
   uint16_t bits;
 };
 
-// What neither schema nor tag tells. kScalarMeta replaces the schema's guess that a number follows from elements.
+// Facts that neither schema nor tag has. kScalarMeta replaces the schema's guess that a number follows from elements.
 constexpr Row kRows[] = {
     // Running statistics are written without an annotation.
     {"aten::batch_norm", kWrites},
@@ -170,7 +170,7 @@ constexpr Row kRows[] = {
     {"aten::_efficient_attention_forward", kScalarMeta},
     {"aten::_cudnn_attention_forward", kScalarMeta},
 
-    // Elements that an op refuses: an index, a class or a divisor that is none, a matrix without an inverse.
+    // Elements that an op refuses: an invalid index, class or divisor, a matrix without an inverse.
     {"aten::index_put", kRaises},
     {"aten::index_put_", kRaises},
     {"aten::_index_put_impl_", kRaises},
@@ -194,7 +194,7 @@ constexpr Row kRows[] = {
     {"aten::take_along_dim", kRaises},
     {"aten::put", kRaises},
     {"aten::put_", kRaises},
-    {"aten::masked_fill", kByOverload},  // a number that is none of the tensor's type
+    {"aten::masked_fill", kByOverload},  // a number outside of the tensor's type
     {"aten::masked_fill.Tensor", kRaises},
     {"aten::masked_fill_", kByOverload},
     {"aten::masked_fill_.Tensor", kRaises},
@@ -277,7 +277,7 @@ constexpr Row kRows[] = {
     {"aten::div_", kByOverload},
     {"aten::div_.Tensor_mode", kRaises},
 
-    // Of sequences that are not packed.
+    // For sequences that are not packed.
     {"aten::gru", kByOverload},
     {"aten::gru.input", kTakesAny},
     {"aten::lstm", kByOverload},

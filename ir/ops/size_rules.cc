@@ -46,7 +46,7 @@ Shape Reduce(const OpCall& call) {
   return sizes;
 }
 
-// A loss that is not reduced; of one that is, nobody asks a size.
+// A loss that is not reduced. The size of a reduced one is not read.
 Shape Loss(const OpCall& call) {
   if (call.rank() == 0) return Shape::OfRank0();
   return call.ConstInt("reduction") == 0 ? Broadcast(call) : Shape();
@@ -92,7 +92,7 @@ Shape BaddBmm(const OpCall& call) { return call.Tensor("batch1").Range(0, 2).The
 Shape AddBmm(const OpCall& call) { return {call.Tensor("batch1")[1], call.Tensor("batch2")[2]}; }
 Shape Histogram(const OpCall& call) { return {call.Int("bins")}; }
 
-// Of a row of matrices, one of both is a matrix whose rows or columns `offs` shares out among them.
+// With a row of matrices, one of both is a matrix whose rows or columns `offs` divides among them.
 Shape GroupedMm(const OpCall& call) {
   const Shape a = call.Tensor("self");
   const Shape b = call.Tensor("mat2");
@@ -257,7 +257,7 @@ constexpr SizeRow kRows[] = {
     {MatMul, "linalg_matmul matmul"},
     {Linear, "linear"},
     {Mm, "mm"},
-    // What is added to in place is made as large as the product.
+    // The target of an in-place addition is made as large as the product.
     {AddMm, "addmm addmm_"},
     {Bmm, "bmm"},
     {GroupedMm, "_grouped_mm"},

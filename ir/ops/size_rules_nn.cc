@@ -179,8 +179,8 @@ Shape Embedding(const OpCall& call) {
   return w.rank() == 2 ? call.Tensor("indices").Then({w[1]}) : Shape();
 }
 
-// Batches are broadcast as those of a matmul, unless there are no queries or the values are empty: then they are the
-// query's. Grouped heads are repeated until there are as many as the query has.
+// Batches are broadcast as in a matmul, unless there are no queries or the values are empty: then the batches of the
+// query count. Grouped heads are repeated until there are as many as the query has.
 Shape Attention(const OpCall& call) {
   const Shape q = call.Tensor("query");
   const Shape k = call.Tensor("key");
@@ -197,7 +197,7 @@ Shape Attention(const OpCall& call) {
       if (from_end <= s.rank() && !(heads && !sizes.empty())) sizes.push_back(s[-from_end]);
     }
     const Size all = BroadcastSize(sizes);
-    // A result of more dimensions than the query has is none of the exceptions.
+    // A result of more dimensions than the query has is not one of the exceptions.
     const Size own = from_end <= q.rank() && q.rank() == call.rank() ? q[-from_end] : all;
     batch.push_back(own + (all - own) * full);
   }
@@ -206,8 +206,8 @@ Shape Attention(const OpCall& call) {
 
 // ---- Recurrence ----
 
-// Results: the sequence of outputs; then the states, each as it came in. Batches are broadcast. (Where oneDNN runs an
-// lstm they are not: it writes where it must not if they differ, and nobody is right about such a call.)
+// Results: the sequence of outputs, then the states, each as it came in. Batches are broadcast. (Where oneDNN runs an
+// lstm they are not: it writes out of bounds if they differ, so such a call has no right answer.)
 Shape Recurrent(const OpCall& call) {
   const Shape x = call.First();
   const auto list = call.List("hx");

@@ -152,7 +152,7 @@ Shape Unsqueeze(const OpCall& call) {
   return dim ? x.Inserted(*dim, 1) : Shape();
 }
 
-// The rank of the result tells whether the dimensions went: all did, or none.
+// The rank of the result shows whether the dimensions were removed: all were, or none.
 Shape Squeeze(const OpCall& call) {
   Shape x = call.First();
   if (call.rank() == x.rank()) return x;
@@ -468,7 +468,7 @@ Shape LikeSelf(const OpCall& call) { return call.Tensor("self"); }
 
 Shape OneHot(const OpCall& call) {
   const Size classes = call.Int("num_classes");
-  return classes.natural() ? call.First().Then({classes}) : Shape();  // -1: as many as the elements ask for
+  return classes.natural() ? call.First().Then({classes}) : Shape();  // -1 means as many as the elements determine
 }
 
 // ---- Elements seen otherwise ----

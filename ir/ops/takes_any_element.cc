@@ -355,7 +355,7 @@ bool HoldsTensors(const c10::Type& type) {
          std::any_of(contained.begin(), contained.end(), [](const c10::TypePtr& part) { return HoldsTensors(*part); });
 }
 
-// Of one tensor and of numbers: elements of another one may say where the view begins (narrow).
+// For one tensor and numbers: elements of another one may be the beginning of the view (narrow).
 bool IsView(const c10::FunctionSchema& schema) {
   bool is_view = false;
   for (const c10::Argument& a : schema.arguments()) {
