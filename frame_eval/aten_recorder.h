@@ -36,14 +36,15 @@ class AtenRecorder {
     size_t nodes = 0, values = 0, inputs = 0, constants = 0, journal = 0, ops_met = 0;
   };
   struct KnownTensor {
-    // Of the pointer in an at::Tensor as it is: a strong one made of it on the way would count at the Python object, too.
+    // Takes the pointer in an at::Tensor as it is: a strong one made of it on the way would count at the Python
+    // object, too.
     using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
     Weak weak;
     ValueId value;    // invalid: known only by its source so far
     SourceId source;  // existed before
     bool metadata_read = false;
     bool strides_read = false;
-    bool resized = false;  // or it may be, by the op that gave `value`: its sizes are not those of the entry any more
+    bool resized = false;  // or it may be, by the op that gave `value`: its sizes may differ from the entry
 
     // Whether its sizes, strides and rank are those that its source has at the entry.
     bool is_as_at_entry() const { return source.valid() && !(resized && value.valid()); }
@@ -52,7 +53,7 @@ class AtenRecorder {
   AtenRecorder();
   ~AtenRecorder();
 
-  // What the fallback asks of its owner: where the program is, for the next node.
+  // The fallback's question to its owner: the place in the program, for the next node.
   std::function<PlaceId()> place;
 
   void Start();  // ops of this thread are recorded from now on
@@ -70,7 +71,7 @@ class AtenRecorder {
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
   ValueId AddNumberInput(SourceId source, Type type);
   ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
-  // Of an op that the program did not call. Arguments that are left out at the end have their defaults.
+  // For an op that the program did not call. Arguments that are left out at the end have their defaults.
   ValueId AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type);
   void Bind(const at::Tensor& tensor, ValueId value);  // that is what the value is now
   void NoteWritesTo(
@@ -78,19 +79,19 @@ class AtenRecorder {
   std::function<void(const at::Tensor&)>
       before_write;  // memory that existed before is about to be written; may be empty
 
-  // Inputs that the sizes of `value`, or the number, may depend on. Null, or the node by which they depend on data. What
-  // is in `seen` is left out, and what was gone through is added.
+  // Collects inputs that the sizes of `value`, or the number, may depend on. Returns null, or the node by which they
+  // depend on data. Values in `seen` are left out, and visited values are added to it.
   const Node* SizeCone(ValueId value, std::vector<ValueId>* inputs, absl::flat_hash_set<ValueId>* seen);
   // Whether the elements follow from numbers alone, by ops that give the same each time.
   bool IsOfNumbers(ValueId value);
-  // An op that may have given the value's tensor other sizes, and does not say which (it returns another tensor, or none).
-  // Null: there is none.
+  // Returns an op that may have given the value's tensor other sizes, and does not show which (it returns another
+  // tensor, or none), or null.
   const Node* ResizerOf(ValueId value) const;
   // Whether the rank of a value is more than a consequence of the ranks of the inputs, which every guard holds.
   bool RankFollowsFromSizes(ValueId value) const {
     return std::binary_search(ranked_by_size_.begin(), ranked_by_size_.end(), value);
   }
-  void SettleRank(ValueId value) {  // the guards say it now
+  void SettleRank(ValueId value) {  // the guards fix it now
     ranked_by_size_.erase(std::lower_bound(ranked_by_size_.begin(), ranked_by_size_.end(), value));
   }
   const std::vector<ValueId>& unsettled_ranks() const { return ranked_by_size_; }
@@ -107,7 +108,7 @@ class AtenRecorder {
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   bool refuses = false;                // an op that cannot be recorded raises instead of running …
   bool has_refused = false;            // … as one has done; `pending` says why
-  c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is no break
+  c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is not a break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
   bool foretells_sizes = false;        // the backend must: an op whose sizes it could not say ends the segment
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
@@ -129,7 +130,7 @@ class AtenRecorder {
   }
   // Whether a run may write to the memory of an input: more than what the recording has written to (writes.h).
   bool writes_to_input(ValueId id) const { return id.raw() < written_values_.size() && written_values_[id.raw()]; }
-  // What is asked of each op, looked up once: none goes away while a recording runs.
+  // Facts of each op, looked up once: no op is removed while a recording runs.
   struct OpNotes {
     const void* op = nullptr;
     const OpFacts* facts = nullptr;
@@ -143,8 +144,8 @@ class AtenRecorder {
   // Called by the fallback, for each op that nothing pauses: before it runs, and to run it.
   void Meet() { ++ops_met_; }
   void Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-  // Runs the op of a node of the graph once more, on `stack`, and adds a node like it, with `args`. Its kernel is that of the
-  // first time, and so no Python code.
+  // Runs the op of a node of the graph once more, on `stack`, and adds a node like it, with `args`. It uses the kernel
+  // of the first time, which is not Python code.
   void RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at);
   ValueId AddAgain(NodeId like, std::vector<Arg> args, PlaceId at);  // of a scalar op; it is not run
   void Forget(c10::TensorImpl* tensor) { tensors_.erase(tensor); }   // after Rewind

@@ -1,5 +1,5 @@
-// Callers: which frames run their callee with nothing in between that has a state of its own, so that making the call
-// again leads to the callee's beginning and to nothing else.
+// Callers: frames that run their callee with no state of their own in between. Making the call again leads to the
+// callee's beginning and to nothing else.
 //   J1  That is a call by bytecode of a Python function, also through a bound method or an instance whose class has a
 //       `__call__` in Python (every nn.Module). Binding the arguments runs no code of the program.
 //   J2  And a loop of bytecode that takes an item from a generator whose frame is no more than its locals and its stack.

@@ -2,8 +2,8 @@
 // function that runs the recorded ops, so what is saved, recomputed and drawn again is torch's business.
 //   K1  The recording goes through the checkpointed function as through any callee; torch's own frames around it are no part
 //       of the recording. Then the function's ops move into a graph of their own (CheckpointAtWork::since).
-//   K2  That graph gets everything it uses as inputs: the tensors that checkpoint was given, in their places; tensors that
-//       the function has reached in another way; whole numbers.
+//   K2  That graph gets all its values as inputs. These are the tensors that checkpoint was given, in their places,
+//       tensors that the function has reached in another way, and whole numbers.
 //   K3  A function that changes a Python object, looks at elements, or changes sizes in place ends the graph before the call,
 //       and so does a call within another one.
 //   K4  The recomputation is the program's: backward calls the function itself, as it would without us, and sees what has
@@ -41,8 +41,8 @@ struct CheckpointAtWork {
 
 void RegisterCheckpointOp();  // both, once, at import
 
-// Whether it is the code of torch.utils.checkpoint.checkpoint itself. What it calls is called again by backward, outside of
-// any captured call. So a backend that compiles must leave it to Python the first time as well.
+// Returns whether it is the code of torch.utils.checkpoint.checkpoint itself. Backward calls its callees again,
+// outside of any captured call. So a backend that compiles must leave it to Python the first time as well.
 bool IsCheckpointCode(const PyCodeObject* code);
 
 }  // namespace frametap

@@ -1,5 +1,5 @@
-// The name of a class is no attribute in its dict: assigning it gives the class no new version, so a guard on the class does not
-// notice. Whoever reads it, or a text that C code makes with it, says so here.
+// The name of a class is not an attribute in its dict: assigning it gives the class no new version, so a guard on the
+// class does not notice. A reader of it, or of a text that C code makes with it, records it here.
 #pragma once
 
 #include <Python.h>

@@ -1,4 +1,4 @@
-// Descriptors: what stands behind the properties, static and class methods of a class.
+// Descriptors: the functions of properties, static and class methods of a class.
 // Not here: whether one is found, and of which kind it is (attributes.cc).
 #pragma once
 
@@ -11,7 +11,7 @@ namespace frametap {
 // Whether a property calls C code, which no frame shows, to do what `part` ("fget") is for.
 bool CallsC(PyObject* descriptor, const char* part);
 
-// Of a static or class method.
+// For a static or class method.
 Ref<> WrappedFunction(PyObject* method);
 
 }  // namespace frametap

@@ -1,6 +1,6 @@
 // EntryPoint: a place `(code, offset)` where recording or replay may begin, with the segments that may be replayed there.
 //   Q1  A look-up gives every segment that may fit the call; the one that was hit last comes first.
-//   Q2  What a look-up costs depends on what differs between the segments, not on how many they are, where they guard
+//   Q2  The cost of a look-up depends on the differences between the segments, not on their number, where they guard
 //       one fact in common (guards/discriminator.h).
 #pragma once
 
@@ -31,12 +31,12 @@ class EntryPoint {
   const std::vector<std::shared_ptr<Segment>>& segments() const { return segments_; }  // the latest first
   size_t callers() const { return callers_; }  // the most that one of them needs
 
-  int wait_offset = -1;         // a recording from here held nothing: go on in Python and begin after this offset
-  bool put_off = false;         // a recording was thrown away because of what is done once
+  int wait_offset = -1;         // a recording from here held nothing: continue in Python and begin after this offset
+  bool put_off = false;         // a recording was thrown away because of work that is done once
   bool ends_at_blocks = false;  // … because it ended in a block of inference mode: others end before one
-  bool alone = false;           // a recording that went on in the caller was given up: segments end with their frame
+  bool alone = false;           // a recording that continued in the caller was given up: segments end with their frame
   bool holds_no_op = false;     // … because nothing ran on tensors: its frames are watched only if segments need them
-  bool is_followed = false;     // of a start: a segment begins later in the code, or goes on in it behind a call
+  bool is_followed = false;     // for a start: a segment begins later in the code, or continues in it after a call
   int denials = 0;              // recordings given up; after `kMaxDenials` no other one is tried
   bool limit_told = false;
 

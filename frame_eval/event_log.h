@@ -1,8 +1,8 @@
 // EventLog: one line on stderr for each event of the kinds that FRAMETAP_LOG asks for.
 //   E1  A line begins with "frametap: " and the kind of the event, is written whole, and runs no Python code (stderr of
 //       the process, not sys.stderr).
-//   E2  What nobody asked for costs a test of one word.
-// Not here: what explain() tells afterwards (Store::Log).
+//   E2  An event that is not logged costs a test of one word.
+// Not here: the later report of explain() (Store::Log).
 #pragma once
 
 #include <cstdint>

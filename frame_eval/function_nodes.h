@@ -1,5 +1,5 @@
-// A call of torch.autograd.Function is one node of the graph, and that node makes the call again: `forward` is the
-// program's own code, and what it saves for `backward` belongs to one run.
+// A call of torch.autograd.Function is one node of the graph, and that node makes the call again. `forward` is the
+// program's own code, and its data for `backward` belong to one run.
 //   F1  The recording goes through `forward` as through any callee, so all that it reads is guarded, and whatever ends a
 //       recording ends it there. Then its ops are dropped for the node.
 //   F2  The node stands for ops on its tensors alone: a `forward` that changes a Python object, writes to a tensor that it

@@ -1,8 +1,8 @@
 // GraphInputs: what the graph of a segment takes at one run, from the registers of its guards.
 //   L1  A weight that stands (GuardTree::Stands) is looked for once and lent to one run after the other, in a row of values
 //       that outlives them. It is not counted meanwhile: a segment keeps no model alive (X2 of segment.h).
-//   L2  For the run itself a weight that the executable reads is counted, as Python's lock is let go. What else a call
-//       brings is gathered each time, and let go behind the run.
+//   L2  For the run itself a weight that the executable reads is counted, as Python's lock is released. Other inputs of
+//       a call are gathered each time, and released after the run.
 //   L3  A row serves one run at a time; a segment that runs several times at once has as many.
 #pragma once
 
@@ -19,7 +19,8 @@ namespace frametap {
 
 struct Segment;
 
-// From the registers of the guards, which have seen the types. False: a number does not fit, with a Python exception set.
+// Reads from the registers of the guards, which have seen the types. Returns false if a number does not fit, with a
+// Python exception set.
 bool GatherInput(const GuardTree& guards, SourceId source, c10::IValue* input);
 
 class InputRow {

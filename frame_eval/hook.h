@@ -1,6 +1,6 @@
 // The PEP 523 hook: which frames come to our interpreter.
 //   K1  It is installed only while at least one HookScope is alive in the process, and acts only on threads that have
-//       one; frames of other threads go straight to CPython.
+//       one. Frames of other threads go straight to CPython.
 //   K2  It never acts while the thread is traced or profiled (sys.settrace, sys.setprofile), nor on frames that begin
 //       with an exception being thrown in.
 //   K3  It is noexcept; a C++ exception inside hands the frame to CPython.
@@ -24,7 +24,7 @@ class FrameFilter {
  public:
   virtual ~FrameFilter() = default;
   virtual bool Wants(PyCodeObject* code, bool is_generator, bool resumed) = 0;
-  virtual Tracer* tracer() = 0;  // may be null: run by our interpreter, tell nobody
+  virtual Tracer* tracer() = 0;  // may be null: run by our interpreter, report to no tracer
 };
 
 // While alive, frames of this thread, or of one greenlet of it, go through `filter`. Nests; the innermost counts.

@@ -1,7 +1,7 @@
 // Execution: one frame while our interpreter runs it, as the opcode handlers see it. The loop itself is in
 // interpreter.cc.
 //   E1  A handler that does an operation leaves the operands on the value stack until the operation is over (Operation
-//       does this), so that the frame can be cut at the start of the instruction while Python code runs inside it.
+//       does this). The frame can then be cut at the start of the instruction while Python code runs inside it.
 //   E2  Any operation may run Python code, and that may end the trace: `traced` is asked again after it.
 //   E3  Objects on the value stack are owned by it. Before an object is released it has been taken off the stack.
 //   E4  A handler that returns kRaised has set the error indicator; what is left on the stack is released by the loop.
@@ -21,7 +21,7 @@ enum class Step : uint8_t {
   kNext,             // done
   kCheck,            // done; signals and other threads' requests are looked at before the next instruction
   kRaised,           // the operation raised: this frame is to be entered in the traceback
-  kReraised,         // an exception goes on its way: its traceback is complete
+  kReraised,         // an exception is leaving: its traceback is complete
   kReturned,         // the frame ends with `result`
   kYielded,          // the generator's frame is left with `result`
   kMakesGenerator,   // CPython runs this instruction: it moves the frame into a generator and returns that
@@ -55,7 +55,7 @@ class Execution : public FrameState {
   int LastInstruction() const;
 
   Shadow* ShadowOf(PyObject** slot) const { return shadows + (slot - objects); }
-  PyObject*& Peek(int n) const { return top[-n]; }  // 1: topmost
+  PyObject*& Peek(int n) const { return top[-n]; }  // 1 is the topmost
   Shadow& PeekShadow(int n) const { return *ShadowOf(top - n); }
 
   void Push(PyObject* owned, Shadow shadow = {}) {
@@ -105,7 +105,7 @@ class Execution : public FrameState {
 
 struct Refused {};  // by the tracer; a Python exception is set
 
-// One operation of the instruction: told to the tracer before, and after its success or failure.
+// One operation of the instruction: reported to the tracer before, and after its success or failure.
 class Operation {
  public:
   // The `n` topmost values are the operands.

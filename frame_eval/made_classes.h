@@ -1,7 +1,8 @@
 // Classes that a call has made itself: the next call makes others, so no segment may be guarded to have them.
 //   C1  A class counts only where nothing except the frame that got it leads to it. One in a registry or cache may come again.
 //   C2  A wrong answer costs a graph break, or a recording that never fits. It changes no result.
-//   C3  What keeps an object and asks nothing of it (a tuple, a cell, an argument of a Python function) is no use of its class.
+//   C3  Keeping an object without reading it (a tuple, a cell, an argument of a Python function) is not a use of its
+// class.
 // Not here: the break (session.cc).
 #pragma once
 

@@ -13,8 +13,8 @@ bool IsModuleCall(PyCodeObject* code);  // one of its functions, and it may be c
 // The `forward` of quantized models, which run by themselves: no recording goes into it, and none begins inside. Null until
 // the package has set it; never freed.
 PyCodeObject*& OwnExecutable();
-// The four dicts of hooks (borrowed), all empty, of a module whose call comes down to the `forward` of its class unless
-// other modules' hooks or the class's own call functions say otherwise; none of any other object.
+// The four dicts of hooks (borrowed), all empty, of a module whose call comes down to the `forward` of its class.
+// Other modules' hooks or the class's own call functions may change that. Returns none for any other object.
 std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object);
 // For tests. Off: it is interpreted like any code. Gives whether it was crossed before: not where torch's code is not
 // what this was written for.

@@ -1,6 +1,7 @@
 // ModulePaths: what `named_modules()` of the captured module would call a module. A recording that begins in the middle of
 // a program reaches modules through locals and iterators, whose names say nothing of where a module stands.
-//   M1  Only dicts that have strings for keys are read, those of instances and their `_modules`: no code of a user runs.
+//   M1  Only dicts that have strings for keys are read, namely dicts of instances and their `_modules`: no code of a
+//      user runs.
 //   M2  A module that stands at two places has its first path.
 #pragma once
 

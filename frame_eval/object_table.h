@@ -1,7 +1,7 @@
-// ObjectTable: from objects, by address, to what is known of them. A recording asks it a dozen times for each instruction
-// that it follows, and soon forgets a third of what it is told: the tuples, dicts and methods of calls.
+// ObjectTable: from objects, by address, to their records. A recording looks up a dozen objects for each instruction
+// that it follows, and soon forgets a third of them: the tuples, dicts and methods of calls.
 //   T1  Linear probing in a table that is at most half full, so that who is not there is missed at once as well.
-//   T2  A place that is vacated is filled by what collided with it: nothing is left behind to be walked over.
+//   T2  A vacated place is filled by an entry that collided with it: no tombstones are left behind.
 #pragma once
 
 #include <Python.h>
@@ -44,7 +44,7 @@ class ObjectTable {
     }
     --size_;
     for (size_t next = After(at); entries_[next].object != nullptr; next = After(next)) {
-      // What is found from `at` onwards may stand there.
+      // Entries found from `at` onwards may stand there.
       const size_t way = (next - HomeOf(entries_[next].object)) & mask();
       if (way >= ((next - at) & mask())) entries_[std::exchange(at, next)] = entries_[next];
     }

@@ -1,4 +1,4 @@
-// What is asked of containers that existed before and are changed (outside_containers.cc).
+// Queries about containers that existed before and are changed (outside_containers.cc).
 #pragma once
 
 #include <Python.h>

@@ -45,7 +45,7 @@ class Places {
     uint32_t modules;
   };
   Mark mark() const { return {static_cast<PlaceId>(sites_.size()), static_cast<uint32_t>(modules_.size())}; }
-  // Places as those of a call, but in another one: `site` is where the first was made, `onto` where the other is.
+  // Maps the places of a call to places in another one: `site` is the site of the first, `onto` the site of the other.
   class Repetition {
    public:
     Repetition(PlaceId site, PlaceId onto, const Mark& from, const Mark& to)
@@ -62,11 +62,11 @@ class Places {
     std::vector<PlaceId> told_;      // what those noted in the call are now
     std::vector<uint32_t> modules_;  // … and its modules
   };
-  // `is_now`: of the source of a module. kNowhere: `place` is not in the call.
+  // `is_now` is for the source of a module. kNowhere if `place` is not in the call.
   PlaceId Repeat(PlaceId place, Repetition* repetition, absl::FunctionRef<SourceId(SourceId)> is_now);
   bool AreAlike(PlaceId a, PlaceId b) const;  // self-check
 
-  // Whether an exception there meets a handler, a `finally` or the end of a `with` in a frame of the trace.
+  // Returns whether an exception there reaches a handler, a `finally` or the end of a `with` in a frame of the trace.
   bool IsHandled(PlaceId place) const;
 
   // The code objects, which the caller has kept alive until now.

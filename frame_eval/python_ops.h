@@ -27,7 +27,7 @@ class KeptCalls {
     return id;
   }
   static int64_t IdOf(PyObject* owner) { return reinterpret_cast<intptr_t>(PyCapsule_GetPointer(owner, nullptr)); }
-  // Null: its owner has ended.
+  // Null if its owner has ended.
   static const Call* Find(int64_t id) {
     const auto found = All().find(id);
     return found == All().end() ? nullptr : &found->second;
@@ -46,8 +46,8 @@ class KeptCalls {
 // O2
 void RunInPython(absl::FunctionRef<void()> body);
 
-// Registers `name` and `writing`: the second one writes to its tensors, or gives their memory back. `more`: parameters
-// behind the tensors (", int[] numbers"). At import.
+// Registers `name` and `writing`: the second one writes to its tensors, or returns their memory. `more` has parameters
+// after the tensors (", int[] numbers"). At import.
 void RegisterPythonOps(const char* name, const char* writing, const char* more, const c10::KernelFunction& kernel);
 
 }  // namespace frametap

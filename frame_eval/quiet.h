@@ -1,10 +1,10 @@
 // Reads and effects that run no code of the program's.
-//   Y1  A look-up in a dict compares keys of built-in types, and others by identity. Where a key's own __eq__ or __hash__ would
-//       have to say, the segment ends before the recorder asks it (guards/dict_read.h).
+//   Y1  A look-up in a dict compares keys of built-in types, and others by identity. If a key's own __eq__ or __hash__
+//       would decide, the segment ends before the recorder calls it (guards/dict_read.h).
 //   Y2  A class may be looked into where all names in it and in its bases are plain strings and its bases are known. A class
 //       that is being made may have none yet.
-//   Y3  A replay repeats an effect through C code. Where that would ask a key or an element for its hash, its index or
-//       whether it is equal to another, the recording has seen the question answered: a replay must not ask again.
+//   Y3  A replay repeats an effect through C code. Some effects call the hash, the index or the equality of a key or an
+//       element. The recording has seen the answer: a replay must not call them again.
 #pragma once
 
 #include <Python.h>
@@ -46,8 +46,8 @@ enum class HashBy : uint8_t {
 };
 HashBy HashOf(PyObject* key);
 
-// The hashes in a dict or set, a tuple of ints in its order, if Python code said one of them. Empty if none did. Throws Break
-// where to put the keys into a table again would ask their code whether two are equal.
+// The hashes in a dict or set, a tuple of ints in its order, if Python code computed one of them. Empty if none did.
+// Throws Break if putting the keys into a table again would call their code to compare two of them.
 Ref<> HashesByCode(PyObject* table);
 
 // A dict that holds keys with these hashes.

@@ -1,16 +1,16 @@
-// Recorder: one recording in progress. It is told what the frames of one call do (tracer.h), keeps what is known of the
-// objects they touch, and writes graph, guards, effects and exit.
-//   C1  Every decision of the program rests on a guarded read, a graph value or a constant: a scalar without a shadow
-//       is a constant, an object is known by its source, as made by the trace, or not at all; what is not known ends
-//       the segment.
-//   C2  A source is read in the state at the entry. What the trace has written itself is kept apart (Known::written)
-//       and found first.
+// Recorder: one recording in progress. It receives the events of the frames of one call (tracer.h), keeps records of
+// the objects they touch, and writes graph, guards, effects and exit.
+//   C1  Every decision of the program rests on a guarded read, a graph value or a constant. A scalar without a shadow
+//       is a constant. An object is known by its source, as made by the trace, or not at all; an unknown one ends the
+//       segment.
+//   C2  A source is read in the state at the entry. A value that the trace has written itself is kept apart
+//       (Known::written) and found first.
 //   C3  Ending a segment cuts graph, guards and effects back to the start of the current instruction of the innermost
-//       frame that an exit can rebuild; the objects on the stacks up to it are still those of that moment.
+//       frame that an exit can rebuild. The objects on the stacks up to it are still the objects of that moment.
 //   C4  Nothing here changes the program: no object is written, no user code is run.
-//   C5  What the recording keeps alive does not show: an object whose end runs code ends when it would
-//       (object_ends.cc).
-// Not here: when to record and where to go on (session.h), C callables (callables/), replay (replay.h).
+//   C5  The program cannot observe that the recording keeps objects alive: an object whose end runs code ends when it
+//       would (object_ends.cc).
+// Not here: when to record and where to continue (session.h), C callables (callables/), replay (reify.h, rollback.h).
 #pragma once
 
 #include <Python.h>
@@ -51,7 +51,7 @@ struct OutsideChanges {
   std::vector<Shadow> appended;                   // … and what follows since
 };
 
-// What is known of an object that has an identity of its own (no scalar, no tensor).
+// The record of an object that has an identity of its own (neither a scalar nor a tensor).
 struct Known {
   enum class State : uint8_t {
     kSource,  // existed before; reached at `source`
@@ -81,7 +81,7 @@ struct Known {
   std::unique_ptr<OutsideChanges> changes;                          // until all of the content is known
 };
 
-// What a C callable reads of *which* objects its arguments are, beside their values (identity.cc).
+// The identities of arguments that a C callable reads, beside their values (identity.cc).
 enum class Reads : uint8_t {
   kValues,  // nothing
   kSearch,  // the second argument is looked for in the first: list.index
@@ -95,7 +95,7 @@ enum class Reads : uint8_t {
 
 enum class Printed : uint8_t { kRepr, kStr };
 
-// What After shall make of a result; set by Before.
+// The kind of a result that After records; set by Before.
 struct Expect {
   enum class Kind : uint8_t {
     kAny,      // a scalar is constant; an object is known, or becomes fresh with its elements
@@ -141,7 +141,7 @@ struct Mark {
   uint32_t epoch = 0;
 };
 
-// What a replayed exit puts into a frame before it goes on.
+// The values that a replayed exit puts into a frame before it continues.
 struct Landing {
   bool leaves = false;  // it returns `result`, and nothing else counts …
   Ref<> result;
@@ -168,7 +168,8 @@ struct OpenNumber {
   bool is_taken = false;     // the binding has asked for it
 };
 
-// What one recording notes of a frame. It ends with the recording (FrameNote::Part): another one must not believe it.
+// The notes of one recording about a frame. They end with the recording (FrameNote::Part): another one must not
+// believe them.
 struct RecordingNote {
   bool inlined = false;                  // part of the recording
   bool in_event = false;                 // between Before and After: frames that come now belong to the recording
@@ -179,10 +180,11 @@ struct RecordingNote {
   bool to_cross = false;   // its first instruction is where a call of a module is crossed
   bool passes_on = false;  // it was: it stands at the call with which it passes its arguments on
   Expect expect;
-  // What the last Python frame called from here has returned.
+  // The result of the last Python frame called from here.
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
-  // Of the running C function that dispatches (TorchCall): its name, its arguments, and what of them waits for the node.
+  // For the running C function that dispatches (TorchCall): its name, its arguments, and the parts of them that wait
+  // for the node.
   const char* torch_name = "";
   size_t torch_positional = 0;
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
@@ -215,7 +217,7 @@ struct RecordingNote {
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
   // An exit can rebuild this frame by making its caller's call again (callers.h). The entry frame needs no rebuilding.
   bool rebuildable = false;
-  bool marked = false;  // `mark` is that of the instruction at work
+  bool marked = false;  // `mark` is the mark of the instruction at work
   Mark mark;
 };
 
@@ -232,28 +234,29 @@ struct FrameNote : RecordingNote {
     static_cast<RecordingNote&>(*this) = nothing;
   }
 
-  // Of a frame from which an exception of the program may go on its way (Session::IsCaughtAt).
+  // For a frame that an exception of the program may leave (Session::IsCaughtAt).
   struct Handling {
     int handlers = 0;        // of the frame, when it was raised
     bool has_begun = false;  // the frame handles it
     bool is_first = false;   // … and the next instruction is the first to do so
   };
   std::optional<Handling> handling;
-  std::optional<AtenPause> suspended;  // a frame that nobody called (a finaliser): its ops are not recorded
+  std::optional<AtenPause> suspended;  // a frame without a caller (a finaliser): its ops are not recorded
   int lifted = 0;                      // … pauses that are lifted while this frame runs (checkpoint_nodes.h)
   // Entry points, while nothing records:
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
   std::unique_ptr<Landing> landing;
-  std::vector<Landing> awaited;  // frames that an exit goes on in and that have not come yet: this one calls the last
+  // frames that an exit continues in and that have not come yet: this one calls the last
+  std::vector<Landing> awaited;
   FrameState* caller = nullptr;  // the frame of the session that was the innermost one when this one came
 };
 
 inline FrameNote& NoteOf(const FrameState& f) { return *static_cast<FrameNote*>(f.tracer_data); }
 
-// An observable change, with the objects themselves: described (as operands) only when the segment is frozen, so that a
-// container stored first and filled later is stored as it is at the end.
+// An observable change, with the objects themselves. It is described (as operands) only when the segment is frozen, so
+// that a container stored first and filled later is stored as it is at the end.
 struct PendingEffect {
   Effect::Kind kind = Effect::Kind::kSetAttr;
   Ref<> target;
@@ -261,7 +264,8 @@ struct PendingEffect {
   std::vector<Ref<>> values;    // kSetItem: key, value; kDelItem: key; kCall: arguments; else the value
   std::vector<Shadow> shadows;  // beside `values`
   Position at;
-  // The nodes that run before it in the program. No handler of an op's error can tell whether one of the last kind is done.
+  // The nodes that run before it in the program. A handler of an op's error cannot observe whether one of the last
+  // kind is done.
   size_t nodes_before = 0;
   static constexpr size_t kSeenByNobody = SIZE_MAX;
 };
@@ -288,7 +292,7 @@ class Recorder {
   void Before(FrameState& f, FrameNote& note, const Event& e);
   Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   void Raised(FrameState& f, FrameNote& note, const Event& e);
-  // `left`, the entry frame, has returned or yielded: the recording goes on in its caller, once that has the result.
+  // `left`, the entry frame, has returned or yielded: the recording continues in its caller, once that has the result.
   void ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,
                   Shadow shadow);
   bool TakeResult(FrameState& f);  // the caller's next instruction; false: it is not where the call leads
@@ -296,9 +300,9 @@ class Recorder {
   void LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow);
   bool expects_frame(const FrameState& f) const;
   // module_calls.cc: takes a frame of nn.Module.__call__ from its first instruction to the call with which it passes
-  // its arguments on. False: it is to be interpreted, and is unchanged.
+  // its arguments on. Returns false if it must be interpreted, and is unchanged.
   bool CrossModuleCall(FrameState& f, FrameNote& note);
-  // … which begins with instructions that make cells: at once. False: there are none to be made here.
+  // … which begins with instructions that make cells: at once. Returns false if there are none to be made here.
   bool MakeCells(FrameState& f);
   bool observes_inner_frames() const;
   void ClearPending() { has_pending_ = false; }
@@ -337,7 +341,7 @@ class Recorder {
 
   // -- knowledge (also for callables/) --
   static bool IsScalar(PyObject* object) {
-    // Most objects are told by their flags: classes made by Python, and the containers.
+    // The flags decide most objects: classes made by Python, and the containers.
     constexpr unsigned long kOthers = Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS |
                                       Py_TPFLAGS_DICT_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
     return (Py_TYPE(object)->tp_flags & kOthers) == 0 && IsScalarType(Py_TYPE(object));
@@ -354,7 +358,7 @@ class Recorder {
     if (has_mutated_dicts_ && IsMutatedDict(dict)) [[unlikely]]
       ThrowMutatedDict();
   }
-  // Of an object's own dict that another object has, too, and was written to by: what is known lies with that one.
+  // For an object's own dict that another object has, too, and was written to by: that one holds the record.
   void RefuseSharedDict(PyObject* owner, PyObject* dict) const {
     if (!dict_writers_.empty()) [[unlikely]]
       ThrowIfShared(owner, dict);
@@ -404,7 +408,8 @@ class Recorder {
   void AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
                  std::vector<Shadow> shadows);
   void PushEffect(Effect::Kind kind, PyObject* target, const std::string& name, const std::vector<PyObject*>& values,
-                  std::vector<Shadow> shadows);            // of what changes nothing that the trace or `undo_` knows
+                  // for an operation that changes nothing that the trace or `undo_` knows
+                  std::vector<Shadow> shadows);
   Shadow* WrittenShadow(PyObject* owner, PyObject* name);  // what the trace has stored there; null if nothing
   void SetWritten(PyObject* owner, PyObject* name, Shadow shadow);
   SourceId SourceOrPin(PyObject* object);
@@ -474,7 +479,8 @@ class Recorder {
   void Invoke(Call call);  // any call, by the tables
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
-  // Of an extension type, from outside: its content cannot be guarded. Or of a class with such an operator.
+  // For an object of an extension type, from outside: its content cannot be guarded. Or of a class with such an
+  // operator.
   bool IsForeign(PyObject* object);
   static bool IsOfPythonClass(PyObject* object);  // made by Python code, down to `object`
   // The class has an operator that is neither Python code nor that of a builtin base: C code that nobody tells of.
@@ -485,7 +491,7 @@ class Recorder {
     if (HasForeignOperator(object)) [[unlikely]]
       ThrowForeignOperator(object);
   }
-  // … and what is in it, if it is a slice or row: C code asks a key for the hash or index of all its parts.
+  // … and its parts, if it is a slice or sequence: C code reads the hash or index of all parts of a key.
   static void RefuseForeignKey(PyObject* key, int depth = 0);
 
   // -- which objects they are (identity.cc) --
@@ -503,7 +509,7 @@ class Recorder {
   void ReadSame(PyObject* a, PyObject* b);
   void ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb);
   void ReadEqual(PyObject* a, PyObject* b, int depth = 0);          // a == b
-  void ReadEqualElements(PyObject* a, PyObject* b, int depth = 0);  // … as C code asks it of elements
+  void ReadEqualElements(PyObject* a, PyObject* b, int depth = 0);  // … as C code reads it of elements
   void ReadSearch(PyObject* sequence, PyObject* item);
   void ReadKey(PyObject* table, PyObject* key);
   static void RefuseNan(PyObject* scalar);                   // where it is hashed, or looked for among others
@@ -517,7 +523,7 @@ class Recorder {
   void ReadsAddress();  // what comes of it is another for another object of the kind
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);
-  void ReadCallbacks(const Call& call);  // calls.cc: of what C code calls without telling anyone
+  void ReadCallbacks(const Call& call);  // calls.cc: for C code that makes calls without events
 
   // Its attributes are looked up by object.__getattribute__.
   static bool HasGenericGet(PyTypeObject* type);
@@ -549,7 +555,7 @@ class Recorder {
     Ref<> generator;
     std::vector<Shadow> shadows;
     Ref<> function;
-    bool is_left = false;  // its frame was the entry frame, or a caller in which the recording went on
+    bool is_left = false;  // its frame was the entry frame, or a caller in which the recording continued
     uint32_t epoch = 0;    // of one that existed before: when it was met
 
     PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get())); }
@@ -649,7 +655,7 @@ class Recorder {
   SourceId GlobalsOf(FrameState& f);
   static PyObject* ModuleOf(PyObject* globals);  // borrowed; null if no module in sys.modules has this very dict
   void LoadGlobal(FrameState& f, FrameNote& note, const Event& e, PyObject* result, Shadow* out);
-  // A global of the frame that no instruction of its own reads. Null: there is none.
+  // A global of the frame that no instruction of its own reads, or null.
   PyObject* ReadGlobal(FrameState& f, FrameNote& note, PyObject* name, Shadow* out);
   void RefuseForeign(const Event& e);
   void Import(FrameState& f, FrameNote& note, const Event& e);
@@ -771,8 +777,8 @@ class Recorder {
   ValueId NumberValue(Shadow shadow);
 
   Store& store_;
-  // Inlined ones, outermost first. The first is the base: the entry frame, or the caller in which the recording goes
-  // on.
+  // Inlined ones, outermost first. The first is the base: the entry frame, or the caller in which the recording
+  // continues.
   std::vector<FrameState*> frames_;
   Ref<> entry_code_, entry_globals_;
   std::string entry_function_;
@@ -817,7 +823,7 @@ class Recorder {
   };
   absl::flat_hash_map<PyObject*, FixedCell> fixed_cells_;
   std::vector<PendingEffect> effects_;
-  bool entry_is_handled_ = false;  // an exception at the entry meets a handler of the frame
+  bool entry_is_handled_ = false;  // an exception at the entry reaches a handler of the frame
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
   std::vector<PyObject*> base_cells_;                     // the entry frame's own
@@ -849,7 +855,7 @@ class Recorder {
   absl::flat_hash_map<std::tuple<PyObject*, PyObject*, PyObject*>, SourceId> globals_read_;  // dict, builtins, name
   absl::flat_hash_map<std::pair<PyCodeObject*, PyObject*>, bool> stores_;                    // StoresAttribute
   absl::flat_hash_map<PyCodeObject*, PositionTable> tables_;                                 // of the codes met
-  absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from what is guarded already
+  absl::flat_hash_set<ValueId> sizes_read_, strides_read_;  // values whose sizes follow from guarded facts
   absl::flat_hash_map<PyObject*, int64_t> labels_;          // containers described so far (-1: not finished)
   std::vector<PyObject*> labelled_;                         // in that order
   std::vector<Ref<>> described_;                            // objects made while describing
@@ -873,7 +879,7 @@ class Recorder {
   const bool in_anomaly_mode_;
   std::unique_ptr<RepeatedCalls> repeated_calls_;
   Places places_;
-  // Of a recording that begins in the middle of a program:
+  // For a recording that begins in the middle of a program:
   const FrameState* outermost_ = nullptr;  // the captured function's frame, once an op was recorded
   std::optional<PlaceId> outside_;         // the calls of modules that the base frame is in
   absl::flat_hash_map<PyTypeObject*, SharedText> class_names_;
@@ -881,7 +887,7 @@ class Recorder {
     PyObject* globals = nullptr;
     std::array<PyObject*, 4> hooks = {};
   } call_globals_;
-  PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it told that
+  PyObject* without_hooks_ = nullptr;  // borrowed: of the last _wrapped_call_impl that was crossed, if it had one
   Pending pending_;
   bool has_pending_ = false;
   std::optional<CheckpointAtWork> checkpoint_;
@@ -901,7 +907,8 @@ class Recorder {
 // Shadows and names of the operands of a call event.
 Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e);
 
-// What `f(*args, **kwargs)` passes, behind what is in `call` already: a Call, or a Python function's that has been called.
+// The arguments of `f(*args, **kwargs)`, after the ones in `call`: of a Call, or of a Python function that has been
+// called.
 template <class AnyCall>
 void AddSpread(Recorder& recorder, const Event& e, AnyCall* call) {
   PyObject* args = e.in[1];

@@ -13,8 +13,8 @@
 
 namespace frametap {
 
-// How a kNew operand is made again. items: [content] or the parts named, then the slots
-// of an instance (a descriptor and what it holds), then one for each of `names`: the entries of its __dict__.
+// The way in which a kNew operand is made again. items: [content] or the parts named, then the slots of an instance (a
+// descriptor and its value). After them, one for each of `names`: the entries of its __dict__.
 enum class NewKind : int64_t {
   kObject,     // object.__new__(type), attributes
   kDict,       // an instance of a dict subclass: content, attributes
@@ -57,7 +57,7 @@ class Reifier {
   std::vector<c10::IValue> outputs_;
   std::vector<Ref<>> sources_;  // as segment.operand_sources
   absl::flat_hash_map<int64_t, Ref<>> shared_;
-  // Where iterators stand is told to them behind the effects: a list may have grown by these.
+  // Positions of iterators are set after the effects: a list may have grown by these.
   std::vector<std::pair<Ref<>, Ref<>>> states_;
   std::vector<Made> effects_;
 };
@@ -69,8 +69,8 @@ Ref<> EffectMethod(PyObject* target, PyObject* name);
 // Decision `i` as a guard shows it: on the first tensor that it reads.
 GuardLine DecisionLine(Segment& segment, size_t i);
 
-// After a hit of the segment's guards: whether its branches on tensors go as they went (decisions.cc). A miss is told
-// in `miss`, which may be null.
+// After a hit of the segment's guards: returns whether its branches on tensors have the recorded outcomes
+// (decisions.cc). A miss is reported in `miss`, which may be null.
 bool DecisionsHold(Segment& segment, MissReport* miss);
 
 // Tells executables whether kernels were registered from Python (A3 of ir/ops/below_autograd.h): before one is made or run.
@@ -83,7 +83,7 @@ enum class Ran : uint8_t {
   kBroken,    // with one that is a fault (faults.h)
   kFault,     // likewise
   kOpRaised,  // an op did, run as recorded: the exception is pending
-  kUndone,    // for a reason that is told by nobody; a Python exception may be pending
+  kUndone,    // for a reason that is not reported; a Python exception may be pending
   kRefused,   // not run: what it writes could not be taken back (rollback.h)
 };
 

@@ -1,16 +1,17 @@
-// RepeatedCalls: calls of modules that repeat one of the same recording. A model is made of layers of a few classes. What
-// the call of one has done (what it read of its module, which ops ran on what) is kept, and the call of the next one is not
-// interpreted: what was read of the first holds for it, too, the ops run on its own weights, and the recording has what the
-// interpretation would have given. That takes a fraction of the time, and less than plain Python.
-//   P1  A call is repeated only where its code cannot see a difference. Alike are: the class; all that was read of the module
-//       (GuardRecorder::Repeat); which of the objects met there are one, and none of them was known before; all facts of
-//       tensors but their elements, and but whether an argument requires grad, if the code has asked no tensor for that; the
-//       thread's state. Arguments that are no tensors are the very same. The trace has changed nothing so far.
-//   P2  A call that did more than read, run pure ops of ATen (they may draw random numbers on the CPU) and give back one of
-//       their results or an argument is never repeated. Nor is one whose outcome rests on an address (Spoil), nor any while
-//       ends of objects are noted.
+// RepeatedCalls: calls of modules that repeat one of the same recording. A model is made of layers of a few classes.
+// The record of one call (reads of its module, ops with their arguments) is kept, and the next call is not
+// interpreted. The reads of the first must hold for it, too, and the ops run on its own weights. The recording gets
+// the same content as from interpretation. That takes a fraction of the time, and less than plain Python.
+//   P1  A call is repeated only where its code cannot see a difference. The class must be the same, and all reads of
+//       the module (GuardRecorder::Repeat). Objects that were one must be one again, and none of them was known
+//       before. All facts of tensors other than elements must be the same. Only `requires_grad` of an argument may
+//       differ, if the code has read it of no tensor. The thread's state must be the same. Arguments that are not
+//       tensors must be identical. The trace has changed nothing so far.
+//   P2  A call is repeated only if it did nothing except read, run pure ops of ATen (they may draw random numbers on
+//       the CPU) and return one of their results or an argument. Its outcome must not rest on an address (Spoil). No
+//       call is repeated while ends of objects are noted.
 //   P3  Facts of values that the call has asked for are asked for again, of the values now: what they rest on is guarded.
-//   P4  What does not fit is taken back, random numbers too, and the call is interpreted. Ops may have run twice then.
+//   P4  A misfit is taken back, random numbers too, and the call is interpreted. Ops may have run twice then.
 //   P5  Self-check: every other repetition is taken back, the call is interpreted, and both must have said the same.
 // Not here: the second call of one module, which is interpreted.
 #pragma once
@@ -37,10 +38,11 @@ uint64_t RepeatedModuleCalls();  // so many were
 class RepeatedCalls {
  public:
   explicit RepeatedCalls(Recorder& recorder) : r_(recorder) {}
-  // None: calls are not repeated here, in no recording that begins now.
+  // None if calls are not repeated here, in no recording that begins now.
   static std::unique_ptr<RepeatedCalls> For(Recorder& recorder);
 
-  // A module is about to be called (Op::kCall). Its result, if that could be had; null: the call is made, and heard.
+  // A module is about to be called (Op::kCall). Returns its result if it could be repeated, or null if the call is
+  // made and kept.
   Ref<> Call(const FrameNote& note, const Event& e);
   void Returned(const FrameNote& note, const Event& e, PyObject* result);  // of any call
   void Spoil();                                                            // the calls at work cannot be repeated
@@ -48,14 +50,14 @@ class RepeatedCalls {
   void DropFrom(size_t nodes);                                             // nodes from this one on are going
   const std::string& fault() const { return fault_; }                      // self-check
 
-  // An object that is known by a source is at hand, `by_path` or as what code has given. Where it leads to the module that is
-  // called, or is that by another path than the call's, what is read through it looks as if it was read of the module.
+  // An object that is known by a source is at hand, `by_path` or as a result of code. It may lead to the called
+  // module, or be that module by another path than the call's. Reads through it then look like reads of the module.
   void Meet(const Known& known, bool by_path) {
     if (!open_.empty() && known.state == Known::State::kSource) [[unlikely]]
       MeetSource(known.source, by_path);
   }
 
-  // What is asked of tensors and values meanwhile.
+  // Reads of tensors and values meanwhile.
   void NoteRequiresGrad() {
     for (Open& call : open_) call.heard.asks_grad = true;
   }
@@ -79,7 +81,8 @@ class RepeatedCalls {
     int64_t dim;
     Shadow size;
   };
-  // All facts of a strided tensor but its elements. `Numbers`: Sizes, or a view of those of a tensor that is there.
+  // All facts of a strided tensor other than its elements. `Numbers`: Sizes, or a view of the sizes of an existing
+  // tensor.
   template <class Numbers>
   struct FactsIn {
     TensorGuard::Basics basics{};
@@ -102,7 +105,7 @@ class RepeatedCalls {
 
     bool existed() const { return source.valid(); }
   };
-  // Of the thread.
+  // For the thread.
   struct Switches {
     EagerState state;
     uint16_t backends;
@@ -125,7 +128,7 @@ class RepeatedCalls {
     Places::Mark places;
     size_t reads = 0;
   };
-  // What came of it.
+  // The outcome.
   struct Heard {
     Setting setting;
     Moment from, to;
@@ -144,12 +147,12 @@ class RepeatedCalls {
     };
     std::vector<Meeting> meetings;
     std::vector<Read> reads;
-    // Nodes, each behind the one before, and values that are not needed behind them, by their numbers behind
+    // Nodes, each after the one before, and values that are not needed after them, by their numbers relative to
     // from.aten.values.
     std::vector<std::pair<size_t, size_t>> last_uses;
     uint32_t times = 0, misfits = 0, checks = 0;
   };
-  // What a call has said. Compared for the self-check.
+  // Everything one call recorded; the self-check compares two of these.
   struct Said {
     std::vector<std::array<uint64_t, 4>> guards;
     size_t values = 0;  // that there were before

@@ -1,5 +1,5 @@
 // Rollback: an op of a replay may raise after others have written to tensors that existed before, or have drawn random
-// numbers. Then all of it is taken back, and plain Python runs the call from the segment's start: it meets the
+// numbers. Then all of it is taken back, and plain Python runs the call from the segment's start. It raises the
 // exception at its own line, with its own handlers.
 //   B1  Afterwards memory, version counters, gradient history and random state are as they were before the replay.
 //       Where an op raises before the first change (Executable::Run says so), there is nothing to take back.
@@ -34,7 +34,7 @@ class Rollback {
   Rollback(const Rollback&) = delete;
   Rollback& operator=(const Rollback&) = delete;
 
-  // It would take too much, and an exception that comes without it would tell: the graph must not run.
+  // It would take too much, and an exception without it would be visible: the graph must not run.
   bool is_refused() const { return refused_; }
   // The ops have run through for such inputs, and none of them refuses elements.
   bool ops_cannot_raise() const { return cannot_raise_; }
@@ -49,8 +49,8 @@ class Rollback {
   at::Tensor random_state_;
 };
 
-// Of a segment whose graph changes what existed before: what a rollback must copy, and whether ops refuse elements.
-// `written`: null if not all of it is known.
+// For a segment whose graph changes older tensors: the copies that a rollback needs, and whether ops refuse elements.
+// `written` is null if not all of it is known.
 void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImpl*>* written);
 
 }  // namespace frametap

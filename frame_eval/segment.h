@@ -1,6 +1,6 @@
-// Segment: the frozen product of one recording: guards, graph, effects, exit, and what they need at run time.
-//   X1  Immutable after publication but for the counters, `sizes_that_ran`, `free_rows`, the executable and the words, all
-//       changed under Python's lock.
+// Segment: the frozen product of one recording with guards, graph, effects, exit, and their run-time data.
+//   X1  Immutable after publication, except the counters, `sizes_that_ran`, `free_rows`, the executable and the words.
+//       All of these change under Python's lock.
 //   X2  Constants are held strongly; objects of the recording call and weights are not.
 // Store: all entry points of one compiled function.
 #pragma once
@@ -55,7 +55,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   bool given_up = false;  // its executable raised too often by itself (faults.h): plain Python runs its calls
   int faults = 0;
   size_t ops_met = 0;               // of the recording: as many as plain Python comes to (stress.h)
-  bool raises_on_elements = false;  // an op behind the first change may raise for some elements of its arguments
+  bool raises_on_elements = false;  // an op after the first change may raise for some elements of its arguments
   bool errors_are_seen = false;     // … and the program would see more of it than an exception at the segment's start
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
   uint64_t hits = 0;
@@ -72,10 +72,10 @@ struct Segment : std::enable_shared_from_this<Segment> {
   Ref<> globals;  // of the entry frame's function: another one of the same code may have others
   int entry_offset = 0;
 
-  // `ir` with what is put in words when somebody first asks, as most segments are never shown: guards, sources, places of
-  // nodes, names of values, symbols of sizes.
+  // `ir` with the parts that are put in words when they are first needed, as most segments are never shown: guards,
+  // sources, places of nodes, names of values, symbols of sizes.
   const SegmentIr& Shown();
-  // Whether a handler, `finally` or `with` of the recorded frames waits for what some op may raise.
+  // Whether a handler, `finally` or `with` of the recorded frames waits for an exception of some op.
   bool ErrorsAreHandled() const;
 
  private:
@@ -109,8 +109,8 @@ struct Options {
   int segment_limit = 64;  // of one entry point
   // Modules and functions are guarded by which they are: a segment belongs to these parameters only.
   bool by_identity = false;
-  // Where the backend approximates, the call that was recorded is taken back and replayed, so that its values are those of
-  // all other calls. Segments are never too many: at the limit, all are forgotten.
+  // Where the backend approximates, the recorded call is taken back and replayed, so that it has the values of all
+  // other calls. Segments are never too many: at the limit, all are forgotten.
   bool answers_by_replay = false;
   bool strict = false;  // a fault of a replay (faults.h) is an error
 };
@@ -131,7 +131,7 @@ class Store {
   std::vector<std::shared_ptr<Segment>> segments() const { return order_; }
   void Reset();
   void Log(LogEntry entry);
-  // A call that goes on in plain Python from here: logged the first time. A position is worked out then only.
+  // A call that continues in plain Python from here: logged the first time. A position is worked out then only.
   void LeftAlone(Reason reason, PyCodeObject* code, int offset);
   int Traverse(visitproc visit, void* arg) const;
 

@@ -3,8 +3,8 @@
 //   Y2  A segment that changed nothing fits the call that it was recorded from (Recorder::MisfitOf).
 //   Y3  Every verdict of the guards is reached a second time by the slow way, from the roots and without caches.
 //   Y4  The graph of a new segment is valid (ir/text.h); one that is not counts as refused by its backend.
-//   Y5  What else does not fit is a SystemError in the running program, and the recording is dropped.
-// On in builds with FRAMETAP_SELF_CHECK and where the environment says FRAMETAP_SELF_CHECK=1; 0 switches it off.
+//   Y5  Any other misfit is a SystemError in the running program, and the recording is dropped. On in builds with
+// FRAMETAP_SELF_CHECK and where the environment says FRAMETAP_SELF_CHECK=1; 0 switches it off.
 #pragma once
 
 #include <string>

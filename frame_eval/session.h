@@ -1,20 +1,20 @@
-// Session: one captured call on one thread: decides at every instruction where a segment could begin whether to replay,
-// to record or to leave it to Python.
+// Session: one captured call on one thread. It decides at every instruction where a segment could begin whether to
+// replay, to record or to leave it to Python.
 //   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
 //   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it
 //       (finalisers).
 //   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
 //       is an entry point.
-//   N4  A segment that begins behind a break may go on in the callers of its frame, as long as they called straight
+//   N4  A segment that begins after a break may continue in the callers of its frame, as long as they called straight
 //       (callers.h). Its exit then leaves the frames below the last of them, and changes that one. A generator's frame
 //       is left by yielding where it has not returned.
-//   N5  Frames that an exit has above the entry frame come back through the calls that made them: the entry frame makes
-//       its call again, and the callee's frame, before its first instruction, is given what the exit says. Until the
+//   N5  Frames that an exit has above the entry frame come back through the calls that made them. The entry frame makes
+//       its call again, and the callee's frame gets the values of the exit before its first instruction. Until the
 //       last one has landed no code of the program runs.
-//   N6  A refused call (fullgraph) ends without another instruction of the program: the operation that would end the
-//       graph is not done, and each frame that is left or entered meets the error at its next instruction. When the last
-//       frame is gone, what the recording has done is taken back.
-//   N7  An exception of the program is no refusal. Where an op raises, the recording ends, and the frames handle the
+//   N6  A refused call (fullgraph) ends without another instruction of the program. The operation that would end the
+//       graph is not done, and each frame that is left or entered gets the error at its next instruction. When the
+//       last frame is gone, the changes of the recording are taken back.
+//   N7  An exception of the program is not a refusal. Where an op raises, the recording ends, and the frames handle the
 //       exception in plain Python. Where one of them catches it, the call is refused instead.
 // Not here: frame-less replay of whole calls (compiled_function.h).
 #pragma once
@@ -116,7 +116,7 @@ class Session : public FrameFilter, public Tracer {
   MadeClasses made_classes_;
   PyCodeObject* entry_code_ = nullptr;
   int entry_offset_ = 0;
-  const FrameState* outermost_ = nullptr;  // the frame of what Run calls, if it is seen
+  const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen
   PyObject* called_ = nullptr;             // by Run
   bool is_taken_back_ = false;
   bool entry_is_below_ = false;  // in a frame below the captured function's
@@ -127,7 +127,7 @@ class Session : public FrameFilter, public Tracer {
   const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
   Suspicion suspicion_;
   std::chrono::steady_clock::time_point began_;
-  bool went_on_ = false;                    // the recording goes on in a caller of its entry frame
+  bool went_on_ = false;                    // the recording continues in a caller of its entry frame
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   Ref<> error_type_, error_value_;          // raised by Run
   std::unique_ptr<UndoLog> undo_;           // of a recording that Run takes back, or that `raised_` has ended
@@ -140,18 +140,18 @@ class Session : public FrameFilter, public Tracer {
   Counted<"sessions"> counted_;
 };
 
-// What Python code of frametap raises for these; set at import by the bindings.
+// The exception that Python code of frametap raises for these; set at import by the bindings.
 struct ErrorClasses {
   PyObject* full_graph = nullptr;           // called with (message, reason=, position=, advice=)
   PyObject* backend = nullptr;              // called with (message)
-  PyObject* warning = nullptr;              // the category of what is no error
+  PyObject* warning = nullptr;              // the category of a warning
   PyObject* constraint = nullptr;           // … as full_graph
   PyObject* recording = nullptr;            // called with (message, reason=, position=, function=, miss=)
   PyObject* recording_forbidden = nullptr;  // a context variable: True where `recording` is raised
 };
 ErrorClasses& Errors();
 
-// Of a function that is never captured, under fullgraph.
+// For a function that is never captured, under fullgraph.
 void RaiseFullGraphError(Reason reason, PyCodeObject* code);
 
 }  // namespace frametap

@@ -15,7 +15,7 @@ struct Shadow {
     kNone,    // constant scalar, or an object known by identity
     kSource,  // read at `id` (a SourceId), value not yet guarded
     kValue,   // a number that is the graph value `id` (a ValueId)
-    kUnread,  // what was there at the entry, and nobody reads
+    kUnread,  // the object at the entry, which is not read
     kCell,    // a cell that only its frame has so far; `id` numbers what is known of its content (Recorder)
   };
   Kind kind = Kind::kNone;

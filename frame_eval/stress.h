@@ -1,7 +1,7 @@
 // Stress: faults forced at every n-th place, so that tests can see what rare failures do to a program.
 //   Q1  Nothing is armed in ordinary use: a place then costs one load and one branch that always goes the same way. So
 //       no build of its own is needed, and what is tested is what is used.
-//   Q2  Places are counted from the moment of arming, in the order in which the program comes to them: a fault strikes
+//   Q2  Places are counted from the moment of arming, in the order in which the program comes to them. A fault strikes
 //       the same place in every run of the same program.
 //   Q3  A forced fault takes the road of a real one: no code but the place itself knows that it is forced.
 // Armed by FRAMETAP_STRESS=kind:n in the environment, or by Arm. Kinds:
@@ -47,7 +47,7 @@ inline void MayEndRecording(bool breaks_are_errors) {
 
 // How many places of the armed kind have been passed; what is done again is counted once.
 uint64_t PlacesPassed();
-uint64_t PlacesToStrike();  // from here, that of the strike included
+uint64_t PlacesToStrike();  // from here, including the count of the strike
 void SetPlacesPassed(uint64_t count);
 
 // Allocations of Python objects and buffers by this thread may fail while the innermost scope is an AllocZone. Those of

@@ -1,4 +1,5 @@
-// TensorState: a tensor that is about to be written to, as it is now: sizes, elements, version counter, gradient history.
+// TensorState: the present state of a tensor that is about to be written to: sizes, elements, version counter,
+// gradient history.
 //   T1  Several are put back in two steps: all elements first, since tensors may share memory, then what counts writes.
 //       Both below autograd, with ops paused.
 #pragma once
@@ -29,7 +30,7 @@ class TensorState {
   c10::Storage storage_;  // of a dense tensor; an op that writes to it may give it other sizes and memory
   std::vector<int64_t> sizes_, strides_;
   int64_t offset_ = 0;
-  int64_t version_;  // -1: it has none
+  int64_t version_;  // -1 if it has none
   std::vector<History> histories_;
 };
 

@@ -1,5 +1,5 @@
-// ThreadState: what ops and Python code of a thread depend on without an argument, as it is now: modes of torch, context
-// variables, the random state of the CPU.
+// ThreadState: the hidden inputs of ops and Python code on a thread: modes of torch, context variables, the random
+// state of the CPU.
 //   H1  Putting it back runs no code of the program.
 // Not here: what a graph takes from it (ir/eager_state.h), what guards compare (guards/kinds/world.h).
 #pragma once

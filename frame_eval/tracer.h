@@ -1,5 +1,5 @@
-// Tracer: what the interpreter tells about the instructions it runs. The interpreter is complete without one: it then
-// runs the frame as CPython does.
+// Tracer: receives the events of the instructions that the interpreter runs. The interpreter is complete without one:
+// it then runs the frame as CPython does.
 //   I1  AtInstruction comes before each instruction; an instruction begins at its first EXTENDED_ARG, and [KW_NAMES]
 //       PRECALL CALL is one instruction. Between two AtInstruction calls the operands of the instruction stay on the
 //       value stack (f.depth does not change) until After has been called, so that the frame can be cut at the
@@ -23,7 +23,7 @@ struct _PyInterpreterFrame;
 
 namespace frametap {
 
-// The operations of which a tracer hears. Operands (`in`) are bottom of stack first.
+// The operations that a tracer receives. Operands (`in`) are bottom of stack first.
 enum class Op : uint8_t {
   kUnary,         // arg: 0 + , 1 - , 2 not, 3 ~                       in: x
   kBinary,        // arg: NB_ADD … NB_INPLACE_XOR                      in: left right
@@ -109,7 +109,7 @@ class Tracer {
     kOn,      // run the instruction
     kReload,  // offset, depth, locals or stack were changed: read them again, then ask again
     kReturn,  // leave the frame with f.result (owned, not null); the stack is empty
-    kYield,   // as kReturn, but the frame is a generator's and stays, to go on at f.offset with its stack
+    kYield,   // as kReturn, but the frame is a generator's and stays, to continue at f.offset with its stack
     kRaise,   // an exception is set: unwind as if the instruction had raised it
     kLeave,   // hand the frame to CPython for good
   };
@@ -117,7 +117,7 @@ class Tracer {
   virtual ~Tracer() = default;
   // A frame has come to the interpreter. Sets f.traced.
   virtual void Enter(FrameState& f) = 0;
-  // `value` (borrowed, may be null) and its shadow: what is returned or yielded; kGenerator: the generator.
+  // `value` (borrowed, may be null) and its shadow: the returned or yielded value; for kGenerator the generator.
   virtual void Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) = 0;
   virtual Go AtInstruction(FrameState& f) = 0;
   virtual bool Before(FrameState& f, const Event& event) = 0;  // false: refused, with an exception set
@@ -138,8 +138,8 @@ struct FrameState {
   int offset = 0;              // byte offset of the instruction's first code unit
   bool is_generator = false;   // a generator's or coroutine's frame
   bool resumed = false;        // Enter: a generator frame that has run before
-  bool traced = false;         // tell the tracer Before, After, Raised
-  bool observed = false;       // tell the tracer AtInstruction; the tracer sets it in Enter
+  bool traced = false;         // report Before, After, Raised to the tracer
+  bool observed = false;       // report AtInstruction to the tracer; the tracer sets it in Enter
   int handlers = 0;            // exceptions that the frame is handling, as far as it ran here
   PyObject* result = nullptr;  // Go::kReturn
   // Before of kLoadAttr, kLoadMethod and kCall: the value, owned; the look-up or call is left out then.

@@ -1,5 +1,5 @@
-// UndoLog: takes back what a recording has done to the program: under fullgraph=True where the graph ended early, and
-// where the recorded call is answered by a replay.
+// UndoLog: takes back the changes of a recording to the program. It is used under fullgraph=True if the graph ended
+// early, and if the recorded call is answered by a replay.
 //   U1  Steps are taken back in reverse order; what cannot be taken back (work of unknown C code) ends the segment
 //       before it happens, so there is none.
 //   U2  A container or a tensor is copied before its first change only: that is what it must be again.

@@ -1,8 +1,8 @@
 // WeakTensor: a tensor that is not kept alive, to be had again as long as its memory is there.
-//   W1  Neither the tensor nor its Python object is referred to, not even weakly: torch.utils.swap_tensors, by which
-//       modules exchange their parameters, refuses a tensor that anybody else refers to. What is held is its memory,
-//       weakly.
-//   W2  What it gives shares that memory: the values are those of now. It is not the Python object that the program has.
+//   W1  Neither the tensor nor its Python object is referred to, not even weakly. torch.utils.swap_tensors, by which
+//       modules exchange their parameters, refuses a tensor with other references. The memory is held, weakly.
+//   W2  The tensor that it gives shares that memory: the values are the present ones. It is not the Python object that
+//      the program has.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,7 @@ namespace frametap {
 
 bool IsGetter(PyObject* object);
 void CallGetter(Recorder& recorder, Call& call);
-// What C code reads when it calls the getter with `object` (sorted, map). False: what it does is not known.
+// Records the reads of C code that calls the getter with `object` (sorted, map). Returns false if they are unknown.
 bool ReadByGetter(Recorder& recorder, PyObject* getter, PyObject* object);
 
 }  // namespace frametap

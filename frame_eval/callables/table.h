@@ -1,5 +1,5 @@
-// What the recorder knows of C callables: one row each, found by the method definition behind the object (a bound and
-// an unbound method share it), or by the object itself.
+// The recorder's knowledge about C callables, one row each. A row is found by the method definition of the object (a
+// bound and an unbound method share it), or by the object itself.
 //   T1  No row: the segment ends before the call.
 //   T2  A row says what the callable reads (it is fixed before the call) and what it changes (an effect, or in-trace
 //       only).
@@ -20,7 +20,7 @@ namespace frametap {
 
 enum class Conduct : uint8_t {
   kPure,         // the result follows from the values of the arguments; no tensors among them
-  kPureObjects,  // … from values and from which objects and tensors they are, not from what is in the tensors
+  kPureObjects,  // … from values and from the identity of objects and tensors, not from the elements of tensors
   kTransparent,  // calls back into Python with (elements of) its arguments: map, sorted, any, next
   kTorch,        // dispatches ATen ops
   kState,        // switches grad mode, autocast …: the ops carry the state, the exit sets it
@@ -69,7 +69,7 @@ bool IsNumPyNumber(PyObject* object);  // a number of NumPy's own types
 bool IsModestQuotient(PyObject* a, PyObject* b);
 void LoadSorts();
 
-// What a callable is known by: the method definition that a bound and an unbound method share, or the object itself.
+// The key of a callable: the method definition that a bound and an unbound method share, or the object itself.
 const void* KeyOf(PyObject* callable);
 
 }  // namespace frametap

@@ -16,8 +16,8 @@ void SetEvalFunction(EvalFunction function);
 
 bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
 
-// While alive, this thread's trace and profile functions are told of nothing, as of what C code does. One that is
-// installed meanwhile stays.
+// While alive, this thread's trace and profile functions get no events, also not from C code. One that is installed
+// meanwhile stays.
 class TracingPause {
  public:
   TracingPause();

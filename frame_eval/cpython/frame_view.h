@@ -28,16 +28,16 @@ class PositionTable {
  private:
   struct Place {
     int start;  // code unit
-    int line;   // 0: none
-    int col;    // -1: none
+    int line;   // 0 if none
+    int col;    // -1 if none
   };
   PyCodeObject* code_;         // borrowed
   Position names_;             // function and file
   std::vector<Place> places_;  // by `start`; each goes up to the next one
 };
 
-// Locals (localsplus indices) that may be read before they are written if the frame goes on at `offset`. Cells and free
-// variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).
+// Locals (localsplus indices) that may be read before they are written if the frame continues at `offset`. Cells and
+// free variables always count as live. Computed once a code object and kept (co_extra or a side table freed with it).
 std::vector<bool> LiveLocals(PyCodeObject* code, int offset);
 
 // Whether the code assigns to an attribute of this name (interned), of whichever object.
@@ -83,7 +83,7 @@ int StartOffset(PyCodeObject* code);
 // The frame that lives in a generator, or the like; still the same address when it has ended.
 _PyInterpreterFrame* FrameOfGenerator(PyObject* generator);
 
-// The instruction at which a frame takes an item for a loop, and where it goes on: with an item, and at the end.
+// The instruction at which a frame takes an item for a loop, and where it continues: with an item, and at the end.
 struct TakeSite {
   PyObject* iterator = nullptr;  // borrowed, on top of the stack; null: it stands at another instruction
   int next = 0, end = 0;
@@ -94,8 +94,8 @@ TakeSite TakeSiteOf(const FrameState& f);
 // blocks.
 bool IsPlainGenerator(PyCodeObject* code);
 
-// Makes a generator that is suspended, or has not begun, go on at `offset` with these locals (others stay) and this
-// stack. What was there ends when all is in place.
+// Makes a generator that is suspended, or has not begun, continue at `offset` with these locals (others stay) and this
+// stack. The old content dies when all is in place.
 void PutIntoGenerator(PyObject* generator, int offset, const std::vector<int>& slots, std::vector<Ref<>> locals,
                       std::vector<Ref<>> stack);
 void UnbindLocals(PyObject* generator);  // of one that has not begun: its arguments

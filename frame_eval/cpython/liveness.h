@@ -12,7 +12,7 @@ namespace frametap {
 
 // An instruction as the data-flow sees it. Indices are code units.
 struct FlowNode {
-  int acting = 0;  // behind the prefixes; what the exception table speaks of
+  int acting = 0;  // after the prefixes; the offset that the exception table uses
   int next = 0;
   int target = -1;  // of a jump
   bool falls_through = true;

@@ -6,9 +6,10 @@
 
 extern "C" {
 PyObject* _PyObject_FunctionStr(PyObject* callable);
-int _PyObject_GetMethod(PyObject* object, PyObject* name, PyObject** method);  // 1: unbound, takes the object as self
-int _PyObject_LookupAttr(PyObject* object, PyObject* name, PyObject** value);  // 0: no such attribute, no error
-int _PyDict_MergeEx(PyObject* dict, PyObject* other, int override_keys);       // 2: a key that is there is an error
+// 1 if unbound, takes the object as self
+int _PyObject_GetMethod(PyObject* object, PyObject* name, PyObject** method);
+int _PyObject_LookupAttr(PyObject* object, PyObject* name, PyObject** value);  // 0 if no such attribute, no error
+int _PyDict_MergeEx(PyObject* dict, PyObject* other, int override_keys);       // 2 makes an existing key an error
 PyObject* _PyList_Extend(PyListObject* list, PyObject* iterable);
 int _PySet_Update(PyObject* set, PyObject* iterable);
 PyObject* _PyUnicode_JoinArray(PyObject* separator, PyObject* const* items, Py_ssize_t n);

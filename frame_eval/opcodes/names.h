@@ -1,5 +1,5 @@
 // Names that instructions look up. They are interned when the extension is loaded, so that no instruction can fail for
-// want of one: a function-local static would stay null for good where its first use finds no memory.
+// want of one. A function-local static would stay null for good if its first use finds no memory.
 #pragma once
 
 #include <Python.h>
@@ -32,7 +32,7 @@ struct Interned {
 
 extern Interned interned;
 
-// To be called once by the extension's initialisation. False: raised.
+// To be called once by the extension's initialisation. Returns false if this raised.
 bool InternNames();
 
 }  // namespace frametap

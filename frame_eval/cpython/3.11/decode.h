@@ -10,13 +10,13 @@ enum class Prefix : uint8_t { kNone, kExtendedArg, kKwNames, kPrecall };
 struct Decoded {
   Handler handler = nullptr;
   uint8_t caches = 0;             // code units after the instruction
-  Prefix prefix = Prefix::kNone;  // the instruction goes on behind it
+  Prefix prefix = Prefix::kNone;  // the next instruction begins after it
   uint8_t opcode = 0;             // without specialisation
 };
 
 extern const Decoded* const kDecode;  // by the low byte of a code unit
 
-// The index of the code unit that acts behind the prefixes that begin at `index`.
+// The index of the code unit that acts after the prefixes that begin at `index`.
 inline int Acting(const uint16_t* units, int index) {
   for (const Decoded* row; (row = &kDecode[units[index] & 0xff])->prefix != Prefix::kNone;) index += 1 + row->caches;
   return index;

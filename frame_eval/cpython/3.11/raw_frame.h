@@ -35,7 +35,7 @@ class Activation {
   Activation(PyThreadState* ts, _PyInterpreterFrame* raw)
       : ts_(ts), raw_(raw), breaker_(&ts->interp->ceval.eval_breaker) {}
 
-  // False: too deep; the error is set and the activation is over.
+  // Returns false if too deep; the error is set and the activation is over.
   bool Enter() {
     _PyCFrame* outer = ts_->cframe;
     cframe_.use_tracing = outer->use_tracing;
