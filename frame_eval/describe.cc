@@ -232,8 +232,9 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
+      const Shadow* const open = StoredItem(object, key);
       add(key, Shadow());
-      add(value, Shadow());
+      add(value, open != nullptr ? *open : Shadow());
     }
     return operand;
   }

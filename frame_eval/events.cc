@@ -238,7 +238,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         note.expect.kind = Expect::Kind::kNothing;
         return;
       }
-      ForceDeep(e.in[1], e.shadows[1], true);
+      if (e.op != Op::kDictMerge || !MergeSpread(e.in[0], e.in[1])) ForceDeep(e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
       if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};

@@ -340,7 +340,10 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     AdoptElements(object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) ForceDeep(value, Shadow(), walk);
+    while (PyDict_Next(object, &at, &key, &value)) {
+      const Shadow* const open = StoredItem(object, key);
+      ForceDeep(value, open != nullptr ? *open : Shadow(), walk);
+    }
     --walk->depth;
   } else if (PyObject* const dict = DictBelow(*this, object)) {
     ForceDeep(dict, Shadow(), walk);

@@ -5,6 +5,8 @@
 //       the entry.
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
 //       here. A dict's values are fixed then.
+//   O4  A dict of keywords that its function only spreads (`**kwargs`) keeps the shadows of its open numbers the same way.
+//       Nobody looks into it, nor into the dict that the call is given.
 // Not here: lists of the trace's own (rows.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 
@@ -34,6 +36,30 @@ Shadow* Recorder::StoredItem(PyObject* dict, PyObject* key) {
   if (known == nullptr || !known->changes || !PyUnicode_CheckExact(key)) return nullptr;
   const auto it = known->changes->stored.find(Interned(key).get());
   return it == known->changes->stored.end() ? nullptr : &it->second;
+}
+
+void Recorder::KeepSpread(PyObject* dict, PyObject* key, Shadow shadow) {
+  Known* known = Find(dict);
+  if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
+  computed_names_.push_back(Interned(key));
+  known->changes->stored[computed_names_.back().get()] = shadow;
+}
+
+// `f(**from)`: what is open in `from` stays so in the dict of the call. False: nothing is.
+bool Recorder::MergeSpread(PyObject* dict, PyObject* from) {
+  const Known *into = Find(dict), *known = Find(from);
+  if (known == nullptr || known->state == Known::State::kSource || !known->changes) return false;
+  if (into == nullptr || into->state != Known::State::kFresh) return false;
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(from, &at, &key, &value)) {
+    if (const Shadow* const open = StoredItem(from, key); open != nullptr) {
+      KeepSpread(dict, key, *open);
+    } else {
+      ForceDeep(value, Shadow(), true);
+    }
+  }
+  return true;
 }
 
 void Recorder::NoteOutsideChange(PyObject* container) {

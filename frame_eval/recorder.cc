@@ -8,6 +8,7 @@
 #include "frame_eval/callers.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/liveness.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/module_calls.h"
 #include "frame_eval/module_paths.h"
@@ -455,7 +456,13 @@ void Recorder::BindPending(FrameState& f) {
         found = true;
       }
     }
-    if (!found) Force(pending_.args[positional + k], shadow);
+    if (found) continue;
+    PyObject* const value = pending_.args[positional + k];
+    if (kwargs != nullptr && LeavesOpen(value, shadow) && OnlySpreads(code, named + (has_varargs ? 1 : 0))) {
+      KeepSpread(kwargs, name, shadow);
+    } else {
+      Force(value, shadow);
+    }
   }
   // Defaults: fixed with the function, but a mutable one is an object that lives on. Those of a function that the trace
   // has made are what it was given.
@@ -518,7 +525,8 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   const auto hand_over = [&] {
     const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) ||
                              PyAnySet_Check(value) || open_iterators_.contains(value);
-    has_content&& GoesToC(*frames_.back(), f) ? ForceDeep(value, shadow, true) : Force(value, shadow);
+    if (has_content && GoesToC(*frames_.back(), f)) return ForceDeep(value, shadow, true);
+    Force(value, shadow);
   };
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.

@@ -45,6 +45,7 @@ namespace frametap {
 class RepeatedCalls;
 
 // Changes of a list or dict that existed before, of which the content is not known as a whole (outside_containers.cc).
+// … or, of a dict that the trace has made of keywords and that it only spreads in calls, which numbers in it are open.
 struct OutsideChanges {
   absl::flat_hash_map<PyObject*, Shadow> stored;  // dict: by key, an interned string
   Py_ssize_t entry_length = -1;                   // list: what it had at the entry …
@@ -377,6 +378,8 @@ class Recorder {
   void Own(PyObject* container);            // before its first mutation
   // -- containers from outside, changed without reading all of them (outside_containers.cc) --
   Shadow* StoredItem(PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
+  void KeepSpread(PyObject* dict, PyObject* key, Shadow shadow);
+  bool MergeSpread(PyObject* dict, PyObject* from);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void NoteOutsideChange(PyObject* container);
@@ -921,7 +924,8 @@ void AddSpread(Recorder& recorder, const Event& e, AnyCall* call) {
   PyObject *key, *value;
   while (PyDict_Next(e.in[2], &at, &key, &value)) {
     call->args.push_back(value);
-    call->shadows.push_back(Shadow());
+    const Shadow* const open = recorder.StoredItem(e.in[2], key);
+    call->shadows.push_back(open != nullptr ? *open : Shadow());
     call->names.push_back(key);
   }
 }

@@ -1,6 +1,8 @@
 #include "frame_eval/cpython/liveness.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,23 @@ namespace {
 
 using Row = std::vector<uint64_t>;
 
+// Whether the code reads a global, builtin or attribute of this name; true if that cannot be told.
+bool Names(PyCodeObject* code, std::string_view wanted) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
+    if (name == nullptr) PyErr_Clear();
+    if (name == nullptr || wanted == name) return true;
+  }
+  return false;
+}
+
+// V3
+bool LooksAtLocals(PyCodeObject* code) {
+  constexpr std::string_view kLookers[] = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"};
+  return std::any_of(std::begin(kLookers), std::end(kLookers),
+                     [&](std::string_view name) { return Names(code, name); });
+}
+
 // For each instruction of a code object, the set of locals that are live before it.
 class LiveTable {
  public:
@@ -20,8 +39,7 @@ class LiveTable {
     for (int slot = 0; slot < slots_; ++slot) {
       if (KindOfSlot(code, slot) != SlotKind::kLocal) always_.push_back(slot);
     }
-    constexpr std::string_view kLookers[] = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe"};
-    for (std::string_view looker : kLookers) all_ |= Names(code, looker);
+    all_ = LooksAtLocals(code);
     if (all_) return;
     if (slots_ > 0 && Names(code, "super")) always_.push_back(0);
     Solve(code);
@@ -39,16 +57,6 @@ class LiveTable {
   }
 
  private:
-  // Returns whether the code reads a global, builtin or attribute of this name, or true if that is unknown.
-  static bool Names(PyCodeObject* code, std::string_view wanted) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
-      const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
-      if (name == nullptr) PyErr_Clear();
-      if (name == nullptr || wanted == name) return true;
-    }
-    return false;
-  }
-
   void Solve(PyCodeObject* code) {
     struct Entry {
       int index;
@@ -122,6 +130,19 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset) {
     kept = table.release();
   }
   return static_cast<LiveTable*>(kept)->At(offset / 2);
+}
+
+bool OnlySpreads(PyCodeObject* code, int slot) {
+  constexpr int kOutlivesCall = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  if ((code->co_flags & kOutlivesCall) != 0 || LooksAtLocals(code)) return false;
+  if (KindOfSlot(code, slot) != SlotKind::kLocal) return false;
+  for (int index = 0; index < FlowSize(code);) {
+    const FlowNode node = FlowAt(code, index);
+    if (node.writes == slot) return false;
+    if (node.reads == slot && std::string_view(InstructionAt(code, node.next * 2).name) != "DICT_MERGE") return false;
+    index = node.next;
+  }
+  return true;
 }
 
 bool AssignsLocal(PyCodeObject* code, int slot) {
