@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import frametap
@@ -171,6 +174,65 @@ class WholeEverything(Loop):
         return self.captured(x, y)
 
 
+class Annealed(WholeStep):
+    """All of a step is captured, with a scheduler that the test names."""
+
+    make_scheduler: Callable[[torch.optim.Optimizer], Any]
+
+    def subject(self) -> Any:
+        scheduler = self.make_scheduler(self.optimizer)
+        step = super().subject()
+
+        def with_scheduler(x: Tensor, y: Tensor) -> Tensor:
+            loss = step(x, y)
+            scheduler.step(*([loss.item()] if isinstance(scheduler, ReduceLROnPlateau) else []))
+            return loss
+
+        return with_scheduler
+
+
+class Scaled(WholeStep):
+    """All of a step is captured: the loss is scaled, and the average is one of torch's own."""
+
+    def subject(self) -> Any:
+        scaler, average = torch.amp.GradScaler("cpu"), AveragedModel(self.model)
+        self.average = average.module
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            self.optimizer.zero_grad()
+            loss = loss_of(self.model, x, y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+            scaler.step(self.optimizer)
+            scaler.update()
+            average.update_parameters(self.model)
+            return loss
+
+        return step
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "foreach": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True),
+    "fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.01),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
+}
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=40),
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda n: 0.95**n),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=20),
+    "ReduceLROnPlateau": lambda o: ReduceLROnPlateau(o, patience=1),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o,
+        [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 10)],
+        milestones=[2],
+    ),
+}
 LOOPS = [Loop, Scheduled, Accumulated, Clipped, Averaged, LossInside, WholeStep, WholeEverything]
 
 
@@ -212,6 +274,28 @@ def test_loop_replays(make: type[Loop], net: type[nn.Module], optimizer: Any) ->
         # The learning rate is fixed.
         pytest.xfail(f"steps are recorded again: {counts}")
     assert replays, counts
+
+
+def assert_replays(make: type[Loop], optimizer: Any) -> None:
+    counts = train(make, Net, optimizer)
+    assert all(recordings == 0 and hits > 0 for recordings, hits in counts[WARM:]), counts
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_step_of_optimizer_replays(name: str) -> None:
+    assert_replays(WholeStep, lambda model: OPTIMIZERS[name](model.parameters()))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_step_of_scheduler_replays(name: str) -> None:
+    class Chosen(Annealed):
+        make_scheduler = staticmethod(SCHEDULERS[name])
+
+    assert_replays(Chosen, sgd)
+
+
+def test_scaled_step_replays() -> None:
+    assert_replays(Scaled, sgd)
 
 
 def test_parallel_training_replays(tmp_path: Path) -> None:
