@@ -1,46 +1,76 @@
 #include "backends/quant/kernel_tensor.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/OpaqueTensorImpl.h>
 #include <torch/library.h>
 
 #include <memory>
+#include <optional>
 #include <typeinfo>
 
 #include "absl/container/flat_hash_set.h"
+#include "backends/quant/small_linear.h"
 
 namespace frametap::quant {
 namespace {
 
 using onednn::Int8Kernel;
-using KernelTensorImpl = at::OpaqueTensorImpl<std::shared_ptr<Int8Kernel>>;
+// A layer, and a second form of it for few rows.
+struct Kernel {
+  explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
+    if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
+  }
+  Int8Kernel onednn;
+  std::optional<SmallLinear> small;
+};
 
-Int8Kernel& KernelOrThrow(const at::Tensor& tensor) {
-  Int8Kernel* const kernel = KernelIn(tensor);
+using KernelTensorImpl = at::OpaqueTensorImpl<std::shared_ptr<Kernel>>;
+
+Kernel* FindKernel(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  auto& impl = *tensor.unsafeGetTensorImpl();
+  if (typeid(impl) != typeid(KernelTensorImpl)) return nullptr;
+  return static_cast<KernelTensorImpl&>(impl).opaque_handle().get();
+}
+
+Kernel& KernelOrThrow(const at::Tensor& tensor) {
+  Kernel* const kernel = FindKernel(tensor);
   TORCH_CHECK(kernel != nullptr, "expected an int8 kernel, which only lowering makes, not a tensor of sizes ",
               tensor.sizes());
   return *kernel;
 }
 
-at::Tensor Run(const at::Tensor& x, const at::Tensor& kernel) { return KernelOrThrow(kernel).Run(x); }
+at::Tensor RunLinear(const at::Tensor& x, const at::Tensor& kernel) {
+  Kernel& k = KernelOrThrow(kernel);
+  const onednn::Layer& layer = k.onednn.layer();
+  const bool is_small = k.small && x.dim() > 0 && x.size(-1) == layer.inputs() && x.scalar_type() == at::kByte &&
+                        x.is_contiguous() && x.device().is_cpu() && k.small->TakesRows(x.numel() / layer.inputs());
+  if (!is_small) return k.onednn.Run(x);
+  c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = layer.outputs();
+  at::Tensor result = at::detail::empty_cpu(sizes, layer.out ? at::kByte : at::kFloat);
+  k.small->Run(x.const_data_ptr<uint8_t>(), x.numel() / layer.inputs(), result.mutable_data_ptr());
+  return result;
+}
+
+at::Tensor RunConvolution(const at::Tensor& x, const at::Tensor& kernel) { return KernelOrThrow(kernel).onednn.Run(x); }
 
 at::Tensor RunInto(const at::Tensor& x, at::Tensor accumulator, const at::Tensor& kernel) {
-  return KernelOrThrow(kernel).RunInto(x, accumulator);
+  return KernelOrThrow(kernel).onednn.RunInto(x, accumulator);
 }
 
 }  // namespace
 
 at::Tensor MakeKernelTensor(onednn::Layer layer) {
-  auto kernel = std::make_shared<Int8Kernel>(std::move(layer));
-  const at::Tensor& weight = kernel->layer().weight;
+  auto kernel = std::make_shared<Kernel>(std::move(layer));
+  const at::Tensor& weight = kernel->onednn.layer().weight;
   return at::detail::make_tensor<KernelTensorImpl>(c10::DispatchKeySet(c10::DispatchKey::CPU), weight.dtype(),
                                                    weight.device(), kernel, weight.sizes());
 }
 
 Int8Kernel* KernelIn(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  auto& impl = *tensor.unsafeGetTensorImpl();
-  if (typeid(impl) != typeid(KernelTensorImpl)) return nullptr;
-  return static_cast<KernelTensorImpl&>(impl).opaque_handle().get();
+  Kernel* const kernel = FindKernel(tensor);
+  return kernel == nullptr ? nullptr : &kernel->onednn;
 }
 
 KernelTotals CountKernels(const std::vector<const Graph*>& graphs) {
@@ -66,8 +96,8 @@ void RegisterKernelOperators() {
   defs->def("qconv2d(Tensor x, Tensor kernel) -> Tensor");
   defs->def("qconv2d_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
-  cpu->impl("qlinear", TORCH_FN(Run));
-  cpu->impl("qconv2d", TORCH_FN(Run));
+  cpu->impl("qlinear", TORCH_FN(RunLinear));
+  cpu->impl("qconv2d", TORCH_FN(RunConvolution));
   cpu->impl("qconv2d_add", TORCH_FN(RunInto));
 }
 
