@@ -15,7 +15,7 @@ namespace {
 
 using Row = std::vector<uint64_t>;
 
-// Whether the code reads a global, builtin or attribute of this name; true if that cannot be told.
+// Returns whether the code reads a global, builtin or attribute of this name, or true if that is unknown.
 bool Names(PyCodeObject* code, std::string_view wanted) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_names, i));
