@@ -22,9 +22,9 @@
 
 namespace frametap {
 
-// What a backend relies on beyond rank, dtype, device and requires_grad of the inputs.
+// The facts that a backend relies on beyond rank, dtype, device and requires_grad of the inputs.
 struct Assumptions {
-  bool static_sizes = false;  // sizes of all inputs are exactly those of the recorded types
+  bool static_sizes = false;  // sizes of all inputs are exactly as in the recorded types
   bool static_strides = false;
 };
 
@@ -60,7 +60,7 @@ class Executable {
   virtual bool runs_recorded_ops() const { return true; }
   // False if the caller must hold Python's lock (the executable calls Python itself).
   virtual bool releases_gil() const { return true; }
-  // Whether a run gives other values than the recorded ops: those of int8, say.
+  // Whether a run gives other values than the recorded ops, as int8 does.
   virtual bool approximates() const { return false; }
   // The recorded ops ran in its place: the call that was recorded got their values.
   virtual void NoteRecordedRun() {}

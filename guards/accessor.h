@@ -20,7 +20,7 @@ namespace frametap {
 
 struct Roots;
 
-// What is found at a source: an object (borrowed), or a number where there is no object (IsNumber).
+// The result at a source: an object (borrowed), or a number where there is no object (IsNumber).
 struct Reached {
   PyObject* object = nullptr;
   int64_t number = 0;
@@ -31,8 +31,8 @@ struct Reached {
 // The dicts that belong to an object.
 enum class DictOf : uint8_t { kSelf, kInstance, kGlobals, kBuiltins, kKwDefaults };
 
-// Address of the pointer to that dict; it lives as long as `object`. What has none gives the address of a null. Not for
-// kSelf.
+// Address of the pointer to that dict; it lives as long as `object`. An object without one gives the address of a
+// null. Not for kSelf.
 PyObject** DictSlot(DictOf which, PyObject* object);
 PyObject* DictAt(DictOf which, PyObject* object);  // borrowed; null if there is none
 // May the dict be read without asking its type? Subclasses may for objects' own dicts, where CPython does so too.

@@ -1,7 +1,7 @@
 // ClassNote: what can be found in a class, as it was when something was read of it. The version of a class (watch.h) is the
 // quick answer; where it differs, the class is looked at again.
-//   N1  The class is the same for a reader of some names if its MRO is the same, and each class of it has the very same
-//       object, or still nothing, under each of these names.
+//   N1  The class is the same for a reader of some names if its MRO is the same. Each class of it must also have the
+//       very same object, or still nothing, under each of these names.
 //   N2  The names that Python itself looks up (`__eq__`, …) count for each reader. A name that was never asked for does not.
 //   N3  Functions, descriptors, classes, plain values and containers of these values are held, so that they can be compared.
 //       Another value counts as changed once its class has been changed in any way, and is not kept alive.
@@ -55,7 +55,8 @@ class NamesRead {
 
 class ClassNote {
  public:
-  // What a guard holds of a note. The content is one Python object for all of them, for the garbage collection.
+  // The part of a note that a guard holds. The content is one Python object for all of them, for the garbage
+  // collection.
   struct Held {
     std::shared_ptr<ClassNote> note;
     Ref<> content;

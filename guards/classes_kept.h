@@ -1,7 +1,7 @@
 // ClassesKept: a patch of a class that is taken back leaves no trace. Compilers of torch replace methods of
 // torch.nn.Module while they trace, and put them back; without this every guard on a module's class would miss.
-//   K1  A class gets the version back that it had if all that a look-up in it can find is the very same objects as
-//       before. What CPython has cached under that version is then right again.
+//   K1  A class gets its old version back if all results of a look-up in it are the very same objects as before.
+//       CPython's caches for that version are then right again.
 //   K2  Classes that are changed otherwise, and whatever has such a base, keep their new version.
 // Not here: what a version is (watch.h).
 #pragma once
@@ -25,7 +25,7 @@ class ClassesKept {
  private:
   struct Kept {
     Ref<PyTypeObject> type;
-    uint32_t version = 0;  // 0: it had none
+    uint32_t version = 0;  // 0 if it had none
     uint64_t attributes = 0;
     Ref<> copy;  // of the attributes, if they may be replaced
   };
@@ -34,7 +34,7 @@ class ClassesKept {
   bool IsAsBefore(PyTypeObject* type) const;
 
   absl::flat_hash_map<PyTypeObject*, size_t> places_;
-  std::vector<Kept> kept_;  // bases before what is below them
+  std::vector<Kept> kept_;  // bases before their subclasses
 };
 
 }  // namespace frametap

@@ -1,4 +1,4 @@
-// DequeView: what a collections.deque holds, without running code. Not those of subclasses.
+// DequeView: the content of a collections.deque, without running code. Excludes subclasses.
 #pragma once
 
 #include <Python.h>

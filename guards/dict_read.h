@@ -1,7 +1,7 @@
 // Reading dicts by key without running code of a user.
-//   D1  A key is found by identity, or by hash and equality where both keys are of built-in immutable types. Where only
-//       another type's __eq__ could tell, the answer is kDoubt; also where such a key of the same hash lies beside the one
-//       that is found, since the table may come to it first.
+//   D1  A key is found by identity, or by hash and equality where both keys are of built-in immutable types. The answer
+//       is kDoubt if only another type's __eq__ could decide. It is kDoubt, too, if such a key of the same hash lies
+//       beside the found one, since the table may come to it first.
 //   D2  The error indicator is not touched.
 #pragma once
 
@@ -15,7 +15,7 @@ enum class Found : uint8_t { kNo, kYes, kDoubt };
 
 struct Key {
   Ref<> object;
-  Py_hash_t hash = -1;  // -1: not known; then only identity can find it
+  Py_hash_t hash = -1;  // -1 if unknown; then only identity can find it
   bool is_str = false;  // exact
 
   // `dict` (may be null) is where the key was read: it knows the hash of keys of any type.
@@ -25,7 +25,7 @@ struct Key {
 // `dict`: a dict or an instance of a subclass, whose overrides are not asked.
 Found DictGet(PyObject* dict, const Key& key, PyObject** value);
 
-// The value, borrowed, or null. Of a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
+// The value, borrowed, or null. For a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
 PyObject* StrDictGet(PyObject* dict, const Key& key);
 
 // … by an exact string or any other object, for which no key is made where all keys of the dict are strings. Null too if it

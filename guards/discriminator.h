@@ -1,5 +1,5 @@
-// Discriminator: a fact of the call (a value, a length, a type …) by which the segments of one entry point differ, so that
-// a look-up goes straight to those that may fit.
+// Discriminator: a fact of the call (a value, a length, a type …) by which the segments of one entry point differ. A
+// look-up goes straight to the segments that may fit.
 //   D1  A segment that fits has the key that is found at the call. Another key is a miss; with the same, it is checked.
 // Not here: which segments there are (frame_eval/entry_point.h).
 #pragma once

@@ -23,7 +23,7 @@ struct Predicate {
   SourceId source;
   SourceId other;          // SameObject
   bool same = false;       // SameObject
-  bool is_again = false;   // `guard` is that of an earlier predicate of the list, said of another source
+  bool is_again = false;   // `guard` belongs to an earlier predicate of the list, applied to another source
   Guard* guard = nullptr;  // null: SameObject, or `related`
   std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
   Spot why;
@@ -47,7 +47,7 @@ struct FrozenGuards {
 
 std::unique_ptr<GuardTree> PlantTree(FrozenGuards guards);
 
-// explain.cc. ExplainMiss follows every path anew.
+// explain.cc. ExplainMiss follows every path again.
 std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs);
 std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
                                     const std::vector<std::pair<SourceId, ValueId>>& inputs);

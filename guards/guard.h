@@ -2,7 +2,7 @@
 //   P1  Holds runs no Python code, raises nothing and allocates nothing; it is safe on any object.
 //   P2  kBinding: the answer depends on which object it is only, so it needs no second look while the binding is
 //       unchanged. kContent: the object may have changed inside.
-//   P3  Facts are those of the moment the guard is made.
+//   P3  Facts are taken at the moment the guard is made.
 // Not here: which source, in which order (guard_recorder.h), how it is reached (accessor.h).
 #pragma once
 
@@ -47,8 +47,8 @@ class Guard {
 
   virtual Scope scope() const = 0;
   virtual bool Holds(const Reached& at) const = 0;
-  // Holds(at) has been true: what it rested on, so that it is true again for the same object while these words are the
-  // same. False: it has to be asked.
+  // Holds(at) has been true. Collects its premises, so that it is true again for the same object while these words are
+  // the same. Returns false if it has to be evaluated again.
   virtual bool Words(const Reached& at, frametap::Words* words) const { return scope() == Scope::kBinding; }
   virtual std::string Want() const = 0;
   virtual std::string Got(const Reached& at) const;

@@ -70,7 +70,7 @@ class GuardRecorder {
   // `key`: attribute name (str), dict key, or null; `index`: as in MakeStep (accessor.h).
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
-  int64_t SeenNumber(SourceId id) const;  // of one that is no object: a size, a length
+  int64_t SeenNumber(SourceId id) const;  // for a size or a length, which is not an object
   SourceId parent(SourceId id) const;
   Py_ssize_t CountOf(PyObject* object);  // how many references to it are held here; slow for the first time
   // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
@@ -123,17 +123,17 @@ class GuardRecorder {
   void Leaf(SourceId tensor, const Spot& why);  // whether it is a leaf of autograd's graph
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const Spot& why);
-  // What this C function says of the process: an int, None or a device.
+  // The answer of this C function about the process: an int, None or a device.
   void Answer(PyObject* function, const char* name, const Spot& why);
-  // A function by what it runs: code, globals, number of defaults. Implied by Identity.
+  // A function by its code, globals, number of defaults. Implied by Identity.
   void Code(SourceId function, const Spot& why);
   void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
   void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
   // A module that is called runs `forward` of its class, and no hooks of its own.
   void NoHooks(SourceId module, const Spot& why);
 
-  // From now on, what would fix a size that is marked as dynamic, or go on otherwise for a part of its range, is told to
-  // `contradicts` in words (it is guarded all the same).
+  // From now on, some guards are reported to `contradicts` in words. These are guards that would fix a size that is
+  // marked as dynamic, or divide its range. (The size is guarded all the same.)
   void HeedMarks(std::function<void(const std::string&)> contradicts);
 
   Mark mark() const;
@@ -143,10 +143,10 @@ class GuardRecorder {
   // What has been said of an object, or read through it, so far.
   enum class Said : uint8_t { kNothing, kType, kMore };
   Said SaidOf(SourceId id) const;
-  // Of a tensor: whether nothing has been said but what always holds; whether only sizes were read since.
+  // Returns whether a tensor has no guards beyond the ones that always hold; whether only sizes were read since.
   bool IsUnread(SourceId tensor) const;
   bool OnlySizesRead(SourceId tensor, const Mark& from, const Mark& to) const;
-  // What was said between two marks of one object and of what is reached through it.
+  // The guards between two marks on one object and on the objects reached through it.
   struct Part {
     SourceId of;
     Mark from, to;
@@ -156,7 +156,7 @@ class GuardRecorder {
     std::vector<SourceId> shared;      // … or as the same object as one that is not in the part
     bool Holds(SourceId id) const;     // is it `of` or one of `sources`?
   };
-  // None: something of it cannot be said of another object, or what was said of others depends on this one.
+  // Returns none if a guard in the slice is tied to this object, or if a guard on another object refers to it.
   std::optional<Part> PartOf(SourceId of, const Mark& from, const Mark& to) const;
   // The part said of another object.
   class Repetition {
@@ -173,10 +173,10 @@ class GuardRecorder {
     friend class GuardRecorder;
     const Part& part_;
     SourceId onto_;
-    std::vector<SourceId> now_;  // what those told between the marks are now
+    std::vector<SourceId> now_;  // the present objects of the sources between the marks
   };
-  // Says it. `met`: of each new source and the one that it is like, which has an object of the same type. False: it does
-  // not hold, or `met` says so; then the caller rewinds.
+  // Adds the guards. `met` checks each new source and its counterpart, which has an object of the same type. Returns
+  // false if a guard does not hold, or if `met` returns false; then the caller rewinds.
   bool Repeat(Repetition* repetition, absl::FunctionRef<bool(SourceId was, SourceId is)> met);
   // Self-check: what was said since a mark, as numbers that are equal where the same was said.
   std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;

@@ -1,4 +1,4 @@
-// What a GuardRecorder is made of. For its own files only.
+// The content of a GuardRecorder. For its own files only.
 #pragma once
 
 #include <Python.h>
@@ -43,7 +43,7 @@ struct SourceKey {
   uint64_t Hash() const { return HashOfKey(parent, static_cast<uint8_t>(accessor), index, key); }
 };
 
-// R3. What of a source a predicate speaks of; two predicates with one key say the same.
+// R3. The part of a source that a predicate describes; two predicates with one key are equal.
 struct PredicateKey {
   uint32_t source;
   Guard::Kind kind;
@@ -217,7 +217,7 @@ struct GuardRecorder::Impl {
   Reached reached(SourceId id) const {
     return is_number(id) ? Reached::Number(numbers[id.raw()]) : Reached::Object(object(id));
   }
-  // Sources without an object (unbound, or never told) have nothing that could be guarded.
+  // Sources without an object (unbound, or never reported) have nothing that could be guarded.
   bool empty(SourceId id) const { return !is_number(id) && object(id) == nullptr; }
 
   bool Has(SourceId id, Guard::Kind kind, int64_t detail = 0, const void* object = nullptr) const {
@@ -240,7 +240,7 @@ struct GuardRecorder::Impl {
     return predicate;
   }
 
-  // What predicate `number` says, of another source, of which it holds; false if that has been said.
+  // Adds predicate `number` for another source, for which it holds. Returns false if it exists already.
   bool SayAgain(uint32_t number, SourceId id) {
     PredicateKey key = known.KeyAt(number);
     key.source = id.raw();

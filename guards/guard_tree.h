@@ -1,8 +1,8 @@
 // GuardTree: decides whether a segment may replay on the objects at hand, and reaches what replay needs.
 //   V1  Check runs no Python code, raises nothing, leaves the error indicator as it was.
 //   V2  A hit means that every predicate holds now; a doubt is a miss.
-//   V3  A watched dict (reached by identity only, with an unchanged version) is not read again; a changed version makes
-//       the keys that were read be read again, and is remembered if they are still right.
+//   V3  A watched dict (reached by identity only, with an unchanged version) is not read again. After a change of the
+//       version the keys that were read are read again, and the version is remembered if they are still right.
 //   V4  Segments are shared by threads: Check changes only caches that any thread may write (Python's lock is held).
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace frametap {
 
-// What the roots of sources refer to. Everything borrowed.
+// The objects that the roots of sources refer to. Everything borrowed.
 struct Roots {
   PyObject* const* localsplus = nullptr;
   int nlocalsplus = 0;
@@ -51,8 +51,8 @@ class GuardTree {
  public:
   virtual ~GuardTree() = default;
   virtual Verdict Check(const Roots& roots) = 0;
-  // After a hit and until Python code runs: the object at a wanted source (borrowed; numbers
-  // (IsNumber) have none: use Number).
+  // After a hit and until Python code runs: the object at a wanted source (borrowed). Numbers (IsNumber) have none:
+  // use Number.
   virtual Reached At(SourceId id) const = 0;
   PyObject* Object(SourceId id) const { return At(id).object; }
   int64_t Number(SourceId id) const { return At(id).number; }
@@ -70,7 +70,7 @@ class GuardTree {
   // In words, for SegmentIr: the guards, with `binds` filled from `inputs` (source, value) pairs; the table they name.
   virtual std::vector<GuardLine> Lines(const std::vector<std::pair<SourceId, ValueId>>& inputs) const = 0;
   virtual SourceTable Sources() const = 0;
-  // Sizes of these inputs that no guard fixes, but for those of parameters and buffers.
+  // Sizes of these inputs that no guard fixes, except sizes of parameters and buffers.
   virtual std::vector<SizeSymbol> OpenSizes(const std::vector<std::pair<SourceId, ValueId>>& inputs) const = 0;
   virtual bool IsNumber(SourceId id) const = 0;      // reached by Number, not by Object
   virtual uint64_t dict_reads() const { return 0; }  // how often a dict had to be read again; V3 keeps it from growing

@@ -1,4 +1,4 @@
-// HeldObject: the one object that a C object stands for: the dict of a mappingproxy.
+// HeldObject: the one object that a C object stands for, such as the dict of a mappingproxy.
 //   H1  Nothing here runs code.
 // Not here: what iterators take from (iterator_view.h).
 #pragma once

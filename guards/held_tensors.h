@@ -1,5 +1,6 @@
-// HeldTensors: the tensors that a model holds, and what of them every guard asks. A model has a thousand of them, so their
-// facts are compared where they lie, at places that are known beforehand: a processor fetches many of these at once.
+// HeldTensors: the tensors that a model holds, and the facts of them that every guard compares. A model has a thousand
+// of them, so their facts are compared where they lie, at places that are known beforehand. A processor fetches many
+// of these at once.
 //   - The caller knows that the objects are alive; nothing is held.
 #pragma once
 

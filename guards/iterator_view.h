@@ -1,4 +1,4 @@
-// IteratorView: what an iterator of C will give next, told without taking it.
+// IteratorView: the next items of an iterator of C, without taking them.
 //   I1  Nothing here runs Python code, changes the iterator or makes an object.
 //   I2  A view knows only the items that are there already, or that are numbers; iterators that compute items (map)
 //       show what they compute them from.
@@ -44,8 +44,9 @@ inline bool TakesFromIterators(IteratorKind kind) { return kind >= IteratorKind:
 // How many items are left; -1: not known, or the next one is an exception. Not for those over other iterators.
 int64_t ItemsLeft(PyObject* iterator);
 
-// What it takes from: the sequence, the dict, the iterator (enumerate), the tuple of iterators (zip); of a map the
-// function, and the tuple behind it. Borrowed; null behind the last, and where an iterator at its end has let go.
+// The container that it takes from: the sequence, the dict, the iterator (enumerate), the tuple of iterators (zip).
+// For a map, the function and then the tuple. Borrowed. Null after the last one, and if an iterator at its end has
+// released it.
 PyObject* IteratedOver(PyObject* iterator, int64_t i);
 
 // The item that comes after `skip` others. Borrowed; null if there is none, or the iterator has no such items.

@@ -1,5 +1,5 @@
-// KeptWarnings: what ops warn of while a graph runs, without Python's lock maybe. Python hears of it afterwards, as it does
-// from torch's bindings.
+// KeptWarnings: the warnings of ops while a graph runs, perhaps without Python's lock. They reach Python afterwards,
+// as from torch's bindings.
 #pragma once
 
 #include <c10/util/Exception.h>

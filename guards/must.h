@@ -1,4 +1,4 @@
-// Must, InternedName, Interned: results of the C-API without which there is no going on, and names.
+// Must, InternedName, Interned: names, and results of the C-API that the process cannot do without.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
 //       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
 //   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.

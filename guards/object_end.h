@@ -1,5 +1,6 @@
-// The end of objects: whether code runs when one ends, so that nobody may keep it alive for longer than the program
-// does. Not here: who watches such objects while recording (frame_eval/object_ends.cc).
+// The end of objects: whether code runs when one dies, so that it must not be kept alive for longer than in plain
+// Python.
+// Not here: who watches such objects while recording (frame_eval/object_ends.cc).
 #pragma once
 
 #include <Python.h>
@@ -9,8 +10,8 @@
 namespace frametap {
 
 // A __del__ method or a finaliser of its type, a weak reference with a callback, a generator that may have blocks to
-// leave. Classes, modules, code, and functions that are not local to another one are left out: abc and torch watch them
-// by callbacks (torch.compile nearly all that it has met), and none of these ends in a recorded call.
+// leave. Classes, modules, code, and functions that are not local to another one are left out. abc and torch watch
+// them by callbacks (torch.compile nearly all that it has seen), and none of these dies in a recorded call.
 bool EndRunsCode(PyObject* object);
 bool IsDefinedOnce(PyObject* object);  // what is left out so: a module or a class holds it
 bool IsGenerator(PyObject* object);    // or a coroutine, or an asynchronous generator

@@ -1,8 +1,8 @@
-// PlantedTree: the guards of a segment, laid out for checking. Sources become nodes, parents first, each with a register
-// for what was reached last.
+// PlantedTree: the guards of a segment, laid out for checking. Sources become nodes, parents first, each with a
+// register for the object that was reached last.
 //   - A view is all that is read of one dict: `self.__dict__`, a dict of a module, a function's globals.
 //   - Stages: a path that passes through something without a version (an item of a list, the content of a cell) is
-//     followed each time; the views below it come in the next stage. So views are confirmed parents first.
+//     followed each time. The views below it come in the next stage. So views are confirmed parents first.
 #pragma once
 
 #include <Python.h>
@@ -36,7 +36,7 @@ struct View {
   uint8_t changes = 0;  // how often it has been another dict, or got other objects, while words stood for it
 };
 
-// What a check touches of a view. `slot` is where the pointer to the dict lives.
+// The data of a view that a check reads. `slot` is the place of the pointer to the dict.
 struct Watch {
   PyObject** slot;
   PyObject* dict;
@@ -49,7 +49,7 @@ struct Watch {
 struct TreeNode {
   int32_t parent = kNoNode;
   uint32_t stage = 0;
-  int32_t step = -1;                  // index into FrozenGuards::steps: followed each time; -1: filled by a view
+  int32_t step = -1;                  // index into FrozenGuards::steps (followed each time), or -1 (filled by a view)
   PyTypeObject* type = nullptr;       // what must be found whenever the register is filled
   bool is_dict = false;               // as is a dict, if its length is checked
   std::vector<const Guard*> on_bind;  // and what must hold
@@ -61,7 +61,7 @@ struct TypeCheck {
   PyTypeObject* type;
 };
 
-// Every module has four dicts of hooks: most lengths are those of dicts. The node makes sure that it is one.
+// Every module has four dicts of hooks: most lengths are lengths of dicts. The node makes sure that it is one.
 struct DictLengthCheck {
   int32_t node;
   int32_t length;
@@ -90,7 +90,8 @@ struct NumbersCheck {
   std::vector<int32_t> nodes;
 };
 
-// What is left to compare when the objects have been reached. Tensors' facts are compared beside (PlantedTree::tensors).
+// The comparisons that are left when the objects have been reached. Tensors' facts are compared beside
+// (PlantedTree::tensors).
 struct Checks {
   std::vector<TypeCheck> types;
   std::vector<DictLengthCheck> lengths;
@@ -130,9 +131,10 @@ struct PlantedTree {
 
   uint64_t dict_reads = 0;
 
-  bool Holds(const Roots& roots);  // all of it, but for the types' look-ups
+  bool Holds(const Roots& roots);  // all of it, except the types' look-ups
   bool TypesHold();
-  // A node that is followed each time. False: it does not lead there, or what is there is not what must be.
+  // Follows a node that is followed each time. Returns false if it does not lead there, or if a predicate on the
+  // object fails.
   bool Follow(int32_t node, const Roots& roots);
   bool ReadAgain(Watch* watch);
   bool IsPinned(int32_t node) const { return IsReachedBy(Accessor::kPinned, node); }

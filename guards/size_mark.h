@@ -1,5 +1,5 @@
-// SizeMark: what a user has said of a size, as attributes of the tensor: frametap.mark_dynamic and mark_static, which
-// are those of torch._dynamo.
+// SizeMark: a user's declaration of a size, as attributes of the tensor. frametap.mark_dynamic and mark_static set the
+// same attributes as torch._dynamo.
 #pragma once
 
 #include <Python.h>
@@ -13,7 +13,7 @@ namespace frametap {
 
 struct SizeMark {
   bool is_static = false;
-  bool has_range = false;  // a promise: the program goes on in one way for all of it
+  bool has_range = false;  // a promise: the program takes one branch for all of it
   int64_t least = 0, most = std::numeric_limits<int64_t>::max();
 
   std::string Text() const;  // "from 2 to 64"

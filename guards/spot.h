@@ -1,5 +1,5 @@
-// Spot: an instruction of the program, told as a position only when somebody asks: a recording notes thousands of them.
-//   (Where lines and columns are found is private to each version of CPython: frame_eval/cpython/3.x.)
+// Spot: an instruction of the program, made a position only when it is printed: a recording notes thousands of them.
+//   (The way to lines and columns is private to each version of CPython: frame_eval/cpython/3.x.)
 #pragma once
 
 #include <Python.h>

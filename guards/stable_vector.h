@@ -1,6 +1,6 @@
-// StableVector: a vector that grows without moving what is in it. The long lists of a recording are made of parts, each twice
-// as long as the one before: one that is moved as it grows would touch twice the memory, many small parts lie in as many
-// pages, and a first call pays for each page that is in no cache.
+// StableVector: a vector that grows without moving its content. The long lists of a recording are made of parts, each
+// twice as long as the one before. A vector that is moved as it grows would touch twice the memory. Many small parts
+// lie in as many pages, and a first call pays for each page that is in no cache.
 #pragma once
 
 #include <bit>

@@ -1,13 +1,12 @@
-// Standing: the quick answer of a guard tree. What was so at the last hit stands while the words that it rested on do.
+// Standing: the quick answer of a guard tree. The facts of the last hit stand while the words that they rested on do.
 //   Q1  Only objects that are held all the time have words: what segments pin, and what a dict of an unchanged version
 //       or a tuple of these holds. An object at an equal address reached in another way may be another one, so it is
 //       followed and asked.
 //   Q2  A view that has been another dict, or got other objects, kMostChanges times goes back to being read and checked
 //       as what it is.
-//   Q3  A doubt is no answer: then the tree is checked properly, and words are taken again, ever more seldom where they
-//       do not last.
-//   Q4  As long as no dict of the process has changed (DictEpoch), those that were seen to be as before still are: half of
-//       the words say no more than that.
+//   Q3  After a doubt the tree is checked properly, and words are taken again, ever more seldom where they do not last.
+//   Q4  As long as no dict of the process has changed (DictEpoch), the dicts that were seen to be as before still are.
+//       Half of the words state no more than that.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ class Standing {
   bool Holds(int32_t node) const { return node != kNoNode && holds_tensor_[node]; }
 
  private:
-  // Of a stage of the tree, in this order: each part relies on what the ones before have confirmed.
+  // For a stage of the tree, in this order: each part relies on the facts that the ones before have confirmed.
   struct Left {
     std::vector<int32_t> followed;
     std::vector<uint32_t> kept;  // watches of objects that are followed

@@ -11,13 +11,13 @@ namespace frametap {
 struct SuspendedFrame {
   PyCodeObject* code = nullptr;
   PyFunctionObject* function = nullptr;
-  PyObject** objects = nullptr;  // locals, cells and free variables; behind them the value stack
+  PyObject** objects = nullptr;  // locals, cells and free variables, then the value stack
   int nlocalsplus = 0;
   int depth = 0;
-  int offset = 0;  // byte offset of the instruction to go on with
+  int offset = 0;  // byte offset of the instruction to continue with
 };
 
-// False: it is no generator, or it runs, or it is at its end.
+// Returns false if it is not a generator, or it runs, or it is at its end.
 using ReadSuspendedFrame = bool (*)(PyObject* generator, SuspendedFrame* frame);
 extern constinit ReadSuspendedFrame read_suspended_frame;  // F2; null: none can be read
 

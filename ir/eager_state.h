@@ -1,7 +1,7 @@
 // The thread's EagerState: read it, and run under another one.
 //   E1  A scope leaves the thread as it found it, exceptions included.
-//   E2  The cache of autocast is emptied where the program emptied it, which the states say, and at the end of a scope that
-//       has entered autocast from a state without it, so that no cast weight outlives the run.
+//   E2  The cache of autocast is emptied where the program emptied it, as the states record. It is also emptied at the
+//       end of a scope that has entered autocast from a state without it, so that no cast weight outlives the run.
 #pragma once
 
 #include <c10/core/InferenceMode.h>

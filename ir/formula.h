@@ -1,5 +1,5 @@
-// Formula: an integer in terms of symbols, in canonical form: a sum of products of symbols and of operations that no
-// rule takes apart. Equal sums are equal texts: `n + n` and `2*n`, `(n - 1)//2//2` and `(n - 1)//4`.
+// Formula: an integer in terms of symbols, in canonical form. It is a sum of products of symbols and of operations
+// that no rule takes apart. Equal sums are equal texts: `n + n` and `2*n`, `(n - 1)//2//2` and `(n - 1)//4`.
 //   F1  Where the operations it was made of have a value in Python, the formula has the same. (It may have one where
 //       they have none: `n//n` is 1.)
 // Not here: which formula a size has (symbolic_sizes.h), numbers of guards at run time (number_expr.h).
@@ -23,14 +23,16 @@ class Formula {
   static Formula Constant(int64_t value);
   // `natural`: it is never negative.
   static Formula Symbol(std::string name, bool natural);
-  // Of an op on ints; `b` is ignored by ops of one operand. None: a constant needs more than 64 bits or a division is by
-  // zero, the op is none of ints, or the text would be longer than people read.
+  // Applies an op on ints; `b` is ignored by ops of one operand. Returns none if a constant needs more than 64 bits, a
+  // division is by zero, or the op is not an op on ints. Also returns none if the text would be longer than people
+  // read.
   static std::optional<Formula> Of(ScalarOp op, const Formula& a, const Formula& b);
 
   std::optional<int64_t> constant() const;
   bool natural() const;  // never negative, whatever its symbols are
   std::string Text() const;
-  // With these values of its symbols (none: not known). None: Python would raise, or more than 64 bits are needed.
+  // Evaluates it with these values of its symbols (none if unknown). Returns none if Python would raise, or if more
+  // than 64 bits are needed.
   using Values = std::function<std::optional<int64_t>(const std::string& symbol)>;
   std::optional<int64_t> Evaluate(const Values& values) const;
 

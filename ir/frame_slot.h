@@ -1,5 +1,5 @@
-// Which slot of which frame a root source names (Source::index of L, C, S and F): frame 0 is the entry's, frame 1 that
-// of its caller, and so on.
+// The slot and the frame that a root source names (Source::index of L, C, S and F). Frame 0 is the frame of the entry,
+// frame 1 its caller, and so on.
 #pragma once
 
 #include <cstdint>

@@ -18,8 +18,8 @@
 
 namespace frametap {
 
-// An op that is no dispatcher op: arithmetic on Python numbers that are graph values, and access to the elements of an
-// op's list result (the recorder adds one kListItem node for each element). See ir/ops/scalar.h.
+// An op outside of the dispatcher: arithmetic on Python numbers that are graph values, and access to the elements of
+// an op's list result. (The recorder adds one kListItem node for each element.) See ir/ops/scalar.h.
 enum class ScalarOp : uint8_t {
   kNone,
   kIntAdd,
@@ -103,8 +103,8 @@ struct EagerState {
   bool autocast_cpu = false;
   bool autocast_cache = true;
   c10::ScalarType autocast_cpu_dtype = c10::ScalarType::BFloat16;
-  // Of a node: how often the program had emptied autocast's cache since the entry. A weight that is cast once has another
-  // gradient than one that is cast twice. The text leaves it out.
+  // For a node: how often the program had emptied autocast's cache since the entry. A weight that is cast once has
+  // another gradient than one that is cast twice. The text leaves it out.
   uint16_t autocast_cleared = 0;
 
   friend bool operator==(const EagerState& a, const EagerState& b) = default;
@@ -123,7 +123,7 @@ struct Node {
 };
 
 struct Value {
-  std::string name;  // without '%'; unique in the graph. Empty: not named yet
+  std::string name;  // without '%'; unique in the graph; empty until it is named
   Type type;
   NodeId def;  // invalid for inputs and constants
 };
@@ -142,14 +142,14 @@ struct Graph {
   std::vector<std::pair<ValueId, at::Tensor>> constants;  // tensors made from Python data while recording
   std::vector<Node> nodes;
   std::vector<ValueId> outputs;
-  std::vector<EagerState> states;   // at least one; states[0] is that of the entry
+  std::vector<EagerState> states;   // at least one; states[0] is the state at the entry
   std::vector<SizeSymbol> symbols;  // what they were stands in the tensors' types
 
   Graph() : states(1) {}
 
   ValueId NewValue(std::string name, Type type, NodeId def = NodeId());
   ValueId AddInput(std::string name, Type type);
-  void NameResults();  // those of nodes, by their numbers: 0, 1, …
+  void NameResults();  // of nodes, by their numbers: 0, 1, …
   ValueId AddConstant(std::string name, at::Tensor tensor);
   StateId AddState(const EagerState& state);  // finds an equal one
   NodeId AddNode(Node node);                  // sets def of the outputs

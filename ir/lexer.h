@@ -1,5 +1,5 @@
-// Lexer: a cursor over the text form. The parser asks for what it expects; there is no token type, because what a run
-// of characters is depends on where it stands (`0.weight` in a path, `0.5` in a call).
+// Lexer: a cursor over the text form. The parser asks for the expected token. There is no token type, because the
+// meaning of a run of characters depends on its place (`0.weight` in a path, `0.5` in a call).
 //   X1  Reading past the end is safe; every failure is a Failure with line and column.
 // Not here: grammar (parse.h).
 #pragma once

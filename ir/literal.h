@@ -29,7 +29,7 @@ bool SameConst(const c10::IValue& a, const c10::IValue& b);
 
 const c10::Type* StripOptional(const c10::Type* type);  // the element of an optional; the type itself otherwise
 
-// Names of ints by the kind of the schema's type; empty if the kind has no names or the number is none of them.
+// Names of ints by the kind of the schema's type; empty if the kind has no names or the number has none.
 std::string EnumName(c10::TypeKind kind, int64_t value);
 std::optional<int64_t> ParseEnumName(c10::TypeKind kind, const std::string& name);
 

@@ -1,4 +1,4 @@
-// NumberExpr: arithmetic on numbers that are read when it is evaluated: sizes, arguments. Guards are made of it.
+// NumberExpr: arithmetic on numbers (sizes, arguments) that are read when it is evaluated. Guards are made of it.
 //   E1  Evaluate neither throws nor allocates, and takes a few nanoseconds an operation.
 //   E2  Where Python would raise, or its result needs more than 64 bits, there is no result.
 #pragma once
@@ -16,7 +16,7 @@ class NumberExpr {
   static constexpr size_t kDeepest = 16;     // operands that wait at a time
   static constexpr size_t kMostTerms = 100;  // what is computed once in a graph may stand here many times
 
-  // In postfix order. False: too deep or too long; the expression is of no use then.
+  // In postfix order. Returns false if it is too deep or too long; the expression is of no use then.
   bool PushConstant(const Number& number);
   bool PushInput(uint32_t input);
   bool Push(ScalarOp op);  // on numbers

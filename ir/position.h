@@ -1,5 +1,5 @@
-// Position: `function:line:col` of the expression acted on; Where: the position of a node with the stack above it.
-// Not here: how a running frame tells its position (frame_eval/cpython).
+// Position: `function:line:col` of the expression acted on. Where: the position of a node with the stack above it.
+// Not here: how a running frame gives its position (frame_eval/cpython).
 #pragma once
 
 #include <memory>

@@ -1,11 +1,11 @@
 // Repeats: nodes that would work out what an earlier node has worked out (common subexpressions).
-//   S1  A node repeats an earlier one if both are the same op, their constants are of the same type and bits, and their
-//       other operands are the same values or, by this rule, repeats of the same. The op works on numbers, or it is a plain
-//       function (ops/plain_function.h) that is the same below autograd, and both nodes run there; then no node between
-//       them may write to a tensor.
-//   S2  Nobody can tell that a tensor is shared: those that share it are given to plain functions below autograd only, or
-//       asked for their sizes, so that it is not written to, viewed or saved for backward; and at most one of them is an
-//       output, so that outputs are as many tensors as before.
+//   S1  A node repeats an earlier one under three conditions. Both are the same op, their constants are of the same
+//       type and bits, and their other operands are the same values or repeats of the same. The op works on numbers,
+//       or it is a plain function (ops/plain_function.h) that is the same below autograd, and both nodes run there. In
+//       the second case no node between them may write to a tensor.
+//   S2  The program cannot observe that a tensor is shared. The sharing values are given to plain functions below
+//       autograd only, or their sizes are read. So the tensor is not written to, viewed or saved for backward. At most
+//       one of them is an output, so that outputs are as many tensors as before.
 //   S3  Nothing is kept for a repeat: the earlier result is still needed where the later is due, or no op runs between its
 //       last use and there. The later one would have taken that memory at this very point.
 // For tensors this holds in runs of which A2 of ops/below_autograd.h is true, and as long as the verdicts on the ops are what

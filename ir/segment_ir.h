@@ -1,4 +1,4 @@
-// SegmentIr: the text-able part of a segment: entry, guards, graph, effects, exit. Runtime objects (guard tree,
+// SegmentIr: the text-able part of a segment with entry, guards, graph, effects, exit. Runtime objects (guard tree,
 // executable, pins) live in frame_eval/segment.h and refer to this by index.
 //   T1  print(parse(t)) == t for every text t that the printer can produce.
 //   T2  parse(print(s)) == s up to what the text leaves out (file names, tensor data of constants, callers, scopes,
@@ -22,7 +22,7 @@ namespace frametap {
 
 struct SnapshotFrame;
 
-// Operand: where the value of a slot, an effect or a result comes from; a tree for what the trace built.
+// Operand: the origin of the value of a slot, an effect or a result; a tree for objects that the trace built.
 struct Operand {
   enum class Kind : uint8_t {
     kNull,       // no object (unbound local, NULL on the stack)      null
@@ -74,7 +74,7 @@ struct Decisions {
 struct SnapshotFrame {
   std::string function;
   int line = 0;
-  int offset = 0;  // byte offset of the instruction to go on with: the breaking one, or the call; not printed
+  int offset = 0;  // byte offset of the instruction to continue with: the breaking one, or the call; not printed
   std::vector<std::pair<std::string, Operand>> locals;  // live ones only
   std::vector<int> slots;                               // same order: index into localsplus
   std::vector<Operand> stack;                           // bottom first
@@ -101,7 +101,7 @@ struct Effect {
   std::string name;     // attribute, global or method (kCall) name
   Operand key;          // kSetItem, kDelItem
   Operand value;        // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
-  SnapshotFrame frame;  // kYield: where the generator goes on when it is resumed, and with what
+  SnapshotFrame frame;  // kYield: where the generator continues when it is resumed, and with which values
   Position at;
 };
 

@@ -21,7 +21,7 @@ absl::StatusOr<Graph> ParseGraph(std::string_view text);
 absl::StatusOr<SegmentIr> ParseSegment(std::string_view text);
 
 // G1–G3, argument count and kinds against the schema, output counts, operands that name existing values and sources.
-// kUnimplemented: valid, but for a constant that has no text (a generator, say).
+// kUnimplemented means valid, except for a constant that has no text (a generator, say).
 absl::Status Verify(const Graph& graph);
 absl::Status Verify(const SegmentIr& segment);
 // Verify for backends: what only has no text runs all the same.

@@ -15,7 +15,7 @@
 
 namespace frametap {
 
-// Of a tensor, outermost first. Thousands are made in a recording: few tensors have more dimensions.
+// For a tensor, outermost first. Thousands are made in a recording: few tensors have more dimensions.
 using Sizes = absl::InlinedVector<int64_t, 4>;
 
 struct Type {
@@ -24,7 +24,7 @@ struct Type {
   Kind kind = Kind::kNone;
   // kTensor only:
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  Sizes sizes;  // -1: not known
+  Sizes sizes;  // -1 if unknown
   c10::Device device = c10::Device(c10::DeviceType::CPU);
   bool requires_grad = false;
 
@@ -45,7 +45,7 @@ struct Type {
 std::string ToString(const Type& type);
 // With these words for the sizes of a tensor.
 std::string ToString(const Type& type, const std::vector<std::string>& sizes);
-// f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool c64 c128 …; the names are those of `ToString(Type)`.
+// f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool c64 c128 …; `ToString(Type)` prints the same names.
 std::string DtypeName(c10::ScalarType dtype);
 std::optional<c10::ScalarType> ParseDtype(const std::string& name);
 

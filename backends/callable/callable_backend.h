@@ -1,7 +1,7 @@
 // The callable backend: a Python function `(GraphModule, example_inputs) -> callable`, as TorchDynamo's backends are.
 //   D1  The function is called with examples that are real inputs, or stand for them: at once if the caller of
 //       CompileFor has them, else at the first Run.
-//   D2  An executable that cannot give what the graph says (number, kinds of results) raises; it never returns less.
+//   D2  An executable whose results do not fit the graph (number, kinds of results) raises; it never returns less.
 //   D3  Run is called in the state of the graph's entry (states[0]); guards see to it.
 // The Python half (torch.fx, specialisation on numbers and aliases) is frametap/_callable.py.
 #pragma once

@@ -1,8 +1,8 @@
 // KeptThreadState: the switches under which a callable runs, to be put back where it raises. What switched them (`no_grad`
 // between two nodes, say) is not left then.
-//   K1  Restore puts back grad mode, inference mode, autocast, forward gradients, dispatch keys, torch function and dispatch
-//       modes, transforms of torch.func, hooks of saved tensors, anomaly mode, the default dtype and the deterministic
-//       switches.
+//   K1  Restore puts back all of the following. Modes: grad mode, inference mode, autocast, forward gradients, torch
+//       function and dispatch modes, transforms of torch.func, anomaly mode. Others: dispatch keys, hooks of saved
+//       tensors, the default dtype and the deterministic switches.
 //   K2  Guards of inference mode that are still alive must have been left before: their end restores what they met.
 #pragma once
 

@@ -1,16 +1,17 @@
-// Plan: a graph made ready to run: where every argument comes from, and when every value is let go.
-//   P1  A value that the run made is moved out of its register by its last use, so that it is gone as soon as eager's
-//       would be; one that nobody uses is never kept. Inputs are the caller's.
-//   P2  What never changes is boxed once: constants, wrapped numbers, lists of constants.
+// Plan: a graph made ready to run. It has the origin of every argument and the last use of every value.
+//   P1  A value that the run made is moved out of its register by its last use, so that it dies as soon as in eager. An
+//       unused value is never kept. Inputs belong to the caller.
+//   P2  Values that never change are boxed once: constants, wrapped numbers, lists of constants.
 //   P3  A plan is immutable: runs share nothing but it.
-//   P4  A number that an op would convert to float32 at each run is converted once, where nobody can tell: the op and the
-//       run are of ir/ops/below_autograd.h, the other operand is float32, and no bit depends on when it is done.
-//   P5  A constant of the graph is shared by all runs where no run can write to it or hand it out; otherwise a step
-//       makes a copy before its first use.
-//   P6  An elementwise op whose first operand is a result of this run that is let go here may write over it, where nobody
-//       can tell (ir/ops/in_place.h).
-//   P7  What repeats an earlier node is no step (ir/repeats.h): numbers in any plan, tensors in one for runs in which
-//       nobody looks on. P1 and P6 hold for the nodes that are left.
+//   P4  A number that an op would convert to float32 at each run is converted once if the difference cannot be
+//       observed. The op and the run must fit ir/ops/below_autograd.h, the other operand is float32, and no bit
+//       depends on the time of the conversion.
+//   P5  A constant of the graph is shared by all runs if no run can write to it or return it. Otherwise a step makes a
+//       copy before its first use.
+//   P6  An elementwise op whose first operand is a result of this run that dies here may write over it, if the
+//       difference cannot be observed (ir/ops/in_place.h).
+//   P7  A node that repeats an earlier one is not a step (ir/repeats.h): numbers in any plan, tensors in one for runs
+//       that are not observed. P1 and P6 hold for the nodes that are left.
 // Not here: running (executor.cc).
 #pragma once
 
@@ -32,7 +33,7 @@ struct PlannedArg {
 
   From from = From::kPool;
   Boxing boxing = Boxing::kAsIs;  // kInput, kCopy, kMove
-  uint32_t index = 0;  // into Plan::pool (of kNumber: and behind it as float32), inputs, registers, Plan::lists
+  uint32_t index = 0;  // into Plan::pool (of kNumber: and after it as float32), inputs, registers, Plan::lists
 };
 
 struct PlannedList {
@@ -55,7 +56,7 @@ struct PlannedStep {
 };
 
 struct Plan {
-  static constexpr uint32_t kDropped = 0xffffffffu;  // a result that nobody uses
+  static constexpr uint32_t kDropped = 0xffffffffu;  // an unused result
 
   size_t inputs = 0;
   std::vector<uint32_t> inputs_read;  // ascending

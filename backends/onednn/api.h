@@ -1,4 +1,4 @@
-// Api: those of oneDNN's functions that this folder calls. Only files of this folder include it.
+// Api: the functions of oneDNN that this folder calls. Only files of this folder include it.
 #pragma once
 
 #include "backends/onednn/library.h"

@@ -5,7 +5,7 @@
 //   K3  A run allocates its result, and nothing else once its size has been met. Runs of several threads share primitives
 //       and weights, and neither memory objects nor scratchpads; all kernels of a thread share one scratchpad.
 //   K4  Weights, scales and bias are read, never written; they must not change.
-// Not here: which ops become one (backends/quant/lower.cc); what oneDNN is told (primitive.h).
+// Not here: the ops that become one (backends/quant/lower.cc); its description for oneDNN (primitive.h).
 #pragma once
 
 #include <cstdint>

@@ -43,9 +43,9 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// The same layer with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of what a small layer takes:
-// scales of the input and, where the curve allows, of the output become part of those of the weights; so does a linear
-// layer's zero point of the input of its bias.
+// The same layer with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of the time of a
+// small layer. Scales of the input and, where the curve allows, of the output become part of the scales of the
+// weights. A linear layer's zero point of the input becomes part of its bias.
 Layer Folded(Layer layer);
 
 // Throws c10::Error if the window is larger than the padded image.

@@ -1,7 +1,7 @@
 // Annotation: what each node of a normalised graph becomes, and which values exist in 8 bits. Decided once; convert
 // and lower follow it.
-//   A1  Convolutions and linears with a frozen f32 weight are int8, and ask for their input in 8 bits. What comes after
-//       them in the same kernel (relu, a residual add and its relu, a curve) belongs to them.
+//   A1  Convolutions and linears with a frozen f32 weight are int8, and need their input in 8 bits. Later ops in the
+//       same kernel (relu, a residual add and its relu, a curve) belong to them.
 //   A2  Asking goes backward: an add, a pool, a reshape, a concatenation runs on bytes if its result is asked for, and
 //       then asks for its own inputs. Nothing is quantized that no int8 op reads.
 //   A3  Ops on bytes that cannot leave the range of their input share its parameters (union-find).

@@ -1,6 +1,6 @@
 // Conversions: what calibration has learned of all graphs of a function, for these and for all that are recorded later.
-//   K1  Statistics belong to values by their structure (structure.h): a graph recorded again is converted with the same
-//       scales; one for other sizes with those of all graphs that are equal up to sizes.
+//   K1  Statistics belong to values by their structure (structure.h). A graph recorded again is converted with the same
+//       scales. A graph for other sizes gets the scales of all graphs that are equal up to sizes.
 //   K2  Weights are folded, quantized and packed once.
 //   K3  A layer of a later graph that is float though it was int8 after calibration, or because calibration did not meet it,
 //       is named, with the reason.
@@ -28,14 +28,14 @@ struct Converted {
 
 class Conversions {
  public:
-  // A graph that calibration has run, with what it saw. `weights` as of Convert.
+  // A graph that calibration has run, with its statistics. `weights` as in Convert.
   void Add(const Graph& graph, const std::vector<at::Tensor>& weights, const Observation& observation);
 
   // One of the graphs that were added. kFailedPrecondition and so on as of Convert.
   absl::StatusOr<Converted> ConvertCalibrated(const Graph& graph, const std::vector<at::Tensor>& weights,
                                               const Observation& observation, const QuantConfig& config);
 
-  // Any graph of the function. `inputs`: those of the recording, beside Graph::inputs.
+  // Any graph of the function. `inputs` are the inputs of the recording, beside Graph::inputs.
   absl::StatusOr<Converted> ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs);
 
  private:

@@ -1,5 +1,5 @@
 // Normalise: the float graph as the later passes want it.
-//   M1  An in-place op becomes its out-of-place form if nothing can see the difference: all its tensors are f32, the
+//   M1  An in-place op becomes its out-of-place form if nothing can see the difference. All its tensors are f32, the
 //       memory it writes belongs to the graph, and no other value that may share this memory is used later.
 //   M2  Dropout in eval mode disappears.
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
@@ -19,7 +19,7 @@
 
 namespace frametap::quant {
 
-// What became of a node of the source graph.
+// The fate of a node of the source graph.
 struct Fate {
   NodeId now;          // in the new graph; invalid: gone
   std::string folded;  // gone: where to and why

@@ -1,5 +1,5 @@
 // Params: how a float tensor is written in 8 bits.
-//   P1  real = (stored - zero_point) * scale; rounding is half to even; stored values lie in [qmin, qmax].
+//   P1  real = (stored - zero_point) * scale. Rounding is half to even. Stored values lie in [qmin, qmax].
 //   P2  An activation is uint8, affine, per tensor; its range always holds zero, so that padding and relu are exact.
 //   P3  A weight is int8, symmetric in -127..127, one scale for each output channel.
 // Not here: where ranges come from (statistics.h), the operators that apply them (operators.h).

@@ -17,7 +17,7 @@
 
 namespace frametap::quant {
 
-// What ran in one call on this thread.
+// The parts that ran in one call on this thread.
 struct Tally {
   int int8 = 0;                   // runs of graphs with int8 ops
   int recorded = 0;               // recordings of such graphs, which ran in float

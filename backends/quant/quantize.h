@@ -35,7 +35,7 @@ struct QuantConfig {
   // 8: activations in 0..255; 7: 0..127, for CPUs whose u8 x s8 products saturate; 0: by this CPU.
   int activation_bits = 0;
   absl::flat_hash_set<std::string> float_ops;     // op names to leave in float: "aten.linear"
-  absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with what is inside: "head"
+  absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with their submodules: "head"
   bool measure = true;                            // fill in the SQNR from the runs that the observation kept
 };
 
@@ -47,13 +47,13 @@ struct OpReport {
   Position position;  // may be unknown
   std::string scope;  // module path, "" if unknown
   Decision decision = Decision::kFloat;
-  std::string reason;                     // how it is int8; where it was folded; why it is float, with advice
+  std::string reason;                     // how it is int8, where it was folded, or why it is float, with advice
   std::optional<double> sqnr;             // dB: this op quantized, everything before it in float
   std::optional<double> cumulative_sqnr;  // dB: everything up to here quantized; infinite if nothing differs
   std::string not_comparable;             // why there is none: the sizes in float and in int8 differ
 };
 
-// What calibration saw. Any thread may add to it.
+// The statistics of calibration. Any thread may add to it.
 class Observation {
  public:
   // At most so many runs, and bytes of them, are kept for Measure.
@@ -77,8 +77,8 @@ class Observation {
 absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,
                                                                     std::shared_ptr<Observation> observation);
 
-// An executable that keeps the inputs that the recording had, as they were before it wrote to them: so the call that is
-// recorded is observed too, and the program runs once.
+// An executable that keeps the inputs that the recording had, as they were before it wrote to them. The recorded call
+// is thus observed too, and the program runs once.
 std::unique_ptr<Executable> MakeCalibratingExecutable(std::unique_ptr<Executable> native, const Examples& examples);
 // Returns those inputs and forgets them. None if the executable has none (left).
 std::optional<std::vector<c10::IValue>> TakeFirstInputs(Executable& executable);

@@ -1,5 +1,5 @@
 // Quantizes images that are stored channel by channel (NCHW) into bytes stored pixel by pixel (NHWC), in one pass.
-//   I1  The bytes are those of quantize_per_tensor.
+//   I1  The bytes are equal to the bytes of quantize_per_tensor.
 //   I2  Tiles are quantized into a buffer that stays in the first-level cache, and transposed from there.
 // Not here: images whose rows are not dense; these are copied first (operators.cc).
 #pragma once

@@ -1,5 +1,5 @@
 // Walk: runs a graph node by node; the caller may look at values and replace them between two steps.
-//   N1  Results are those of the recorded ops, in order, each under its recorded thread state.
+//   N1  Results are equal to the results of the recorded ops, in order, each under its recorded thread state.
 //   N2  A value is freed after its last use; `hold` counts further uses, which end with Release.
 // Not here: speed (backends/native runs the lowered graph).
 #pragma once

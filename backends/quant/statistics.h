@@ -1,4 +1,4 @@
-// Statistics: what calibration knows of one float tensor: extremes and a histogram that grows with the data.
+// Statistics: the extremes of one float tensor during calibration, and a histogram that grows with the data.
 //   S1  Order and layout of the elements do not matter; exact zeros are counted apart (P2 makes them free of error).
 //   S2  The histogram has 2048 bins, as PyTorch's and Caffe2's HistogramObserver. When a batch leaves the range, the
 //       range grows and the old counts are spread over the new bins.

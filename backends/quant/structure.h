@@ -1,4 +1,5 @@
-// Structure: names for the values of a graph by how they are computed, so that those of two recordings can be compared.
+// Structure: names for the values of a graph by the way they are computed, so that values of two recordings can be
+// compared.
 //   S1  Two values of equal `exact` names are made by the same ops from the same weights, constants and inputs.
 //   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. So do
 //       the n-th inputs of a type, however the program has come to them.
@@ -30,7 +31,7 @@ struct Structure {
   std::vector<uint32_t> exact, loose;  // by value
 };
 
-// `weights`: beside the inputs; undefined where an input is no weight.
+// `weights`: beside the inputs; undefined where an input is not a weight.
 Structure StructureOf(const Graph& graph, const std::vector<at::Tensor>& weights, Names* names);
 
 }  // namespace frametap::quant

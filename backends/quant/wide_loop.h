@@ -1,4 +1,4 @@
-// What the loops of the byte kernels share: how they are compiled, and how a float becomes a byte.
+// The common parts of the loops of the byte kernels: their compilation, and the conversion of a float to a byte.
 #pragma once
 
 #include <cstdint>

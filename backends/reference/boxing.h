@@ -1,9 +1,9 @@
 // Boxing: how an argument of a node becomes what the op's boxed kernel takes. Both executors box with these rules.
-//   N1  A number for a Tensor parameter becomes a wrapped number: a tensor of no dimension that does not take part in
-//       type promotion as a tensor would, as the bindings of `torch` make it.
+//   N1  A number for a Tensor parameter becomes a wrapped number, as the bindings of `torch` make it. This is a tensor
+//       of no dimension that does not take part in type promotion as a tensor would.
 //   N2  A number of a narrower kind becomes the parameter's kind: bool to int, int to float.
 //   N3  None for a Tensor parameter is the undefined tensor.
-//   N4  A constant of the graph stands for a tensor that the program makes anew each time: each run has its own copy.
+//   N4  A constant of the graph stands for a tensor that the program makes each time: each run has its own copy.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -19,7 +19,7 @@ Boxing BoxingFor(const c10::Type& type);  // of a parameter or a list's element;
 c10::IValue Box(c10::IValue value, Boxing boxing);
 at::Tensor WrappedFloat(float number);  // N1, of dtype float32
 
-// The type of a list parameter's elements; null if the parameter is no list.
+// The type of a list parameter's elements; null if the parameter is not a list.
 c10::TypePtr ElementType(const c10::Type& type);
 
 at::Tensor FreshCopy(const at::Tensor& constant);  // N4, under the thread's state

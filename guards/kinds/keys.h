@@ -6,7 +6,7 @@
 
 namespace frametap {
 
-// A tuple, as the program sees them: an OrderedDict's own order may be another than that of the table below it.
+// A tuple, as the program sees them: an OrderedDict's own order may differ from the order of the table below it.
 Ref<> KeysInOrder(PyObject* dict);
 
 class KeysGuard : public Guard {

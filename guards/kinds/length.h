@@ -8,7 +8,7 @@ namespace frametap {
 
 class LengthGuard : public Guard {
  public:
-  explicit LengthGuard(PyObject* container, Py_ssize_t length = -1);  // -1: the one that it has
+  explicit LengthGuard(PyObject* container, Py_ssize_t length = -1);  // -1 for its present length
 
   static bool CountOf(PyObject* object, Py_ssize_t* count);
   Py_ssize_t length() const { return length_; }

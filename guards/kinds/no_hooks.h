@@ -1,8 +1,8 @@
-// NoHooks: `model(x)` comes down to the `forward` of model's class. What nn.Module.__call__ asks of an instance, in one
-// predicate instead of eleven: it has no `forward` and no call functions of its own, and its four dicts of hooks are
-// empty.
-//   H1  A dict of hooks is an OrderedDict, no subclass: then its truth is its length, and it is none of the plain dicts
-//       that a program changes.
+// NoHooks: `model(x)` comes down to the `forward` of model's class. One predicate holds all reads of an instance by
+// nn.Module.__call__, in place of eleven. It has no `forward` and no call functions of its own, and its four dicts of
+// hooks are empty.
+//   H1  A dict of hooks is an OrderedDict, not a subclass. So its truth is its length, and it is not one of the plain
+//       dicts that a program changes.
 //   H2  A tree takes the parts apart (planting.cc), so that they are watched like other reads of the instance's dict.
 // Not here: the class and the hooks of all modules, which have predicates of their own.
 #pragma once

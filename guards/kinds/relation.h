@@ -12,7 +12,7 @@
 
 namespace frametap {
 
-// Of numbers at several sources, numbered as the inputs of both expressions. Also says what types they have.
+// Relates numbers at several sources, numbered as the inputs of both expressions. Also fixes their types.
 class NumbersRelation {
  public:
   static constexpr size_t kMostInputs = 8;

@@ -11,7 +11,7 @@
 
 namespace frametap {
 
-// What a recording has relied on of one class, at one moment.
+// The facts of one class that a recording has relied on, at one moment.
 class ClassRead {
  public:
   // `names`: those that the recording reads, also the ones that are still to come; they live as long as the guard.

@@ -18,11 +18,11 @@ bool IsPlainValue(PyObject* object);
 // The same without slices, which have no hash.
 bool IsPlainHashable(PyObject* object);
 
-// E1, E2. Neither raises nor allocates (but for ints beyond 64 bits, which CPython compares).
+// E1, E2. Neither raises nor allocates (except for ints beyond 64 bits, which CPython compares).
 bool SameValue(PyObject* a, PyObject* b);
 
-// Whether a set holds the item, as the set sees it (1 == True). `item`, of this hash, is plain, or a class whose metaclass
-// leaves both to type. kDoubt: only the __eq__ of an element could tell. Raises nothing.
+// Returns whether a set holds the item, as the set sees it (1 == True). `item`, of this hash, is plain, or a class
+// whose metaclass leaves both to type. Returns kDoubt if only the __eq__ of an element could decide. Raises nothing.
 Found SetHas(PyObject* set, PyObject* item, Py_hash_t hash);
 
 // Short text without addresses: `3`, `'mean'`, `torch.float32`, `torch.nn.functional.relu`, `Model object`.

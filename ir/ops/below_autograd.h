@@ -1,13 +1,13 @@
-// Below autograd: where no gradient is wanted, autograd's kernel of an op only passes the call on, and so does that of
-// each op within. A run may then leave autograd out.
+// Below autograd: where no gradient is wanted, autograd's kernel of an op only passes the call on, and so do the
+// kernels of the ops within. A run may then leave autograd out.
 //   A1  An op is the same below autograd if the dispatcher's table says so: autograd's kernel is one of those that torch
 //       generates, which look for gradients and pass on; and there is none for ADInplaceOrView, which notes writes to
 //       arguments and views of them. Nor may the schema tell of either. What else is the same (a composite op) is named
 //       in below_autograd.cc.
-//   A2  That holds while grad mode, inference mode and autocast are off (MayLeaveOutAutograd), no level of forward-mode AD
-//       is open, nobody observes ops, and every tensor is a plain one: strided, on the CPU, with no other dispatch key
-//       (a subclass, a wrapper of functorch, a conjugate).
-//   A3  Kernels may be registered at any time. KernelsNoted() tells that some may have been: judge again.
+//   A2  That holds while grad mode, inference mode and autocast are off (MayLeaveOutAutograd), no level of forward-mode
+//       AD is open, and ops are not observed. Every tensor must be a plain one: strided, on the CPU, with no other
+//       dispatch key (a subclass, a wrapper of functorch, a conjugate).
+//   A3  Kernels may be registered at any time. KernelsNoted() shows that some may have been: judge again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ struct OpVerdict {
 
 OpVerdict Judge(const c10::OperatorHandle& op);  // a microsecond or two
 bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op);
-bool HasAliases(const c10::FunctionSchema& schema);  // A1: it tells of writes to arguments or views of them
+bool HasAliases(const c10::FunctionSchema& schema);  // A1: it has writes to arguments or views of them
 
 // A2
 inline bool MayLeaveOutAutograd(const EagerState& state) {

@@ -1,7 +1,7 @@
 // OpFacts: what an op does beyond computing tensors from tensors. One row an op kind (op_facts.cc); an op without a row
 // has what its schema and its tags say.
 //   F1  A doubt errs towards true: a fact that is false has been decided, by the schema, by a tag or by a row.
-//   F2  The answer depends on the op alone, never on its arguments, and is never stale: an op that was removed and
+//   F2  The answer depends on the op alone, never on its arguments, and is never stale. An op that was removed and
 //       registered again under the same name is judged by its new schema.
 // Not here: shapes, and how an op is run.
 #pragma once
@@ -16,16 +16,16 @@ struct OpFacts {
   bool scalar_from_data = false;      // a result is a Python number that follows from the elements of an argument
   bool scalar_from_metadata = false;  // … from sizes, strides, dtype or other state that is not elements
   bool random = false;                // draws from a generator (for some arguments at least)
-  bool factory = false;               // makes a tensor out of no tensor's elements: that it is filled is no write
+  bool factory = false;               // makes a tensor without reading elements of tensors: filling it is not a write
   bool size_dependent_rank = false;   // the rank of a result follows from sizes (or elements), not from ranks
   bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
-  bool no_result = false;             // run for what it does: assertions, backward
+  bool no_result = false;             // run for its side effects: assertions, backward
   bool changes_metadata = false;      // an argument may have other sizes, strides or memory afterwards
   bool raises_on_elements = false;    // may raise for some elements and not for others (an index out of range)
 
   // Something that existed before may be another afterwards.
   bool changes_what_was() const { return writes_inputs || random; }
-  // Nothing but its results, or an exception, tells that it ran.
+  // Only its results, or an exception, show that it ran.
   bool pure() const { return !writes_inputs && !random && !no_result; }
 };
 

@@ -1,9 +1,9 @@
-// Plain functions: ops that compute new tensors from the elements of their operands and do nothing else, so that only the
-// cost tells whether one has run once or twice on the same operands.
+// Plain functions: ops that compute new tensors from the elements of their operands and do nothing else. Only the cost
+// shows whether one has run once or twice on the same operands.
 //   O1  The same operands give the same bits, sizes and strides; also where two operands are one tensor and were two
-//       equal ones. There is no generator, no memory that nobody wrote to, no warning that is given each time.
+//       equal ones. There is no generator, no uninitialized memory, no warning that is given each time.
 //   O2  Results lie in memory of their own, whatever else the schema leaves open. Operands are not written to, not kept
-//       and not given back, and nobody asks which objects they are.
+//       and not returned, and their identity is not read.
 //   O3  The kernel is torch's own; ask again when others may have been registered (A3 of below_autograd.h).
 // A doubt leaves an op out of the list: it is then worked out as often as the program says. Left out are, among others,
 // var and std (they warn each time), index (masks of bytes: likewise), _unsafe_view, unsafe_split and native_dropout

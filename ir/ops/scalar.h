@@ -18,7 +18,7 @@ struct ScalarRow {
   ScalarOp op;
   const char* name;  // "int.add"
   size_t arity;
-  Type::Kind result;     // kNone: that of the list's elements
+  Type::Kind result;     // kNone: as the list's elements
   Type::Kind operands;   // kInt: no floats; kFloat: any number; kNone: not numbers alone
   const char* notation;  // in Python: " + " between the operands, or the function's name; null where it is none
 };
@@ -65,7 +65,7 @@ inline bool IsAssumption(ScalarOp op) { return op == ScalarOp::kContiguous || op
 // Python raises for some operands (int(inf), 10.0 ** 400), and the guards do not say that these are others.
 bool MayRaise(ScalarOp op);
 
-// What a graph takes for granted of a value that is made on the way is not so.
+// An assumption of a graph about a value that is made on the way does not hold.
 struct AssumptionFails : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

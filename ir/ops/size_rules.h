@@ -1,5 +1,5 @@
-// Size rules: how large a result is, told by how large the arguments are. One row a rule, which
-// names its ops (size_rules*.cc).
+// Size rules: the size of a result from the sizes of the arguments. One row a rule, which names its ops
+// (size_rules*.cc).
 //   Z1  A rule is right for every call of the op that succeeds, or has no answer. A doubt (one of two operands may be
 //       broadcast; a size follows from elements) has no answer.
 //   Z2  The answer may use what the graph's types say of ranks, which every guard holds, of dtypes, and the node's
@@ -40,7 +40,8 @@ struct SizeExpr {
 };
 
 // Size `dim` (0 <= dim < rank) of `value`, which a node of the graph defines, in terms of that node's arguments.
-// `naturals`: numbers of the graph that are known to be never negative, beside those of which its nodes say it.
+// `naturals` are numbers of the graph that are known to be never negative, beside those that their nodes show to be
+// so.
 std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
                                const absl::flat_hash_set<ValueId>& naturals = {});
 // … of all its dimensions, or nothing.

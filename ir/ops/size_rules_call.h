@@ -1,5 +1,5 @@
-// What a size rule is written in: OpCall, a node as its rule sees it; Size and Shape, answers that may be missing.
-//   Q1  What is missing makes all that is computed from it missing, so that a rule need not ask whether it is there.
+// The language of size rules: OpCall, a node as its rule sees it; Size and Shape, answers that may be missing.
+//   Q1  A missing answer makes all results computed from it missing, so that a rule need not test for it.
 //   Q2  An argument is found by its name in the schema: one rule serves overloads that order their arguments otherwise.
 // Not here: the rules (size_rules*.cc) and what they promise (size_rules.h).
 #pragma once
@@ -79,7 +79,7 @@ std::optional<int64_t> WrapDim(int64_t dim, int64_t rank);
 
 class OpCall {
  public:
-  // `output`: which result of the node; `item`: which element, if that is a list; `rank` of what is asked for.
+  // `output` is the result of the node; `item` is the element, if that is a list; `rank` is the rank of the answer.
   OpCall(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank,
          const absl::flat_hash_set<ValueId>& naturals)
       : graph_(graph), node_(node), output_(output), item_(item), rank_(rank), naturals_(naturals) {}

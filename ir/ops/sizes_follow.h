@@ -1,7 +1,7 @@
-// What an op does to sizes: whether those of its results follow from its arguments' sizes, ranks, strides, dtypes and
-// numbers, and whether it leaves the metadata of the arguments that it writes to as it is.
-//   M1  A doubt errs towards "they follow from elements" and "it may change them": an op that nothing is known of (a
-//       custom op, a new one of torch) is asked for its sizes at each run.
+// The effect of an op on sizes: whether the sizes of its results follow from its arguments' sizes, ranks, strides,
+// dtypes and numbers. Also whether it leaves the metadata of the arguments that it writes to as it is.
+//   M1  A doubt errs towards "they follow from elements" and "it may change them". An unknown op (a custom op, a new
+//       one of torch) is asked for its sizes at each run.
 //   M2  That sizes follow has been decided by torch's tag for pointwise ops, by a kernel for tensors without elements
 //       (Meta), by a size rule, by a schema without tensors, or by its name in a list that tests go through.
 // Not here: the ops that are known to make sizes of elements (op_facts.cc), and how large a result is (size_rules.h).
@@ -11,7 +11,8 @@
 
 namespace frametap {
 
-// Of ops for dense tensors. Number of elements held, and such, of sparse and nested ones are never sizes that follow.
+// For ops on dense tensors. Numbers such as the count of stored elements of sparse and nested ones are never sizes
+// that follow.
 bool SizesFollowFromSizes(const c10::OperatorHandle& op);
 
 // Whether sizes, strides and memory of every argument that the op writes to are afterwards what they were.

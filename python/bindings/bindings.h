@@ -22,7 +22,7 @@ struct GraphHandle {
   const std::vector<at::Tensor>& WeightsOrThrow() const;
 };
 
-// A compiled graph as Python sees it: the executable with the names and kinds of what goes in and comes out.
+// A compiled graph as Python sees it: the executable with the names and kinds of its inputs and outputs.
 struct ExecutableHandle {
   std::shared_ptr<const Graph> graph;
   std::shared_ptr<Executable> executable;

@@ -12,7 +12,7 @@
 
 namespace frametap {
 
-// Python's traceback of an exception that a Python callable raised behind a Status.
+// Python's traceback of an exception that a Python callable raised and a Status carries.
 inline constexpr char kTracebackPayload[] = "frametap/traceback";
 
 // `exception`: a class of frametap._errors ("BackendError"). Needs Python's lock.
