@@ -594,6 +594,8 @@ void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* v
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
       TensorOf(owner).is_floating_point()) {
+    // Compilers (AOTAutograd) decide by the inputs alone what requires grad.
+    if (store_.backend().assumptions().static_sizes) throw Break{Reason::tensor_attribute, "requires_grad=True"};
     // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
     // the program does then changes nothing more.
     Force(value, shadow);

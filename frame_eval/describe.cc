@@ -162,6 +162,12 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     if (known->source.valid()) return from_source(known->source);
     // A replay wraps what the graph gives as a plain tensor.
     if (!known->value.valid() || Py_TYPE(object) != Objects().tensor) throw Escapes(object);
+    // A view that is made in inference mode keeps `requires_grad`, and has no history. What AOTAutograd gives has neither.
+    const at::Tensor& tensor = TensorOf(object);
+    if (store_.backend().assumptions().static_sizes && tensor.is_view() && tensor.requires_grad() &&
+        tensor.grad_fn() == nullptr) {
+      throw Break{Reason::escaping_object, "a view made in inference mode that requires grad"};
+    }
     operand.kind = Operand::Kind::kValue;
     operand.value = known->value;
     return operand;
