@@ -55,7 +55,8 @@ def test_K1_other_sizes_make_other_primitives(net: tuple[Net, nn.Module]) -> Non
     with torch.no_grad():
         assert int8(torch.randn(0, 3, 12, 12)).shape == (0, 10)
     later = frametap.explain(int8)
-    assert later.int8_kernels["made"] >= kernels["layers"] + 3 * 4
+    # For few rows the last layer, which is small, needs no primitive.
+    assert later.int8_kernels["made"] >= kernels["layers"] + 3 * 3
     assert f"made ready {later.int8_kernels['made']} times" in str(later)
     for size in range(40, 80):
         int8(torch.randn(size, 3, 12, 12))
