@@ -45,7 +45,7 @@ void Recorder::KeepSpread(PyObject* dict, PyObject* key, Shadow shadow) {
   known->changes->stored[computed_names_.back().get()] = shadow;
 }
 
-// `f(**from)`: what is open in `from` stays so in the dict of the call. False: nothing is.
+// `f(**from)`: open numbers of `from` stay open in the dict of the call. Returns false if nothing is open.
 bool Recorder::MergeSpread(PyObject* dict, PyObject* from) {
   const Known *into = Find(dict), *known = Find(from);
   if (known == nullptr || known->state == Known::State::kSource || !known->changes) return false;
