@@ -162,7 +162,7 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     if (known->source.valid()) return from_source(known->source);
     // A replay wraps what the graph gives as a plain tensor.
     if (!known->value.valid() || Py_TYPE(object) != Objects().tensor) throw Escapes(object);
-    // A view that is made in inference mode keeps `requires_grad`, and has no history. What AOTAutograd gives has neither.
+    // A view that is made in inference mode keeps `requires_grad`, and has no history. A result of AOTAutograd has neither.
     const at::Tensor& tensor = TensorOf(object);
     if (store_.backend().assumptions().static_sizes && tensor.is_view() && tensor.requires_grad() &&
         tensor.grad_fn() == nullptr) {

@@ -6,7 +6,7 @@
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
 //       here. A dict's values are fixed then.
 //   O4  A dict of keywords that its function only spreads (`**kwargs`) keeps the shadows of its open numbers the same way.
-//       Nobody looks into it, nor into the dict that the call is given.
+//       No other code looks into it, or into the dict that the call is given.
 // Not here: lists of the trace's own (rows.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 

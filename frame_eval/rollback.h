@@ -7,8 +7,8 @@
 //       leaves or as views, or sharing memory, which have not), or an op behind the first change that refuses some
 //       elements (an index out of range). Of the latter, no more than kMostBytes: a replay must not copy a cache of keys
 //       and values at each token.
-//   B3  Where there is no copy and an op may raise, the graph runs only if nobody can tell: no handler of the program waits
-//       for the exception, and no effect comes before it. Else plain Python runs the call.
+//   B3  Without a copy, a graph with an op that may raise runs only if no handler of the program waits for the exception
+//       and no effect comes before it. Else plain Python runs the call.
 // Not here: what the recording itself has done (undo.h).
 #pragma once
 

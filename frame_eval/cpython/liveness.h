@@ -21,8 +21,8 @@ struct FlowNode {
 FlowNode FlowAt(PyCodeObject* code, int index);  // implemented for each version
 int FlowSize(PyCodeObject* code);
 
-// Whether all that the code does with the dict in the slot is to spread it in calls, `f(**kwargs)`. Nobody else sees that
-// dict then (V3), nor the one that such a call is given.
+// Returns whether the code only spreads the dict in the slot in calls, `f(**kwargs)`. No other code sees that dict then (V3),
+// or the dict that such a call is given.
 bool OnlySpreads(PyCodeObject* code, int slot);
 
 }  // namespace frametap

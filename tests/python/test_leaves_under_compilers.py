@@ -1,4 +1,4 @@
-"""What requires grad without a history, under a backend that decides by the inputs alone (AOTAutograd)."""
+"""Tensors that require grad without a history, under a backend that decides by the inputs alone (AOTAutograd)."""
 
 from __future__ import annotations
 
