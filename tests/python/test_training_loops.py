@@ -264,21 +264,34 @@ def train(make: type[Loop], net: type[nn.Module], optimizer: Any) -> list[tuple[
     return counts
 
 
+def hits_only(counts: list[tuple[int, int]]) -> bool:
+    return all(recordings == 0 and hits > 0 for recordings, hits in counts)
+
+
+def assert_hits_only(counts: list[tuple[int, int]]) -> None:
+    if hits_only(counts[WARM:]):
+        return
+    # TorchDynamo wraps `Optimizer._init_group` once it is imported, and that wrapper is watched in the first steps only.
+    if "torch._dynamo" in sys.modules and hits_only(counts[WARM + 2 :]):
+        pytest.xfail(
+            f"torch.compile was used in this process: steps 4 and 5 record again: {counts}"
+        )
+    raise AssertionError(counts)
+
+
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 @pytest.mark.parametrize("net", [Net, Checkpointed])
 @pytest.mark.parametrize("make", LOOPS)
 def test_loop_replays(make: type[Loop], net: type[nn.Module], optimizer: Any) -> None:
     counts = train(make, net, optimizer)
-    replays = all(recordings == 0 and hits > 0 for recordings, hits in counts[WARM:])
-    if not replays and (make, optimizer) == (WholeEverything, adamw):
+    if not hits_only(counts[WARM:]) and (make, optimizer) == (WholeEverything, adamw):
         # The learning rate is fixed.
         pytest.xfail(f"steps are recorded again: {counts}")
-    assert replays, counts
+    assert_hits_only(counts)
 
 
 def assert_replays(make: type[Loop], optimizer: Any) -> None:
-    counts = train(make, Net, optimizer)
-    assert all(recordings == 0 and hits > 0 for recordings, hits in counts[WARM:]), counts
+    assert_hits_only(train(make, Net, optimizer))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
