@@ -102,6 +102,7 @@ TEST(OnlyReads, K1_KernelsLeaveTheirOperandsAlone) {
 }
 
 TEST(OnlyReads, K2_OthersAreJudgedByTheirSchemas) {
+  RegisterOperators();
   EXPECT_TRUE(OnlyReads(Find("aten::add.Tensor"), 0));
   EXPECT_FALSE(OnlyReads(Find("aten::add_.Tensor"), 0));
   EXPECT_FALSE(OnlyReads(Find("aten::t"), 0));
