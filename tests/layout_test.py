@@ -25,15 +25,13 @@ this file shows each of them a small bad tree.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-Tree = dict[str, str]
+from fixtures.tree import ROOT, Tree, our_tree
 
 ARROWS = {
     "ir": {"ir"},
@@ -400,27 +398,9 @@ RULES: list[Rule] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def our_tree() -> Tree:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    tree = {}
-    for path in listed.stdout.splitlines():
-        try:
-            tree[path] = (ROOT / path).read_text()
-        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
-            continue  # a binary file, or one that was deleted but not committed yet
-    return tree
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_tree_follows(rule: Rule, our_tree: Tree) -> None:
-    assert rule(our_tree) == []
+def test_tree_follows(rule: Rule) -> None:
+    assert rule(our_tree()) == []
 
 
 REASONS = 'BREAK(branch, "a branch", "advice")\nABORT(fault, "a fault", "advice")\n'

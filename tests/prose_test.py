@@ -23,7 +23,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections import Counter
@@ -35,8 +34,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-Tree = dict[str, str]
+from fixtures.tree import ROOT, Tree, our_tree
 
 
 class Passage(NamedTuple):
@@ -386,19 +384,6 @@ def violations(tree: Tree) -> dict[tuple[str, str], list[str]]:
                 place = f"{passage.path}:{passage.line}: {sentence}"
                 found.setdefault((name, folder_of(passage.path)), []).append(place)
     return found
-
-
-@cache
-def our_tree() -> Tree:
-    command = ["git", "ls-files", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    tree = {}
-    for path in listed.stdout.splitlines():
-        try:
-            tree[path] = (ROOT / path).read_text()
-        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
-            continue  # a binary file, or one that was deleted but not committed yet
-    return tree
 
 
 @cache
