@@ -93,7 +93,7 @@ class Session : public FrameFilter, public Tracer {
   void DropRecorder();
   void End(const Break& given);  // the recording ends with a break, or is given up
   // `inside`: as in Break. False: there is no segment.
-  // `offset`: of the entry frame, where that goes on after the segment; -1: it is left.
+  // `offset`: the place at which the entry frame continues after the segment, or -1 if the frame is left.
   bool Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside = "");
   void NoteFollowed(const Segment& segment);
   void LogLimit(const EntryPoint& entry, const Position& at);

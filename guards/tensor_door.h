@@ -19,8 +19,8 @@ PyObject* WrapTensor(at::Tensor tensor);       // new reference; the same object
 // Call inside a catch (...) block only.
 void SetPythonErrorFromException() noexcept;
 
-// dtype, device, layout, memory format: the C++ value in these Python objects, as ATen schemas want it. Returns false
-// if the object is none of these.
+// Gives the C++ value of a dtype, device, layout or memory format, as ATen schemas want it. Returns false for any other
+// object.
 bool TorchConstantOf(PyObject* object, c10::IValue* out);
 PyObject* DtypeObject(c10::ScalarType dtype);  // borrowed
 

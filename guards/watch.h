@@ -1,5 +1,5 @@
 // Watch: facts that an event invalidates, in place of a comparison. The only file of guards/ that changes with the
-// Python version. 3.11 has version tags; later versions have watchers, which fit behind the same functions.
+// Python version. 3.11 has version tags. Later versions have watchers, which can serve the same functions.
 //   W1  A dict's version is unique in the process: equal dict and version mean equal content, even if the dict of that
 //       address has died in between. So a remembered pair needs no reference.
 //   W2  A type's version changes when an attribute of it or of a base changes. Zero means "cannot be watched".

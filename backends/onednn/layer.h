@@ -28,7 +28,7 @@ struct Layer {
   std::optional<Quantization> accumulator;  // what a run adds to is quantized so; none: a run adds to nothing
   Curve curve = Curve::kNone;
   float low = 0, high = 0;  // of kClamp
-  // Of convolutions; height, width.
+  // For convolutions: height, width.
   std::array<int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
   int64_t groups = 1;
 
