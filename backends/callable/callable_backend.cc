@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
+#include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
+#include "ir/writes.h"
 
 namespace frametap {
 
@@ -127,6 +129,12 @@ class CallableExecutable : public Executable {
       // A value without a recorded type (a graph parsed from a short text) may be anything.
       if (type.kind == Type::Kind::kNone) type.kind = Type::Kind::kOpaque;
     }
+    const std::vector<bool> written = WrittenValues(graph);
+    const auto is_written = [&](ValueId id) { return id.raw() < written.size() && written[id.raw()]; };
+    if (std::any_of(graph.inputs.begin(), graph.inputs.end(), is_written)) return;
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      if (graph.value(graph.inputs[i]).type.kind == Type::Kind::kTensor) read_only_.push_back(i);
+    }
   }
 
   std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
@@ -136,15 +144,18 @@ class CallableExecutable : public Executable {
     py::tuple args(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
     const KeptThreadState state;
+    std::vector<uint32_t> versions = Versions(inputs);
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
     if (!results) {
       py::error_already_set error;
       (*program_).attr("leave_modes")(error.value());
       state.Restore();
+      if (versions != Versions(inputs)) (*program_).attr("refuse_writes")(error.value());
       if (!error.matches(Imported("frametap.fx").attr("AssumptionFails"))) throw error;
       *changed = !compiles_;  // else it was found out while it was compiled for other sizes: nothing has run
       throw AssumptionFails(error.what());
     }
+    if (state.IsSwitched()) state.Restore();
     std::vector<c10::IValue> out;
     out.reserve(types_.size());
     size_t i = 0;
@@ -152,6 +163,10 @@ class CallableExecutable : public Executable {
       absl::StatusOr<c10::IValue> value = FromPython(item, types_[i].kind);
       if (!value.ok()) {
         (*program_).attr("refuse_result")(i, std::string(value.status().message()));
+      }
+      if (IsTensor(item.ptr()) && !IsExactTensor(item.ptr()) && !IsOneOf(item, args)) {
+        (*program_).attr("refuse_result")(i,
+                                          absl::StrCat("a torch.Tensor expected, got ", Py_TYPE(item.ptr())->tp_name));
       }
       if (facts_follow_ && types_[i].kind == Type::Kind::kTensor && !IsAsRecorded(value->toTensor(), types_[i])) {
         const std::string got = ToString(Type::Of(value->toTensor()));
@@ -167,6 +182,22 @@ class CallableExecutable : public Executable {
   bool releases_gil() const override { return false; }
 
  private:
+  // Returns the version counters of the inputs, where no op of the graph writes to any.
+  std::vector<uint32_t> Versions(const std::vector<c10::IValue>& inputs) const {
+    std::vector<uint32_t> versions;
+    versions.reserve(read_only_.size());
+    for (const size_t i : read_only_) {
+      const bool has_version =
+          inputs[i].isTensor() && inputs[i].toTensor().defined() && !inputs[i].toTensor().is_inference();
+      versions.push_back(has_version ? inputs[i].toTensor()._version() : 0);
+    }
+    return versions;
+  }
+
+  static bool IsOneOf(py::handle object, const py::tuple& args) {
+    return std::any_of(args.begin(), args.end(), [&](py::handle arg) { return arg.is(object); });
+  }
+
   // Returns whether dtypes and sizes of all values follow from the inputs, so that each run gives the recorded ones.
   static bool FactsFollow(const Graph& graph) {
     for (const ValueId input : graph.inputs) {
@@ -198,6 +229,7 @@ class CallableExecutable : public Executable {
   Held program_;
   const bool compiles_;
   const NumberCheck numbers_;
+  std::vector<size_t> read_only_;  // inputs that are tensors; none if the graph writes to an input
   const bool facts_follow_;
   std::vector<Type> types_;  // of the outputs
 };

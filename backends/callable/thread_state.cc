@@ -7,7 +7,17 @@
 
 namespace frametap {
 
-KeptThreadState::KeptThreadState() : rest_(Now()) {}
+KeptThreadState::KeptThreadState()
+    : autograd_(c10::AutogradState::get_tls_state()),
+      autocast_(at::autocast::is_autocast_enabled(at::kCPU)),
+      rest_(Now()) {}
+
+bool KeptThreadState::IsSwitched() const {
+  const c10::AutogradState& now = c10::AutogradState::get_tls_state();
+  return now.get_grad_mode() != autograd_.get_grad_mode() ||
+         now.get_inference_mode() != autograd_.get_inference_mode() ||
+         at::autocast::is_autocast_enabled(at::kCPU) != autocast_ || !(Now() == rest_);
+}
 
 KeptThreadState::Rest KeptThreadState::Now() {
   const at::Context& context = at::globalContext();

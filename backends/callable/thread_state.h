@@ -1,5 +1,5 @@
-// KeptThreadState: the switches under which a callable runs, to be put back where it raises. What switched them (`no_grad`
-// between two nodes, say) is not left then.
+// KeptThreadState: the switches under which a callable runs, to be put back where it raises or leaves them switched. What
+// switched them (`no_grad` between two nodes, say) is not left where it raises.
 //   K1  Restore puts back all of the following. Modes: grad mode, inference mode, autocast, forward gradients, torch
 //       function and dispatch modes, transforms of torch.func, anomaly mode. Others: dispatch keys, hooks of saved
 //       tensors, the default dtype and the deterministic switches.
@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/ScalarType.h>
 
 namespace frametap {
@@ -14,6 +15,8 @@ namespace frametap {
 class KeptThreadState {
  public:
   KeptThreadState();
+  bool IsSwitched()
+      const;  // those that a callable leaves by mistake: grad and inference mode, autocast, and the others
   void Restore() const;
 
  private:
@@ -26,6 +29,8 @@ class KeptThreadState {
   static Rest Now();
 
   const at::ThreadLocalState local_;
+  const c10::AutogradState autograd_;
+  const bool autocast_;
   const Rest rest_;
 };
 

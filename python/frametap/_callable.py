@@ -267,6 +267,12 @@ class Program:
             "the callable it returns must give what the graph module gives"
         )
 
+    def refuse_writes(self, error: BaseException) -> None:
+        raise BackendError(
+            f"the backend {self._name!r} raised {type(error).__name__}: {error}, after it had written to an input that "
+            "the graph only reads; the call cannot be made again in plain Python, and that input is changed"
+        ) from error
+
     def _evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
         return self._numbers.evaluate(inputs) if self._numbers else {}
 

@@ -542,3 +542,65 @@ def test_patches_that_stay_are_changes():
     finally:
         base.__call__ = call
     assert torch.equal(captured(x), x * 3)
+
+
+def _behaving(**kinds: Any) -> Any:
+    """A backend whose callable runs the graph module, and does what it should not."""
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+        def run(*args: Any) -> Any:
+            if "before" in kinds:
+                kinds["before"](*args)
+            results = gm(*args)
+            return kinds["after"](results) if "after" in kinds else results
+
+        return run
+
+    return backend
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        lambda *_: torch.set_grad_enabled(False),
+        lambda *_: torch.set_autocast_enabled("cpu", True),
+        lambda *_: torch.set_default_dtype(torch.float64),
+        lambda *_: torch.use_deterministic_algorithms(True),
+    ],
+)
+def test_switches_that_a_backend_leaves_are_put_back(switch: Any) -> None:
+    def state() -> tuple[Any, ...]:
+        return (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    f = frametap.compile(lambda x: x * 2, backend=_behaving(before=switch))
+    want = state()
+    for _ in range(3):
+        f(torch.ones(2))
+        assert state() == want
+
+
+def test_a_result_of_another_class_is_refused() -> None:
+    class Other(torch.Tensor):
+        pass
+
+    backend = _behaving(after=lambda results: tuple(t.as_subclass(Other) for t in results))
+    f = frametap.compile(lambda x: x * 2, backend=backend)
+    f(torch.ones(2))
+    with pytest.raises(frametap.BackendError, match="got Other"):
+        f(torch.ones(2))
+
+
+def test_a_backend_that_writes_to_what_the_graph_reads_and_raises_is_refused() -> None:
+    def write(*args: torch.Tensor) -> None:
+        args[0].add_(1)
+        raise RuntimeError("half way")
+
+    f = frametap.compile(lambda x: x * 2, backend=_behaving(before=write))
+    f(torch.ones(2))
+    with pytest.raises(frametap.BackendError, match="half way, after it had written"):
+        f(torch.ones(2))
