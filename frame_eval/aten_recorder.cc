@@ -276,7 +276,8 @@ const Node* AtenRecorder::SizeCone(ValueId value, std::vector<ValueId>* inputs, 
     const Node& node = graph_.node(def);
     const OpFacts* facts = node.op ? NotesOf(*node.op).facts : nullptr;
     const bool is_number = facts != nullptr && facts->scalar_from_data;
-    if (is_number && !(node.args.size() == 1 && IsOfNumbers(node.args[0].value))) return &node;
+    const bool has_tensor = node.args.size() == 1 && node.args[0].kind == Arg::Kind::kValue;
+    if (is_number && !(has_tensor && IsOfNumbers(node.args[0].value))) return &node;
     if (facts != nullptr && facts->data_dependent_size && !is_number && !IsIndexByNumbers(node)) return &node;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }

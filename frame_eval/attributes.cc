@@ -571,6 +571,15 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   if (PyObject* value = dict ? ItemQuietly(dict, name) : nullptr; value != nullptr) {
     // On a tensor that the trace has made, the trace has put it there.
     if (!known->source.valid() && IsScalar(value)) return;
+    // On one that existed before, the trace has put nothing there (StoreTensorAttribute).
+    if (known->source.valid() && descriptor == nullptr && PyUnicode_CheckExact(name)) {
+      RefuseMutatedDict(dict);
+      RefuseSharedDict(owner, dict);
+      if (repeated_calls_) repeated_calls_->Spoil();
+      note.expect.kind = Expect::Kind::kSource;
+      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value);
+      return;
+    }
     throw Break{Reason::tensor_attribute, text};
   }
   if (descriptor == nullptr) {
@@ -644,7 +653,24 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
       // For nn.Buffer, and for a parameter of another class: an object that has one is registered.
       static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
       PyObject* own_of_tensor = InstanceDict(value);
+      // One in the place of a buffer, which says of itself what is known of the buffer, is stored as any tensor is.
+      static PyObject* const kept_name = InternedName("persistent");
+      static PyObject* const others_name = InternedName("_non_persistent_buffers_set");
+      PyObject* const is_kept = own_of_tensor != nullptr ? ItemQuietly(own_of_tensor, kept_name) : nullptr;
+      PyObject* const others = own != nullptr ? ItemQuietly(own, others_name) : nullptr;
+      const bool is_told = assigned.valid() && is_kept != nullptr && PyBool_Check(is_kept) && others != nullptr &&
+                           PySet_CheckExact(others) && holds(dict_of("_buffers"));
       for (PyObject* mark : kMarks) {
+        if (is_told && mark == kMarks[0] && ItemQuietly(own_of_tensor, mark) == Py_True) {
+          guards_.Value(guards_.Child(assigned, Accessor::kAttr, 0, mark, Py_True), Here());
+          guards_.Value(guards_.Child(assigned, Accessor::kAttr, 0, kept_name, is_kept), Here());
+          const SourceId set = guards_.Child(known->source, Accessor::kAttr, 0, others_name, others);
+          FromSource(set, others, known->pinned);
+          Contains(note, others, name);
+          known = Find(owner);
+          if (PySet_Contains(others, name) == (is_kept == Py_False)) continue;
+          PyErr_Clear();
+        }
         if (own_of_tensor != nullptr && ItemQuietly(own_of_tensor, mark) != nullptr) {
           throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};
         }

@@ -22,8 +22,7 @@ constexpr size_t kMostDecisions = 32;
 
 }  // namespace
 
-// Collects the values that `value` is computed from, itself included. Returns false if this would break the laws D1
-// and D3.
+// Collects the values that `value` is computed from, itself included. Returns false if this would break the laws.
 bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
   const Graph& graph = aten_.graph();
   std::vector<ValueId> work{value};
@@ -46,22 +45,22 @@ bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
     if (++nodes > kMostNodes || !known) return false;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
+  if (decisions_.size() == kMostDecisions || aten_.writes_inputs()) return false;
+  const std::vector<bool> written = WrittenValues(graph);
+  for (size_t i = 0; i < cone->size(); ++i) {
+    if ((*cone)[i] && written[i]) return false;  // D2
+  }
   return true;
 }
 
 bool Recorder::Decide(PyObject* object) {
   const at::Tensor& tensor = TensorOf(object);
-  if (decisions_.size() == kMostDecisions || aten_.writes_inputs() || !IsExactTensor(object) || tensor.numel() != 1 ||
-      tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) {
+  if (!IsExactTensor(object) || tensor.numel() != 1 || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) {
     return false;
   }
   std::optional<ValueId> value = aten_.ValueOf(tensor);
   std::vector<bool> cone;
   if (!value || !DecisionCone(*value, &cone)) return false;
-  const std::vector<bool> written = WrittenValues(aten_.graph());
-  for (size_t i = 0; i < cone.size(); ++i) {
-    if (cone[i] && written[i]) return false;  // D2
-  }
   AtenPause pause;
   decisions_.push_back({*value, tensor.is_nonzero()});
   aten_.decided = tensor.unsafeGetTensorImpl();

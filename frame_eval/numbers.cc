@@ -153,9 +153,28 @@ void Recorder::FixValue(ValueId value, const TensorRead& read, absl::flat_hash_s
   }
 }
 
+// Returns the tensor whose element the number is (x.item()), or an invalid value if it comes from elsewhere.
+static ValueId TensorOfElement(const Graph& graph, Shadow shadow) {
+  if (shadow.kind != Shadow::Kind::kValue) return ValueId();
+  const NodeId def = graph.value(ValueId(shadow.id)).def;
+  if (!def.valid() || !graph.node(def).op || graph.node(def).op->operator_name().name != "aten::item") return ValueId();
+  const Arg& arg = graph.node(def).args[0];
+  return arg.kind == Arg::Kind::kValue ? arg.value : ValueId();
+}
+
 void Recorder::Force(PyObject* object, Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kSource) guards_.Value(SourceId(shadow.id), Here());
   if (shadow.kind != Shadow::Kind::kValue) return;
+  // As a branch on x.any() is, one on x.any().item() may be a guard.
+  if (const ValueId tensor = TensorOfElement(aten_.graph(), shadow); tensor.valid() && PyBool_Check(object)) {
+    for (const Decided& decided : decisions_) {
+      if (decided.value == tensor) return;
+    }
+    if (std::vector<bool> cone; DecisionCone(tensor, &cone)) {
+      decisions_.push_back({tensor, object == Py_True});
+      return;
+    }
+  }
   TensorRead read;
   read.sizes = true;
   FixValue(ValueId(shadow.id), read, &sizes_read_);
@@ -409,7 +428,28 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
   }
   NumberExpr left, right;
   std::vector<SourceId> sources;
-  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) return false;
+  if (!Express(a, sa, &left, &sources) || !Express(b, sb, &right, &sources)) {
+    // As x.max() <= n does, x.max().item() <= n becomes a guard, where the op and Python compare alike.
+    for (int side = 0; side < 2; ++side) {
+      const ValueId tensor = TensorOfElement(aten_.graph(), side == 0 ? sa : sb);
+      PyObject* const other = side == 0 ? b : a;
+      const Shadow shadow = side == 0 ? sb : sa;
+      Number number;
+      if (!tensor.valid() || !PyLong_CheckExact(other) || !NumberOf(other, &number)) continue;
+      Type type = aten_.graph().value(tensor).type;
+      std::vector<bool> cone;
+      if (type.dtype != c10::ScalarType::Long || !DecisionCone(tensor, &cone)) continue;
+      if (shadow.kind == Shadow::Kind::kValue && !DecisionCone(ValueId(shadow.id), &cone)) continue;
+      static constexpr const char* kOps[] = {"aten::lt", "aten::le", "aten::eq", "aten::ne", "aten::gt", "aten::ge"};
+      const char* const op = kOps[side == 0 ? py_compare_op : kMirror[py_compare_op]];
+      Arg operand = shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(number)) : Arg::Of(NumberValue(shadow));
+      type.dtype = c10::ScalarType::Bool;
+      const ValueId outcome_now = aten_.AddOpNode(op, "Scalar", {Arg::Of(tensor), std::move(operand)}, type);
+      decisions_.push_back({outcome_now, outcome == 1});
+      return true;
+    }
+    return false;
+  }
   if (left == right && !left.has_floats() && PyLong_CheckExact(a)) {
     for (const SourceId source : sources) FixType(Shadow{Shadow::Kind::kSource, source.raw()});  // NaN is not itself
     return true;

@@ -312,6 +312,19 @@ void SetItem(Recorder& r, Call& call) {
   }
 }
 
+// Records dict.__delitem__, also where super() leads to it.
+void DeleteItem(Recorder& r, Call& call) {
+  Known* const known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
+  const bool is_source = known == nullptr || known->state == Known::State::kSource;
+  if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
+    throw Break{Reason::unknown_mutation, "__delitem__"};
+  }
+  r.Force(call.args[1], call.shadows[1]);
+  r.Own(call.args[0]);
+  r.ReadKey(call.args[0], call.args[1]);
+  if (is_source) r.AddEffect(Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
+}
+
 // hash(x): of a tensor its id, which Tensor.__hash__ says in Python code.
 void Hash(Recorder& r, Call& call) {
   if (call.args.size() == 1 && IsTensor(call.args[0])) {
@@ -431,6 +444,8 @@ void LoadBuiltins() {
   AddSpecial("contextvars", "ContextVar", "reset", ContextReset);
   for (const char* owner : {"dict", "list"}) AddSpecial("builtins", owner, "__setitem__", SetItem);
   AddSpecial("collections", "OrderedDict", "__setitem__", SetItem);
+  AddSpecial("builtins", "dict", "__delitem__", DeleteItem);
+  AddSpecial("collections", "OrderedDict", "__delitem__", DeleteItem);
   AddSpecial("inspect", "", "signature", InspectSignature);
   AddRows("sys", "", Conduct::kPureObjects, {"intern", "is_finalizing"});
   AddSpecial("builtins", "", "setattr", SetAttr);
