@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "backends/callable/thread_state.h"
@@ -144,7 +145,7 @@ class CallableExecutable : public Executable {
     py::tuple args(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
     const KeptThreadState state;
-    std::vector<uint32_t> versions = Versions(inputs);
+    const auto versions = Versions(inputs);
     py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
     if (!results) {
       py::error_already_set error;
@@ -183,8 +184,8 @@ class CallableExecutable : public Executable {
 
  private:
   // Returns the version counters of the inputs, where no op of the graph writes to any.
-  std::vector<uint32_t> Versions(const std::vector<c10::IValue>& inputs) const {
-    std::vector<uint32_t> versions;
+  absl::InlinedVector<uint32_t, 16> Versions(const std::vector<c10::IValue>& inputs) const {
+    absl::InlinedVector<uint32_t, 16> versions;
     versions.reserve(read_only_.size());
     for (const size_t i : read_only_) {
       const bool has_version =

@@ -15,8 +15,8 @@ namespace frametap {
 class KeptThreadState {
  public:
   KeptThreadState();
-  bool IsSwitched()
-      const;  // those that a callable leaves by mistake: grad and inference mode, autocast, and the others
+  // Returns whether a switch that a callable may leave by mistake has changed. Does not read modes that need a `with`.
+  bool IsSwitched() const;
   void Restore() const;
 
  private:
