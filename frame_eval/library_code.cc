@@ -61,7 +61,9 @@ bool IsLibraryCode(PyCodeObject* code) {
 
 bool IsPackageCode(PyCodeObject* code) {
   const char* file = FileOf(code);
-  return file == nullptr || IsOfPackage(file) || std::strcmp(file, "<string>") == 0;
+  // torch.fx names the code of its modules after "<eval_with_key>".
+  return file == nullptr || IsOfPackage(file) || std::strcmp(file, "<string>") == 0 ||
+         std::strncmp(file, "<eval_with_key>", 15) == 0;
 }
 
 }  // namespace frametap

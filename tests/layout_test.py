@@ -276,6 +276,7 @@ NAMES_ARE_READ = {
     ("frame_eval/callables/table.cc", '"__module__"'): "text for a message",
     ("frame_eval/callables/table.cc", '"__qualname__"'): "text for a message",
     ("frame_eval/cpython/3.11/positions.cc", "co_qualname"): "text for a position",
+    ("python/bindings/plain_layers.cc", "co_qualname"): "text for a message",
     ("frame_eval/cpython/3.11/positions.cc", "co_filename"): "text for a position",
     ("frame_eval/describe.cc", '"__name__"'): "what MAKE_FUNCTION reads, to repeat it",
     ("frame_eval/function_attributes.cc", '"__module__"'): "an attribute that the program reads",

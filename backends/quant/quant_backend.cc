@@ -11,6 +11,22 @@ namespace {
 
 thread_local constinit Tally* current = nullptr;
 
+// While alive, a graph runs in the call of `tally`, which may be null.
+class Running {
+ public:
+  explicit Running(Tally* tally) : tally_(tally) {
+    if (tally_ != nullptr) ++tally_->running;
+  }
+  ~Running() {
+    if (tally_ != nullptr) --tally_->running;
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Tally* const tally_;
+};
+
 bool HasLayers(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     const OpRow* row = RowOf(node);
@@ -28,7 +44,11 @@ QuantExecutable::QuantExecutable(Converted converted, std::unique_ptr<Executable
     : converted_(std::move(converted)), inner_(std::move(inner)) {}
 
 std::vector<c10::IValue> QuantExecutable::Run(const std::vector<c10::IValue>& inputs, bool* changed) {
-  std::vector<c10::IValue> outputs = inner_->Run(inputs, changed);
+  std::vector<c10::IValue> outputs;
+  {
+    const Running now(current);
+    outputs = inner_->Run(inputs, changed);
+  }
   ++runs_;
   if (current != nullptr) {
     if (converted_.is_int8) ++current->int8;

@@ -23,6 +23,7 @@ struct Tally {
   int recorded = 0;               // recordings of such graphs, which ran in float
   int unconverted = 0;            // runs of graphs in float, or with layers in float that were int8 after calibration
   std::vector<std::string> lost;  // why, of the last of these
+  int running = 0;                // graphs that run at this moment
 };
 
 // While alive, runs on this thread are counted in `tally`. Nests; the innermost counts.

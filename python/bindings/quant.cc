@@ -19,6 +19,7 @@
 #include "guards/ref.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
+#include "python/bindings/plain_layers.h"
 
 namespace frametap {
 namespace {
@@ -170,6 +171,14 @@ class FusedAttentionPause {
   static inline PyObject* before_ = nullptr;
 };
 
+// Returns whether a graph of the function has ended before its end, so that plain Python runs a part of a call.
+bool RunsPlainParts(Store& store) {
+  for (const LogEntry& entry : store.log()) {
+    if (entry.kind == LogEntry::Kind::kBreak || entry.kind == LogEntry::Kind::kAbort) return true;
+  }
+  return false;
+}
+
 // Calls the captured form of a quantized function, and gives beside the result what did not run in int8, or None. Neither
 // a tracer nor a session around the call sees into it, as with any function in C.
 py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const py::dict& kwargs) {
@@ -177,6 +186,7 @@ py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const
   const std::shared_ptr<Store> store = StoreOf(compiled.ptr());
   const uint64_t segments_before = store->hits + store->recordings;
   quant::Tally tally;
+  const PlainLayers plain_layers(tally, RunsPlainParts(*store));
   py::object result;
   {
     const quant::TallyScope scope(&tally);
@@ -188,14 +198,18 @@ py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const
     result = py::reinterpret_steal<py::object>(PyObject_Call(compiled.ptr(), args.ptr(), kwargs.ptr()));
   }
   if (!result) throw py::error_already_set();
-  const bool is_plain = tally.int8 == 0 && store->hits + store->recordings == segments_before;
-  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain) return py::make_tuple(result, py::none());
+  // Under modes, graphs are only those of the Python code of the mode.
+  const bool is_plain =
+      tally.int8 == 0 && (store->hits + store->recordings == segments_before || !ActiveModes().empty());
+  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0)
+    return py::make_tuple(result, py::none());
   py::dict problem;
   problem["int8"] = tally.int8;
   problem["recorded"] = tally.recorded;
   problem["unconverted"] = tally.unconverted;
   problem["lost"] = tally.lost;
   problem["is_plain"] = is_plain;
+  problem["plain_layer"] = plain_layers.first();
   problem["modes"] = ActiveModes();
   return py::make_tuple(result, problem);
 }

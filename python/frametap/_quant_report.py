@@ -97,4 +97,13 @@ def plain_parts(segments: Iterable[_C.Segment], compiled: _C.CompiledFunction) -
             f"{segment.name} ends at {where}: {why}. What runs there before the next graph begins runs in float, "
             "and none of its ops is in the table."
         )
+    # A graph without ops is not kept, and its end is in the log only.
+    ends = {
+        segment.exit["position"]["text"] for segment in segments if segment.exit["kind"] != "return"
+    }
+    for where, row in said.items():
+        if where not in ends and row["reason"] != "branch_on_tensor":
+            lines.append(
+                f"no graph holds {where}: {row['text']}. What runs there runs in float, and none of its ops is in the table."
+            )
     return list(dict.fromkeys(lines))

@@ -274,10 +274,15 @@ def _cause_of(problem: dict[str, Any], compiled: _C.CompiledFunction) -> str:
     if problem["recorded"]:
         return (
             "a call of a new kind was recorded, and it has more than one graph or effects that are not taken back; "
-            "the next calls of this kind are int8"
+            "a later call is int8 if these graphs fit it"
         )
     if problem["modes"]:
         return f"plain Python runs {problem['modes']}"
+    if problem["plain_layer"]:
+        return (
+            f"plain Python ran {problem['plain_layer']}, outside of all graphs; "
+            "report_text() and frametap.explain name the places where graphs end"
+        )
     return f"no graph was replayed. {_last('abort', compiled)}".rstrip()
 
 

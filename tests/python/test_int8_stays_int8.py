@@ -9,6 +9,7 @@ import cProfile
 import io
 import pdb  # noqa: T100
 import pickle
+import re
 import sys
 import threading
 import warnings
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from fixtures.subject import EAGER, frametap
@@ -434,6 +436,80 @@ def test_R2_a_dispatch_mode() -> None:
     ):
         quantized(x)
     assert quantized.calls["float"] == 1
+
+
+def test_R2_a_default_device_around_functions_in_python() -> None:
+    """F.relu asks for modes: the Python code of the mode is captured, and the model is not."""
+
+    class Relu(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.layer(x))
+
+    _, quantized, x = made(Relu, 2, 8)
+    with torch.device("cpu"), pytest.warns(frametap.FrametapWarning, match="a default device"):
+        quantized(x)
+    with torch.device("cpu"):
+        quantized(x)
+    assert quantized.calls == {"int8": 0, "float": 2}
+
+
+class WithTwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+class UnderACheckpoint(WithTwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        inner = torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=False)
+        return self.second(x) + inner
+
+
+class UnderVmap(WithTwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(x) + torch.vmap(self.first)(x)
+
+
+class InADeviceBlock(WithTwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.device("cpu"):
+            inner = self.first(x)
+        return self.second(x) + inner
+
+
+class InACond(WithTwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.cond(x.sum() > 0, self.first, self.second, (x,)))
+
+
+@pytest.mark.parametrize("kind", [UnderACheckpoint, UnderVmap, InADeviceBlock, InACond])
+def test_R2_a_layer_outside_of_graphs(kind: type[nn.Module]) -> None:
+    _, quantized, x = made(kind, 2, 8)
+    place = rf"{kind.__name__}.forward"
+    with pytest.warns(frametap.FrametapWarning, match=rf"ran aten.linear at {place}:\d+, outside"):
+        quantized(x)
+    with no_warning():  # once for each cause
+        quantized(x)
+    assert quantized.calls == {"int8": 0, "float": 2}
+    text = quantized.report_text()
+    assert re.search(rf"{place}:\d+:\d+: .*none of its ops is in the table", text), text
+    assert "2 in float: plain Python ran aten.linear" in text
+    torch.manual_seed(0)
+    insistent = frametap.quantize(kind().eval(), [x], strict=True, progress=False)
+    with pytest.raises(frametap.QuantizationError, match=r"plain Python ran aten.linear at"):
+        insistent(x)
+
+
+def test_R2_a_break_without_layers_is_no_float() -> None:
+    _, quantized, x = made(Broken, 4, 8)
+    with no_warning():
+        quantized(x)
+        quantized(x)
+    assert quantized.calls == {"int8": 2, "float": 0}
 
 
 @pytest.mark.parametrize("around", AROUND, ids=lambda around: around.__name__)
