@@ -163,6 +163,9 @@ static ValueId TensorOfElement(const Graph& graph, Shadow shadow) {
 }
 
 void Recorder::Force(PyObject* object, Shadow shadow) {
+  // Asked of nearly every object of a recording.
+  if (shadow.kind == Shadow::Kind::kNone) [[likely]]
+    return;
   if (shadow.kind == Shadow::Kind::kSource) guards_.Value(SourceId(shadow.id), Here());
   if (shadow.kind != Shadow::Kind::kValue) return;
   // As a branch on x.any() is, one on x.any().item() may be a guard.

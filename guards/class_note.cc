@@ -112,18 +112,42 @@ PyObject* NotHeld() {
   return object;
 }
 
-using Notes = absl::flat_hash_map<PyTypeObject*, std::weak_ptr<ClassNote>>;
+// Puts NotHeld into a copy of a class's attributes, for each that cannot be held. Returns whether there was none.
+bool HoldWhatCanBe(PyObject* own) {
+  bool holds_all = true;
+  Py_ssize_t at = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(own, &at, &name, &value)) {
+    if (CanBeHeld(value)) continue;
+    holds_all = false;
+    if (PyDict_SetItem(own, name, NotHeld()) < 0) throw std::bad_alloc();
+  }
+  return holds_all;
+}
+
+struct Entry {
+  std::weak_ptr<ClassNote> note;
+  uint64_t held_version = 0;  // of the dict of the class, when all in it could be held; no other dict has ever had it
+};
+using Notes = absl::flat_hash_map<PyTypeObject*, Entry>;
 
 Notes& AllNotes() {
   static auto* const notes = new Notes();
   return *notes;
 }
 
+// torch.nn.Module: its note is by far the largest, and nearly each recording needs it. The class never goes away, so
+// its latest note is kept. Other classes may go away, and a note keeps their functions alive.
+bool IsModuleClass(PyTypeObject* type) {
+  static PyObject* const module = Must(PyObject_GetAttrString(MustImport("torch.nn").get(), "Module")).Release();
+  return reinterpret_cast<PyObject*>(type) == module;
+}
+
 // Forgets classes that are gone, now and then.
 void Tidy(Notes* notes) {
   static size_t most = 256;
   if (notes->size() < most) return;
-  absl::erase_if(*notes, [](const auto& one) { return one.second.expired(); });
+  absl::erase_if(*notes, [](const auto& one) { return one.second.note.expired(); });
   most = std::max<size_t>(256, 2 * notes->size());
 }
 
@@ -162,15 +186,19 @@ ClassNote::Held ClassNote::Of(PyTypeObject* type) {
   if (!CanChange(type) || type->tp_mro == nullptr || type->tp_dict == nullptr) return held;
   Notes& notes = AllNotes();
   if (const auto it = notes.find(type); it != notes.end()) {
-    std::shared_ptr<ClassNote> note = it->second.lock();
+    std::shared_ptr<ClassNote> note = it->second.note.lock();
     // It has a version only while all is as noted. A class that has changed gets a new note.
     static const NamesRead kNone;
     if (note != nullptr && note->IsSame(kNone) && note->version_ != 0 && TypeIsUnchanged(type, note->version_))
       return {note, Ref<>::New(note->content_)};
   }
   held.note = Make(type, &held.content);
+  notes[type].note = held.note;
   Tidy(&notes);
-  notes[type] = held.note;
+  if (IsModuleClass(type)) {
+    static auto* const kept = new Held();
+    *kept = held;
+  }
   return held;
 }
 
@@ -182,12 +210,11 @@ std::shared_ptr<ClassNote> ClassNote::Make(PyTypeObject* type, Ref<>* content) {
   if (HasOnlyExactStrKeys(attributes)) {
     // A copy as a whole costs far less than one made name by name, and few values cannot be held.
     own = Must(PyDict_Copy(attributes));
-    Py_ssize_t at = 0;
-    PyObject *name, *value;
-    while (PyDict_Next(own.get(), &at, &name, &value)) {
-      if (!CanBeHeld(value) && PyDict_SetItem(own.get(), name, NotHeld()) < 0) throw std::bad_alloc();
-    }
     note->own_version_ = DictVersion(attributes);
+    uint64_t& held_version = AllNotes()[type].held_version;
+    if (note->own_version_ == 0 || held_version != note->own_version_) {
+      held_version = HoldWhatCanBe(own.get()) ? note->own_version_ : 0;
+    }
   } else {
     own = Must(PyDict_New());
   }

@@ -105,19 +105,19 @@ std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps
 void GuardRecorder::Type(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why,
-             [&] { return std::make_unique<TypeGuard>(impl_->object(id), impl_->names.get()); });
+             [&] { return std::make_unique<TypeGuard>(impl_->object(id), &impl_->Names()); });
 }
 
 void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
   if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   const SourceId id = Pinned(reinterpret_cast<PyObject*>(type), TypeName(type));
   impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why,
-             [&] { return std::make_unique<ClassGuard>(type, impl_->names.get()); });
+             [&] { return std::make_unique<ClassGuard>(type, &impl_->Names()); });
 }
 
-void GuardRecorder::ReadsName(PyObject* name) { impl_->names->Add(name); }
+void GuardRecorder::ReadsName(PyObject* name) { impl_->Names().Add(name); }
 
-void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->names->AddOf(code); }
+void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->Names().AddOf(code); }
 
 void GuardRecorder::Identity(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;

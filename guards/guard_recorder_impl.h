@@ -71,15 +71,16 @@ class Numbering {
     if (2 * keys_.size() >= slots_.size()) Grow(std::max<size_t>(2 * slots_.size(), 64));
     const auto hash = static_cast<uint32_t>(key.Hash() >> 32);
     Slot& slot = slots_[SlotOf(key, hash)];
-    if (slot.number != kNone) return {slot.number, false};
-    slot = {hash, static_cast<uint32_t>(keys_.size())};
+    if (slot != kEmpty) return {NumberOf(slot), false};
+    const auto number = static_cast<uint32_t>(keys_.size());
+    slot = SlotFor(hash, number);
     keys_.push_back(key);
-    return {slot.number, true};
+    return {number, true};
   }
   std::optional<uint32_t> Find(const Key& key) const {
     if (keys_.empty()) return std::nullopt;
-    const Slot& slot = slots_[SlotOf(key, static_cast<uint32_t>(key.Hash() >> 32))];
-    return slot.number == kNone ? std::nullopt : std::optional(slot.number);
+    const Slot slot = slots_[SlotOf(key, static_cast<uint32_t>(key.Hash() >> 32))];
+    return slot == kEmpty ? std::nullopt : std::optional(NumberOf(slot));
   }
   const Key& KeyAt(uint32_t number) const { return keys_[number]; }
   void Truncate(size_t count) {
@@ -89,16 +90,17 @@ class Numbering {
   }
 
  private:
-  static constexpr uint32_t kNone = 0xffffffff;
-  struct Slot {
-    uint32_t hash = 0;
-    uint32_t number = kNone;
-  };
+  // The hash above the number, which is counted from one: an empty table is zeros, which cost least to write.
+  using Slot = uint64_t;
+  static constexpr Slot kEmpty = 0;
+  static Slot SlotFor(uint32_t hash, uint32_t number) { return Slot{hash} << 32 | (number + 1); }
+  static uint32_t NumberOf(Slot slot) { return static_cast<uint32_t>(slot) - 1; }
+  static uint32_t HashOf(Slot slot) { return static_cast<uint32_t>(slot >> 32); }
 
   // Where `key` is, or the empty place for it.
   size_t SlotOf(const Key& key, uint32_t hash) const {
     size_t at = hash & (slots_.size() - 1);
-    while (slots_[at].number != kNone && !(slots_[at].hash == hash && keys_[slots_[at].number] == key)) {
+    while (slots_[at] != kEmpty && !(HashOf(slots_[at]) == hash && keys_[NumberOf(slots_[at])] == key)) {
       at = (at + 1) & (slots_.size() - 1);
     }
     return at;
@@ -106,10 +108,10 @@ class Numbering {
   // A table of `size`, a power of two, for the keys that there are.
   void Grow(size_t size) {
     const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(size));
-    for (const Slot& slot : old) {
-      if (slot.number >= keys_.size()) continue;
-      size_t at = slot.hash & (size - 1);
-      while (slots_[at].number != kNone) at = (at + 1) & (size - 1);
+    for (const Slot slot : old) {
+      if (slot == kEmpty || NumberOf(slot) >= keys_.size()) continue;
+      size_t at = HashOf(slot) & (size - 1);
+      while (slots_[at] != kEmpty) at = (at + 1) & (size - 1);
       slots_[at] = slot;
     }
   }
@@ -120,6 +122,12 @@ class Numbering {
 
 struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
+
+  NamesRead& Names() {
+    if (names == nullptr) [[unlikely]]
+      names = std::make_unique<NamesRead>();
+    return *names;
+  }
 
   void Reserve() {
     constexpr size_t kUsual = 256;  // of a small model
@@ -140,7 +148,7 @@ struct GuardRecorder::Impl {
   std::vector<Uses> uses;
   Numbering<SourceKey> sources;  // of `steps`
 
-  std::unique_ptr<NamesRead> names = std::make_unique<NamesRead>();  // outlives `predicates`
+  std::unique_ptr<NamesRead> names;  // outlives `predicates`; made when something is read, as it is large
   StableVector<Predicate> predicates;
   Numbering<PredicateKey> known;  // of `predicates`
   std::vector<Ref<>> codes;       // of their spots

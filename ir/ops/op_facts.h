@@ -29,7 +29,7 @@ struct OpFacts {
   bool pure() const { return !writes_inputs && !random && !no_result; }
 };
 
-// About a tenth of a microsecond; any thread. The reference is valid for ever.
+// Remembers its latest answers, for each thread. The reference is valid for ever.
 const OpFacts& FactsOf(const c10::OperatorHandle& op);
 
 }  // namespace frametap

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,18 @@ TEST(OpFactsTest, WritesAreReadOffTheSchemaOrTheRow) {
   EXPECT_TRUE(Of("aten::batch_norm").writes_inputs);
   EXPECT_TRUE(Of("aten::native_batch_norm").writes_inputs);
   EXPECT_FALSE(Of("aten::layer_norm").writes_inputs);
+}
+
+TEST(OpFactsTest, AnOpThatIsDefinedAgainIsLookedAtAgain) {
+  const auto define = [](const char* schema) {
+    torch::Library library(torch::Library::DEF, "frametap_op_facts", std::nullopt, __FILE__, __LINE__);
+    library.def(schema);
+    return Of("frametap_op_facts::again").writes_inputs;
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(define("again(Tensor x) -> Tensor"));
+    EXPECT_TRUE(define("again(Tensor(a!) x) -> Tensor(a!)"));
+  }
 }
 
 TEST(OpFactsTest, SizesThatFollowFromElements) {
