@@ -264,6 +264,13 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       if (!present) MarkMutated(container);
     }
   }
+  if (!is_source && PyDict_CheckExact(container)) {
+    if (const Shadow* const open = StoredItem(container, key); open != nullptr) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *open;
+      return;
+    }
+  }
   if (PyDict_Check(container) && is_source && IsScalar(key)) {
     RefuseNan(key);
     Shadow* written = StoredItem(container, key);

@@ -28,6 +28,34 @@ constexpr uint64_t kOperators =
            Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
            Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
 
+// Whether the dict that the instruction makes holds the keywords of a call and nothing else sees it: `f(*args, a=b)`, and any
+// call with many arguments. Its keys are names, one each.
+static bool BuildsKeywords(const FrameState& f, const Event& e) {
+  constexpr int kMost = 32;  // keys; the compiler adds more than 17 one by one
+  if (e.op != Op::kBuildMap && e.op != Op::kBuildConstKeyMap) return false;
+  InstructionInfo next = InstructionAt(f.code, InstructionAt(f.code, f.offset).next);
+  const auto is_at = [&next](std::string_view name) { return next.name == name; };
+  if (is_at("LOAD_FAST")) {
+    next = InstructionAt(f.code, next.next);
+    if (!is_at("DICT_MERGE")) return false;
+  }
+  if (!is_at("DICT_MERGE") && !is_at("CALL_FUNCTION_EX")) return false;
+  absl::InlinedVector<PyObject*, 16> keys;
+  if (e.op == Op::kBuildMap) {
+    for (int i = 0; i < e.n; i += 2) keys.push_back(e.in[i]);
+  } else {
+    for (Py_ssize_t i = 0; i < e.n - 1; ++i) keys.push_back(PyTuple_GET_ITEM(e.in[e.n - 1], i));
+  }
+  if (keys.size() > kMost) return false;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!PyUnicode_CheckExact(keys[i])) return false;
+    for (size_t j = 0; j < i; ++j) {
+      if (PyUnicode_Compare(keys[i], keys[j]) == 0) return false;
+    }
+  }
+  return true;
+}
+
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
   note.ForgetOperands();
@@ -94,6 +122,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
     case Op::kLoadAttr:
     case Op::kLoadMethod:
+      if (PyDict_CheckExact(e.in[0])) FixSpread(e.in[0]);
       LoadAttribute(note, e.in[0], e.shadows[0], e.name);
       if (note.expect.answer != nullptr) f.answer = Py_NewRef(note.expect.answer);
       return;
@@ -198,6 +227,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         for (int i = 0; i < e.n; ++i) note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
         if (open) note.expect.kind = Expect::Kind::kItems;
         if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
+        return;
+      }
+      if (BuildsKeywords(f, e)) {
+        const int step = e.op == Op::kBuildMap ? 2 : 1;
+        bool open = false;
+        for (int i = step - 1; i < e.n - 2 + step; i += step) {
+          note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
+        }
+        if (open) note.expect.kind = Expect::Kind::kItems;
         return;
       }
       for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
@@ -408,6 +446,15 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       return FromSource(note.expect.source, result, note.expect.pinned);
     case Expect::Kind::kItems: {
       if (IsConstantTuple(result) || Find(result) != nullptr) return Shadow();  // t[:], t + (): the very one
+      if (PyDict_CheckExact(result)) {
+        AddFresh(result);
+        PyObject *key, *value;
+        for (Py_ssize_t at = 0, i = 0; PyDict_Next(result, &at, &key, &value); ++i) {
+          const Shadow shadow = note.expect.items[static_cast<size_t>(i)];
+          if (shadow.kind != Shadow::Kind::kNone) KeepSpread(result, key, shadow);
+        }
+        return Shadow();
+      }
       AddFresh(result).items.assign(note.expect.items.begin(), note.expect.items.end());
       return Shadow();
     }

@@ -6,7 +6,7 @@
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
 //       here. A dict's values are fixed then.
 //   O4  A dict of keywords that its function only spreads (`**kwargs`) keeps the shadows of its open numbers the same way.
-//       No other code looks into it, or into the dict that the call is given.
+//       No other code looks into it, or into the dict that the call is given. Its methods fix all of it.
 // Not here: lists of the trace's own (rows.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 
@@ -60,6 +60,14 @@ bool Recorder::MergeSpread(PyObject* dict, PyObject* from) {
     }
   }
   return true;
+}
+
+// `kwargs.get`, `kwargs.pop`: the method may read or change any value.
+void Recorder::FixSpread(PyObject* dict) {
+  Known* known = Find(dict);
+  if (known == nullptr || known->state == Known::State::kSource || !known->changes) return;
+  ForceDeep(dict, Shadow(), true);
+  Find(dict)->changes.reset();
 }
 
 void Recorder::NoteOutsideChange(PyObject* container) {

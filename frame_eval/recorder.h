@@ -380,6 +380,7 @@ class Recorder {
   Shadow* StoredItem(PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
   void KeepSpread(PyObject* dict, PyObject* key, Shadow shadow);
   bool MergeSpread(PyObject* dict, PyObject* from);
+  void FixSpread(PyObject* dict);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void NoteOutsideChange(PyObject* container);

@@ -132,6 +132,17 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset) {
   return static_cast<LiveTable*>(kept)->At(offset / 2);
 }
 
+// Returns whether an instruction may do this with a dict of keywords on top of the stack: spread it, look a key up in it, ask
+// for its truth or for an attribute. The recorder sees each of these.
+static bool IsSeenUseOfKeywords(PyCodeObject* code, int index) {
+  constexpr std::string_view kUses[] = {"DICT_MERGE", "CONTAINS_OP", "LOAD_METHOD", "LOAD_ATTR"};
+  const std::string_view name = InstructionAt(code, index * 2).name;
+  if (name == "LOAD_CONST") {
+    return std::string_view(InstructionAt(code, FlowAt(code, index).next * 2).name) == "BINARY_SUBSCR";
+  }
+  return name.substr(0, 8) == "POP_JUMP" || std::find(std::begin(kUses), std::end(kUses), name) != std::end(kUses);
+}
+
 bool OnlySpreads(PyCodeObject* code, int slot) {
   constexpr int kOutlivesCall = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
   if ((code->co_flags & kOutlivesCall) != 0 || LooksAtLocals(code)) return false;
@@ -139,7 +150,7 @@ bool OnlySpreads(PyCodeObject* code, int slot) {
   for (int index = 0; index < FlowSize(code);) {
     const FlowNode node = FlowAt(code, index);
     if (node.writes == slot) return false;
-    if (node.reads == slot && std::string_view(InstructionAt(code, node.next * 2).name) != "DICT_MERGE") return false;
+    if (node.reads == slot && !IsSeenUseOfKeywords(code, node.next)) return false;
     index = node.next;
   }
   return true;
