@@ -56,12 +56,31 @@ struct CacheLink {
   PyObject *key, *result;
 };
 
+// Compares and hashes as a tuple does.
+bool IsPlainTuple(PyObject* object) { return PyTuple_CheckExact(object) || Py_TYPE(object) == Objects().size; }
+
+// Returns whether it is a plain tuple of numbers, strings and the like, or of such tuples.
+bool IsTupleOfScalars(PyObject* object, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (!IsPlainTuple(object) || depth == kDeepest) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(object, i);
+    if (!Recorder::IsScalar(item) && !IsTupleOfScalars(item, depth + 1)) return false;
+  }
+  return true;
+}
+
+void RefuseNanIn(PyObject* object) {
+  if (!IsPlainTuple(object)) return Recorder::RefuseNan(object);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) RefuseNanIn(PyTuple_GET_ITEM(object, i));
+}
+
 // Keys of a cache: tuples of arguments, or one argument.
 Found SameArguments(PyObject* a, PyObject* b) {
-  if (!PyTuple_CheckExact(a) || !PyTuple_CheckExact(b)) return SameKey(a, b);
+  if (!IsPlainTuple(a) || !IsPlainTuple(b)) return SameKey(a, b);
   if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return Found::kNo;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
-    const Found same = SameKey(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
+    const Found same = SameArguments(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
     if (same != Found::kYes) return same;
   }
   return Found::kYes;
@@ -406,9 +425,11 @@ void Recorder::InvokeCached(Call& call) {
   known_by_identity(call.callable);
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
-    Force(arg, call.shadows[i]);
-    RefuseNan(arg);
-    if (IsScalar(arg)) continue;
+    if (IsScalar(arg) || IsTupleOfScalars(arg)) {
+      ForceDeep(arg, call.shadows[i], false);
+      RefuseNanIn(arg);
+      continue;
+    }
     // Hashed and compared by identity.
     Known* known = Find(arg);
     bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
@@ -440,6 +461,13 @@ void Recorder::InvokeCached(Call& call) {
   }
   AddEffect(Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
   call.note.expect.kind = Expect::Kind::kPinned;
+  PyObject* result = entry.found;
+  if (Py_TYPE(result) == Objects().cache_link) result = reinterpret_cast<CacheLink*>(result)->result;
+  if (IsTensor(result)) {
+    call.note.expect.kind = Expect::Kind::kSource;
+    call.note.expect.source = guards_.Pinned(result, CallableName(call.callable) + "(...)");
+    call.note.expect.pinned = true;
+  }
   call.note.opaque_operation = true;
 }
 

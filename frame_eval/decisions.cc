@@ -2,9 +2,11 @@
 // ids) is a guard. It does not end a segment.
 //   D1  The decisive tensor is computed again before the segment's graph runs, by pure ops, from sources alone; no
 //       other outcome fits the segment.
-//   D2  Nothing that the trace has written so far may be seen by these ops: they read the state at the entry.
+//   D2  These ops read the state at the entry. They may see earlier writes of the trace only in memory that the trace
+//       has made. The ops that wrote it are computed again too, in their order.
 //   D3  Only few ops and no floating-point inputs: such data differ from call to call in every bit, and a branch on
-//       them is better taken where it stands.
+//       them is better taken where it stands. Floating-point constants are not data.
+//   D4  A decisive tensor is as the op has left it that made it: no later op has written to its memory.
 // Not here: running them (reify.h).
 #include <algorithm>
 
@@ -17,14 +19,76 @@
 namespace frametap {
 namespace {
 
-constexpr size_t kMostNodes = 16;
+constexpr size_t kMostNodes = 64;
 constexpr size_t kMostDecisions = 32;
 
-}  // namespace
+bool IsOpOfTorch(const Node& node) { return node.op->operator_name().name.rfind("aten::", 0) == 0; }
 
-// Collects the values that `value` is computed from, itself included. Returns false if this would break the laws.
-bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
-  const Graph& graph = aten_.graph();
+// Returns whether the ops of a cone may be run between guards and replay. Ops of others may be Python code.
+bool MayRunAgain(const Node& node) { return !node.op || (FactsOf(*node.op).pure() && IsOpOfTorch(node)); }
+
+// Returns whether the op only writes to tensors and gives one, so that it may be run again on memory of the trace.
+bool OnlyWrites(const Node& node) {
+  const OpFacts& facts = FactsOf(*node.op);
+  return !facts.random && !facts.no_result && !facts.changes_metadata && !node.outputs.empty() && IsOpOfTorch(node);
+}
+
+// A node that writes, and by value what memory it may write to.
+struct Write {
+  size_t node;
+  std::vector<bool> values;
+  bool reaches_inputs = false;  // or constants
+};
+
+std::vector<Write> WritesOf(const Graph& graph) {
+  std::vector<Write> writes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (!node.op || !FactsOf(*node.op).writes_inputs) continue;
+    Write write{i, std::vector<bool>(graph.values.size())};
+    for (size_t k = 0; k < node.args.size(); ++k) {
+      if (!WritesTo(node, k)) continue;
+      ForEachUse({node.args[k]}, [&](ValueId use) {
+        NoteWritten(graph, use, &write.values, [&](ValueId) { write.reaches_inputs = true; });
+      });
+    }
+    writes.push_back(std::move(write));
+  }
+  return writes;
+}
+
+bool Intersect(const std::vector<bool>& a, const std::vector<bool>& b) {
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (a[i] && b[i]) return true;
+  }
+  return false;
+}
+
+// Returns the nodes up to the one that makes `value`.
+size_t EndOf(const Graph& graph, ValueId value) {
+  const NodeId def = graph.value(value).def;
+  return def.valid() ? def.raw() + 1 : 0;
+}
+
+// D4. `writes` of other cones count if they are in this one.
+bool IsWrittenLater(const Graph& graph, ValueId value, const std::vector<Write>& writes, const std::vector<bool>* in) {
+  std::vector<bool> memory(graph.values.size());
+  NoteWritten(graph, value, &memory, [](ValueId) {});
+  const size_t end = EndOf(graph, value);
+  return std::any_of(writes.begin(), writes.end(), [&](const Write& write) {
+    if (write.node < end || !Intersect(write.values, memory)) return false;
+    const std::vector<ValueId>& outputs = graph.nodes[write.node].outputs;
+    return in == nullptr || std::any_of(outputs.begin(), outputs.end(), [&](ValueId out) { return (*in)[out.raw()]; });
+  });
+}
+
+// Collects the values that `value` is computed from, itself included. Returns false for more than `most` ops, and if
+// this would break D2 or D3.
+bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes, size_t most, std::vector<bool>* cone) {
+  const size_t end = EndOf(graph, value);
+  const auto may_write_again = [&](const Write& write) {
+    return !write.reaches_inputs && OnlyWrites(graph.nodes[write.node]);
+  };
   std::vector<ValueId> work{value};
   size_t nodes = 0;
   cone->assign(graph.values.size(), false);
@@ -33,24 +97,39 @@ bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
     work.pop_back();
     if ((*cone)[id.raw()]) continue;
     (*cone)[id.raw()] = true;
-    const Type& type = graph.value(id).type;
+    for (const Write& write : writes) {
+      if (write.node >= end || !write.values[id.raw()]) continue;
+      if (!may_write_again(write)) return false;
+      work.push_back(graph.nodes[write.node].outputs[0]);
+    }
     const NodeId def = graph.value(id).def;
     if (!def.valid()) {
+      const auto is_this = [&](const auto& constant) { return constant.first == id; };
+      if (std::any_of(graph.constants.begin(), graph.constants.end(), is_this)) continue;
+      const Type& type = graph.value(id).type;
       if (type.kind != Type::Kind::kTensor || c10::isIntegralType(type.dtype, /*includeBool=*/true)) continue;
       return false;
     }
     const Node& node = graph.node(def);
-    // Ops of others may be Python code, which must not run between guards and replay.
-    bool known = !node.op || (FactsOf(*node.op).pure() && node.op->operator_name().name.rfind("aten::", 0) == 0);
-    if (++nodes > kMostNodes || !known) return false;
+    if (++nodes > most) return false;
+    const auto is_this = [&](const Write& write) { return write.node == def.raw(); };
+    const auto write = std::find_if(writes.begin(), writes.end(), is_this);
+    if (write == writes.end() ? !MayRunAgain(node) : !may_write_again(*write)) return false;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
-  if (decisions_.size() == kMostDecisions || aten_.writes_inputs()) return false;
-  const std::vector<bool> written = WrittenValues(graph);
-  for (size_t i = 0; i < cone->size(); ++i) {
-    if ((*cone)[i] && written[i]) return false;  // D2
-  }
   return true;
+}
+
+}  // namespace
+
+// Collects the values that `value` is computed from, itself included. Returns false if this would break the laws.
+bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
+  if (decisions_.size() == kMostDecisions || aten_.writes_inputs()) return false;
+  const Graph& graph = aten_.graph();
+  const std::vector<Write> writes = WritesOf(graph);
+  if (!ConeOf(graph, value, writes, kMostNodes, cone) || IsWrittenLater(graph, value, writes, nullptr)) return false;
+  return std::none_of(decisions_.begin(), decisions_.end(),
+                      [&](const Decided& decided) { return IsWrittenLater(graph, decided.value, writes, cone); });
 }
 
 bool Recorder::Decide(PyObject* object) {
@@ -72,9 +151,10 @@ void Recorder::DescribeDecisions(Segment* segment) {
   SegmentIr* const ir = &segment->ir;
   const Graph& old = aten_.graph();
   std::vector<bool> needed(old.values.size());
+  const std::vector<Write> writes = WritesOf(old);
   for (const Decided& decided : decisions_) {
     std::vector<bool> cone;
-    DecisionCone(decided.value, &cone);
+    ConeOf(old, decided.value, writes, old.nodes.size(), &cone);
     for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
   }
   for (const auto& [source, id] : aten_.inputs()) {

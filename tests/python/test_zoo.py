@@ -18,10 +18,11 @@ pytestmark = [
     ),
 ]
 
-# Breaks where it asks whether its mask has any global attention: right, and no crash.
-BROKEN = ["longformer"]
-# Of these, led computes sizes with torch.div, and xlm compares lengths of texts with a size.
-ONE_GRAPH = ["bert", "gpt2", "led", "t5", "vit", "xlm"]
+# Breaks where it splits by sizes that are in a tensor: right, and no crash.
+BROKEN = ["jetmoe"]
+# Led computes sizes with torch.div, and longformer decides on a mask that it fills. Xlm compares lengths of texts with
+# a size. Dinov3_vit has a tensor in a cache, which the plain run has filled.
+ONE_GRAPH = ["bert", "dinov3_vit", "gpt2", "led", "longformer", "t5", "vit", "xlm"]
 
 
 def right_row(name: str) -> dict[str, Any]:
@@ -29,7 +30,6 @@ def right_row(name: str) -> dict[str, Any]:
     assert "skipped" not in row, row
     assert row["outputs"] is True, row
     assert row["gradients"] is True, row
-    assert row["given_up"] == [], row
     return row
 
 
@@ -41,4 +41,5 @@ def test_right_with_breaks(name: str) -> None:
 @pytest.mark.parametrize("name", ONE_GRAPH)
 def test_one_graph(name: str) -> None:
     row = right_row(name)
+    assert row["given_up"] == [], row
     assert (row["graphs"], row["recordings"], row["hits"]) == (1, 1, 2), row

@@ -25,7 +25,8 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys(
         ("embedding_size", "word_embed_proj_dim", "decoder_hidden_size", "hidden_dim"), 32
     ),
-    **dict.fromkeys(("projection_dim", "d_embed", "vision_embed_dim", "adapter_hidden_size"), 32),
+    **dict.fromkeys(("projection_dim", "projection_size", "d_embed", "vision_embed_dim"), 32),
+    "adapter_hidden_size": 32,
     **dict.fromkeys(
         (
             "num_hidden_layers",
@@ -58,6 +59,10 @@ _SMALL: dict[str, Any] = {
         ("max_position_embeddings", "n_positions", "max_source_positions", "n_ctx"), 64
     ),
     **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), 4),
+    # Attention by low ranks, and mixers that are state spaces: 8 heads of 8 are twice the hidden size.
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mamba_d_head"), 8),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
+    "mamba_n_heads": 8,
     "num_experts_per_tok": 2,
     "image_size": 32,
     "patch_size": 8,
@@ -80,6 +85,44 @@ _TOKENS = (
     "decoder_start_token_id",
     "sep_token_id",
     "cls_token_id",
+)
+
+
+# Fields by model type, where the fields of a type depend on each other in a way of its own.
+_OF_TYPE: dict[str, dict[str, Any]] = {
+    "convnext": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
+    "convnextv2": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
+    "efficientnet": {"hidden_dim": 2560},
+    "esm": {"vocab_size": 99, "pad_token_id": 1, "mask_token_id": 2},
+    "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1]},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "lilt": {"hidden_size": 48},
+    "mamba2": {"num_heads": 8},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "ministral": {"head_dim": 8},
+    "mobilevitv2": {"patch_size": 2},
+    "nemotron": {"num_key_value_heads": 2},
+    "reformer": {
+        "attn_layers": ["local", "lsh"],
+        "axial_pos_embds_dim": [16, 16],
+        "axial_pos_shape": [8, 8],
+    },
+    "swin": {"depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
+    "swinv2": {"depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
+}
+# Models of two towers that take a text and an image side by side.
+_TEXT_AND_IMAGE = (
+    "altclip",
+    "blip",
+    "chinese_clip",
+    "clip",
+    "clipseg",
+    "groupvit",
+    "metaclip_2",
+    "owlv2",
+    "owlvit",
+    "siglip",
 )
 
 
@@ -123,6 +166,10 @@ def _make_small(config: Any) -> None:
             _set(config, field, _SMALL[field])
         elif any(word in field for word in _DROPOUTS) and isinstance(value, float):
             _set(config, field, 0.0)
+        elif field == "num_heads" and isinstance(value, (list, tuple)):
+            _set(config, field, [2] * len(value))
+        elif field == "rope_parameters" and isinstance(value, dict) and "mrope_section" in value:
+            _set(config, field, value | {"mrope_section": [2, 1, 1]})
         elif field in _TOKENS and isinstance(value, int) and value >= _SMALL["vocab_size"]:
             _set(config, field, 1)
     # Names of a configuration's own, which lead to one of the fields above.
@@ -131,6 +178,8 @@ def _make_small(config: Any) -> None:
             _set(config, field, _SMALL[field])
     if isinstance(getattr(config, "layer_types", None), list):
         _set(config, "layer_types", config.layer_types[: _SMALL["num_hidden_layers"]])
+    for field, value in _OF_TYPE.get(config.model_type, {}).items():
+        _set(config, field, value)
     _set(config, "use_cache", False)
 
 
@@ -157,6 +206,8 @@ def _inputs(model: torch.nn.Module, config: Any) -> dict[str, torch.Tensor]:
     tokens = torch.randint(2, 90, (2, 12), generator=generator)
     if main == "input_ids":
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if config.model_type in _TEXT_AND_IMAGE:
+            inputs |= {"pixel_values": torch.randn(2, 3, 32, 32, generator=generator)}
     elif main == "pixel_values":
         size = getattr(vision, "image_size", 32)
         height, width = (size, size) if isinstance(size, int) else size
