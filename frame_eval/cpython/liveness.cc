@@ -132,8 +132,8 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset) {
   return static_cast<LiveTable*>(kept)->At(offset / 2);
 }
 
-// Returns whether an instruction may do this with a dict of keywords on top of the stack: spread it, look a key up in it, ask
-// for its truth or for an attribute. The recorder sees each of these.
+// Returns whether an instruction only spreads a dict of keywords on top of the stack, looks up a key, tests it or loads an
+// attribute. The recorder sees each of these.
 static bool IsSeenUseOfKeywords(PyCodeObject* code, int index) {
   constexpr std::string_view kUses[] = {"DICT_MERGE", "CONTAINS_OP", "LOAD_METHOD", "LOAD_ATTR"};
   const std::string_view name = InstructionAt(code, index * 2).name;

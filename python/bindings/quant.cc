@@ -198,7 +198,7 @@ py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const
     result = py::reinterpret_steal<py::object>(PyObject_Call(compiled.ptr(), args.ptr(), kwargs.ptr()));
   }
   if (!result) throw py::error_already_set();
-  // Under modes, graphs are only those of the Python code of the mode.
+  // Under modes, all graphs belong to the Python code of the mode.
   const bool is_plain =
       tally.int8 == 0 && (store->hits + store->recordings == segments_before || !ActiveModes().empty());
   if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0)

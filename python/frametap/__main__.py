@@ -71,7 +71,7 @@ def _explain(target: str, examples: list[str], with_segments: bool) -> int:
         try:
             call = compile(f"_call({example})", "<example>", "eval")
         except SyntaxError as error:
-            _stop("explain", f"the example {example!r} is no Python: {error.msg}")
+            _stop("explain", f"the example {example!r} is not Python: {error.msg}")
         print(f">>> {target.rpartition(':')[2]}({example})")
         print(f"{eval(call, {**names, '_call': captured})!r:.400}")
     print()

@@ -524,7 +524,7 @@ def _decode(value: Any, **more: Any) -> Any:
 def _known_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name} is no dtype")
+        raise TypeError(f"{name} is not a dtype")
     return dtype
 
 
@@ -770,7 +770,7 @@ class LoadedProgram:
                 refusals.append(refusal)
         detail = "".join(f"\n  {refusal}" for refusal in refusals)
         raise ArtifactError(
-            f"{self.program.name}: {where} is none of those that were saved:{detail}\n"
+            f"{self.program.name}: {where} differs from each call that was saved:{detail}\n"
             "  call the original with such arguments before saving it, or change the arguments"
         )
 
@@ -861,7 +861,7 @@ def _default(parameter: Parameter) -> Any:
         if isinstance(operand, Dict):
             keys = (key.value for key in operand.keys)
             return dict(zip(keys, map(make, operand.values), strict=True))
-        raise ValueError(f"the default of {parameter.name} is no constant")
+        raise ValueError(f"the default of {parameter.name} is not a constant")
 
     if parameter.is_fixed:
         return _FIXED
@@ -888,7 +888,7 @@ def _binder(program: Program, signature: inspect.Signature) -> Callable[..., dic
     """A function that gives its arguments by name. Python binds them, and says what is wrong with a call."""
     names = list(signature.parameters)
     if wrong := [name for name in names if not name.isidentifier() or iskeyword(name)]:
-        raise ArtifactError(f"the parameters are no signature: {wrong[0]!r} is no name")
+        raise ArtifactError(f"the parameters are not a signature: {wrong[0]!r} is not a name")
     this = next(name for name in ("self", "_self", "__self") if name not in names)
     empty = inspect.Parameter.empty
     bare = [
@@ -950,7 +950,7 @@ def _check_names(program: Program) -> None:
         targets = item.blocks if isinstance(item, Jump) else ()
         for name in targets:
             if name not in blocks:
-                raise ArtifactError(f"{where} goes on at block {name!r}, which does not exist")
+                raise ArtifactError(f"{where} continues at block {name!r}, which does not exist")
         if isinstance(item, Block) and item.decisions and item.decisions not in blocks:
             raise ArtifactError(f"{where} needs block {item.decisions!r}, which does not exist")
         if isinstance(item, Ref) and item.weight and item.name not in program.weights:

@@ -148,7 +148,7 @@ def compile_module(module: torch.nn.Module, make: Callable[..., Any]) -> Compile
     }
     if hasattr(original, "__del__"):
         namespace["__del__"] = lambda _: None  # the original has its own end
-    # Metaclasses that keep account of classes are not told either.
+    # A metaclass that keeps account of classes does not learn of this one either.
     kind = type.__new__(
         _kind_below(type(original)), original.__name__, (CompiledModule, original), namespace
     )

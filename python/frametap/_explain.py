@@ -72,7 +72,7 @@ class Explanation:
     hits: int
     misses: int
     recording_seconds: float
-    """Of all recordings, of those that were given up too. Each segment has its own."""
+    """The time of all recordings, given-up ones included. Each segment has its own."""
     faults: int = 0
     """Replays that raised where the program's own ops do not; plain Python ran these calls."""
     fault_reports: list[FaultReport] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Explanation:
             ("given up", map(str, self.aborts)),
             ("faults", (_repeated(text, times) for text, times in faults.items())),
             ("misses", (_repeated(text, times) for text, times in misses.items())),
-            ("fixed numbers (another is recorded anew)", map(str, self.fixed_numbers)),
+            ("fixed numbers (another number makes a new recording)", map(str, self.fixed_numbers)),
             (
                 "sizes known only once the op has run",
                 (f"{op}  @ {position}" for op, position in self.ops_without_size_rule),
@@ -164,7 +164,7 @@ class Explanation:
 def _fixes_number(guard: Guard, path: list[tuple[str, Any]]) -> bool:
     steps = [accessor for accessor, _ in path]
     if guard.kind == "tensor":  # "tensor f32[2, *] cpu"
-        # Of parameters and buffers nobody expects anything else.
+        # The shape of a parameter or buffer is expected to stay.
         return steps[-1] != "module_attr" and re.search(r"\[[^]]*\d", guard.predicate) is not None
     is_number = type(guard.expected) in (int, float)
     from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}

@@ -81,7 +81,7 @@ class Formula:
         try:
             self._tree = ast.parse(text, mode="eval").body
         except SyntaxError as e:
-            raise ValueError(f"{text!r} is no formula: {e.msg}") from e
+            raise ValueError(f"{text!r} is not a formula: {e.msg}") from e
         self._read(self._tree, None)
 
     def holds(self, numbers: Sequence[int | float]) -> bool:

@@ -107,7 +107,7 @@ def _dims(t: Any, dim: Any, name: str) -> dict[int, Any]:
     for index in said:
         if type(index) is not int or not -t.dim() <= index < t.dim():
             raise FrametapError(
-                f"{name}: {index!r} is no dimension of a tensor with {t.dim()} (-{t.dim()} to {t.dim() - 1})"
+                f"{name}: {index!r} is not a dimension of a tensor with {t.dim()} (-{t.dim()} to {t.dim() - 1})"
             )
     # In a mapping, None says something, as torch.export has it.
     static = isinstance(dim, Mapping)

@@ -94,7 +94,7 @@ def plain_parts(segments: Iterable[_C.Segment], compiled: _C.CompiledFunction) -
         where = end["position"]["text"]
         why = said[where]["text"] if where in said else f"{end['reason']} {end['detail']}".rstrip()
         lines.append(
-            f"{segment.name} ends at {where}: {why}. What runs there before the next graph begins runs in float, "
+            f"{segment.name} ends at {where}: {why}. Code between this place and the next graph runs in float, "
             "and none of its ops is in the table."
         )
     # A graph without ops is not kept, and its end is in the log only.
@@ -104,6 +104,6 @@ def plain_parts(segments: Iterable[_C.Segment], compiled: _C.CompiledFunction) -
     for where, row in said.items():
         if where not in ends and row["reason"] != "branch_on_tensor":
             lines.append(
-                f"no graph holds {where}: {row['text']}. What runs there runs in float, and none of its ops is in the table."
+                f"no graph holds {where}: {row['text']}. Code there runs in float, and none of its ops is in the table."
             )
     return list(dict.fromkeys(lines))

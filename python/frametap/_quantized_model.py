@@ -273,7 +273,7 @@ def _cause_of(problem: dict[str, Any], compiled: _C.CompiledFunction) -> str:
         return f"{lost[0]}{more}"
     if problem["recorded"]:
         return (
-            "a call of a new kind was recorded, and it has more than one graph or effects that are not taken back; "
+            "a call of a new kind was recorded, with several graphs or with lasting effects; "
             "a later call is int8 if these graphs fit it"
         )
     if problem["modes"]:

@@ -62,9 +62,9 @@ _EMPTY = "<unused>"  # the weight that stands for inputs that an int8 graph igno
 def save(f: Any, path: str | os.PathLike[str]) -> None:
     """Writes what was captured of `f` to a file that :func:`load` runs without the model's source.
 
-    `f` is a result of ``frametap.compile`` or ``frametap.quantize``, after calls that took all ways
-    that the program shall contain. Weights and counters are saved with their present values. So are
-    the mode (training or not) and all facts that the guards hold about the model itself.
+    `f` is a result of ``frametap.compile`` or ``frametap.quantize``, after calls that took all paths
+    that the program shall contain. Weights and counters are saved with their present values. The mode
+    (training or not) and all facts that the guards hold about the model itself are saved, too.
 
     Raises :class:`ArtifactError` if nothing was captured, or if a segment cannot be saved: it names the
     segment, the line and what to do.
@@ -509,7 +509,7 @@ class _Converter:
         if exit["up"]:
             _refuse(
                 segment,
-                "the graph goes on in the caller of its function",
+                "the graph continues in the caller of its function",
                 "save the function that is called first",
                 exit["position"],
             )
@@ -522,7 +522,7 @@ class _Converter:
                 segment,
                 f"the graph ends here because of {exit['reason']}{detail}; only a branch on a tensor's value "
                 "can be saved",
-                "frametap.explain(f) tells how to avoid the break",
+                "frametap.explain(f) says how to avoid the break",
                 exit["position"],
             )
         tested, arms = self._arms(segment, exit)
@@ -784,7 +784,7 @@ def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionT
         function = function._function
     if not isinstance(function, types.FunctionType):
         raise ArtifactError(
-            f"save: {function!r:.60} is no Python function, so nothing of it was captured"
+            f"save: {function!r:.60} is not a Python function, so nothing of it was captured"
         )
     return owner, function
 
@@ -873,7 +873,7 @@ def _change(effect: Mapping[str, Any]) -> str:
         "set_cell": f"assigns {of}, a variable of an outer function",
         "state": f"leaves {name} of torch switched",
         "advance": f"takes items from the iterator {of}",
-        "yield": f"goes on with the generator {of}",
+        "yield": f"continues the generator {of}",
     }.get(effect["kind"], f"changes {of}")
 
 

@@ -78,7 +78,7 @@ def test_explain_a_function_of_a_file(tmp_path: Path) -> None:
         ("absent.py:f", "torch.ones(2)", "there is no file absent.py"),
         ("program.py:absent", "torch.ones(2)", "program.py has no 'absent'"),
         ("nowhere:f", "torch.ones(2)", "nowhere.py:f"),
-        ("program.py:step", "torch.ones(", "is no Python"),
+        ("program.py:step", "torch.ones(", "is not Python"),
         ("program.py:step", None, "give at least one call"),
     ],
 )

@@ -162,7 +162,7 @@ def test_dynamic_false_heeds_no_marks() -> None:
         (lambda: frametap.mark_dynamic(3, 0), "a tensor expected, got int"),
         (
             lambda: frametap.mark_dynamic(torch.ones(2), 1),
-            r"1 is no dimension of a tensor with 1 \(-1 to 0\)",
+            r"1 is not a dimension of a tensor with 1 \(-1 to 0\)",
         ),
         (
             lambda: frametap.mark_dynamic(torch.ones(2), 0, min=3),
@@ -176,7 +176,7 @@ def test_dynamic_false_heeds_no_marks() -> None:
             lambda: frametap.mark_dynamic(torch.ones(2), {0: "n"}),
             "a torch.export.Dim or None expected, got 'n'",
         ),
-        (lambda: frametap.mark_static(torch.ones(2), "x"), "'x' is no dimension"),
+        (lambda: frametap.mark_static(torch.ones(2), "x"), "'x' is not a dimension"),
     ],
 )
 def test_bad_marks(mark: object, words: str) -> None:

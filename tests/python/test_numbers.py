@@ -275,7 +275,7 @@ def test_explain_tells_what_is_fixed_and_which_sizes_nobody_foretells() -> None:
     assert [(g.source, g.expected) for g in explanation.fixed_numbers] == [("L.n", 2)]
     assert [op for op, _ in explanation.ops_without_size_rule] == ["aten.combinations"]
     page = str(explanation)
-    assert "fixed numbers (another is recorded anew):\n  L.n : == 2  @ " in page
+    assert "fixed numbers (another number makes a new recording):\n  L.n : == 2  @ " in page
     assert "sizes known only once the op has run:\n  aten.combinations  @ " in page
     model = torch.nn.Linear(2, 2)
     of_model = frametap.compile(model)

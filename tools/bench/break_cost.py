@@ -43,14 +43,14 @@ def added(
 
 
 def main() -> int:
-    arguments = timing.arguments("What a break adds.", rounds=60)
+    arguments = timing.arguments("The cost of a break.", rounds=60)
     rows = {n: function_row(program(n), not arguments.no_dynamo) for n in BREAKS}
     with torch.no_grad():
         # All in one race: what is taken off is of the same run.
         timing.race([c for row in rows.values() for c in row], arguments.rounds)
     whole = timing.Table(f"Calls of {OPS} ops with n breaks (four elements, no_grad)")
     cost = timing.Numbers(
-        "What a break adds to the instruction in plain Python",
+        "Cost of a break besides the instruction in plain Python",
         {c.name: timing.human for c in rows[0][1:]},
     )
     for n, row in rows.items():

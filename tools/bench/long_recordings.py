@@ -179,7 +179,7 @@ def lengths(most: int) -> list[int]:
 
 
 def main() -> int:
-    arguments = timing.arguments("What one more round of a recorded loop costs.", rounds=1)
+    arguments = timing.arguments("The cost of one more round of a recorded loop.", rounds=1)
     names = [f"{rounds:,} rounds" for rounds in lengths(MOST)]
     cost = timing.Numbers(
         "A first captured call, divided by the rounds of its loop",

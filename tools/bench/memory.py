@@ -125,7 +125,7 @@ def main() -> int:
             row += [first, again, first / eager, again / eager]
         peaks.add(title, *row)
     held = timing.Numbers(
-        "What segments hold", {"each segment": kibibytes, "left after reset": kibibytes}
+        "Memory that segments hold", {"each segment": kibibytes, "left after reset": kibibytes}
     )
     for title, which in (
         ("x * SCALES[name], 2,000 segments", "small"),
