@@ -124,7 +124,11 @@ class CallableExecutable : public Executable {
   // `compiles`: the program compiles the graph, it does not run it as it is.
   // `fixed`: sizes and strides of the inputs are the recorded ones at each run.
   CallableExecutable(py::object program, bool compiles, bool fixed, const Graph& graph)
-      : program_(std::move(program)), compiles_(compiles), numbers_(graph), facts_follow_(fixed && FactsFollow(graph)) {
+      : program_(std::move(program)),
+        compiles_(compiles),
+        numbers_(graph),
+        facts_follow_(compiles && FactsFollow(graph, fixed)),
+        sizes_follow_(facts_follow_ && fixed) {
     for (ValueId id : graph.outputs) {
       Type& type = types_.emplace_back(graph.value(id).type);
       // A value without a recorded type (a graph parsed from a short text) may be anything.
@@ -165,13 +169,15 @@ class CallableExecutable : public Executable {
       if (!value.ok()) {
         (*program_).attr("refuse_result")(i, std::string(value.status().message()));
       }
-      if (IsTensor(item.ptr()) && !IsExactTensor(item.ptr()) && !IsOneOf(item, args)) {
+      if (IsTensor(item.ptr()) && !IsPlainTensor(item.ptr()) && !IsOneOf(item, args)) {
         (*program_).attr("refuse_result")(i,
                                           absl::StrCat("a torch.Tensor expected, got ", Py_TYPE(item.ptr())->tp_name));
       }
       if (facts_follow_ && types_[i].kind == Type::Kind::kTensor && !IsAsRecorded(value->toTensor(), types_[i])) {
+        Type want = types_[i];
+        if (!sizes_follow_) std::fill(want.sizes.begin(), want.sizes.end(), -1);
         const std::string got = ToString(Type::Of(value->toTensor()));
-        (*program_).attr("refuse_result")(i, absl::StrCat(ToString(types_[i]), " expected, got ", got));
+        (*program_).attr("refuse_result")(i, absl::StrCat(ToString(want), " expected, got ", got));
       }
       out.push_back(*std::move(value));
       ++i;
@@ -199,12 +205,17 @@ class CallableExecutable : public Executable {
     return std::any_of(args.begin(), args.end(), [&](py::handle arg) { return arg.is(object); });
   }
 
-  // Returns whether dtypes and sizes of all values follow from the inputs, so that each run gives the recorded ones.
-  static bool FactsFollow(const Graph& graph) {
+  static bool IsPlainTensor(PyObject* object) {
+    return IsExactTensor(object) && Py_TYPE(object) != ParameterClassOfTorch();
+  }
+
+  // Returns whether dtypes, ranks and sizes of all values follow from the inputs, so that each run gives the recorded
+  // ones. Inputs of open sizes have the recorded dtypes and ranks.
+  static bool FactsFollow(const Graph& graph, bool fixed) {
     for (const ValueId input : graph.inputs) {
       if (graph.value(input).type.is_number()) return false;
     }
-    return std::none_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return std::none_of(graph.nodes.begin(), graph.nodes.end(), [fixed](const Node& node) {
       if (!node.op) return true;
       const OpFacts& facts = FactsOf(*node.op);
       const auto& parameters = node.op->schema().arguments();
@@ -213,15 +224,16 @@ class CallableExecutable : public Executable {
                             std::any_of(parameters.begin(), parameters.end(), [](const c10::Argument& parameter) {
                               return parameter.kwarg_only() && parameter.alias_info() != nullptr;
                             });
-      return facts.data_dependent_size || facts.scalar_from_data || facts.scalar_from_metadata || reshapes;
+      return facts.data_dependent_size || facts.scalar_from_data || facts.scalar_from_metadata || reshapes ||
+             (facts.size_dependent_rank && !fixed);
     });
   }
 
-  static bool IsAsRecorded(const at::Tensor& tensor, const Type& type) {
+  bool IsAsRecorded(const at::Tensor& tensor, const Type& type) const {
     if (tensor.scalar_type() != type.dtype || tensor.device() != type.device) return false;
     if (tensor.layout() != c10::kStrided || tensor.is_nested()) return true;
     if (tensor.dim() != static_cast<int64_t>(type.sizes.size())) return false;
-    for (size_t i = 0; i < type.sizes.size(); ++i) {
+    for (size_t i = 0; sizes_follow_ && i < type.sizes.size(); ++i) {
       if (type.sizes[i] >= 0 && type.sizes[i] != tensor.size(static_cast<int64_t>(i))) return false;
     }
     return true;
@@ -231,8 +243,9 @@ class CallableExecutable : public Executable {
   const bool compiles_;
   const NumberCheck numbers_;
   std::vector<size_t> read_only_;  // inputs that are tensors; none if the graph writes to an input
-  const bool facts_follow_;
-  std::vector<Type> types_;  // of the outputs
+  const bool facts_follow_;        // each run gives results of the recorded dtypes and ranks
+  const bool sizes_follow_;        // … and of the recorded sizes
+  std::vector<Type> types_;        // of the outputs
 };
 
 class CallableBackend : public Backend {
@@ -272,6 +285,7 @@ class CallableBackend : public Backend {
       const bool is_fixed = static_shapes_ && examples != nullptr && examples->open.empty();
       return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, is_fixed, graph);
     } catch (py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // an interrupt, or an exit of the process
       return ToStatus(name_, error);
     }
   }

@@ -604,3 +604,52 @@ def test_a_backend_that_writes_to_what_the_graph_reads_and_raises_is_refused() -
     f(torch.ones(2))
     with pytest.raises(frametap.BackendError, match="half way, after it had written"):
         f(torch.ones(2))
+
+
+def _mapped(change: Any) -> Any:
+    def backend(module: Any, examples: list[Any]) -> Any:
+        return lambda *inputs: tuple(change(result) for result in module(*inputs))
+
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (torch.Tensor.double, r"f32\[\?, \?\] expected, got f64\[2, 3\]"),
+        (lambda t: t.to("meta"), r"got f32\[2, 3\] meta"),
+        (lambda t: t[None], r"got f32\[1, 2, 3\]"),
+    ],
+    ids=["dtype", "device", "rank"],
+)
+def test_wrong_results_of_open_sizes_are_told(change: Any, words: str) -> None:
+    compiled = frametap.compile(lambda x: x * 2, backend=_mapped(change))
+    compiled(torch.ones(2, 3))
+    compiled(torch.ones(4, 3))  # the sizes are open from here on
+    with pytest.raises(BackendError, match=words):
+        compiled(torch.ones(2, 3))
+
+
+def test_a_rank_that_follows_from_open_sizes_is_no_fault() -> None:
+    compiled = frametap.compile(lambda x: (x * 2).squeeze(), backend=_mapped(lambda t: t))
+    for size in (2, 4, 1, 2, 1):
+        x = torch.ones(size, 3)
+        assert torch.equal(compiled(x), (x * 2).squeeze())
+
+
+def test_a_parameter_in_place_of_a_tensor_is_refused() -> None:
+    compiled = frametap.compile(lambda x: x * 2, backend=_mapped(torch.nn.Parameter))
+    compiled(torch.ones(2))
+    with pytest.raises(BackendError, match=r"a torch.Tensor expected, got Parameter"):
+        compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_a_compilation_is_itself(interrupt: type[BaseException]) -> None:
+    def backend(module: Any, examples: list[Any]) -> Any:
+        raise interrupt
+
+    compiled = frametap.compile(lambda x: x * 2, backend=backend)
+    for _ in range(2):
+        with pytest.raises(interrupt):
+            compiled(torch.ones(2))
