@@ -49,8 +49,8 @@ Memory Vector(int64_t count, dnnl_data_type_t type, void* data) {
 }
 
 Layer Ready(Layer layer) {
-  TORCH_CHECK(layer.weight.scalar_type() == at::kChar && (layer.weight.dim() == 2 || layer.weight.dim() == 4),
-              "int8 kernel: expected int8 weights of two or four dimensions, got ", layer.weight.scalar_type(), " of ",
+  TORCH_CHECK(layer.weight.scalar_type() == at::kChar && layer.weight.dim() >= 2 && layer.weight.dim() <= 5,
+              "int8 kernel: expected int8 weights of two to five dimensions, got ", layer.weight.scalar_type(), " of ",
               layer.weight.sizes());
   TORCH_CHECK(layer.weight.numel() > 0, "int8 kernel: the weights are empty: ", layer.weight.sizes());
   TORCH_CHECK(layer.scales.scalar_type() == at::kFloat && layer.scales.numel() == layer.outputs(),
@@ -58,8 +58,14 @@ Layer Ready(Layer layer) {
   TORCH_CHECK(
       !layer.bias.defined() || (layer.bias.scalar_type() == at::kFloat && layer.bias.numel() == layer.outputs()),
       "int8 kernel: expected one float32 bias for each of ", layer.outputs(), " outputs");
-  TORCH_CHECK(layer.groups > 0 && layer.outputs() % layer.groups == 0, "int8 kernel: ", layer.outputs(), " outputs in ",
-              layer.groups, " groups");
+  TORCH_CHECK(layer.groups > 0 && layer.outputs() % layer.groups == 0 && layer.inputs() % layer.groups == 0,
+              "int8 kernel: ", layer.inputs(), " inputs and ", layer.outputs(), " outputs in ", layer.groups,
+              " groups");
+  for (size_t i = 0; i < layer.padding.size(); ++i) {
+    // oneDNN 3.2 takes more, and gives wrong results for three axes.
+    TORCH_CHECK(layer.output_padding[i] <= layer.padding[i], "int8 kernel: an output padding of ",
+                layer.output_padding[i], " with a padding of ", layer.padding[i]);
+  }
   TORCH_CHECK(!layer.accumulator || layer.out, "int8 kernel: a sum with bytes is stored in bytes");
   layer = Folded(std::move(layer));
   layer.weight = layer.weight.contiguous();
@@ -128,10 +134,13 @@ Extent Int8Kernel::ExtentOf(at::IntArrayRef sizes) const {
                 " features in the last dimension, got sizes ", sizes);
     return {{c10::multiply_integers(sizes.begin(), sizes.end() - 1), layer_.inputs()}};
   }
-  const size_t first = sizes.size() == 3 ? 0 : 1;
-  TORCH_CHECK((sizes.size() == 3 || sizes.size() == 4) && sizes[first] == layer_.inputs(),
+  const size_t rank = 2 + layer_.axes();
+  const bool is_one = sizes.size() + 1 == rank;
+  TORCH_CHECK((is_one || sizes.size() == rank) && sizes[is_one ? 0 : 1] == layer_.inputs(),
               "int8 convolution: expected images of ", layer_.inputs(), " channels, got sizes ", sizes);
-  return {{first == 0 ? 1 : sizes[0], sizes[first], sizes[first + 1], sizes[first + 2]}};
+  Extent extent{{1}};
+  std::copy(sizes.begin(), sizes.end(), extent.sizes.begin() + (is_one ? 1 : 0));
+  return extent;
 }
 
 // K2
@@ -252,8 +261,18 @@ void CheckBytes(const at::Tensor& x, const char* what) {
               " of uint8 on the CPU, got ", x.scalar_type(), " on ", x.device());
 }
 
-at::Tensor AsImages(const at::Tensor& x) {
-  return (x.dim() == 3 ? x.unsqueeze(0) : x).contiguous(at::MemoryFormat::ChannelsLast);
+// The images pixel by pixel. torch has a name for this layout with two and with three axes.
+at::Tensor AsImages(const at::Tensor& x, size_t axes) {
+  const at::Tensor images = x.dim() == static_cast<int64_t>(axes) + 1 ? x.unsqueeze(0) : x;
+  if (axes == 1) return images.transpose(1, 2).contiguous().transpose(1, 2);
+  return images.contiguous(axes == 2 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
+}
+
+at::Tensor EmptyImages(const Extent& extent, size_t axes, at::ScalarType type) {
+  const at::IntArrayRef sizes = at::IntArrayRef(extent.sizes).slice(0, 2 + axes);
+  if (axes == 1) return at::Tensor(at::detail::empty_cpu({sizes[0], sizes[2], sizes[1]}, type)).transpose(1, 2);
+  return at::detail::empty_cpu(sizes, type, false,
+                               axes == 2 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
 }
 
 }  // namespace
@@ -272,13 +291,12 @@ at::Tensor Int8Kernel::Run(const at::Tensor& x) {
     Execute(extent, rows->const_data_ptr(), result.mutable_data_ptr());
     return result;
   }
-  at::Tensor result =
-      at::detail::empty_cpu(ResultOf(layer_, extent).sizes, type, false, at::MemoryFormat::ChannelsLast);
+  at::Tensor result = EmptyImages(ResultOf(layer_, extent), layer_.axes(), type);
   if (result.numel() != 0) {
-    const at::Tensor images = AsImages(x);
+    const at::Tensor images = AsImages(x, layer_.axes());
     Execute(extent, images.const_data_ptr(), result.mutable_data_ptr());
   }
-  return x.dim() == 3 ? result.squeeze(0) : result;
+  return x.dim() < layer_.weight.dim() ? result.squeeze(0) : result;
 }
 
 at::Tensor Int8Kernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
@@ -287,16 +305,16 @@ at::Tensor Int8Kernel::RunInto(const at::Tensor& x, const at::Tensor& accumulato
   CheckBytes(accumulator, "an accumulator");
   const Extent extent = ExtentOf(x.sizes());
   const Extent result = ResultOf(layer_, extent);
-  const bool is_one = x.dim() == 3;
-  TORCH_CHECK(accumulator.sizes() == at::IntArrayRef(result.sizes).slice(is_one ? 1 : 0),
-              "int8 kernel: the accumulator has sizes ", accumulator.sizes(), ", the result ",
-              at::IntArrayRef(result.sizes));
-  const at::Tensor into = AsImages(accumulator);
+  const bool is_one = x.dim() < layer_.weight.dim();
+  const at::IntArrayRef sizes = at::IntArrayRef(result.sizes).slice(is_one ? 1 : 0, layer_.axes() + (is_one ? 1 : 2));
+  TORCH_CHECK(accumulator.sizes() == sizes, "int8 kernel: the accumulator has sizes ", accumulator.sizes(),
+              ", the result ", sizes);
+  const at::Tensor into = AsImages(accumulator, layer_.axes());
   if (into.numel() != 0) {
-    const at::Tensor images = AsImages(x);
+    const at::Tensor images = AsImages(x, layer_.axes());
     Execute(extent, images.const_data_ptr(), into.mutable_data_ptr());
   }
-  if (into.is_same(accumulator)) return accumulator;
+  if (into.is_alias_of(accumulator)) return accumulator;
   return is_one ? into.squeeze(0) : into;
 }
 

@@ -42,7 +42,7 @@ class Int8Kernel {
   // Makes what runs on inputs of these sizes need.
   void Prepare(at::IntArrayRef sizes);
 
-  // `x`: uint8 [..., inputs], or [images, inputs, height, width], or such an image alone. Any thread.
+  // `x`: uint8 [..., inputs], or [images, inputs, axes of an image...], or such an image alone. Any thread.
   at::Tensor Run(const at::Tensor& x);
   // The result is written into `accumulator` if it is dense and channels_last, else into a copy of it, and returned.
   at::Tensor RunInto(const at::Tensor& x, const at::Tensor& accumulator);

@@ -14,10 +14,16 @@ constexpr int64_t kMostInputsToFold = 4096;
 bool KeepsScale(Curve curve) { return curve == Curve::kNone || curve == Curve::kRelu || curve == Curve::kClamp; }
 
 int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
-  const int64_t window = layer.dilation[axis] * (layer.weight.size(static_cast<int64_t>(2 + axis)) - 1) + 1;
-  const int64_t room = size + 2 * layer.padding[axis] - window;
+  const int64_t window = layer.window(axis);
+  const int64_t padding = 2 * layer.padding[axis] - layer.output_padding[axis];
+  if (layer.is_transposed) {
+    const int64_t outputs = (size - 1) * layer.stride[axis] + window - padding;
+    TORCH_CHECK(outputs > 0, "int8 transposed convolution: padding of ", padding, " leaves nothing of the result");
+    return outputs;
+  }
+  const int64_t room = size + padding - window;
   TORCH_CHECK(room >= 0, "int8 convolution: the window of ", window, " is larger than the padded image of ",
-              size + 2 * layer.padding[axis]);
+              size + padding);
   return room / layer.stride[axis] + 1;
 }
 
@@ -48,7 +54,9 @@ Layer Folded(Layer layer) {
 
 Extent ResultOf(const Layer& layer, const Extent& x) {
   if (!layer.is_convolution()) return {{x.sizes[0], layer.outputs()}};
-  return {{x.sizes[0], layer.outputs(), OutputsAlong(layer, 0, x.sizes[2]), OutputsAlong(layer, 1, x.sizes[3])}};
+  Extent result{{x.sizes[0], layer.outputs()}};
+  for (size_t i = 0; i < layer.axes(); ++i) result.sizes[2 + i] = OutputsAlong(layer, i, x.sizes[2 + i]);
+  return result;
 }
 
 }  // namespace frametap::onednn

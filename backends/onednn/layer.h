@@ -1,6 +1,6 @@
-// Layer: a linear layer or a convolution on bytes, as data.
-//   Y1  Activations are uint8; images lie pixel by pixel (channels_last). Weights are int8 with one scale for each
-//       output, and no zero points. Biases are f32. Results are uint8, or f32.
+// Layer: a linear layer, a convolution or a transposed convolution on bytes, as data.
+//   Y1  Activations are uint8; images of one, two or three axes lie pixel by pixel (channels_last). Weights are int8
+//       with one scale for each output, and no zero points. Biases are f32. Results are uint8, or f32.
 //   Y2  The order is: products, bias, the accumulator, the curve, the output's scale and zero point.
 //   Y3  Products that saturate (HasExactProducts of library.h) are the caller's matter: it keeps activations below 128.
 #pragma once
@@ -20,7 +20,8 @@ struct Quantization {
 enum class Curve : uint8_t { kNone, kRelu, kClamp, kHardswish, kSwish, kGelu, kGeluTanh };
 
 struct Layer {
-  at::Tensor weight;  // int8 [outputs, inputs], or [outputs, inputs / groups, height, width]
+  // int8 [outputs, inputs]; [outputs, inputs / groups, window...]; transposed: [inputs, outputs / groups, window...]
+  at::Tensor weight;
   at::Tensor scales;  // f32 [outputs]
   at::Tensor bias;    // f32 [outputs], or undefined
   Quantization x;
@@ -28,18 +29,21 @@ struct Layer {
   std::optional<Quantization> accumulator;  // what a run adds to is quantized so; none: a run adds to nothing
   Curve curve = Curve::kNone;
   float low = 0, high = 0;  // of kClamp
-  // For convolutions: height, width.
-  std::array<int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
+  // For convolutions, by axis of the image. `output_padding`: of transposed ones; at most `padding`.
+  std::array<int64_t, 3> stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1}, output_padding{0, 0, 0};
   int64_t groups = 1;
+  bool is_transposed = false;
 
-  bool is_convolution() const { return weight.dim() == 4; }
-  int64_t outputs() const { return weight.size(0); }
-  int64_t inputs() const { return weight.size(1) * groups; }
+  bool is_convolution() const { return weight.dim() > 2; }
+  size_t axes() const { return static_cast<size_t>(weight.dim()) - 2; }
+  int64_t window(size_t axis) const { return dilation[axis] * (weight.size(2 + static_cast<int64_t>(axis)) - 1) + 1; }
+  int64_t outputs() const { return is_transposed ? weight.size(1) * groups : weight.size(0); }
+  int64_t inputs() const { return is_transposed ? weight.size(0) : weight.size(1) * groups; }
 };
 
-// Sizes of an input or a result: rows, features; or images, channels, height, width.
+// Sizes of an input or a result: rows, features; or images, channels, and the size of each axis. Others are 0.
 struct Extent {
-  std::array<int64_t, 4> sizes{0, 0, 0, 0};
+  std::array<int64_t, 5> sizes{0, 0, 0, 0, 0};
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
@@ -48,7 +52,7 @@ struct Extent {
 // weights. A linear layer's zero point of the input becomes part of its bias.
 Layer Folded(Layer layer);
 
-// Throws c10::Error if the window is larger than the padded image.
+// Throws c10::Error if the window is larger than the padded image, or if nothing is left of the result.
 Extent ResultOf(const Layer& layer, const Extent& x);
 
 }  // namespace frametap::onednn

@@ -1,5 +1,7 @@
 #include "backends/onednn/primitive.h"
 
+#include <cstring>
+
 namespace frametap::onednn {
 namespace {
 
@@ -11,19 +13,34 @@ MemoryDesc Desc(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_fo
 
 dnnl_data_type_t ResultType(const Layer& layer) { return layer.out ? dnnl_u8 : dnnl_f32; }
 
-// Weights as the primitives count their dimensions, in a layout that is given.
+// Weights as the primitives count their dimensions: (groups,) outputs, inputs, window. `is_plain`: as they lie in
+// `layer.weight`; else oneDNN chooses.
 MemoryDesc Weights(const Layer& layer, bool is_plain) {
   const at::IntArrayRef sizes = layer.weight.sizes();
   if (!layer.is_convolution()) {
     const dnnl_dims_t dims{sizes[1], sizes[0]};
     return Desc(2, dims, dnnl_s8, is_plain ? dnnl_ba : dnnl_format_tag_any);
   }
-  if (layer.groups == 1) {
-    const dnnl_dims_t dims{sizes[0], sizes[1], sizes[2], sizes[3]};
-    return Desc(4, dims, dnnl_s8, is_plain ? dnnl_oihw : dnnl_format_tag_any);
-  }
-  const dnnl_dims_t dims{layer.groups, sizes[0] / layer.groups, sizes[1], sizes[2], sizes[3]};
-  return Desc(5, dims, dnnl_s8, is_plain ? dnnl_goihw : dnnl_format_tag_any);
+  dnnl_dims_t dims{}, strides{};
+  int rank = 0;
+  const auto add = [&](int64_t size, int64_t stride) {
+    dims[rank] = size;
+    strides[rank++] = stride;
+  };
+  // Not the tensor's strides, which are arbitrary where a size is 1.
+  int64_t second = 1;
+  for (const int64_t size : sizes.slice(2)) second *= size;
+  const int64_t first = sizes[1] * second;
+  const int64_t outputs = layer.outputs() / layer.groups, inputs = layer.inputs() / layer.groups;
+  if (layer.groups > 1) add(layer.groups, sizes[0] / layer.groups * first);
+  add(outputs, layer.is_transposed ? second : first);
+  add(inputs, layer.is_transposed ? first : second);
+  int64_t step = second;
+  for (const int64_t size : sizes.slice(2)) add(size, step /= size);
+  if (!is_plain) return Desc(rank, dims, dnnl_s8, dnnl_format_tag_any);
+  dnnl_memory_desc_t made = nullptr;
+  Check(Api().memory_desc_create_with_strides(&made, rank, dims, dnnl_s8, strides), "describe memory");
+  return MemoryDesc(made);
 }
 
 dnnl_alg_kind_t KindOf(Curve curve) {
@@ -100,9 +117,21 @@ Attributes AttributesOf(const Layer& layer) {
 
 MemoryDesc Activation(const Layer& layer, const Extent& extent, dnnl_data_type_t type) {
   dnnl_dims_t dims{};
-  const int rank = layer.is_convolution() ? 4 : 2;
+  const int rank = static_cast<int>(layer.weight.dim());
   for (int i = 0; i < rank; ++i) dims[i] = extent.sizes[static_cast<size_t>(i)];
-  return Desc(rank, dims, type, layer.is_convolution() ? dnnl_nhwc : dnnl_ab);
+  constexpr std::array<dnnl_format_tag_t, 4> kLayouts{dnnl_ab, dnnl_nwc, dnnl_nhwc, dnnl_ndhwc};
+  return Desc(rank, dims, type, kLayouts[static_cast<size_t>(rank - 2)]);
+}
+
+// oneDNN 3.2's AMX kernels of transposed convolutions crash for some sizes when they are made. The next kernel in its
+// list is for VNNI.
+void PassBrokenKernelsBy(dnnl_primitive_desc_t desc) {
+  for (;;) {
+    const char* kernel = nullptr;
+    Check(Api().primitive_desc_query(desc, dnnl_query_impl_info_str, 0, static_cast<void*>(&kernel)), "name a kernel");
+    if (std::strstr(kernel, "amx") == nullptr) return;
+    Check(Api().primitive_desc_next_impl(desc), "make an int8 transposed convolution");
+  }
 }
 
 }  // namespace
@@ -129,15 +158,25 @@ PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
           "make an int8 linear");
     return PrimitiveDesc(made);
   }
-  const dnnl_dims_t stride{layer.stride[0], layer.stride[1]};
-  const dnnl_dims_t gaps{layer.dilation[0] - 1, layer.dilation[1] - 1};
-  const dnnl_dims_t padding{layer.padding[0], layer.padding[1]};
-  // The padding at the end is what the result's size says.
-  dnnl_dims_t end{};
+  dnnl_dims_t stride{}, gaps{}, padding{}, end{};
   const Extent result = ResultOf(layer, x);
-  for (size_t i = 0; i < 2; ++i) {
-    const int64_t window = layer.dilation[i] * (layer.weight.size(static_cast<int64_t>(2 + i)) - 1) + 1;
-    end[i] = (result.sizes[2 + i] - 1) * layer.stride[i] + window - x.sizes[2 + i] - layer.padding[i];
+  for (size_t i = 0; i < layer.axes(); ++i) {
+    stride[i] = layer.stride[i];
+    gaps[i] = layer.dilation[i] - 1;
+    padding[i] = layer.padding[i];
+    // oneDNN takes only as much padding at the end as some window reads.
+    const int64_t read = (result.sizes[2 + i] - 1) * layer.stride[i] + layer.window(i);
+    end[i] =
+        layer.is_transposed ? layer.padding[i] - layer.output_padding[i] : read - x.sizes[2 + i] - layer.padding[i];
+  }
+  if (layer.is_transposed) {
+    Check(Api().deconvolution_forward_primitive_desc_create(
+              &made, Cpu(), dnnl_forward_inference, dnnl_deconvolution_direct, from.get(), weights.get(), bias.get(),
+              to.get(), stride, gaps, padding, end, attributes.get()),
+          "make an int8 transposed convolution");
+    PrimitiveDesc desc(made);
+    PassBrokenKernelsBy(desc.get());
+    return desc;
   }
   Check(Api().convolution_forward_primitive_desc_create(&made, Cpu(), dnnl_forward_inference, dnnl_convolution_direct,
                                                         from.get(), weights.get(), bias.get(), to.get(), stride, gaps,

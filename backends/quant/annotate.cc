@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "backends/quant/convolution.h"
 #include "backends/quant/op_table.h"
 
 namespace frametap::quant {
@@ -104,15 +105,9 @@ class Annotator {
   }
 
   std::string ConvObstacle(const Node& node, ValueId input) const {
-    const at::Tensor& weight = normal_.known[FindArg(node, "weight")->value.raw()];
-    if (weight.dim() != 4 || type(input).sizes.size() != 4) return "it has no batch dimension";
-    if (Is(node, "aten::conv2d", "padding")) return "its padding is a word; give numbers to have it in int8";
-    for (const char* name : {"stride", "padding", "dilation"}) {
-      const auto list = ConstInts(FindArg(node, name));
-      if (!list || list->empty()) return absl::StrCat("its ", name, " is not constant");
-    }
-    if (!ConstInt(FindArg(node, "groups"))) return "its groups are not constant";
-    return "";
+    std::string why;
+    ConvolutionOf(node, type(input).sizes.size(), normal_.known[FindArg(node, "weight")->value.raw()].sizes(), &why);
+    return why;
   }
 
   NodeId SoleReader(ValueId v) const { return uses_.sole(v); }
@@ -132,12 +127,18 @@ class Annotator {
            type(*a).sizes == type(*b).sizes && Excluded(n).empty();
   }
 
+  // The kernels of other ranks and of transposed convolutions do not add.
+  bool TakesSum(NodeId anchor) const {
+    const Node& node = graph_.node(anchor);
+    return family(anchor) == Family::kConv && type(node.outputs[0]).sizes.size() == 4 && !IsTransposedConvolution(node);
+  }
+
   // Longest first: anchor, add, relu; then anchor with relu or a curve.
   void Absorb(NodeId anchor) {
     const ValueId result = graph_.node(anchor).outputs[0];
     const NodeId next = SoleReader(result);
     if (!next.valid() || a_.role[next.raw()] != Role::kFloat) return;
-    if (family(anchor) == Family::kConv && IsPlainAdd(next) && LastAnchorOf(next) == anchor) {
+    if (TakesSum(anchor) && IsPlainAdd(next) && LastAnchorOf(next) == anchor) {
       residual_.push_back({next, anchor});
       return;
     }
@@ -175,7 +176,7 @@ class Annotator {
     for (const char* name : {"self", "other"}) {
       const ValueId v = *TensorArg(graph_.node(add), name);
       const NodeId def = graph_.value(v).def;
-      if (!def.valid() || a_.role[def.raw()] != Role::kAnchor || family(def) != Family::kConv) continue;
+      if (!def.valid() || a_.role[def.raw()] != Role::kAnchor || !TakesSum(def)) continue;
       if (SoleReader(v) == add && (!last.valid() || last < def)) last = def;
     }
     return last;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/convolution.h"
 #include "backends/quant/observe.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -126,21 +127,22 @@ class Converter {
   }
 
   ValueId Weight(ValueId v, const Node& like) {
-    const auto found = weights_.find(v);
+    const int64_t axis = OutputAxisOf(like);
+    const auto found = weights_.find({v, axis});
     if (found != weights_.end()) return found->second;
     const std::string& name = from_.value(v).name;
     const at::Tensor& weight = normal_.known[v.raw()];
-    const auto w = FrozenWeights::Of(frozen_, "quantized", {weight}, [&] {
-      const QuantizedWeight made = QuantizeWeight(weight);
+    const auto w = FrozenWeights::Of(frozen_, absl::StrCat("quantized ", axis), {weight}, [&] {
+      const QuantizedWeight made = QuantizeWeight(weight, axis);
       return FrozenWeights::Tensors{made.bytes, made.scales, made.zero_points};
     });
     const ValueId bytes = out_.AddConstant(name + "_q", w[0]);
     const ValueId scales = out_.AddConstant(name + "_scales", w[1]);
     const ValueId zeros = out_.AddConstant(name + "_zeros", w[2]);
     const ValueId now =
-        out_.Emit(dequantize_channel_, {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(int64_t{0})},
+        out_.Emit(dequantize_channel_, {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(axis)},
                   name + "_dq", Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
-    weights_.emplace(v, now);
+    weights_.emplace(std::pair(v, axis), now);
     return now;
   }
 
@@ -184,7 +186,7 @@ class Converter {
   std::vector<Params> params_;
   std::vector<ValueId> dequantized_;
   std::vector<ValueId> stored_;
-  absl::flat_hash_map<ValueId, ValueId> weights_;
+  absl::flat_hash_map<std::pair<ValueId, int64_t>, ValueId> weights_;  // by the axis of the outputs, too
   absl::flat_hash_map<ValueId, ValueId> biases_;
   const c10::OperatorHandle quantize_ = FindOperator("frametap::quantize_per_tensor");
   const c10::OperatorHandle dequantize_ = FindOperator("frametap::dequantize_per_tensor");

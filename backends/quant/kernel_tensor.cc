@@ -93,12 +93,12 @@ KernelTotals CountKernels(const std::vector<const Graph*>& graphs) {
 void RegisterKernelOperators() {
   auto* defs = new torch::Library(torch::Library::FRAGMENT, "frametap", std::nullopt, __FILE__, __LINE__);
   defs->def("qlinear(Tensor x, Tensor kernel) -> Tensor");
-  defs->def("qconv2d(Tensor x, Tensor kernel) -> Tensor");
-  defs->def("qconv2d_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
+  defs->def("qconv(Tensor x, Tensor kernel) -> Tensor");
+  defs->def("qconv_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
   cpu->impl("qlinear", TORCH_FN(RunLinear));
-  cpu->impl("qconv2d", TORCH_FN(RunConvolution));
-  cpu->impl("qconv2d_add", TORCH_FN(RunInto));
+  cpu->impl("qconv", TORCH_FN(RunConvolution));
+  cpu->impl("qconv_add", TORCH_FN(RunInto));
 }
 
 }  // namespace frametap::quant

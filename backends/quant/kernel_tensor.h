@@ -1,6 +1,6 @@
 // KernelTensor: an int8 kernel as a constant of a graph, and the operators that run it.
 //   T1  It is a tensor with the weight's sizes and no memory, so that graphs print, hold and share it as any constant.
-//   T2  Only qlinear, qconv2d and qconv2d_add take it; any other operator raises.
+//   T2  Only qlinear, qconv and qconv_add take it; any other operator raises.
 //   T3  It is made where the graph is lowered, and never saved: a file holds the reference graph (Q3 of quantize.h).
 // Not here: the kernel itself (backends/onednn/int8_kernel.h), which ops become one (lower.cc).
 #pragma once

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "backends/onednn/library.h"
+#include "backends/quant/convolution.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -25,7 +26,7 @@
 namespace frametap::quant {
 namespace {
 
-constexpr size_t kAccumulatorArg = 1;  // of frametap::qconv2d_add
+constexpr size_t kAccumulatorArg = 1;  // of frametap::qconv_add
 
 // A kernel with a weight, found in the reference graph.
 struct Kernel {
@@ -152,13 +153,15 @@ class Lowering {
     if (ConstantOf(weight->args[2].value)->count_nonzero().item<int64_t>() != 0) return;
     const Arg* bias = FindArg(node, "bias");
     if (bias != nullptr && !IsNone(bias) && (bias->kind != Arg::Kind::kValue || !ConstantOf(bias->value))) return;
-    if (IsFamily(n, Family::kConv) && !Is(node, "aten::conv2d")) return;
+    if (ConstInt(&weight->args[3]) != OutputAxisOf(node)) return;
+    if (IsFamily(n, Family::kConv) && !ConvolutionOf(n)) return;
 
     Kernel k;
     k.anchor = n;
     NodeId last = n;
     NodeId next = uses_.sole(node.outputs[0]);
-    if (IsFamily(n, Family::kConv) && IsFamily(next, Family::kAdd)) {
+    if (IsFamily(n, Family::kConv) && from_.value(node.outputs[0]).type.sizes.size() == 4 &&
+        !IsTransposedConvolution(node) && IsFamily(next, Family::kAdd)) {
       const auto a = TensorArg(from_.node(next), "self");
       const auto b = TensorArg(from_.node(next), "other");
       const ValueId other = a && *a == node.outputs[0] ? b.value_or(ValueId()) : a.value_or(ValueId());
@@ -183,6 +186,14 @@ class Lowering {
       if (part.valid()) absorbed_[part.raw()] = true;
     }
     kernel_at_.emplace(last, k);
+  }
+
+  std::optional<Convolution> ConvolutionOf(NodeId n) const {
+    const Node& node = from_.node(n);
+    const Node& weight = *Def(*TensorArg(node, "weight"));
+    std::string why;
+    return quant::ConvolutionOf(node, from_.value(*TensorArg(node, "input")).type.sizes.size(),
+                                ConstantOf(weight.args[0].value)->sizes(), &why);
   }
 
   struct Post {
@@ -292,18 +303,21 @@ class Lowering {
 
   // Whether some op on images reads these bytes.
   bool FeedsImages(ValueId bytes) const {
-    if (from_.value(bytes).type.sizes.size() != 4) return false;
+    const size_t rank = from_.value(bytes).type.sizes.size();
+    if (rank < 3 || rank > 5) return false;
     for (const NodeId reader : uses_.nodes[bytes.raw()]) {
       if (!IsDequantize(from_.node(reader))) continue;
       for (const NodeId n : uses_.nodes[from_.node(reader).outputs[0].raw()]) {
         if (Row(n) == nullptr || !absorbed_[n.raw()]) continue;
         switch (Row(n)->family) {
           case Family::kConv:
+            return true;
           case Family::kMaxPool:
           case Family::kAvgPool:
           case Family::kAdaptivePool:
           case Family::kMean:
-            return true;
+            if (rank == 4) return true;
+            break;
           default:
             break;
         }
@@ -317,17 +331,14 @@ class Lowering {
     const ValueId bytes = Bytes(dequantized);
     const Value value = out_.graph.value(bytes);
     const Node* def = value.def.valid() ? &out_.graph.node(value.def) : nullptr;
-    for (const char* name :
-         {"frametap::qconv2d", "frametap::qconv2d_add", "frametap::quantize_per_tensor_channels_last",
-          "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
+    for (const char* name : {"frametap::qconv", "frametap::qconv_add", "frametap::quantize_per_tensor_channels_last",
+                             "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
       if (def != nullptr && Is(*def, name)) return bytes;
     }
     return out_.Emit(FindOperator("aten::contiguous"),
                      {Arg::Of(bytes), Arg::Const(static_cast<int64_t>(at::MemoryFormat::ChannelsLast))},
                      value.name + "_dense", value.type, ValueId(), reader);
   }
-
-  static std::array<int64_t, 2> Pair(const std::vector<int64_t>& list) { return {list.front(), list.back()}; }
 
   static std::string TextOf(const onednn::Layer& layer) {
     const auto text = [](const onednn::Quantization& q) {
@@ -337,13 +348,20 @@ class Lowering {
                         layer.accumulator ? text(*layer.accumulator) : "-", " ", static_cast<int>(layer.curve), " ",
                         std::bit_cast<uint32_t>(layer.low), " ", std::bit_cast<uint32_t>(layer.high), " ",
                         absl::StrJoin(layer.stride, ","), " ", absl::StrJoin(layer.padding, ","), " ",
-                        absl::StrJoin(layer.dilation, ","), " ", layer.groups);
+                        absl::StrJoin(layer.output_padding, ","), " ", absl::StrJoin(layer.dilation, ","), " ",
+                        layer.groups, layer.is_transposed ? " transposed" : "");
+  }
+
+  // P3 of params.h: one scale for each output, also where groups share them.
+  static onednn::Layer ByOutput(onednn::Layer layer) {
+    if (layer.is_transposed && layer.groups > 1) layer.scales = layer.scales.repeat({layer.groups});
+    return layer;
   }
 
   // The kernel as a constant, ready for inputs of the sizes that the graph was recorded with.
   ValueId KernelConstant(const onednn::Layer& layer, const Sizes& x_sizes, const std::string& name) {
     const auto made = FrozenWeights::Of(frozen_, TextOf(layer), {layer.weight, layer.scales, layer.bias},
-                                        [&] { return FrozenWeights::Tensors{MakeKernelTensor(layer)}; });
+                                        [&] { return FrozenWeights::Tensors{MakeKernelTensor(ByOutput(layer))}; });
     if (std::all_of(x_sizes.begin(), x_sizes.end(), [](int64_t s) { return s > 0; })) {
       KernelIn(made[0])->Prepare(x_sizes);
     }
@@ -368,12 +386,34 @@ class Lowering {
       layer.high = static_cast<float>(post.high);
     }
     if (IsFamily(k.anchor, Family::kConv)) {
-      layer.stride = Pair(*ConstInts(FindArg(node, "stride")));
-      layer.padding = Pair(*ConstInts(FindArg(node, "padding")));
-      layer.dilation = Pair(*ConstInts(FindArg(node, "dilation")));
-      layer.groups = *ConstInt(FindArg(node, "groups"));
+      const Convolution c = *ConvolutionOf(k.anchor);
+      layer.stride = c.stride;
+      layer.padding = c.padding;
+      layer.output_padding = c.output_padding;
+      layer.dilation = c.dilation;
+      layer.groups = c.groups;
+      layer.is_transposed = c.is_transposed;
     }
     return layer;
+  }
+
+  // The bytes that a convolution reads, with what "same" padding has more after the last pixel than before the first.
+  // oneDNN 3.2 would take both numbers, and gives wrong results with AVX2.
+  ValueId PaddedAtEnd(const Kernel& k, Sizes* sizes) {
+    const Node& node = from_.node(k.anchor);
+    const ValueId x = *TensorArg(node, "input");
+    const Convolution c = *ConvolutionOf(k.anchor);
+    std::vector<int64_t> around;  // from the last axis
+    for (size_t i = c.axes; i-- > 0;) {
+      around.insert(around.end(), {0, c.more_at_end[i]});
+      (*sizes)[2 + i] += c.more_at_end[i];
+    }
+    if (*std::max_element(around.begin(), around.end()) == 0) return Bytes(x);
+    Type type = Retyped(from_.value(x).type, at::kByte);
+    type.sizes = *sizes;
+    return out_.Emit(FindOperator("aten::constant_pad_nd"),
+                     {Arg::Of(Bytes(x)), Arg::Const(around), Arg::Const(Dequantized(x)->zero_point)},
+                     from_.value(x).name + "_padded", type, ValueId(), node);
   }
 
   void EmitKernel(const Kernel& k) {
@@ -383,11 +423,11 @@ class Lowering {
     const NodeId last = k.quantize.valid() ? k.quantize : k.post.valid() ? k.post : k.anchor;
     const ValueId result = from_.node(last).outputs[0];
     const ValueId weight = Def(*TensorArg(node, "weight"))->args[0].value;
-    const ValueId kernel = KernelConstant(LayerOf(k), from_.value(x).type.sizes, from_.value(weight).name + "_kernel");
-    std::vector<Arg> args{Arg::Of(Bytes(x))};
+    Sizes x_sizes = from_.value(x).type.sizes;
+    std::vector<Arg> args{Arg::Of(conv ? PaddedAtEnd(k, &x_sizes) : Bytes(x))};
     if (k.add.valid()) args.push_back(Arg::Of(Accumulator(k.other, node)));
-    args.push_back(Arg::Of(kernel));
-    const char* op = k.add.valid() ? "frametap::qconv2d_add" : conv ? "frametap::qconv2d" : "frametap::qlinear";
+    args.push_back(Arg::Of(KernelConstant(LayerOf(k), x_sizes, from_.value(weight).name + "_kernel")));
+    const char* op = k.add.valid() ? "frametap::qconv_add" : conv ? "frametap::qconv" : "frametap::qlinear";
     const Value& value = from_.value(result);
     ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);
     if (k.quantize.valid()) {
@@ -526,7 +566,7 @@ class Lowering {
     for (ValueId v : g.inputs) defined[v.raw()] = true;
     for (size_t i = 0; i < g.nodes.size(); ++i) {
       const Node& node = g.nodes[i];
-      if (Is(node, "frametap::qconv2d_add")) {
+      if (Is(node, "frametap::qconv_add")) {
         const ValueId accumulator = node.args[kAccumulatorArg].value;
         // A value that is named only later was written by the kernel, or made from its result.
         bool live = aliases.same(node.args[0].value, accumulator);

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "backends/quant/convolution.h"
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 
@@ -95,18 +96,26 @@ struct Affine {
   at::Tensor bias;
 };
 
-// M3. In double: the folded weight is then the nearest float.
-Affine FoldBatchNorm(const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& gamma, const at::Tensor& beta,
-                     const at::Tensor& mean, const at::Tensor& variance, double eps) {
+// M3. In double: the folded weight is then the nearest float. `groups`: of a transposed convolution, whose outputs are
+// in the second dimension, group by group; 0 for all others.
+Affine FoldBatchNorm(int64_t groups, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& gamma,
+                     const at::Tensor& beta, const at::Tensor& mean, const at::Tensor& variance, double eps) {
   const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kDouble); };
   at::Tensor factor = wide(variance).add(eps).rsqrt();
   if (gamma.defined()) factor = factor.mul(wide(gamma));
-  std::vector<int64_t> shape(weight.dim(), 1);
-  shape[0] = -1;
+  std::vector<int64_t> sizes = weight.sizes().vec();
+  if (groups > 0) {
+    sizes[0] /= groups;
+    sizes.insert(sizes.begin(), groups);
+  }
+  std::vector<int64_t> shape(sizes.size(), 1);
+  shape[0] = groups > 0 ? groups : -1;
+  if (groups > 0) shape[2] = -1;
   at::Tensor shift = wide(mean).mul(factor).neg();
   if (bias.defined()) shift = shift.add(wide(bias).mul(factor));
   if (beta.defined()) shift = shift.add(wide(beta));
-  return {wide(weight).mul(factor.view(shape)).to(at::kFloat), shift.to(at::kFloat)};
+  const at::Tensor scaled = wide(weight).reshape(sizes).mul(factor.view(shape)).view(weight.sizes());
+  return {scaled.to(at::kFloat), shift.to(at::kFloat)};
 }
 
 std::vector<at::Tensor> KnownOf(const Graph& graph, const std::vector<at::Tensor>& weights) {
@@ -191,11 +200,17 @@ NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Te
     *why = "its parameters are not float32";
     return NodeId();
   }
-  const auto folded = FrozenWeights::Of(
-      frozen, absl::StrCat("folded ", std::bit_cast<uint64_t>(*eps)), {weight, bias, gamma, beta, mean, variance}, [&] {
-        const Affine made = FoldBatchNorm(weight, bias, gamma, beta, mean, variance, *eps);
-        return FrozenWeights::Tensors{made.weight, made.bias};
-      });
+  const int64_t groups = IsTransposedConvolution(before) ? ConstInt(FindArg(before, "groups")).value_or(0) : 0;
+  if (IsTransposedConvolution(before) && groups == 0) {
+    *why = "the transposed convolution before it has groups that are not constant";
+    return NodeId();
+  }
+  const auto folded = FrozenWeights::Of(frozen, absl::StrCat("folded ", std::bit_cast<uint64_t>(*eps), " ", groups),
+                                        {weight, bias, gamma, beta, mean, variance}, [&] {
+                                          const Affine made =
+                                              FoldBatchNorm(groups, weight, bias, gamma, beta, mean, variance, *eps);
+                                          return FrozenWeights::Tensors{made.weight, made.bias};
+                                        });
   *affine = {folded[0], folded[1]};
   return target;
 }

@@ -8,8 +8,6 @@ namespace {
 constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
 constexpr const char* kProduct =
     "it is a product of two activations; only products with a frozen two-dimensional weight are int8 here";
-constexpr const char* kTransposed =
-    "a transposed convolution has no int8 kernel in this torch; upsampling followed by a convolution has one";
 constexpr const char* kCurve =
     "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
     "else reads";
@@ -19,12 +17,13 @@ constexpr const char* kLookup = "a table look-up moves data only; int8 rows woul
 constexpr OpRow kRows[] = {
     {"aten::conv2d", "", Family::kConv, true, nullptr},
     {"aten::conv2d", "padding", Family::kConv, true, nullptr},
-    {"aten::conv1d", "", Family::kFloat, true,
-     "a one-dimensional convolution is not lowered yet; unsqueeze to two dimensions to have it in int8"},
-    {"aten::conv3d", "", Family::kFloat, true, "a three-dimensional convolution is not lowered yet"},
-    {"aten::conv_transpose1d", "", Family::kFloat, true, kTransposed},
-    {"aten::conv_transpose2d", "input", Family::kFloat, true, kTransposed},
-    {"aten::conv_transpose3d", "input", Family::kFloat, true, kTransposed},
+    {"aten::conv1d", "", Family::kConv, true, nullptr},
+    {"aten::conv1d", "padding", Family::kConv, true, nullptr},
+    {"aten::conv3d", "", Family::kConv, true, nullptr},
+    {"aten::conv3d", "padding", Family::kConv, true, nullptr},
+    {"aten::conv_transpose1d", "", Family::kConv, true, nullptr},
+    {"aten::conv_transpose2d", "input", Family::kConv, true, nullptr},
+    {"aten::conv_transpose3d", "input", Family::kConv, true, nullptr},
     {"aten::linear", "", Family::kLinear, true, nullptr},
     {"aten::add", "Tensor", Family::kAdd, true, nullptr},
     {"aten::relu", "", Family::kRelu, true, nullptr},
@@ -86,7 +85,7 @@ constexpr OpRow kRows[] = {
     {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
-    {"frametap::qconv2d", "", Family::kFloat, true, nullptr},
+    {"frametap::qconv", "", Family::kFloat, true, nullptr},
     {"frametap::qlinear", "", Family::kFloat, true, nullptr},
 };
 

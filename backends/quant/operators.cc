@@ -106,9 +106,16 @@ at::Tensor QuantizePerTensor(const at::Tensor& x, double scale, int64_t zero_poi
 
 at::Tensor QuantizePerTensorChannelsLast(const at::Tensor& x, double scale, int64_t zero_point, int64_t qmin,
                                          int64_t qmax, c10::ScalarType dtype) {
-  const bool image = x.dim() == 4;
-  return Quantize(x, scale, zero_point, qmin, qmax, dtype,
-                  image ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+  const auto images = [&](const at::Tensor& from) {
+    return Quantize(from, scale, zero_point, qmin, qmax, dtype, at::MemoryFormat::ChannelsLast);
+  };
+  // Images of one or three axes have the same layout as those of two.
+  if (x.dim() == 3) return images(x.unsqueeze(2)).squeeze(2);
+  if (x.dim() == 5) {
+    const bool is_last = x.is_contiguous(at::MemoryFormat::ChannelsLast3d);
+    return images((is_last ? x : x.contiguous()).flatten(2, 3)).unflatten(2, {x.size(2), x.size(3)});
+  }
+  return x.dim() == 4 ? images(x) : Quantize(x, scale, zero_point, qmin, qmax, dtype, at::MemoryFormat::Contiguous);
 }
 
 at::Tensor DequantizePerTensor(const at::Tensor& q, double scale, int64_t zero_point) {
@@ -126,8 +133,11 @@ at::Tensor DequantizePerTensor(const at::Tensor& q, double scale, int64_t zero_p
 at::Tensor DequantizePerChannel(const at::Tensor& q, const at::Tensor& scales, const at::Tensor& zero_points,
                                 int64_t axis) {
   TORCH_CHECK(q.scalar_type() == at::kChar, "dequantize_per_channel: expected an int8 tensor, got ", q.scalar_type());
-  TORCH_CHECK(axis == 0 && q.dim() > 0 && scales.numel() == q.size(0) && zero_points.numel() == q.size(0),
-              "dequantize_per_channel: expected axis 0 with one scale and one zero point for each of its entries");
+  TORCH_CHECK(axis >= 0 && axis < q.dim() && scales.numel() == q.size(axis) && zero_points.numel() == q.size(axis),
+              "dequantize_per_channel: expected one scale and one zero point for each entry along axis ", axis);
+  if (axis != 0) {
+    return DequantizePerChannel(q.transpose(0, axis), scales, zero_points, 0).transpose(0, axis).contiguous();
+  }
   const at::Tensor from = q.contiguous();
   const at::Tensor s = scales.contiguous();
   const at::Tensor z = zero_points.contiguous();
@@ -335,8 +345,8 @@ void RegisterOperators() {
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name :
-         {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d", "qconv2d",
-          "qconv2d_add", "qlinear", "qmax_pool2d", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
+         {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d", "qconv",
+          "qconv_add", "qlinear", "qmax_pool2d", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }
     return true;

@@ -26,7 +26,12 @@ Params ChooseAffine(Range range, int64_t qmin, int64_t qmax) {
   return p;
 }
 
-QuantizedWeight QuantizeWeight(const at::Tensor& weight) {
+QuantizedWeight QuantizeWeight(const at::Tensor& weight, int64_t axis) {
+  if (axis != 0) {
+    QuantizedWeight made = QuantizeWeight(weight.transpose(0, axis), 0);
+    made.bytes = made.bytes.transpose(0, axis).contiguous();
+    return made;
+  }
   const at::Tensor w = weight.detach().contiguous();
   const int64_t channels = w.size(0);
   const int64_t each = channels == 0 ? 0 : w.numel() / channels;

@@ -1,7 +1,8 @@
 // Params: how a float tensor is written in 8 bits.
 //   P1  real = (stored - zero_point) * scale. Rounding is half to even. Stored values lie in [qmin, qmax].
 //   P2  An activation is uint8, affine, per tensor; its range always holds zero, so that padding and relu are exact.
-//   P3  A weight is int8, symmetric in -127..127, one scale for each output channel.
+//   P3  A weight is int8, symmetric in -127..127, one scale for each output channel. Groups of a transposed convolution
+//       share the scales of their channels: its weight has no axis for the groups.
 // Not here: where ranges come from (statistics.h), the operators that apply them (operators.h).
 #pragma once
 
@@ -32,7 +33,7 @@ struct QuantizedWeight {
   at::Tensor zero_points;  // i64[channels], all zero
 };
 
-// P3, along dimension 0.
-QuantizedWeight QuantizeWeight(const at::Tensor& weight);
+// P3, along dimension `axis`.
+QuantizedWeight QuantizeWeight(const at::Tensor& weight, int64_t axis);
 
 }  // namespace frametap::quant

@@ -3,10 +3,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/conv2d.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/movedim.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -55,15 +56,31 @@ at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
   return x;
 }
 
+at::Tensor WeightOf(const Layer& layer) {
+  // One row of scales for each group of a transposed convolution: its outputs are in the second dimension.
+  const int64_t groups = layer.is_transposed ? layer.groups : 1;
+  std::vector<int64_t> by_group(layer.weight.sizes().begin(), layer.weight.sizes().end());
+  by_group[0] /= groups;
+  by_group.insert(by_group.begin(), groups);
+  std::vector<int64_t> each(by_group.size(), 1);
+  each[0] = groups;
+  each[layer.is_transposed ? 2 : 1] = -1;
+  const at::Tensor weight = layer.weight.to(at::kDouble).view(by_group) * layer.scales.to(at::kDouble).view(each);
+  return weight.view(layer.weight.sizes());
+}
+
+at::Tensor Convolved(const Layer& layer, const at::Tensor& x, const at::Tensor& bias) {
+  const size_t axes = layer.axes();
+  const auto list = [&](const auto& numbers) { return at::IntArrayRef(numbers).slice(0, axes).vec(); };
+  return at::convolution(x, WeightOf(layer), bias, list(layer.stride), list(layer.padding), list(layer.dilation),
+                         layer.is_transposed, list(layer.output_padding), layer.groups);
+}
+
 // In float64; bytes where the layer gives bytes.
 at::Tensor Wanted(const Layer& layer, const at::Tensor& x, const at::Tensor& accumulator) {
-  std::vector<int64_t> each(static_cast<size_t>(layer.weight.dim()), 1);
-  each[0] = -1;
-  const at::Tensor weight = layer.weight.to(at::kDouble) * layer.scales.to(at::kDouble).view(each);
   const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
-  at::Tensor real = layer.is_convolution() ? at::conv2d(Real(x, layer.x), weight, bias, layer.stride, layer.padding,
-                                                        layer.dilation, layer.groups)
-                                           : at::linear(Real(x, layer.x), weight, bias);
+  at::Tensor real = layer.is_convolution() ? Convolved(layer, Real(x, layer.x), bias)
+                                           : at::linear(Real(x, layer.x), WeightOf(layer), bias);
   if (layer.accumulator) real = real + Real(accumulator, *layer.accumulator);
   real = Curved(real, layer);
   if (!layer.out) return real;
@@ -85,14 +102,26 @@ Layer Random(bool is_convolution) {
     layer.groups = kind == 0 ? 1 : kind == 1 ? 2 : inputs;
     const int64_t in = kind == 1 ? inputs * 2 : inputs;
     const int64_t outputs = kind == 0 ? Pick(1, 40) : kind == 1 ? 2 * Pick(1, 20) : kind == 2 ? in : in * 2;
-    layer.weight = at::randint(-127, 128, {outputs, in / layer.groups, Pick(1, 4), Pick(1, 4)}, at::kChar);
-    layer.stride = {Pick(1, 3), Pick(1, 3)};
-    layer.padding = {Pick(0, 2), Pick(0, 2)};
-    layer.dilation = {Pick(1, 2), Pick(1, 2)};
+    layer.is_transposed = Pick(0, 2) == 0;
+    std::vector<int64_t> sizes{outputs, in / layer.groups};
+    if (layer.is_transposed) sizes = {in, outputs / layer.groups};
+    for (int64_t i = Pick(1, 3); i > 0; --i) sizes.push_back(Pick(1, 4));
+    layer.weight = at::randint(-127, 128, sizes, at::kChar);
+    for (size_t i = 0; i < layer.axes(); ++i) {
+      layer.stride[i] = Pick(1, 3);
+      layer.dilation[i] = Pick(1, 2);
+      layer.padding[i] = Pick(0, 2);
+      if (layer.is_transposed) {
+        // No more than the window, so that something is left.
+        layer.padding[i] = std::min(layer.padding[i], (layer.window(i) - 1) / 2);
+        const int64_t below = std::max(layer.stride[i], layer.dilation[i]) - 1;
+        layer.output_padding[i] = Pick(0, std::min(layer.padding[i], below));
+      }
+    }
   } else {
     layer.weight = at::randint(-127, 128, {Pick(1, 70), Pick(1, 90)}, at::kChar);
   }
-  products = layer.weight.numel() / layer.outputs();
+  products = std::max<int64_t>(1, layer.weight.numel() / layer.outputs());
   layer.scales = at::rand({layer.outputs()}).mul(0.01).add(0.001);
   if (Pick(0, 1) == 1) layer.bias = at::randn({layer.outputs()});
   layer.x = {0.02f, static_cast<int32_t>(Pick(0, 1) * Pick(0, Limit() - 1))};
@@ -102,29 +131,34 @@ Layer Random(bool is_convolution) {
   if (Pick(0, 3) != 0) {
     layer.out = Quantization{0.01f * std::sqrt(static_cast<float>(products)), static_cast<int32_t>(Pick(0, 2) * 64)};
   }
-  if (is_convolution && layer.out && Pick(0, 1) == 1) {
+  if (is_convolution && !layer.is_transposed && layer.out && Pick(0, 1) == 1) {
     layer.accumulator = Quantization{0.03f, static_cast<int32_t>(Pick(0, 1) * Pick(0, 255))};
     layer.curve = Pick(0, 1) == 1 ? Curve::kRelu : Curve::kNone;
   }
   return layer;
 }
 
+at::Tensor PixelByPixel(const at::Tensor& images) { return images.movedim(1, -1).contiguous().movedim(-1, 1); }
+
 at::Tensor RandomInput(const Layer& layer) {
   if (!layer.is_convolution()) {
     if (Pick(0, 1) == 1) return Bytes({Pick(1, 20), layer.inputs()});
     return Bytes({Pick(1, 4), Pick(1, 9), layer.inputs()}).transpose(0, 1);
   }
-  const auto side = [&](int64_t axis) {
-    return std::max<int64_t>(1, layer.dilation[axis] * (layer.weight.size(2 + axis) - 1) + Pick(1, 12));
-  };
-  const at::Tensor x = Bytes({Pick(1, 3), layer.inputs(), side(0), side(1)});
-  return Pick(0, 1) == 1 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
+  std::vector<int64_t> sizes{Pick(1, 3), layer.inputs()};
+  const int64_t longest = layer.axes() == 3 ? 5 : 12;
+  for (size_t i = 0; i < layer.axes(); ++i) {
+    sizes.push_back(layer.is_transposed ? Pick(1, longest) : layer.window(i) - 1 + Pick(1, longest));
+  }
+  const at::Tensor x = Bytes(sizes);
+  return Pick(0, 1) == 1 ? PixelByPixel(x) : x;
 }
 
 std::string TextOf(const Layer& layer, const at::Tensor& x) {
   std::ostringstream text;
-  text << "weight " << layer.weight.sizes() << " x " << x.sizes() << " zero " << layer.x.zero_point << " groups "
-       << layer.groups << " stride " << at::IntArrayRef(layer.stride) << " padding " << at::IntArrayRef(layer.padding)
+  text << (layer.is_transposed ? "transposed " : "") << "weight " << layer.weight.sizes() << " x " << x.sizes()
+       << " zero " << layer.x.zero_point << " groups " << layer.groups << " stride " << at::IntArrayRef(layer.stride)
+       << " padding " << at::IntArrayRef(layer.padding) << " more " << at::IntArrayRef(layer.output_padding)
        << " dilation " << at::IntArrayRef(layer.dilation) << " curve " << static_cast<int>(layer.curve) << " bias "
        << layer.bias.defined();
   if (layer.out) text << " out " << layer.out->scale << "+" << layer.out->zero_point;
@@ -159,11 +193,12 @@ TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
                                       }(),
                                       x, {})
                                       .sizes(),
-                                  at::kByte)
-                          .contiguous(at::MemoryFormat::ChannelsLast);
+                                  at::kByte);
+        accumulator = PixelByPixel(accumulator);
       }
       const at::Tensor want = Wanted(layer, x, accumulator);
-      const at::Tensor got = layer.accumulator ? kernel.RunInto(x, accumulator) : kernel.Run(x);
+      at::Tensor got;
+      ASSERT_NO_THROW(got = layer.accumulator ? kernel.RunInto(x, accumulator) : kernel.Run(x)) << TextOf(layer, x);
       ASSERT_EQ(got.sizes(), want.sizes()) << TextOf(layer, x);
       ASSERT_EQ(got.scalar_type(), layer.out ? at::kByte : at::kFloat);
       ASSERT_LE(Difference(layer, got, want), layer.out ? 1 : 50) << TextOf(layer, x);
@@ -176,10 +211,10 @@ TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
 
 TEST_F(Onednn, OneImageAndNoRows) {
   Layer layer = Random(true);
-  while (layer.accumulator) layer = Random(true);
+  while (layer.accumulator || layer.axes() != 2) layer = Random(true);
   Int8Kernel convolution(layer);
   const at::Tensor x = Bytes({layer.inputs(), 9, 9});
-  EXPECT_LE(Difference(layer, convolution.Run(x), Wanted(layer, x, {})), layer.out ? 1 : 50);
+  EXPECT_LE(Difference(layer, convolution.Run(x), Wanted(layer, x.unsqueeze(0), {}).squeeze(0)), layer.out ? 1 : 50);
   EXPECT_EQ(convolution.Run(Bytes({0, layer.inputs(), 9, 9})).size(0), 0);
   Layer plain;
   plain.weight = at::randint(-127, 128, {4, 3}, at::kChar);

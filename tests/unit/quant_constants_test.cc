@@ -60,8 +60,8 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::quantize_per_tensor" || op == "frametap::quantize_per_tensor_channels_last") {
     return {at::randn({1, 8, 4, 4}), 0.1, 3, 0, 255, byte};
   }
-  if (op == "frametap::qconv2d") return {image, MakeKernelTensor(layer)};
-  if (op == "frametap::qconv2d_add") {
+  if (op == "frametap::qconv") return {image, MakeKernelTensor(layer)};
+  if (op == "frametap::qconv_add") {
     layer.accumulator = onednn::Quantization{0.1f, 0};
     return {image, Bytes({1, 8, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast), MakeKernelTensor(layer)};
   }
@@ -109,7 +109,7 @@ TEST(OnlyReads, K2_OthersAreJudgedByTheirSchemas) {
   EXPECT_FALSE(OnlyReads(Find("aten::contiguous"), 0));
   EXPECT_FALSE(OnlyReads(Find("aten::batch_norm"), 3));
   EXPECT_FALSE(OnlyReads(Find("quantized::linear"), 0));
-  EXPECT_FALSE(OnlyReads(Find("frametap::qconv2d_add"), 1));
+  EXPECT_FALSE(OnlyReads(Find("frametap::qconv_add"), 1));
 }
 
 int Copies(const Graph& graph) {

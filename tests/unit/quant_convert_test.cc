@@ -91,7 +91,7 @@ TEST_F(QuantConvertTest, ConvBatchNormReluIsOneKernel) {
   const Converted c = Quantize(m, {x, at::randn({2, 3, 16, 16})});
   EXPECT_GT(c.reference_sqnr, 32);
   EXPECT_LT(c.lowered_steps, 2.5);
-  EXPECT_EQ(Count(c.graph.lowered, "frametap.qconv2d"), 2);
+  EXPECT_EQ(Count(c.graph.lowered, "frametap.qconv"), 2);
   EXPECT_EQ(Count(c.graph.lowered, "frametap.dequantize_per_tensor"), 0);
   EXPECT_EQ(Count(c.graph.reference, "aten.batch_norm"), 0);
   EXPECT_EQ(c.graph.report[0].decision, Decision::kInt8);
@@ -120,7 +120,7 @@ TEST_F(QuantConvertTest, ResidualBlockStaysInBytes) {
   const Converted c = Quantize(m, {x, at::randn({1, 3, 32, 32})});
   EXPECT_GT(c.reference_sqnr, 25);
   EXPECT_LT(c.lowered_steps, 4);
-  EXPECT_EQ(Count(c.graph.lowered, "frametap.qconv2d_add"), 2);
+  EXPECT_EQ(Count(c.graph.lowered, "frametap.qconv_add"), 2);
   EXPECT_EQ(Count(c.graph.lowered, "frametap.qmax_pool2d"), 1);
   EXPECT_EQ(Count(c.graph.lowered, "frametap.dequantize_per_tensor"), 0);
   EXPECT_EQ(Count(c.graph.lowered, "aten.clone"), 0);

@@ -103,7 +103,7 @@ TEST(QuantStatisticsTest, P1_RoundingIsHalfToEvenAndSaturates) {
 TEST(QuantStatisticsTest, P3_WeightsAreSymmetricAChannel) {
   const at::Tensor w = at::randn({5, 3, 3, 3});
   w.slice(0, 2, 3).zero_();
-  const QuantizedWeight q = QuantizeWeight(w);
+  const QuantizedWeight q = QuantizeWeight(w, 0);
   for (int64_t c = 0; c < 5; ++c) {
     const float scale = q.scales.const_data_ptr<float>()[c];
     for (int64_t i = 0; i < 27; ++i) {
