@@ -108,7 +108,7 @@ def _decibels(want: Tensor, got: Tensor) -> float:
     return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()))
 
 
-def _check(name: str, tmp_path: Path) -> None:
+def _check(name: str, tmp_path: Path, least: float) -> None:
     make, sizes = CASES[name]
     torch.manual_seed(3)
     model = make()
@@ -119,13 +119,13 @@ def _check(name: str, tmp_path: Path) -> None:
     quantized = frametap.quantize(model, data, progress=False)
     assert [row for row in quantized.report if row["decision"] == "float"] == []
     assert "not lowered" not in quantized.report_text()
-    assert quantized.sqnr > 35
+    assert quantized.sqnr > least
     other = torch.randn(1, *sizes[1:-1], sizes[-1] + 3)  # one program for all sizes
     with torch.no_grad():
         for x in (data[0], other, data[0].transpose(1, -1).contiguous().transpose(1, -1)):
             want, got = model(x), quantized(x)
             assert got.is_contiguous()
-            assert _decibels(want, got) > 27  # values beyond those of calibration are cut
+            assert _decibels(want, got) > least - 8  # values beyond those of calibration are cut
     path = tmp_path / "q.frametap"
     frametap.save(quantized, path)
     assert torch.equal(frametap.load(path)(data[0]), quantized(data[0]))
@@ -133,7 +133,7 @@ def _check(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_op_is_int8(name: str, tmp_path: Path) -> None:
-    _check(name, tmp_path)
+    _check(name, tmp_path, 35)
 
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE"])
@@ -144,7 +144,7 @@ from pathlib import Path
 sys.path[:0] = {sys.path!r}
 import test_quantize_convolutions as t
 for name in t.CASES:
-    t._check(name, Path({str(tmp_path)!r}))
+    t._check(name, Path({str(tmp_path)!r}), 29)  # activations have 7 bits
 """
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
     subprocess.run(
@@ -158,5 +158,5 @@ def test_an_output_padding_beyond_the_padding_has_a_reason() -> None:
     ).eval()
     quantized = frametap.quantize(model, [torch.randn(2, 4, 8, 8)], progress=False)
     [row] = [row for row in quantized.report if row["decision"] == "float"]
-    assert row["op"] == "aten.conv_transpose2d"
+    assert row["op"] == "aten.conv_transpose2d.input"
     assert "its output padding is larger than its padding" in row["reason"]
