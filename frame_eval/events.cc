@@ -56,6 +56,45 @@ static bool BuildsKeywords(const FrameState& f, const Event& e) {
   return true;
 }
 
+// `n in (2, 5)`, `n not in self.milestones`: a number that is not fixed is compared with the few ints that the container
+// holds. Returns false if the number must be fixed.
+static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, Shadow shadow) {
+  constexpr Py_ssize_t kMost = 8;
+  if (!PyLong_CheckExact(item) || !r.LeavesOpen(item, shadow)) return false;
+  absl::InlinedVector<PyObject*, 8> members;
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  Py_hash_t hash;
+  static PyObject* const name = InternedName("__contains__");
+  const bool is_dict =
+      PyDict_Check(container) && _PyType_Lookup(Py_TYPE(container), name) == _PyType_Lookup(&PyDict_Type, name);
+  if (is_dict && PyDict_GET_SIZE(container) <= kMost) {
+    while (PyDict_Next(container, &at, &key, &value)) members.push_back(key);
+  } else if ((PyTuple_CheckExact(container) || PyList_CheckExact(container)) &&
+             PySequence_Fast_GET_SIZE(container) <= kMost) {
+    members.assign(PySequence_Fast_ITEMS(container),
+                   PySequence_Fast_ITEMS(container) + PySequence_Fast_GET_SIZE(container));
+  } else if (PyFrozenSet_CheckExact(container) && PySet_GET_SIZE(container) <= kMost) {
+    while (_PySet_NextEntry(container, &at, &key, &hash) != 0) members.push_back(key);
+  } else {
+    return false;
+  }
+  for (PyObject* member : members) {
+    if (!PyLong_CheckExact(member)) return false;
+  }
+  if (is_dict) {
+    r.AdoptElements(container);
+  } else {
+    r.ForceDeep(container, Shadow(), true);
+  }
+  r.FixType(shadow);  // an object that cannot be hashed raises
+  for (PyObject* member : members) {
+    if (!r.DecideNumbers(item, shadow, member, Shadow(), Py_EQ, false)) return false;
+    if (PyObject_RichCompareBool(item, member, Py_EQ) == 1) return true;
+  }
+  return true;
+}
+
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
   note.ForgetOperands();
@@ -111,6 +150,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kTruth:
       return TruthOf(note, e.in[0], e.shadows[0]);
     case Op::kContains:
+      if (DecideMembership(*this, e.in[1], e.in[0], e.shadows[0])) return Force(e.in[1], e.shadows[1]);
       Force(e.in[0], e.shadows[0]);
       Force(e.in[1], e.shadows[1]);
       return Contains(note, e.in[1], e.in[0]);
@@ -254,15 +294,16 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kMapAdd:
       note.expect.kind = Expect::Kind::kNothing;
       if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      // A comprehension that was begun before the segment.
+      if (e.op == Op::kListAppend && AppendOutside(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
-        // A comprehension that was begun before the segment.
         Own(e.in[0]);
         if (e.op == Op::kMapAdd) {
           AddEffect(Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
         } else {
-          AddEffect(Effect::Kind::kCall, e.in[0], e.op == Op::kListAppend ? "append" : "add", {e.in[1]}, {Shadow()});
+          AddEffect(Effect::Kind::kCall, e.in[0], "add", {e.in[1]}, {Shadow()});
         }
       }
       MarkMutated(e.in[0]);

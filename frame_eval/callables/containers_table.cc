@@ -1,6 +1,7 @@
 // Methods of the builtin containers and of the containers of `collections`.
 #include <cstring>
 
+#include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/mapping_proxies.h"
 #include "frame_eval/quiet.h"
@@ -50,6 +51,14 @@ void Contains(Recorder& r, Call& call) {
 // operator.is_, operator.is_not
 void Is(Recorder& r, Call& call) {
   if (call.args.size() == 2) r.CompareIdentity(call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
+}
+
+// operator.truth, operator.not_
+void Truth(Recorder& r, Call& call) {
+  if (call.args.size() != 1) throw Refusal(call.callable);
+  Recorder::RefuseForeignOperator(call.args[0]);
+  if (!IsTensor(call.args[0]) && r.IsForeign(call.args[0])) throw Refusal(call.callable);
+  r.TruthOf(call.note, call.args[0], call.shadows[0]);
 }
 
 template <int py_compare_op>
@@ -159,6 +168,8 @@ void LoadContainers() {
   AddSpecial("_operator", "", "gt", Compare<Py_GT>);
   AddSpecial("_operator", "", "ge", Compare<Py_GE>);
   for (const char* name : {"is_", "is_not"}) AddSpecial("_operator", "", name, Is);
+  for (const char* name : {"truth", "not_"}) AddSpecial("_operator", "", name, Truth);
+  AddSpecial("_operator", "", "getitem", GetItem);
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);

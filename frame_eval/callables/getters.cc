@@ -191,6 +191,14 @@ void CallGetter(Recorder& r, Call& call) {
   CallMethod(r, call, parts);
 }
 
+void GetItem(Recorder& r, Call& call) {
+  const bool is_plain = call.args.size() == 2 && call.names.empty() && IsPlainKey(call.args[1]) &&
+                        (IsBuiltinContainer(call.args[0]) || IsExactTensor(call.args[0]));
+  if (!is_plain) throw Refusal(call.callable);
+  r.ForceDeep(call.args[1], call.shadows[1], false);
+  ReadItem(r, call.note, call.args[0], call.shadows[0], call.args[1]);
+}
+
 bool ReadByGetter(Recorder& r, PyObject* getter, PyObject* object) {
   if (Py_TYPE(getter) == ItemGetter()) return true;  // who calls it has fixed all that is in its arguments
   const Parts parts = PartsOf(getter);

@@ -10,6 +10,7 @@ namespace frametap {
 
 bool IsGetter(PyObject* object);
 void CallGetter(Recorder& recorder, Call& call);
+void GetItem(Recorder& recorder, Call& call);  // operator.getitem
 // Records the reads of C code that calls the getter with `object` (sorted, map). Returns false if they are unknown.
 bool ReadByGetter(Recorder& recorder, PyObject* getter, PyObject* object);
 

@@ -82,12 +82,25 @@ bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* st
   return true;
 }
 
+// Of an int and a float the result is one of the two: which one is guarded.
+bool ExtremeOfBoth(Recorder& r, Call& call, bool least) {
+  const int better = least ? Py_LT : Py_GT;
+  PyObject *const a = call.args[0], *const b = call.args[1];
+  if (!r.DecideNumbers(b, call.shadows[1], a, call.shadows[0], better, false)) return false;
+  const bool is_second = PyObject_RichCompareBool(b, a, better) == 1;
+  for (const Shadow shadow : call.shadows) r.FixType(shadow);
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = call.shadows[is_second ? 1 : 0];
+  return true;
+}
+
 // min(a, b), max(a, b), or of a row of numbers of one type; otherwise as of any iterable.
 template <ScalarOp of_ints, ScalarOp of_floats>
 void Extreme(Recorder& r, Call& call) {
   if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(r, call)) {
     return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
   }
+  if (call.args.size() == 2 && HasOpenNumber(r, call) && ExtremeOfBoth(r, call, of_ints == ScalarOp::kIntMin)) return;
   if (Fold(r, call, of_ints, &PyLong_Type, nullptr) || Fold(r, call, of_floats, &PyFloat_Type, nullptr)) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     // It iterates over the tensor and asks for truth.
@@ -158,6 +171,15 @@ void Arithmetic(Recorder& r, Call& call) {
   r.ForceArguments(call, 0, true);
 }
 
+// iadd, imul …: of tensors, or of numbers, which are not changed.
+void InPlaceArithmetic(Recorder& r, Call& call) {
+  if (!call.args.empty() && IsTensor(call.args[0])) return r.TorchCall(call.note, &call, "");
+  for (PyObject* arg : call.args) {
+    if (!Recorder::IsNumber(arg)) throw Refusal(call.callable);
+  }
+  r.ForceArguments(call, 0, true);
+}
+
 }  // namespace
 
 void LoadNumbers() {
@@ -196,6 +218,10 @@ void LoadNumbers() {
   for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
                            "xor", "invert", "inv", "pow", "abs", "lshift", "rshift"}) {
     AddSpecial("_operator", "", name, Arithmetic, true);
+  }
+  for (const char* name : {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "imatmul", "iand", "ior", "ixor",
+                           "ipow", "ilshift", "irshift"}) {
+    AddSpecial("_operator", "", name, InPlaceArithmetic);
   }
   AddRows("_operator", "", Conduct::kPure, {"index", "length_hint"});
 }

@@ -220,6 +220,7 @@ OPTIMIZERS: dict[str, Any] = {
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.01),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "ASGD": lambda p: torch.optim.ASGD(p, lr=0.05),
 }
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=40),
