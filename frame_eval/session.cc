@@ -151,7 +151,7 @@ class RootChain {
     const size_t i = FirstMisfit(segment);
     const Segment::Caller& caller = segment.callers[i];
     const Position want = PositionAt(reinterpret_cast<PyCodeObject*>(caller.code.get()), caller.offset);
-    MissReport miss{"caller", "called by " + ToString(want), "called in another way", "", {}};
+    MissReport miss{"caller", "called by " + ToString(want), "called in another way", "", {}, false, {}};
     if (i + 1 < frames_.size()) {
       miss.got = "called by " + ToString(PositionAt(frames_[i + 1]->code, frames_[i + 1]->offset));
     }
@@ -180,11 +180,17 @@ class RootChain {
 MissReport WhyNot(Segment& segment, const RootChain& chain) {
   if (!chain.Fits(segment)) return chain.Explain(segment);
   if (reinterpret_cast<PyFunctionObject*>(chain.roots().function)->func_globals != segment.globals.get()) {
-    return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}};
+    return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}, false,
+            {}};
   }
   if (segment.refuted) {
-    return {"the graph", "contiguous() and the like gave the tensor itself, or a copy", "the other of the two",
-            "a tensor made on the way has other strides or sizes", segment.ir.exit.at};
+    return {"the graph",
+            "contiguous() and the like gave the tensor itself, or a copy",
+            "the other of the two",
+            "a tensor made on the way has other strides or sizes",
+            segment.ir.exit.at,
+            false,
+            {}};
   }
   MissReport miss = segment.guards->Explain(chain.roots());
   if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);
@@ -199,6 +205,7 @@ MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, Store* st
   for (size_t i = 0; i < std::min(kMost, entry.size()); ++i) {
     MissReport miss = WhyNot(*entry.segments()[i], chain);
     if (miss.of_number) store->NoteChanging(miss.source);
+    for (const std::string& number : miss.other_numbers) store->NoteChanging(number);
     if (miss.of_size) store->NoteOtherSizes();
     if (i == 0) of_latest = std::move(miss);
   }

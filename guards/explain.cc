@@ -222,9 +222,22 @@ MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
   MissReport report;
   if (DescribeStateMiss(guards.world, WorldState::Now(), &report)) return report;
   Explorer explorer(guards, roots);
+  bool found = false;
   for (const Predicate& p : guards.predicates) {
-    if (explorer.Fails(p, &report)) return report;
+    MissReport next;
+    if (!explorer.Fails(p, &next)) continue;
+    // No guard is below a number, so those after it may be evaluated.
+    if (!found) {
+      report = std::move(next);
+      if (!report.of_number) return report;
+      found = true;
+    } else if (next.of_number) {
+      if (!next.of_size) report.other_numbers.push_back(std::move(next.source));
+    } else {
+      return report;
+    }
   }
+  if (found) return report;
   for (const SourceId id : guards.wanted) {
     Reached unused;
     if (!explorer.Reach(id, &unused, &report)) return report;

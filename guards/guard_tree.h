@@ -42,6 +42,7 @@ struct MissReport {
   std::string why;         // "dtype: f64 != f32"
   Position line;           // what made the guard
   bool of_number = false;  // an int or float has another value
+  std::vector<std::string> other_numbers;  // those later in the order of the guards that have another value, too
   bool of_size = false;    // a tensor has other sizes or strides
 };
 

@@ -191,6 +191,57 @@ class Annealed(WholeStep):
         return with_scheduler
 
 
+class ByHand(WholeStep):
+    """All of a step is captured: the loop sets the learning rate, and clips values and the norm."""
+
+    def subject(self) -> Any:
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            self.number += 1
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.1 / (1 + self.number)
+            self.optimizer.zero_grad()
+            loss = loss_of(self.model, x, y)
+            loss.backward()
+            nn.utils.clip_grad_value_(self.model.parameters(), 0.1)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5, foreach=True)
+            self.optimizer.step()
+            return loss
+
+        return step
+
+
+class WholeAccumulated(WholeStep):
+    """All of a step is captured: every second step is another arm of the program, so it is recorded by itself."""
+
+    def subject(self) -> Any:
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            loss = loss_of(self.model, x, y) / 2
+            loss.backward()
+            self.number += 1
+            if self.number % 2 == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            return loss
+
+        return step
+
+
+class WithClosure(WholeStep):
+    """All of a step is captured: the optimizer computes the loss."""
+
+    def subject(self) -> Any:
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            def closure() -> Tensor:
+                self.optimizer.zero_grad()
+                loss = loss_of(self.model, x, y)
+                loss.backward()
+                return loss
+
+            return self.optimizer.step(closure)
+
+        return step
+
+
 class Scaled(WholeStep):
     """All of a step is captured: the loss is scaled, and the average is one of torch's own."""
 
@@ -221,6 +272,11 @@ OPTIMIZERS: dict[str, Any] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "NAdam": lambda p: torch.optim.NAdam(p, lr=0.01),
     "ASGD": lambda p: torch.optim.ASGD(p, lr=0.05),
+    "Adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "Adadelta": lambda p: torch.optim.Adadelta(p),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "Adagrad_foreach": lambda p: torch.optim.Adagrad(p, lr=0.05, foreach=True),
+    "RMSprop_foreach": lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=True),
 }
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=40),
@@ -228,6 +284,17 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
     "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=20),
     "ReduceLROnPlateau": lambda o: ReduceLROnPlateau(o, patience=1),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 20),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 20),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 30]),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 30),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=20),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, total_iters=1),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 20),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda n: 0.9),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.LinearLR(o, 0.1, total_iters=20)]
+    ),
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
         o,
         [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 10)],
@@ -302,6 +369,33 @@ def test_step_of_scheduler_replays(name: str) -> None:
         make_scheduler = staticmethod(SCHEDULERS[name])
 
     assert_replays(Chosen, sgd)
+
+
+@pytest.mark.parametrize("name", ["OneCycleLR", "CosineAnnealingLR", "MultiStepLR"])
+def test_step_of_adamw_with_scheduler_replays(name: str) -> None:
+    class Chosen(Annealed):
+        make_scheduler = staticmethod(SCHEDULERS[name])
+
+    assert_replays(Chosen, adamw)
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adamw])
+def test_rates_set_by_hand_replay(optimizer: Any) -> None:
+    assert_replays(ByHand, optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adamw])
+def test_each_arm_of_accumulation_replays(optimizer: Any) -> None:
+    counts = train(WholeAccumulated, Net, optimizer)
+    without, with_step = counts[0::2], counts[1::2]
+    assert hits_only(without[2:])
+    # The third step of the optimizer is the sixth of the loop.
+    assert hits_only(with_step[2:])
+
+
+def test_closures_replay() -> None:
+    assert_replays(WithClosure, sgd)
+    assert_replays(WithClosure, lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3))
 
 
 def test_scaled_step_replays() -> None:
