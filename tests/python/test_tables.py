@@ -106,32 +106,11 @@ WITHOUT_ROW: dict[str, str] = {
         ["builtins.aiter", "builtins.anext"], "coroutines are an event loop's business"
     ),
     "builtins.memoryview": _FOREIGN,
+    "operator.iconcat": _IN_PLACE,
     **dict.fromkeys(
-        [
-            f"operator.{name}"
-            for name in (
-                *(
-                    "iadd",
-                    "iand",
-                    "iconcat",
-                    "ifloordiv",
-                    "ilshift",
-                    "imatmul",
-                    "imod",
-                    "imul",
-                    "ior",
-                    "ipow",
-                ),
-                *("irshift", "isub", "itruediv", "ixor"),
-            )
-        ],
-        _IN_PLACE,
-    ),
-    **dict.fromkeys(
-        ["operator.getitem", "operator.setitem", "operator.delitem", "list.__getitem__"],
+        ["operator.setitem", "operator.delitem", "list.__getitem__"],
         "ends the segment; the statement is known",
     ),
-    **dict.fromkeys(["operator.not_", "operator.truth"], "ends the segment; the operator is known"),
     **dict.fromkeys(
         ["operator.attrgetter", "operator.methodcaller"], "asks for attributes in C code"
     ),
