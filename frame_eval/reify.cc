@@ -514,8 +514,13 @@ Ran EndOfRaised(const Segment& segment, GraphInputs& inputs, const Rollback& rol
   // An interruption of the program (Ctrl-C in an op that is Python code) is not raised a second time.
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return Ran::kRaised;
   if (inputs.executable().runs_recorded_ops()) return is_undone ? Ran::kOpRaised : Ran::kRaised;
-  // Its result differs from the graph: a fault of the backend, not of a call.
-  if (Errors().backend != nullptr && PyErr_ExceptionMatches(Errors().backend)) return Ran::kRaised;
+  // Its result differs from the graph: a fault of the backend, not of a call. But a backend that compiles for the sizes of
+  // this call cannot do so where the program's own ops raise.
+  if (Errors().backend != nullptr && PyErr_ExceptionMatches(Errors().backend)) {
+    if (!is_undone || Armed(Fault::kRaise) || !RunsOnlyOpsOfTorch(segment)) return Ran::kRaised;
+    const bool is_of_program = RecordedOpsRaise(segment, inputs.values());
+    return take_back() && is_of_program ? Ran::kUndone : Ran::kRaised;
+  }
   const bool may_be_fault = MayBeFault() && !Armed(Fault::kRaise) && RunsOnlyOpsOfTorch(segment);
   if (!may_be_fault) return is_undone ? Ran::kUndone : Ran::kRaised;
   if (!is_undone) return rollback.ops_cannot_raise() ? Ran::kBroken : Ran::kRaised;

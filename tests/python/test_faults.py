@@ -439,3 +439,18 @@ def test_thread_state_after_an_op_that_raises(program, backend, outside):
             assert world() == before
         g(w, torch.tensor([0, 1]))
     assert frametap.explain(g).faults == 0
+
+
+def test_W1_sizes_for_which_the_program_raises_cannot_be_compiled() -> None:
+    """Under open sizes a backend compiles in a replay, and meets the exception of the op."""
+
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.reshape(nn.functional.pad(x, (0, n % 3)).shape)
+
+    compiled = frametap.compile(f, backend="aot_eager", dynamic=True)
+    for n in (3, 6, 3):
+        assert compiled(torch.ones(2, 3), n).shape == (2, 3)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"shape '\[2, 4\]' is invalid for input of size 6"):
+            compiled(torch.ones(2, 3), 1)
+    assert compiled(torch.ones(2, 3), 9).shape == (2, 3)
