@@ -65,6 +65,7 @@ _SMALL: dict[str, Any] = {
     "mamba_n_heads": 8,
     "num_experts_per_tok": 2,
     "image_size": 32,
+    "num_frames": 4,
     "patch_size": 8,
     "rotary_dim": 8,
 }
@@ -90,25 +91,28 @@ _TOKENS = (
 
 # Fields by model type, where the fields of a type depend on each other in a way of its own.
 _OF_TYPE: dict[str, dict[str, Any]] = {
+    **{
+        name: {"rope_parameters": {"mrope_section": [2, 1, 1]}}
+        for name in ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_ocr_text")
+    },
     "convnext": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
     "convnextv2": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
     "efficientnet": {"hidden_dim": 2560},
     "esm": {"vocab_size": 99, "pad_token_id": 1, "mask_token_id": 2},
-    "funnel": {"block_sizes": [1, 1], "block_repeats": [1, 1]},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "lilt": {"hidden_size": 48},
     "mamba2": {"num_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
     "ministral": {"head_dim": 8},
-    "mobilevitv2": {"patch_size": 2},
     "nemotron": {"num_key_value_heads": 2},
     "reformer": {
         "attn_layers": ["local", "lsh"],
-        "axial_pos_embds_dim": [16, 16],
-        "axial_pos_shape": [8, 8],
+        "axial_pos_embds_dim": (16, 16),
+        "axial_pos_shape": (8, 8),
     },
     "swin": {"depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
+    "xmod": {"default_language": "en_XX"},
     "swinv2": {"depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
 }
 # Models of two towers that take a text and an image side by side.
@@ -168,8 +172,6 @@ def _make_small(config: Any) -> None:
             _set(config, field, 0.0)
         elif field == "num_heads" and isinstance(value, (list, tuple)):
             _set(config, field, [2] * len(value))
-        elif field == "rope_parameters" and isinstance(value, dict) and "mrope_section" in value:
-            _set(config, field, value | {"mrope_section": [2, 1, 1]})
         elif field in _TOKENS and isinstance(value, int) and value >= _SMALL["vocab_size"]:
             _set(config, field, 1)
     # Names of a configuration's own, which lead to one of the fields above.
@@ -178,8 +180,11 @@ def _make_small(config: Any) -> None:
             _set(config, field, _SMALL[field])
     if isinstance(getattr(config, "layer_types", None), list):
         _set(config, "layer_types", config.layer_types[: _SMALL["num_hidden_layers"]])
+    if hasattr(config, "kv_lora_rank"):  # each head has keys of its own
+        _set(config, "num_key_value_heads", _SMALL["num_attention_heads"])
     for field, value in _OF_TYPE.get(config.model_type, {}).items():
-        _set(config, field, value)
+        old = getattr(config, field, None)
+        _set(config, field, old | value if isinstance(old, dict) else value)
     _set(config, "use_cache", False)
 
 
@@ -212,7 +217,9 @@ def _inputs(model: torch.nn.Module, config: Any) -> dict[str, torch.Tensor]:
         size = getattr(vision, "image_size", 32)
         height, width = (size, size) if isinstance(size, int) else size
         channels = getattr(vision, "num_channels", 3)
-        inputs = {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
+        frames = [config.num_frames] if hasattr(config, "num_frames") else []
+        shape = (2, *frames, channels, height, width)
+        inputs = {"pixel_values": torch.randn(shape, generator=generator)}
         if getattr(config, "text_config", None) is not None:
             inputs |= {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     elif main == "input_values":

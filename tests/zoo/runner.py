@@ -2,9 +2,10 @@
 
     python tests/zoo/runner.py [NAMES] [-j 2] [--all] [--backend native] [--json FILE] [--timeout 60] [--torch]
 
-A row: graphs of a call in eval mode, the first break, whether outputs of three calls, and the gradients and buffers of
-two training steps, are those of plain Python to the bit. `--all` tries each model type of the registry and not only those
-in `architectures.txt`. `--torch` adds the number of graphs that torch.compile makes.
+A row: graphs of three calls in eval mode (and how many of them the last call runs, where that differs), the first break,
+whether outputs of the calls, and the gradients and buffers of two training steps, are those of plain Python to the bit.
+`--all` tries each model type of the registry and not only those in `architectures.txt`. `--torch` adds the number of
+graphs that torch.compile makes.
 
 The processes are forks of this one, which has imported torch and transformers: that halves the time of a small model.
 """
@@ -112,7 +113,9 @@ def run(name: str, backend: str = "native", with_torch: bool = False) -> dict[st
     start = time.monotonic()
     compiled = frametap.compile(twin, backend=backend)
     row["outputs"] = True
+    hits = 0
     for _ in range(3):
+        hits = frametap.explain(compiled).hits
         with torch.no_grad():
             _seed()
             row["outputs"] = row["outputs"] and same_result(want, compiled(**built.inputs))
@@ -120,6 +123,7 @@ def run(name: str, backend: str = "native", with_torch: bool = False) -> dict[st
     row["graphs"] = report.graph_count
     row["recordings"] = report.recordings
     row["hits"] = report.hits
+    row["later"] = report.hits - hits
     row["breaks"] = [
         f"{b.reason} {b.text.rpartition(': ')[2]} at {b.position}" for b in report.breaks
     ]
@@ -230,6 +234,8 @@ def words(row: dict[str, Any]) -> str:
         row["gradients"], row["gradients"]
     )
     beside = f" (torch.compile {row['torch']})" if "torch" in row else ""
+    if row["later"] != row["graphs"]:
+        beside = f" ({row['later']} in a later call)" + beside
     why = f"  {(row['breaks'] + row['given_up'])[0]}" if row["breaks"] + row["given_up"] else ""
     return f"{row['name']:28} {row['graphs']:3} graphs{beside}  {right}, {gradients}{why}"
 
