@@ -142,8 +142,9 @@ void MakeTensorOf(Recorder& r, Call& call, size_t data) {
 // torch.tensor(data): one op that takes the finished constant, or what makes it of the numbers in `data`.
 void MakeTensor(Recorder& r, Call& call) { MakeTensorOf(r, call, 0); }
 
-// torch.as_tensor(data): the same, but of tensors and arrays, which it hands on or shares memory with.
+// torch.as_tensor(data): the same, but a tensor is converted as by x.to(device, dtype), and arrays share their memory.
 void AsTensor(Recorder& r, Call& call) {
+  if (call.positional() == 1 && IsExactTensor(call.args[0])) return r.TorchCall(call.note, &call, "as_tensor");
   if (call.args.empty() || (!Recorder::IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
   MakeTensorOf(r, call, 0);
 }

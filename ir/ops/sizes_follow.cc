@@ -611,6 +611,7 @@ bool KeepsMetadata(const c10::OperatorHandle& op) {
                                                                                  "_copy_from_and_resize",
                                                                                  "storage_resize"};
   if (!op.schema().is_mutable()) return true;
+  if (op.operator_name().name == "aten::detach_") return true;  // it changes autograd's data, in spite of its tag
   if (!IsOfTorch(op) || HasTag(op, at::Tag::inplace_view) || changing->contains(PlainName(op))) return false;
   for (const c10::Argument& argument : op.schema().arguments()) {
     if (argument.is_out()) return false;
