@@ -1,5 +1,5 @@
-// KeptThreadState: the switches under which a callable runs, to be put back where it raises or leaves them switched. What
-// switched them (`no_grad` between two nodes, say) is not left where it raises.
+// KeptThreadState: the switches under which a callable runs, to be put back where it raises or leaves them switched. A
+// block that switched them (`no_grad` between two nodes, say) is not left where it raises.
 //   K1  Restore puts back all of the following. Modes: grad mode, inference mode, autocast, forward gradients, torch
 //       function and dispatch modes, transforms of torch.func, anomaly mode. Others: dispatch keys, hooks of saved
 //       tensors, the default dtype and the deterministic switches.

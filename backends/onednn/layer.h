@@ -20,7 +20,7 @@ struct Quantization {
 enum class Curve : uint8_t { kNone, kRelu, kClamp, kHardswish, kSwish, kGelu, kGeluTanh };
 
 struct Layer {
-  // int8 [outputs, inputs]; [outputs, inputs / groups, window...]; transposed: [inputs, outputs / groups, window...]
+  // int8 [outputs, inputs], or [outputs, inputs / groups, window...]. Transposed: [inputs, outputs / groups, window...].
   at::Tensor weight;
   at::Tensor scales;  // f32 [outputs]
   at::Tensor bias;    // f32 [outputs], or undefined

@@ -22,7 +22,7 @@ struct Convolution {
 
 bool IsTransposedConvolution(const Node& node);
 
-// The dimension of the weight that the outputs are counted in. A transposed convolution counts those of one group.
+// The dimension of the weight that the outputs are counted in. A transposed convolution counts the outputs of one group.
 int64_t OutputAxisOf(const Node& layer);
 
 // `node`: of Family::kConv. `input`, `weight`: sizes. Where it returns nothing, `why` completes "it is float because".

@@ -397,7 +397,7 @@ class Lowering {
     return layer;
   }
 
-  // The bytes that a convolution reads, with what "same" padding has more after the last pixel than before the first.
+  // Returns the bytes that a convolution reads. "same" padding may need one more pixel after the last than before the first.
   // oneDNN 3.2 would take both numbers, and gives wrong results with AVX2.
   ValueId PaddedAtEnd(const Kernel& k, Sizes* sizes) {
     const Node& node = from_.node(k.anchor);

@@ -109,7 +109,7 @@ at::Tensor QuantizePerTensorChannelsLast(const at::Tensor& x, double scale, int6
   const auto images = [&](const at::Tensor& from) {
     return Quantize(from, scale, zero_point, qmin, qmax, dtype, at::MemoryFormat::ChannelsLast);
   };
-  // Images of one or three axes have the same layout as those of two.
+  // Images of one or three axes have the same layout as images of two.
   if (x.dim() == 3) return images(x.unsqueeze(2)).squeeze(2);
   if (x.dim() == 5) {
     const bool is_last = x.is_contiguous(at::MemoryFormat::ChannelsLast3d);

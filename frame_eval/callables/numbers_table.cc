@@ -82,7 +82,7 @@ bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* st
   return true;
 }
 
-// Of an int and a float the result is one of the two: which one is guarded.
+// Records min or max of an int and a float: the result is one of the two, and it is guarded which one.
 bool ExtremeOfBoth(Recorder& r, Call& call, bool least) {
   const int better = least ? Py_LT : Py_GT;
   PyObject *const a = call.args[0], *const b = call.args[1];

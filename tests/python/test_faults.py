@@ -442,7 +442,7 @@ def test_thread_state_after_an_op_that_raises(program, backend, outside):
 
 
 def test_W1_sizes_for_which_the_program_raises_cannot_be_compiled() -> None:
-    """Under open sizes a backend compiles in a replay, and meets the exception of the op."""
+    """Under open sizes a backend compiles in a replay, where the op raises."""
 
     def f(x: torch.Tensor, n: int) -> torch.Tensor:
         return x.reshape(nn.functional.pad(x, (0, n % 3)).shape)

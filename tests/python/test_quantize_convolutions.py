@@ -125,7 +125,7 @@ def _check(name: str, tmp_path: Path, least: float) -> None:
         for x in (data[0], other, data[0].transpose(1, -1).contiguous().transpose(1, -1)):
             want, got = model(x), quantized(x)
             assert got.is_contiguous()
-            assert _decibels(want, got) > least - 8  # values beyond those of calibration are cut
+            assert _decibels(want, got) > least - 8  # larger values than in calibration are cut
     path = tmp_path / "q.frametap"
     frametap.save(quantized, path)
     assert torch.equal(frametap.load(path)(data[0]), quantized(data[0]))

@@ -2,8 +2,8 @@
 
     python tests/zoo/runner.py [NAMES] [-j 2] [--all] [--backend native] [--json FILE] [--timeout 60] [--torch]
 
-A row: graphs of three calls in eval mode (and how many of them the last call runs, where that differs), the first break,
-whether outputs of the calls, and the gradients and buffers of two training steps, are those of plain Python to the bit.
+A row: graphs of three calls in eval mode (and how many of them the last call runs, where that differs), and the first break.
+Then whether outputs of the calls, and gradients and buffers of two training steps, equal plain Python's to the bit.
 `--all` tries each model type of the registry and not only those in `architectures.txt`. `--torch` adds the number of
 graphs that torch.compile makes.
 
