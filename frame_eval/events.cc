@@ -61,7 +61,7 @@ static bool BuildsKeywords(const FrameState& f, const Event& e) {
 static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, Shadow shadow) {
   constexpr Py_ssize_t kMost = 8;
   if (!PyLong_CheckExact(item) || !r.LeavesOpen(item, shadow)) return false;
-  absl::InlinedVector<PyObject*, 8> members;
+  std::vector<PyObject*> members;
   Py_ssize_t at = 0;
   PyObject *key, *value;
   Py_hash_t hash;
