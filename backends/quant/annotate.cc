@@ -120,7 +120,14 @@ class Annotator {
 
   bool IsPlainAdd(NodeId n) const {
     const Node& node = graph_.node(n);
-    if (family(n) != Family::kAdd || ConstNumber(FindArg(node, "alpha")) != 1.0) return false;
+    return IsPair(n) && Is(node, "aten::add", "Tensor") && ConstNumber(FindArg(node, "alpha")) == 1.0;
+  }
+
+  // A sum, difference or product of two tensors that has an int8 kernel of its own.
+  bool IsPair(NodeId n) const {
+    const Node& node = graph_.node(n);
+    if (family(n) != Family::kAdd && family(n) != Family::kMul) return false;
+    if (family(n) == Family::kAdd && !ConstNumber(FindArg(node, "alpha"))) return false;
     const auto a = TensorArg(node, "self");
     const auto b = TensorArg(node, "other");
     return a && b && *a != *b && IsFloatTensor(type(*a)) && IsFloatTensor(type(*b)) &&
@@ -147,9 +154,9 @@ class Annotator {
     if ((relu || curve) && Excluded(next).empty()) MakePart(next, anchor, "computed inside");
   }
 
-  // A relu that alone reads a sum is computed with it; AskAdd decides for both.
+  // A relu that alone reads a sum is computed with it; AskPair decides for both.
   void PairWithRelu(NodeId add) {
-    if (!IsPlainAdd(add)) return;
+    if (!IsPair(add) || family(add) != Family::kAdd) return;
     const NodeId next = SoleReader(graph_.node(add).outputs[0]);
     if (!next.valid() || family(next) != Family::kRelu || !Excluded(next).empty()) return;
     relu_of_[add.raw()] = next;
@@ -187,7 +194,7 @@ class Annotator {
     std::vector<ValueId> out;
     if (family(n) == Family::kCat) {
       ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
-    } else if (family(n) == Family::kAdd) {
+    } else if (family(n) == Family::kAdd || family(n) == Family::kMul) {
       for (const char* name : {"self", "other"}) {
         if (const auto v = TensorArg(node, name)) out.push_back(*v);
       }
@@ -195,15 +202,6 @@ class Annotator {
       out.push_back(node.args[0].value);
     }
     return out;
-  }
-
-  bool MeanOverImage(const Node& node) const {
-    const auto input = TensorArg(node, "self");
-    auto dims = ConstInts(FindArg(node, "dim"));
-    if (!input || !dims || !IsNone(FindArg(node, "dtype")) || type(*input).sizes.size() != 4) return false;
-    for (int64_t& d : *dims) d = d < 0 ? d + 4 : d;
-    std::sort(dims->begin(), dims->end());
-    return *dims == std::vector<int64_t>{2, 3};
   }
 
   // Whether this op has a byte form at all; `why` otherwise.
@@ -219,8 +217,13 @@ class Annotator {
     }
     switch (family(n)) {
       case Family::kAdd:
-        if (IsPlainAdd(n)) return true;
-        *why = "only a + b of two different float32 tensors of one size has an int8 kernel";
+      case Family::kMul:
+        if (IsPair(n)) return true;
+        *why = "only a sum, difference or product of two different float32 tensors of one size has an int8 kernel";
+        return false;
+      case Family::kMove:
+        if (PadsWithZero(node)) return true;
+        *why = "padding with another value than zero would widen the range of its input";
         return false;
       case Family::kMaxPool:
         if (ConstInts(FindArg(node, "kernel_size")) && ConstInts(FindArg(node, "padding")) && Ranked(node)) return true;
@@ -236,7 +239,7 @@ class Annotator {
         if (ConstInts(FindArg(node, "output_size")) && Ranked(node)) return true;
         break;
       case Family::kMean:
-        if (MeanOverImage(node)) return true;
+        if (Ranked(node) && IsMeanOverImage(node, type(*TensorArg(node, "self")).sizes.size())) return true;
         *why = "only a mean over height and width of a batch of images has an int8 form";
         return false;
       case Family::kRelu:
@@ -278,12 +281,14 @@ class Annotator {
   static bool IsByteFamily(Family f) {
     switch (f) {
       case Family::kAdd:
+      case Family::kMul:
       case Family::kRelu:
       case Family::kMaxPool:
       case Family::kAvgPool:
       case Family::kAdaptivePool:
       case Family::kMean:
       case Family::kShape:
+      case Family::kMove:
       case Family::kCat:
         return true;
       default:
@@ -309,8 +314,8 @@ class Annotator {
     }
     if (!HasByteForm(n, &why)) return;
     const ValueId result = node.outputs[0];
-    if (family(n) == Family::kAdd) {
-      AskAdd(n);
+    if (family(n) == Family::kAdd || family(n) == Family::kMul) {
+      AskPair(n);
       return;
     }
     if (!a_.quantized[result.raw()]) {
@@ -333,13 +338,15 @@ class Annotator {
     }
   }
 
-  void AskAdd(NodeId n) {
+  void AskPair(NodeId n) {
     const NodeId relu = relu_of_[n.raw()];
     const ValueId last = graph_.node(relu.valid() ? relu : n).outputs[0];
     const auto inputs = ActivationsOf(n);
     std::string why;
     if (!a_.quantized[last.raw()]) {
       why = kFloatReaders;
+    } else if (!bytes_[last.raw()] && family(n) == Family::kMul) {
+      why = "a factor of the product comes from a float op or from outside; its result is quantized instead";
     } else if (!bytes_[last.raw()]) {
       why = "both inputs of the sum come from float ops or from outside; its result is quantized instead";
     }
@@ -359,7 +366,7 @@ class Annotator {
       MakePart(n, owner, "added inside");
     } else {
       a_.role[n.raw()] = Role::kAdd;
-      a_.reason[n.raw()] = "int8 addition";
+      a_.reason[n.raw()] = family(n) == Family::kMul ? "int8 product" : "int8 addition";
     }
     if (relu.valid()) MakePart(relu, owner, "computed inside");
     for (ValueId v : inputs) {

@@ -1,13 +1,24 @@
 #include "backends/quant/linears.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/stack.h>
+
+#include <bit>
+#include <iomanip>
 #include <numeric>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
+#include "backends/reference/boxing.h"
 
 namespace frametap::quant {
 namespace {
@@ -21,6 +32,12 @@ bool IsTransposition(const Node& node) {
 at::Tensor InOrder(const at::Tensor& tensor, const std::vector<int64_t>& dims, FrozenWeights* frozen) {
   const auto make = [&] { return FrozenWeights::Tensors{tensor.detach().permute(dims).contiguous()}; };
   return FrozenWeights::Of(frozen, absl::StrCat("in order ", absl::StrJoin(dims, " ")), {tensor}, make)[0];
+}
+
+at::Tensor Times(const at::Tensor& tensor, double factor, FrozenWeights* frozen) {
+  if (factor == 1.0) return tensor;
+  const auto make = [&] { return FrozenWeights::Tensors{tensor.detach().mul(factor)}; };
+  return FrozenWeights::Of(frozen, absl::StrCat("times ", std::bit_cast<uint64_t>(factor)), {tensor}, make)[0];
 }
 
 // Returns the transposed tensor, or none if the node is of another kind or not all of its arguments are fixed.
@@ -49,23 +66,78 @@ std::optional<at::Tensor> Transposed(const Node& node, const std::vector<at::Ten
 
 struct Product {
   Arg input;
-  at::Tensor weight;  // (in, out)
-  at::Tensor bias;    // undefined: none
+  at::Tensor weight;           // (in, out)
+  at::Tensor bias;             // undefined: none
+  bool is_out_first = false;   // (out, in)
+  double alpha = 1, beta = 1;  // of addmm
 };
 
+// The matrix that all matrices of a batch are equal to.
+at::Tensor OneOf(const at::Tensor& batch) {
+  if (!batch.defined() || batch.dim() != 3 || batch.size(0) == 0 || batch.scalar_type() != at::kFloat) return {};
+  const at::Tensor first = batch.select(0, 0);
+  return batch.stride(0) == 0 || batch.size(0) == 1 || batch.equal(first.expand_as(batch)) ? first : at::Tensor();
+}
+
+// "...i,oi->...o" and its like: a frozen matrix with the last dimension of an activation.
+std::optional<Product> EinsumOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& known) {
+  const Arg& text = node.args[0];
+  const Arg& operands = node.args[1];
+  if (text.kind != Arg::Kind::kConst || !text.constant.isString() || operands.kind != Arg::Kind::kList ||
+      operands.items.size() != 2 || operands.items[0].kind != Arg::Kind::kValue ||
+      operands.items[1].kind != Arg::Kind::kValue) {
+    return std::nullopt;
+  }
+  const std::string plain = absl::StrReplaceAll(text.constant.toStringRef(), {{" ", ""}, {"...", "."}});
+  const std::vector<std::string> sides = absl::StrSplit(plain, "->");
+  if (sides.size() != 2) return std::nullopt;
+  const std::vector<std::string> terms = absl::StrSplit(sides[0], ',');
+  if (terms.size() != 2) return std::nullopt;
+  const size_t w = known[operands.items[1].value.raw()].defined() ? 1 : 0;
+  const at::Tensor& weight = known[operands.items[w].value.raw()];
+  const ValueId input = operands.items[1 - w].value;
+  const std::string& rows = terms[1 - w];
+  if (!weight.defined() || weight.dim() != 2 || terms[w].size() != 2 || rows.empty() || known[input.raw()].defined()) {
+    return std::nullopt;
+  }
+  const char in = rows.back();
+  const bool is_out_first = terms[w][1] == in;
+  const char out = terms[w][is_out_first ? 0 : 1];
+  const bool is_known = terms[w][is_out_first ? 1 : 0] == in && in != out && in != '.' && out != '.' &&
+                        rows.find(out) == std::string::npos && rows.find(in) + 1 == rows.size() &&
+                        sides[1] == rows.substr(0, rows.size() - 1) + out;
+  const Sizes& sizes = graph.value(input).type.sizes;
+  // A size of 1 stands for any other in an einsum.
+  if (!is_known || sizes.empty() || sizes.back() != weight.size(is_out_first ? 1 : 0)) return std::nullopt;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows.find(rows[i]) != i) return std::nullopt;  // a diagonal
+  }
+  return Product{Arg::Of(input), weight, at::Tensor(), is_out_first};
+}
+
 std::optional<Product> ProductOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& known) {
-  const bool is_addmm = Is(node, "aten::addmm");
-  if (!is_addmm && !Is(node, "aten::matmul") && !Is(node, "aten::mm")) return std::nullopt;
+  if (Is(node, "aten::einsum")) {
+    const auto product = EinsumOf(graph, node, known);
+    const bool is_float =
+        product && product->weight.scalar_type() == at::kFloat && IsFloatTensor(graph.value(product->input.value).type);
+    return is_float ? product : std::nullopt;
+  }
+  const bool is_addmm = Is(node, "aten::addmm"), is_bmm = Is(node, "aten::bmm");
+  if (!is_addmm && !is_bmm && !Is(node, "aten::matmul") && !Is(node, "aten::mm")) return std::nullopt;
   const auto input = TensorArg(node, is_addmm ? "mat1" : "self");
-  const auto weight = TensorArg(node, is_addmm ? "mat2" : Is(node, "aten::mm") ? "mat2" : "other");
+  const auto weight = TensorArg(node, Is(node, "aten::matmul") ? "other" : "mat2");
   if (!input || !weight || known[input->raw()].defined()) return std::nullopt;
   Product product{Arg::Of(*input), known[weight->raw()], at::Tensor()};
+  if (is_bmm) product.weight = OneOf(product.weight);
   if (!product.weight.defined() || product.weight.dim() != 2 || product.weight.scalar_type() != at::kFloat ||
       !IsFloatTensor(graph.value(*input).type) || graph.value(*input).type.sizes.empty()) {
     return std::nullopt;
   }
   if (!is_addmm) return product;
-  if (ConstNumber(FindArg(node, "beta")) != 1.0 || ConstNumber(FindArg(node, "alpha")) != 1.0) return std::nullopt;
+  const auto beta = ConstNumber(FindArg(node, "beta")), alpha = ConstNumber(FindArg(node, "alpha"));
+  if (!beta || !alpha) return std::nullopt;
+  product.beta = *beta;
+  product.alpha = *alpha;
   const auto bias = TensorArg(node, "self");
   if (!bias) return std::nullopt;
   product.bias = known[bias->raw()];
@@ -74,7 +146,101 @@ std::optional<Product> ProductOf(const Graph& graph, const Node& node, const std
   return is_row ? std::optional(product) : std::nullopt;
 }
 
+// Ops on frozen tensors alone whose results only layers read, as weights and biases (L2).
+class WeightOps {
+ public:
+  WeightOps(const Graph& graph, const std::vector<at::Tensor>& known) : graph_(graph), uses_(graph) {
+    is_frozen_.resize(graph.values.size());
+    for (size_t v = 0; v < known.size(); ++v) is_frozen_[v] = known[v].defined();
+    makes_weight_.assign(graph.nodes.size(), false);
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      makes_weight_[i] = OnFrozenAlone(graph.nodes[i]);
+      if (makes_weight_[i]) is_frozen_[graph.nodes[i].outputs[0].raw()] = true;
+    }
+    for (size_t i = graph.nodes.size(); i-- > 0;) {
+      if (makes_weight_[i]) makes_weight_[i] = OnlyLayersRead(graph.nodes[i].outputs[0]);
+    }
+  }
+
+  bool contains(NodeId n) const { return makes_weight_[n.raw()]; }
+
+ private:
+  bool OnFrozenAlone(const Node& node) const {
+    if (node.is_scalar() || node.outputs.size() != 1 || node.args.empty()) return false;
+    const c10::FunctionSchema& schema = node.op->schema();
+    if (schema.is_mutable() || schema.returns().size() != 1 || node.op->hasTag(at::Tag::nondeterministic_seeded) ||
+        !IsFloatTensor(graph_.value(node.outputs[0]).type)) {
+      return false;
+    }
+    if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) return false;
+    // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (M4 of normalise.h).
+    bool any = false;
+    for (const Arg& arg : node.args) {
+      if (arg.kind == Arg::Kind::kConst) continue;
+      if (arg.kind != Arg::Kind::kValue || !is_frozen_[arg.value.raw()]) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  bool OnlyLayersRead(ValueId v) const {
+    if (uses_.outputs[v.raw()] > 0 || uses_.nodes[v.raw()].empty()) return false;
+    for (const NodeId reader : uses_.nodes[v.raw()]) {
+      const Node& node = graph_.node(reader);
+      if (makes_weight_[reader.raw()]) continue;
+      if (!IsWeightOf(node, v)) return false;
+    }
+    return true;
+  }
+
+  static bool IsWeightOf(const Node& node, ValueId v) {
+    if (MayBeLinear(node)) return TensorArg(node, Is(node, "aten::addmm") ? "mat1" : "self") != v;
+    const OpRow* row = RowOf(node);
+    const bool is_layer = row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
+    return is_layer && TensorArg(node, "input") != v;
+  }
+
+  const Graph& graph_;
+  const Uses uses_;
+  std::vector<bool> is_frozen_;     // by value
+  std::vector<bool> makes_weight_;  // by node
+};
+
+// The result of an op on frozen tensors, once for all graphs that have it. None if one of them could not be computed.
+std::optional<at::Tensor> Computed(const Node& node, const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
+  std::ostringstream what;
+  what << std::setprecision(17) << "result of " << node.op_name();
+  FrozenWeights::Tensors from;
+  torch::jit::Stack stack;
+  const auto& parameters = node.op->schema().arguments();
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    const Arg& arg = node.args[i];
+    if (arg.kind == Arg::Kind::kValue) {
+      if (!known[arg.value.raw()].defined()) return std::nullopt;
+      from.push_back(known[arg.value.raw()]);
+      stack.emplace_back(from.back().detach());
+      what << " tensor";
+    } else {
+      stack.push_back(Box(arg.constant, BoxingFor(*parameters[i].type())));
+      what << " " << arg.constant;
+    }
+  }
+  try {
+    return FrozenWeights::Of(frozen, what.str(), from, [&] {
+      node.op->callBoxed(stack);
+      return FrozenWeights::Tensors{stack[0].toTensor().contiguous()};
+    })[0];
+  } catch (const c10::Error&) {  // the op raises where it stands, too
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+bool MayBeLinear(const Node& node) {
+  return Is(node, "aten::matmul") || Is(node, "aten::mm") || Is(node, "aten::bmm") || Is(node, "aten::addmm") ||
+         Is(node, "aten::einsum");
+}
 
 Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& given,
                  FrozenWeights* frozen) {
@@ -82,8 +248,18 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
   Rewrite& out = step.rewrite;
   const c10::OperatorHandle linear = FindOperator("aten::linear");
   std::vector<at::Tensor> known = given;
+  const WeightOps weight_ops(graph, known);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
+    std::optional<at::Tensor> computed;
+    if (weight_ops.contains(NodeId(i))) computed = Computed(node, known, frozen);
+    if (computed) {
+      const ValueId result = node.outputs[0];
+      known[result.raw()] = *computed;
+      out.Map(result, out.AddConstant(graph.value(result).name, *computed));
+      step.fates[i].folded = "computed once, of frozen weights";
+      continue;
+    }
     if (const std::optional<at::Tensor> transposed = Transposed(node, known, frozen)) {
       const ValueId result = node.outputs[0];
       known[result.raw()] = *transposed;
@@ -97,9 +273,13 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
       continue;
     }
     const Value& result = graph.value(node.outputs[0]);
-    const ValueId weight = out.AddConstant(result.name + "_weight", InOrder(product->weight, {1, 0}, frozen));
-    const Arg bias = product->bias.defined() ? Arg::Of(out.AddConstant(result.name + "_bias", product->bias.detach()))
-                                             : Arg::Const(c10::IValue());
+    const std::vector<int64_t> order = product->is_out_first ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{1, 0};
+    const at::Tensor matrix = Times(InOrder(product->weight, order, frozen), product->alpha, frozen);
+    const ValueId weight = out.AddConstant(result.name + "_weight", matrix);
+    const Arg bias =
+        product->bias.defined()
+            ? Arg::Of(out.AddConstant(result.name + "_bias", Times(product->bias.detach(), product->beta, frozen)))
+            : Arg::Const(c10::IValue());
     std::vector<Arg> input = out.Args({product->input});
     out.Map(node.outputs[0],
             out.Emit(linear, {input[0], Arg::Of(weight), bias}, result.name, result.type, node.outputs[0], node));

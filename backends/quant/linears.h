@@ -1,6 +1,8 @@
 // Linears: products with a frozen weight, in whichever way they are spelt, as aten.linear.
-//   L1  x @ w, x.mm(w) and addmm(b, x, w) with a frozen two-dimensional w become linear(x, w.t(), b).
-//   L2  A transposition of a frozen tensor is computed here, once.
+//   L1  x @ w, x.mm(w), addmm(b, x, w), and an einsum or a bmm that is one, become linear(x, w.t(), b) where w is a
+//       frozen matrix.
+//   L2  A transposition of a frozen tensor is computed here, once. So are other ops on frozen tensors alone if only
+//       layers read their results as weights: norms of weights, parts, factors.
 // Not here: decisions on 8 bits; products of two activations, which stay as they are.
 #pragma once
 
@@ -9,6 +11,9 @@
 #include "backends/quant/normalise.h"
 
 namespace frametap::quant {
+
+// Whether the op is a product that becomes aten.linear if one of its factors is a frozen matrix.
+bool MayBeLinear(const Node& node);
 
 // `known`: by value of `graph`, the frozen tensors. `frozen`: where transposed weights are kept; may be null.
 Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& known,

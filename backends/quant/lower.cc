@@ -170,7 +170,8 @@ class Lowering {
       const bool ends_in_bytes = after.valid() && Is(from_.node(after), "frametap::quantize_per_tensor");
       if (other.valid() && Dequantized(other) && ends_in_bytes &&
           from_.value(other).type.sizes == from_.value(node.outputs[0]).type.sizes &&
-          ConstNumber(FindArg(from_.node(next), "alpha")) == 1.0 && !absorbed_[next.raw()]) {
+          Is(from_.node(next), "aten::add", "Tensor") && ConstNumber(FindArg(from_.node(next), "alpha")) == 1.0 &&
+          !absorbed_[next.raw()]) {
         k.add = last = next;
         k.other = other;
         next = uses_.sole(from_.node(next).outputs[0]);
@@ -228,7 +229,7 @@ class Lowering {
     std::vector<ValueId> out;
     if (family == Family::kCat) {
       ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
-    } else if (family == Family::kAdd) {
+    } else if (family == Family::kAdd || family == Family::kMul) {
       for (size_t i = 0; i < 2; ++i) {
         if (node.args[i].kind == Arg::Kind::kValue) out.push_back(node.args[i].value);
       }
@@ -246,16 +247,24 @@ class Lowering {
     switch (family) {
       case Family::kAdd: {
         // The kernel of a convolution that comes later may still take this add in.
-        if (ConstNumber(FindArg(node, "alpha")) != 1.0) return;
+        if (!ConstNumber(FindArg(node, "alpha"))) return;
         const NodeId next = uses_.sole(node.outputs[0]);
         if (IsFamily(next, Family::kRelu)) op.relu = next;
         break;
       }
+      case Family::kMean: {
+        const auto input = TensorArg(node, "self");
+        if (!input || !IsMeanOverImage(node, from_.value(*input).type.sizes.size())) return;
+        break;
+      }
+      case Family::kMove:
+        if (!PadsWithZero(node)) return;
+        break;
+      case Family::kMul:
       case Family::kRelu:
       case Family::kMaxPool:
       case Family::kAvgPool:
       case Family::kAdaptivePool:
-      case Family::kMean:
       case Family::kShape:
       case Family::kCat:
         break;
@@ -266,12 +275,13 @@ class Lowering {
     if (!op.quantize.valid()) return;
     const Params out = ParamsOf(from_.node(op.quantize));
     const std::vector<ValueId> inputs = ActivationsOf(node, family);
-    if (inputs.empty() || (family == Family::kAdd && inputs.size() != 2)) return;
+    const bool is_pair = family == Family::kAdd || family == Family::kMul;
+    if (inputs.empty() || (is_pair && inputs.size() != 2)) return;
     for (ValueId v : inputs) {
       const auto p = Dequantized(v);
       if (!p) return;
-      if (family != Family::kAdd && (p->scale != out.scale || p->zero_point != out.zero_point)) return;
-      if (family == Family::kAdd && from_.value(v).type.sizes != from_.value(node.outputs[0]).type.sizes) return;
+      if (!is_pair && (p->scale != out.scale || p->zero_point != out.zero_point)) return;
+      if (is_pair && from_.value(v).type.sizes != from_.value(node.outputs[0]).type.sizes) return;
     }
     for (const NodeId part : {op.op, op.relu, op.quantize}) {
       if (part.valid()) absorbed_[part.raw()] = true;
@@ -467,10 +477,27 @@ class Lowering {
         const ValueId right = node.args[1].value;
         const Params l = *Dequantized(left);
         const Params r = *Dequantized(right);
+        const double factor = *ConstNumber(FindArg(node, "alpha")) * (Is(node, "aten::sub", "Tensor") ? -1 : 1);
         op = "frametap::qadd";
-        args = {Arg::Of(Bytes(left)), Arg::Const(l.scale),      Arg::Const(l.zero_point),  Arg::Of(Bytes(right)),
-                Arg::Const(r.scale),  Arg::Const(r.zero_point), Arg::Const(p.scale),       zero,
-                Arg::Const(p.qmin),   Arg::Const(p.qmax),       Arg::Const(b.relu.valid())};
+        args = {
+            Arg::Of(Bytes(left)),         Arg::Const(l.scale),      Arg::Const(l.zero_point),  Arg::Of(Bytes(right)),
+            Arg::Const(r.scale * factor), Arg::Const(r.zero_point), Arg::Const(p.scale),       zero,
+            Arg::Const(p.qmin),           Arg::Const(p.qmax),       Arg::Const(b.relu.valid())};
+        break;
+      }
+      case Family::kMul: {
+        const Params l = *Dequantized(node.args[0].value);
+        const Params r = *Dequantized(node.args[1].value);
+        op = "frametap::qmul";
+        args = {first(),
+                Arg::Const(l.zero_point),
+                Arg::Of(Bytes(node.args[1].value)),
+                Arg::Const(r.zero_point),
+                Arg::Const(l.scale * r.scale),
+                Arg::Const(p.scale),
+                zero,
+                Arg::Const(p.qmin),
+                Arg::Const(p.qmax)};
         break;
       }
       case Family::kRelu:
@@ -518,11 +545,11 @@ class Lowering {
       case Family::kCat: {
         std::vector<Arg> parts;
         for (ValueId v : ActivationsOf(node, family)) parts.push_back(Arg::Of(Bytes(v)));
-        op = "aten::cat";
         args = {Arg::List(std::move(parts)), node.args[1]};
-        break;
+        out_.Map(result, out_.Emit(*node.op, std::move(args), value.name, value.type, result, node));
+        return;
       }
-      default: {  // kShape
+      default: {  // kShape, kMove
         if (Is(node, "aten::contiguous")) {
           out_.Map(result, Bytes(node.args[0].value));
           return;
@@ -530,7 +557,11 @@ class Lowering {
         Node now = node;
         if (Is(node, "aten::view")) now.op = FindOperator("aten::reshape");
         args = {first()};
-        for (size_t i = 1; i < node.args.size(); ++i) args.push_back(out_.Args({node.args[i]})[0]);
+        for (size_t i = 1; i < node.args.size(); ++i) {
+          // Zero as a byte; a padding with elements of the input takes no value.
+          const bool is_zero = &node.args[i] == FindArg(node, "value") && PadsWithNumber(node);
+          args.push_back(is_zero ? Arg::Const(static_cast<double>(p.zero_point)) : out_.Args({node.args[i]})[0]);
+        }
         out_.Map(result, out_.Emit(*now.op, std::move(args), value.name, value.type, result, node));
         return;
       }

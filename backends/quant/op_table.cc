@@ -1,5 +1,7 @@
 #include "backends/quant/op_table.h"
 
+#include <algorithm>
+
 #include "absl/container/flat_hash_map.h"
 
 namespace frametap::quant {
@@ -26,6 +28,8 @@ constexpr OpRow kRows[] = {
     {"aten::conv_transpose3d", "input", Family::kConv, true, nullptr},
     {"aten::linear", "", Family::kLinear, true, nullptr},
     {"aten::add", "Tensor", Family::kAdd, true, nullptr},
+    {"aten::sub", "Tensor", Family::kAdd, true, nullptr},
+    {"aten::mul", "Tensor", Family::kMul, true, nullptr},
     {"aten::relu", "", Family::kRelu, true, nullptr},
     {"aten::hardtanh", "", Family::kPostOp, true, kCurve},
     {"aten::relu6", "", Family::kPostOp, true, kCurve},
@@ -49,7 +53,24 @@ constexpr OpRow kRows[] = {
     {"aten::select", "int", Family::kShape, false, nullptr},
     {"aten::slice", "Tensor", Family::kShape, false, nullptr},
     {"aten::narrow", "", Family::kShape, false, nullptr},
+    {"aten::flip", "", Family::kMove, false, nullptr},
+    {"aten::roll", "", Family::kMove, false, nullptr},
+    {"aten::pad", "", Family::kMove, false, nullptr},
+    {"aten::constant_pad_nd", "", Family::kMove, false, nullptr},
+    {"aten::pixel_shuffle", "", Family::kMove, false, nullptr},
+    {"aten::pixel_unshuffle", "", Family::kMove, false, nullptr},
+    {"aten::channel_shuffle", "", Family::kMove, false, nullptr},
+    {"aten::expand", "", Family::kMove, false, nullptr},
+    {"aten::repeat", "", Family::kMove, false, nullptr},
+    {"aten::upsample_nearest1d", "vec", Family::kMove, false, nullptr},
+    {"aten::upsample_nearest2d", "vec", Family::kMove, false, nullptr},
+    {"aten::upsample_nearest3d", "vec", Family::kMove, false, nullptr},
+    {"aten::_upsample_nearest_exact1d", "vec", Family::kMove, false, nullptr},
+    {"aten::_upsample_nearest_exact2d", "vec", Family::kMove, false, nullptr},
+    {"aten::_upsample_nearest_exact3d", "vec", Family::kMove, false, nullptr},
+    {"aten::upsample_bilinear2d", "vec", Family::kMove, false, nullptr},
     {"aten::cat", "", Family::kCat, true, nullptr},
+    {"aten::stack", "", Family::kCat, true, nullptr},
     {"aten::batch_norm", "", Family::kBatchNorm, true, nullptr},
     {"aten::dropout", "", Family::kDropout, false, nullptr},
     {"aten::feature_dropout", "", Family::kDropout, false, nullptr},
@@ -60,7 +81,9 @@ constexpr OpRow kRows[] = {
     {"aten::mm", "", Family::kFloat, true, kProduct},
     {"aten::bmm", "", Family::kFloat, true, kProduct},
     {"aten::addmm", "", Family::kFloat, true,
-     "only addmm with a frozen weight, a frozen bias of one dimension and no factors is int8"},
+     "only addmm with a frozen weight and a frozen bias of one dimension is int8"},
+    {"aten::einsum", "", Family::kFloat, true,
+     "only the einsum of a frozen matrix with the last dimension of an activation is int8"},
     {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
     {"aten::_softmax", "", Family::kFloat, true, kProbabilities},
@@ -69,8 +92,6 @@ constexpr OpRow kRows[] = {
     {"aten::tanh", "", Family::kFloat, true, "no int8 kernel for tanh on its own"},
     {"aten::hardsigmoid", "", Family::kFloat, true, "no int8 kernel for hardsigmoid on its own"},
     {"aten::leaky_relu", "", Family::kFloat, true, "no int8 kernel for leaky_relu; relu has one"},
-    {"aten::mul", "Tensor", Family::kFloat, true, "no exact int8 kernel for a product of two tensors"},
-    {"aten::sub", "Tensor", Family::kFloat, true, "no int8 kernel for a difference; an addition has one"},
     {"aten::div", "Tensor", Family::kFloat, true, "no int8 kernel for a quotient"},
     {"aten::embedding", "", Family::kFloat, true, kLookup},
     // The ops that this backend itself emits.
@@ -82,6 +103,7 @@ constexpr OpRow kRows[] = {
     {"frametap::dequantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::dequantize_per_channel", "", Family::kFloat, true, nullptr},
     {"frametap::qadd", "", Family::kFloat, true, nullptr},
+    {"frametap::qmul", "", Family::kFloat, true, nullptr},
     {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
@@ -163,6 +185,26 @@ std::optional<ValueId> TensorArg(const Node& node, const char* name) {
   const Arg* arg = FindArg(node, name);
   if (arg == nullptr || arg->kind != Arg::Kind::kValue) return std::nullopt;
   return arg->value;
+}
+
+bool IsMeanOverImage(const Node& node, size_t input_rank) {
+  auto dims = ConstInts(FindArg(node, "dim"));
+  if (!dims || !IsNone(FindArg(node, "dtype")) || input_rank != 4) return false;
+  for (int64_t& d : *dims) d = d < 0 ? d + 4 : d;
+  std::sort(dims->begin(), dims->end());
+  return *dims == std::vector<int64_t>{2, 3};
+}
+
+bool PadsWithNumber(const Node& node) {
+  if (FindArg(node, "value") == nullptr) return false;
+  const Arg* mode = FindArg(node, "mode");
+  return mode == nullptr || mode->kind != Arg::Kind::kConst || !mode->constant.isString() ||
+         mode->constant.toStringRef() == "constant";
+}
+
+bool PadsWithZero(const Node& node) {
+  const Arg* value = FindArg(node, "value");
+  return !PadsWithNumber(node) || IsNone(value) || ConstNumber(value) == 0.0;
 }
 
 bool Is(const Node& node, const char* name, const char* overload) {

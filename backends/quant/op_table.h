@@ -16,7 +16,8 @@ namespace frametap::quant {
 enum class Family : uint8_t {
   kConv,     // int8 kernel with a weight
   kLinear,   // int8 kernel with a weight
-  kAdd,      // int8 kernel of its own, or part of a convolution
+  kAdd,      // int8 kernel of its own, or part of a convolution; also a difference
+  kMul,      // int8 kernel of its own where both factors are bytes
   kRelu,     // part of the kernel before it, or bytes with its input's parameters
   kPostOp,   // part of the kernel before it, or float
   kMaxPool,  // bytes with its input's parameters, as the next four
@@ -24,6 +25,7 @@ enum class Family : uint8_t {
   kAdaptivePool,
   kMean,  // over height and width only
   kShape,
+  kMove,       // bytes: moves, repeats or interpolates elements, or pads with zeros
   kCat,        // bytes; its inputs share parameters with its output
   kBatchNorm,  // folded, or float
   kDropout,    // dropped in eval mode
@@ -49,6 +51,13 @@ std::optional<bool> ConstBool(const Arg* arg);
 std::optional<double> ConstNumber(const Arg* arg);
 bool IsNone(const Arg* arg);
 std::optional<ValueId> TensorArg(const Node& node, const char* name);  // a value, not a constant
+
+// Whether a mean is over height and width of a batch of images, and in the type of its input.
+bool IsMeanOverImage(const Node& node, size_t input_rank);
+
+// Whether no other number than zero is padded. Also true of ops that do not pad, or pad with elements of their input.
+bool PadsWithZero(const Node& node);
+bool PadsWithNumber(const Node& node);
 
 // "aten::relu" and "": the schema a node runs.
 bool Is(const Node& node, const char* name, const char* overload = "");

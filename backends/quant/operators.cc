@@ -48,6 +48,15 @@ void AddLoop(const uint8_t* __restrict a, float a_scale, int32_t a_zero, const u
 }
 
 FRAMETAP_WIDE_LOOP
+void MulLoop(const uint8_t* __restrict a, int32_t a_zero, const uint8_t* __restrict b, int32_t b_zero,
+             uint8_t* __restrict to, int64_t n, float steps, float lo, float hi, int32_t zero_point) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t product = (static_cast<int32_t>(a[i]) - a_zero) * (static_cast<int32_t>(b[i]) - b_zero);
+    to[i] = ToByte(static_cast<float>(product), steps, lo, hi, zero_point);
+  }
+}
+
+FRAMETAP_WIDE_LOOP
 void MaxLoop(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
 }
@@ -170,6 +179,27 @@ at::Tensor AddBytes(const at::Tensor& a, double a_scale, int64_t a_zero, const a
             static_cast<float>(b_scale), static_cast<int32_t>(b_zero), t + begin, end - begin, inverse,
             static_cast<float>(floor - zero_point), static_cast<float>(qmax - zero_point),
             static_cast<int32_t>(zero_point));
+  });
+  return to;
+}
+
+// `product_scale`: the product of both scales.
+at::Tensor MulBytes(const at::Tensor& a, int64_t a_zero, const at::Tensor& b, int64_t b_zero, double product_scale,
+                    double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
+  CheckBytes(a, "qmul");
+  CheckBytes(b, "qmul");
+  TORCH_CHECK(a.sizes() == b.sizes(), "qmul: sizes differ: ", a.sizes(), " and ", b.sizes());
+  const at::MemoryFormat format = a.suggest_memory_format();
+  const at::Tensor left = a.contiguous(format);
+  const at::Tensor right = b.contiguous(format);
+  at::Tensor to = EmptyBytes(a.sizes(), format);
+  const uint8_t* l = left.const_data_ptr<uint8_t>();
+  const uint8_t* r = right.const_data_ptr<uint8_t>();
+  uint8_t* t = to.mutable_data_ptr<uint8_t>();
+  at::parallel_for(0, left.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    MulLoop(l + begin, static_cast<int32_t>(a_zero), r + begin, static_cast<int32_t>(b_zero), t + begin, end - begin,
+            static_cast<float>(product_scale / scale), static_cast<float>(qmin - zero_point),
+            static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point));
   });
   return to;
 }
@@ -319,6 +349,9 @@ void RegisterOperators() {
         "qadd(Tensor a, float a_scale, int a_zero_point, Tensor b, float b_scale, int b_zero_point, float scale, "
         "int zero_point, int qmin, int qmax, bool relu) -> Tensor");
     defs->def(
+        "qmul(Tensor a, int a_zero_point, Tensor b, int b_zero_point, float product_scale, float scale, "
+        "int zero_point, int qmin, int qmax) -> Tensor");
+    defs->def(
         "qmax_pool2d(Tensor q, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) "
         "-> Tensor");
     defs->def(
@@ -331,6 +364,7 @@ void RegisterOperators() {
     cpu->impl("dequantize_per_tensor", TORCH_FN(DequantizePerTensor));
     cpu->impl("dequantize_per_channel", TORCH_FN(DequantizePerChannel));
     cpu->impl("qadd", TORCH_FN(AddBytes));
+    cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
     cpu->impl("qadaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPoolBytes));
@@ -346,7 +380,7 @@ void RegisterOperators() {
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name :
          {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d", "qconv",
-          "qconv_add", "qlinear", "qmax_pool2d", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
+          "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }
     return true;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 
 namespace frametap::quant {
@@ -31,6 +32,7 @@ bool HasLayers(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     const OpRow* row = RowOf(node);
     if (row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear)) return true;
+    if (MayBeLinear(node)) return true;
   }
   return false;
 }

@@ -24,6 +24,7 @@ constexpr Kernel kKernels[] = {
     {"frametap::qadd", ""},
     {"frametap::qavg_pool2d", ""},
     {"frametap::qconv", ""},
+    {"frametap::qmul", ""},
     {"frametap::qconv_add", ""},
     {"frametap::qlinear", ""},
     {"frametap::qmax_pool2d", ""},
