@@ -81,17 +81,23 @@ bool IsSizes(const c10::Type& type) {
          type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::SymIntType;
 }
 
-size_t LengthOf(const Arg& list) {
-  if (list.kind == Arg::Kind::kList) return list.items.size();
-  return list.kind == Arg::Kind::kConst && list.constant.isIntList() ? list.constant.toIntVector().size() : 0;
+// The factors of an op on lists of tensors, one for each tensor. (Lists of floats may not: sizes follow from scales.)
+bool IsFactors(const c10::Type& type) {
+  return type.kind() == c10::TypeKind::ListType &&
+         type.castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::NumberType;
 }
 
-// Makes element `item` of a list of ints a value, if it is `number` now.
+size_t LengthOf(const Arg& list) {
+  if (list.kind == Arg::Kind::kList) return list.items.size();
+  return list.kind == Arg::Kind::kConst && list.constant.isList() ? list.constant.toListRef().size() : 0;
+}
+
+// Makes element `item` of a list of numbers a value, if it is `number` now.
 bool LinkItem(Arg* list, size_t item, const OpenNumber& number, ValueId value) {
   if (item >= LengthOf(*list)) return false;
   if (list->kind == Arg::Kind::kConst) {
     std::vector<Arg> items;
-    for (const int64_t size : list->constant.toIntVector()) items.push_back(Arg::Const(c10::IValue(size)));
+    for (const c10::IValue& constant : list->constant.toListRef()) items.push_back(Arg::Const(constant));
     *list = Arg::List(std::move(items));
   }
   Arg& arg = list->items[item];
@@ -319,19 +325,21 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
       while (parameter < position && parameter < parameters.size() && !is_spread(parameter)) ++parameter;
     }
     if (parameter >= parameters.size() || (number.position >= 0 && parameters[parameter].kwarg_only())) continue;
-    if (!IsSizes(*parameters[parameter].real_type())) {
+    const c10::Type& type = *parameters[parameter].real_type();
+    if (IsFactors(type) && number.item < 0) continue;
+    if (!IsSizes(type) && !IsFactors(type)) {
       if (number.item < 0 && number.part < 0) Link(&number, node, parameter);
       continue;
     }
-    Arg& sizes = node->args[parameter];
+    Arg& list = node->args[parameter];
     size_t item = static_cast<size_t>(number.item);
     if (number.item < 0) {
-      if (number.position < 0 || note.torch_positional - parameter != LengthOf(sizes)) continue;
+      if (number.position < 0 || note.torch_positional - parameter != LengthOf(list)) continue;
       item = static_cast<size_t>(number.position) - parameter;
     } else if (number.position >= 0 && static_cast<size_t>(number.position) != parameter) {
       continue;
     }
-    number.linked = LinkItem(&sizes, item, number, NumberValue(number.shadow));
+    number.linked = LinkItem(&list, item, number, NumberValue(number.shadow));
   }
 }
 

@@ -277,6 +277,11 @@ OPTIMIZERS: dict[str, Any] = {
     "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
     "Adagrad_foreach": lambda p: torch.optim.Adagrad(p, lr=0.05, foreach=True),
     "RMSprop_foreach": lambda p: torch.optim.RMSprop(p, lr=0.01, foreach=True),
+    "AdamW_foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "amsgrad_foreach": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+    "NAdam_foreach": lambda p: torch.optim.NAdam(p, lr=0.01, foreach=True),
+    "Adamax_foreach": lambda p: torch.optim.Adamax(p, lr=0.01, foreach=True),
+    "ASGD_foreach": lambda p: torch.optim.ASGD(p, lr=0.05, foreach=True),
 }
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=40),
