@@ -2,7 +2,7 @@
 images or sound by one main input.
 
 A configuration is made small by rules on the names of its fields (hidden sizes, layers, heads, vocabulary), in nested
-configurations too. What cannot be built or called by these rules is not in `architectures.txt`; `candidates()` has
+configurations too. A short table has the fields of types whose fields depend on each other. What cannot be built or called by these rules is not in `architectures.txt`; `candidates()` has
 all of the registry.
 """
 
@@ -59,10 +59,9 @@ _SMALL: dict[str, Any] = {
         ("max_position_embeddings", "n_positions", "max_source_positions", "n_ctx"), 64
     ),
     **dict.fromkeys(("num_local_experts", "n_routed_experts", "num_experts"), 4),
-    # Attention by low ranks, and mixers that are state spaces: 8 heads of 8 are twice the hidden size.
-    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mamba_d_head"), 8),
+    # Attention by low ranks.
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
-    "mamba_n_heads": 8,
     "num_experts_per_tok": 2,
     "image_size": 32,
     "num_frames": 4,
@@ -95,6 +94,8 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
         name: {"rope_parameters": {"mrope_section": [2, 1, 1]}}
         for name in ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_ocr_text")
     },
+    # Mixers that are state spaces: 8 heads of 8 are twice the hidden size.
+    **{name: {"mamba_n_heads": 8, "mamba_d_head": 8} for name in ("bamba", "granitemoehybrid")},
     "convnext": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
     "convnextv2": {"hidden_sizes": [32, 64], "depths": [1, 1], "num_stages": 2},
     "efficientnet": {"hidden_dim": 2560},
