@@ -116,24 +116,63 @@ void GetItems(Recorder& r, Call& call, const Parts& parts) {
   call.note.expect.items = std::move(items);
 }
 
+// Whether a read of the attribute runs code of a descriptor, or binds a method.
+bool AsksDescriptor(PyObject* object, PyObject* name) {
+  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
+  return found != nullptr && Py_TYPE(found)->tp_descr_get != nullptr && Py_TYPE(found) != &PyMemberDescr_Type;
+}
+
+// The last read of a dotted name, as "c" of "a.b.c".
+struct LastRead {
+  Ref<> owner, name;
+  Shadow shadow;           // of the owner
+  bool is_opaque = false;  // a read before it starts frames that add nothing
+};
+
+// Reads all parts of a dotted name except the last, where this runs no code and the recorder has the object that each gives.
+LastRead Walk(Recorder& r, const Call& call, PyObject* path) {
+  if (!PyUnicode_CheckExact(path)) throw Refusal(call.callable);
+  LastRead at{Ref<>::New(call.args[0]), Ref<>(), call.shadows[0]};
+  const Ref<> dot = Must(PyUnicode_FromString("."));
+  const Ref<> names = Must(PyUnicode_Split(path, dot.get(), -1));
+  for (Py_ssize_t i = 0; i + 1 < PyList_GET_SIZE(names.get()); ++i) {
+    const Ref<> name = Interned(PyList_GET_ITEM(names.get(), i));
+    if (PyType_Check(at.owner.get()) || AsksDescriptor(at.owner.get(), name.get())) throw Refusal(call.callable);
+    FrameNote read;
+    r.LoadAttribute(read, at.owner.get(), at.shadow, name.get());
+    PyObject* const next =
+        read.expect.kind == Expect::Kind::kSource ? r.guards().seen(read.expect.source) : read.expect.answer;
+    const std::optional<Shadow> shadow = ResultOf(r, read);
+    if (next == nullptr || !shadow || read.expect.kind == Expect::Kind::kShadow) throw Refusal(call.callable);
+    at.owner = Ref<>::New(next);
+    at.shadow = *shadow;
+    at.is_opaque = at.is_opaque || read.opaque_operation;
+  }
+  at.name = Interned(PyList_GET_ITEM(names.get(), PyList_GET_SIZE(names.get()) - 1));
+  return at;
+}
+
 // attrgetter(…)(object)
 void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
-  PyObject* const object = call.args[0];
-  for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    if (!IsPlainName(parts[i])) throw Refusal(call.callable);
+  if (parts.size() == 1) {
+    const LastRead last = Walk(r, call, parts[0]);
+    PyObject* const owner = last.owner.get();
+    if (last.is_opaque && AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
+    r.LoadAttribute(call.note, owner, last.shadow, last.name.get());
+    if (!last.is_opaque) return;
+    if (!ResultOf(r, call.note)) throw Refusal(call.callable);  // code may run
+    call.note.opaque_operation = true;
+    return;
   }
-  if (parts.size() == 1) return r.LoadAttribute(call.note, object, call.shadows[0], Interned(parts[0]).get());
   std::vector<Shadow> items;
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    const Ref<> name = Interned(parts[i]);
-    PyObject* const found = _PyType_Lookup(Py_TYPE(object), name.get());
-    if (found != nullptr && Py_TYPE(found)->tp_descr_get != nullptr && Py_TYPE(found) != &PyMemberDescr_Type) {
-      throw Refusal(call.callable);  // code runs, or a method is bound
-    }
+    const LastRead last = Walk(r, call, parts[i]);
+    PyObject* const owner = last.owner.get();
+    if (AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
     FrameNote read;
-    r.LoadAttribute(read, object, call.shadows[0], name.get());
+    r.LoadAttribute(read, owner, last.shadow, last.name.get());
     const std::optional<Shadow> shadow = ResultOf(r, read);
-    if (!shadow || read.opaque_operation) throw Refusal(call.callable);
+    if (!shadow || read.opaque_operation || last.is_opaque) throw Refusal(call.callable);
     items.push_back(*shadow);
   }
   call.note.expect = Expect();
