@@ -57,6 +57,10 @@ std::optional<Convolution> ConvolutionOf(const Node& node, size_t input_rank, c1
   }
   if (!Read(node, "padding", c.axes, &c.padding, why)) return std::nullopt;
   if (!c.is_transposed) return c;
+  if (c.groups > 1 && c.groups == weight[0]) {
+    *why = "it is depthwise, and oneDNN's int8 kernels for transposed ones take longer than float32";
+    return std::nullopt;
+  }
   if (!Read(node, "output_padding", c.axes, &c.output_padding, why)) return std::nullopt;
   for (size_t i = 0; i < c.axes; ++i) {
     if (c.output_padding[i] <= c.padding[i]) continue;

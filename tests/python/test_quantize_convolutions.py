@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
             nn.ConvTranspose2d(16, 8, 2, 2, groups=4),
             nn.BatchNorm2d(8),
             nn.ReLU(),
-            nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=8),
+            nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=2),
         ),
         (2, 16, 12, 12),
     ),
@@ -160,3 +160,11 @@ def test_an_output_padding_beyond_the_padding_has_a_reason() -> None:
     [row] = [row for row in quantized.report if row["decision"] == "float"]
     assert row["op"] == "aten.conv_transpose2d.input"
     assert "its output padding is larger than its padding" in row["reason"]
+
+
+def test_a_depthwise_transposed_convolution_has_a_reason() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=8)).eval()
+    quantized = frametap.quantize(model, [torch.randn(2, 4, 8, 8)], progress=False)
+    [row] = [row for row in quantized.report if row["decision"] == "float"]
+    assert row["op"] == "aten.conv_transpose2d.input"
+    assert "it is depthwise" in row["reason"]
