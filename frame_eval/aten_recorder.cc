@@ -488,6 +488,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (foretells_sizes && !pending && !CanForetellSizes(node, facts)) {
     pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
   }
+  // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
+  if (foretells_sizes && !pending && op.operator_name().overload_name == "from") {
+    pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
+  }
 
   std::vector<Written> written;
   std::vector<at::Tensor> all_written;

@@ -143,3 +143,16 @@ def test_a_fault_of_compiling_in_such_a_frame_says_what_it_was():
     f = frametap.compile(eval("lambda x: x + 1", {"__builtins__": {}}), backend=broken)
     with pytest.raises(frametap.BackendError, match="ValueError: not today"):
         f(torch.ones(2))
+
+
+def test_an_overload_named_by_a_keyword_is_left_to_python_under_compilers() -> None:
+    """AOTAutograd writes its name into Python code."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x.clone().random_(3, 4) + 1
+
+    compiled = frametap.compile(f, backend="aot_eager")
+    for size in (2, 2, 3, 2):
+        got = compiled(torch.ones(size))
+        assert torch.equal(got[0], torch.full((size,), 2.0))
+        assert torch.equal(got[1], torch.full((size,), 4.0))
