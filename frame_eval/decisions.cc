@@ -9,6 +9,7 @@
 //   D4  A decisive tensor is as the op has left it that made it: no later op has written to its memory.
 // Not here: running them (reify.h).
 #include <algorithm>
+#include <optional>
 
 #include "frame_eval/known_objects.h"
 #include "frame_eval/recorder.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kMostNodes = 64;
 constexpr size_t kMostDecisions = 32;
+constexpr size_t kMostWrites = 256;  // each is followed to its origin
 
 bool IsOpOfTorch(const Node& node) { return node.op->operator_name().name.rfind("aten::", 0) == 0; }
 
@@ -40,23 +42,6 @@ struct Write {
   bool reaches_inputs = false;  // or constants
 };
 
-std::vector<Write> WritesOf(const Graph& graph) {
-  std::vector<Write> writes;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    if (!node.op || !FactsOf(*node.op).writes_inputs) continue;
-    Write write{i, std::vector<bool>(graph.values.size())};
-    for (size_t k = 0; k < node.args.size(); ++k) {
-      if (!WritesTo(node, k)) continue;
-      ForEachUse({node.args[k]}, [&](ValueId use) {
-        NoteWritten(graph, use, &write.values, [&](ValueId) { write.reaches_inputs = true; });
-      });
-    }
-    writes.push_back(std::move(write));
-  }
-  return writes;
-}
-
 bool Intersect(const std::vector<bool>& a, const std::vector<bool>& b) {
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (a[i] && b[i]) return true;
@@ -70,22 +55,83 @@ size_t EndOf(const Graph& graph, ValueId value) {
   return def.valid() ? def.raw() + 1 : 0;
 }
 
-// D4. `writes` of other cones count if they are in this one.
-bool IsWrittenLater(const Graph& graph, ValueId value, const std::vector<Write>& writes, const std::vector<bool>* in) {
+template <class F>
+void ForEachWritten(const Node& node, F&& f) {
+  if (!node.op || !FactsOf(*node.op).writes_inputs) return;
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (WritesTo(node, i)) ForEachUse({node.args[i]}, f);
+  }
+}
+
+// By value: what the nodes from `begin` to `end` may write to.
+std::vector<bool> WrittenBetween(const Graph& graph, size_t begin, size_t end) {
+  std::vector<bool> written(graph.values.size());
+  for (size_t i = begin; i < end; ++i) {
+    ForEachWritten(graph.nodes[i], [&](ValueId use) { NoteWritten(graph, use, &written, [](ValueId) {}); });
+  }
+  return written;
+}
+
+// Returns whether anything that `value` is computed from has been written to before, or is the result of such an op.
+bool DependsOnWrites(const Graph& graph, ValueId value) {
+  const std::vector<bool> written = WrittenBetween(graph, 0, EndOf(graph, value));
+  std::vector<bool> seen(graph.values.size());
+  std::vector<ValueId> work{value};
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (seen[id.raw()]) continue;
+    seen[id.raw()] = true;
+    if (written[id.raw()]) return true;
+    const NodeId def = graph.value(id).def;
+    if (!def.valid()) continue;
+    const Node& node = graph.node(def);
+    if (node.op && FactsOf(*node.op).writes_inputs) return true;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return false;
+}
+
+// Returns the writes before `value` is made, if it depends on any at all. Linear for the values that do not, which are
+// most. Returns nothing if there are too many.
+std::optional<std::vector<Write>> WritesBefore(const Graph& graph, ValueId value) {
+  std::vector<Write> writes;
+  if (!DependsOnWrites(graph, value)) return writes;
+  const size_t end = EndOf(graph, value);
+  for (size_t i = 0; i < end; ++i) {
+    const Node& node = graph.nodes[i];
+    if (!node.op || !FactsOf(*node.op).writes_inputs) continue;
+    if (writes.size() == kMostWrites) return std::nullopt;
+    Write write{i, std::vector<bool>(graph.values.size())};
+    ForEachWritten(node, [&](ValueId use) {
+      NoteWritten(graph, use, &write.values, [&](ValueId) { write.reaches_inputs = true; });
+    });
+    writes.push_back(std::move(write));
+  }
+  return writes;
+}
+
+std::vector<bool> MemoryOf(const Graph& graph, ValueId value) {
   std::vector<bool> memory(graph.values.size());
   NoteWritten(graph, value, &memory, [](ValueId) {});
+  return memory;
+}
+
+// D4, for the decisive tensor of an earlier decision and the writes of a later one's cone.
+bool IsWrittenIn(const Graph& graph, ValueId value, const std::vector<Write>& writes, const std::vector<bool>& cone) {
+  const std::vector<bool> memory = MemoryOf(graph, value);
   const size_t end = EndOf(graph, value);
   return std::any_of(writes.begin(), writes.end(), [&](const Write& write) {
     if (write.node < end || !Intersect(write.values, memory)) return false;
     const std::vector<ValueId>& outputs = graph.nodes[write.node].outputs;
-    return in == nullptr || std::any_of(outputs.begin(), outputs.end(), [&](ValueId out) { return (*in)[out.raw()]; });
+    return std::any_of(outputs.begin(), outputs.end(), [&](ValueId out) { return cone[out.raw()]; });
   });
 }
 
 // Collects the values that `value` is computed from, itself included. Returns false for more than `most` ops, and if
 // this would break D2 or D3.
+// `writes`: those before it.
 bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes, size_t most, std::vector<bool>* cone) {
-  const size_t end = EndOf(graph, value);
   const auto may_write_again = [&](const Write& write) {
     return !write.reaches_inputs && OnlyWrites(graph.nodes[write.node]);
   };
@@ -98,7 +144,7 @@ bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes,
     if ((*cone)[id.raw()]) continue;
     (*cone)[id.raw()] = true;
     for (const Write& write : writes) {
-      if (write.node >= end || !write.values[id.raw()]) continue;
+      if (!write.values[id.raw()]) continue;
       if (!may_write_again(write)) return false;
       work.push_back(graph.nodes[write.node].outputs[0]);
     }
@@ -126,10 +172,12 @@ bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes,
 bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
   if (decisions_.size() == kMostDecisions || aten_.writes_inputs()) return false;
   const Graph& graph = aten_.graph();
-  const std::vector<Write> writes = WritesOf(graph);
-  if (!ConeOf(graph, value, writes, kMostNodes, cone) || IsWrittenLater(graph, value, writes, nullptr)) return false;
+  const std::optional<std::vector<Write>> writes = WritesBefore(graph, value);
+  if (!writes || !ConeOf(graph, value, *writes, kMostNodes, cone)) return false;
+  const std::vector<bool> later = WrittenBetween(graph, EndOf(graph, value), graph.nodes.size());
+  if (Intersect(later, MemoryOf(graph, value))) return false;
   return std::none_of(decisions_.begin(), decisions_.end(),
-                      [&](const Decided& decided) { return IsWrittenLater(graph, decided.value, writes, cone); });
+                      [&](const Decided& decided) { return IsWrittenIn(graph, decided.value, *writes, *cone); });
 }
 
 bool Recorder::Decide(PyObject* object) {
@@ -151,10 +199,10 @@ void Recorder::DescribeDecisions(Segment* segment) {
   SegmentIr* const ir = &segment->ir;
   const Graph& old = aten_.graph();
   std::vector<bool> needed(old.values.size());
-  const std::vector<Write> writes = WritesOf(old);
   for (const Decided& decided : decisions_) {
     std::vector<bool> cone;
-    ConeOf(old, decided.value, writes, old.nodes.size(), &cone);
+    ConeOf(old, decided.value, WritesBefore(old, decided.value).value_or(std::vector<Write>()), old.nodes.size(),
+           &cone);
     for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
   }
   for (const auto& [source, id] : aten_.inputs()) {
