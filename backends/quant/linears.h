@@ -1,8 +1,8 @@
 // Linears: products with a frozen weight, in whichever way they are spelt, as aten.linear.
 //   L1  x @ w, x.mm(w), addmm(b, x, w), and an einsum or a bmm that is one, become linear(x, w.t(), b) where w is a
 //       frozen matrix.
-//   L2  A transposition of a frozen tensor is computed here, once. So are other ops on frozen tensors alone if only
-//       layers read their results as weights: norms of weights, parts, factors.
+//   L2  A transposition of a frozen tensor is computed here, once. Other ops on frozen tensors alone are, too, if
+//       only layers read their results as weights: norms of weights, parts, factors.
 // Not here: decisions on 8 bits; products of two activations, which stay as they are.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""What `import frametap` says where oneDNN is missing, of another version, or of another kind. The loader takes a library of
+"""The errors of `import frametap` where oneDNN is missing, of another version, or of another kind. The loader takes a library of
 the test's own: LD_LIBRARY_PATH comes before the run path of the extension."""
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 images or sound by one main input.
 
 A configuration is made small by rules on the names of its fields (hidden sizes, layers, heads, vocabulary), in nested
-configurations too. A short table has the fields of types whose fields depend on each other. What cannot be built or
+configurations too. A short table has the fields of types whose fields depend on each other. A type that cannot be built or
 called by these rules is not in `architectures.txt`; `candidates()` has all of the registry.
 """
 
