@@ -1,5 +1,5 @@
-"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of ten sorts of
-body.
+"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of eleven sorts
+of body.
 
 Each row is a sort; each column is a number of rounds. A cell is the time of the first captured
 call, divided by the rounds. The cells of a row should be equal: the time of a recording is linear
@@ -132,6 +132,13 @@ def strings(n: int, x: Tensor, holder: Holder) -> Tensor:
     return x + len(text)
 
 
+def decisions(n: int, x: Tensor, holder: Holder) -> Tensor:
+    counts = torch.zeros(2, dtype=torch.long)
+    for _ in range(n):
+        counts += 1
+    return x + counts if torch.arange(2).any() else x
+
+
 SORTS: dict[str, tuple[Loop, int]] = {
     "with blocks": (with_blocks, MOST),
     "stores": (stores, MOST),
@@ -143,6 +150,7 @@ SORTS: dict[str, tuple[Loop, int]] = {
     "modules": (modules, MOST_WITH_OPS),
     "numbers": (numbers, MOST),
     "strings": (strings, MOST),
+    "decisions": (decisions, MOST_WITH_OPS),
 }
 
 
