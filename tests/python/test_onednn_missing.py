@@ -17,7 +17,7 @@ from fixtures.subject import needs_capture
 pytestmark = needs_capture
 
 API = Path(__file__).parents[2] / "backends" / "onednn" / "api.h"
-OPENMP, SEQUENTIAL = 2, 1  # dnnl_runtime_kind of dnnl.h
+OPENMP, SEQUENTIAL = 2, 1  # values of dnnl_runtime_kind_t
 
 
 def _said(folder: Path) -> str:
