@@ -134,10 +134,9 @@ class Annotator {
            type(*a).sizes == type(*b).sizes && Excluded(n).empty();
   }
 
-  // The kernels of other ranks and of transposed convolutions do not add.
   bool TakesSum(NodeId anchor) const {
     const Node& node = graph_.node(anchor);
-    return family(anchor) == Family::kConv && type(node.outputs[0]).sizes.size() == 4 && !IsTransposedConvolution(node);
+    return family(anchor) == Family::kConv && quant::TakesSum(node, type(node.outputs[0]).sizes.size());
   }
 
   // Longest first: anchor, add, relu; then anchor with relu or a curve.

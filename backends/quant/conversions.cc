@@ -18,11 +18,6 @@ Places PlacesOf(const std::vector<uint32_t>& names) {
   return places;
 }
 
-bool IsLayer(const Node& node) {
-  const OpRow* row = RowOf(node);
-  return row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
-}
-
 // The key of a layer's weight, or "" if it is not one of the graph's inputs.
 std::string WeightOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& weights) {
   const auto weight = TensorArg(node, "weight");

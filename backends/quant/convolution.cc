@@ -25,6 +25,8 @@ bool Read(const Node& node, const char* name, size_t axes, Numbers* to, std::str
 
 bool IsTransposedConvolution(const Node& node) { return FindArg(node, "output_padding") != nullptr; }
 
+bool TakesSum(const Node& convolution, size_t rank) { return rank == 4 && !IsTransposedConvolution(convolution); }
+
 int64_t OutputAxisOf(const Node& layer) { return IsTransposedConvolution(layer) ? 1 : 0; }
 
 std::optional<Convolution> ConvolutionOf(const Node& node, size_t input_rank, c10::IntArrayRef weight,

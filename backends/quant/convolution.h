@@ -22,6 +22,9 @@ struct Convolution {
 
 bool IsTransposedConvolution(const Node& node);
 
+// Whether the int8 kernel of the convolution adds a tensor to its result. Other ranks and transposed ones do not.
+bool TakesSum(const Node& convolution, size_t rank);
+
 // The dimension of the weight that the outputs are counted in. A transposed convolution counts the outputs of one group.
 int64_t OutputAxisOf(const Node& layer);
 

@@ -195,9 +195,7 @@ class WeightOps {
 
   static bool IsWeightOf(const Node& node, ValueId v) {
     if (MayBeLinear(node)) return TensorArg(node, Is(node, "aten::addmm") ? "mat1" : "self") != v;
-    const OpRow* row = RowOf(node);
-    const bool is_layer = row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
-    return is_layer && TensorArg(node, "input") != v;
+    return IsLayer(node) && TensorArg(node, "input") != v;
   }
 
   const Graph& graph_;

@@ -160,8 +160,8 @@ class Lowering {
     k.anchor = n;
     NodeId last = n;
     NodeId next = uses_.sole(node.outputs[0]);
-    if (IsFamily(n, Family::kConv) && from_.value(node.outputs[0]).type.sizes.size() == 4 &&
-        !IsTransposedConvolution(node) && IsFamily(next, Family::kAdd)) {
+    if (IsFamily(n, Family::kConv) && TakesSum(node, from_.value(node.outputs[0]).type.sizes.size()) &&
+        IsFamily(next, Family::kAdd)) {
       const auto a = TensorArg(from_.node(next), "self");
       const auto b = TensorArg(from_.node(next), "other");
       const ValueId other = a && *a == node.outputs[0] ? b.value_or(ValueId()) : a.value_or(ValueId());

@@ -117,16 +117,24 @@ struct HashName {
 
 }  // namespace
 
-const OpRow* RowOf(const Node& node) {
+static const OpRow* RowNamed(const c10::OperatorName& op) {
   static const auto* const table = [] {
     auto* t = new absl::flat_hash_map<c10::OperatorName, const OpRow*, HashName>();
     for (const OpRow& row : kRows) t->emplace(c10::OperatorName(row.name, row.overload), &row);
     return t;
   }();
-  if (!node.op) return nullptr;
-  const auto it = table->find(node.op->operator_name());
+  const auto it = table->find(op);
   return it == table->end() ? nullptr : it->second;
 }
+
+const OpRow* RowOf(const Node& node) { return node.op ? RowNamed(node.op->operator_name()) : nullptr; }
+
+bool IsLayer(const c10::OperatorName& op) {
+  const OpRow* row = RowNamed(op);
+  return row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear);
+}
+
+bool IsLayer(const Node& node) { return node.op && IsLayer(node.op->operator_name()); }
 
 const Arg* FindArg(const Node& node, const char* name) {
   if (!node.op) return nullptr;

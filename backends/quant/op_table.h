@@ -43,6 +43,10 @@ struct OpRow {
 // The row of a node's op, or null.
 const OpRow* RowOf(const Node& node);
 
+// Whether the op is of Family::kConv or kLinear: it has a weight, and an int8 kernel.
+bool IsLayer(const c10::OperatorName& op);
+bool IsLayer(const Node& node);
+
 // Arguments by schema name.
 const Arg* FindArg(const Node& node, const char* name);
 std::optional<std::vector<int64_t>> ConstInts(const Arg* arg);  // an int counts as a list of one

@@ -30,9 +30,7 @@ class Running {
 
 bool HasLayers(const Graph& graph) {
   for (const Node& node : graph.nodes) {
-    const OpRow* row = RowOf(node);
-    if (row != nullptr && (row->family == Family::kConv || row->family == Family::kLinear)) return true;
-    if (MayBeLinear(node)) return true;
+    if (IsLayer(node) || MayBeLinear(node)) return true;
   }
   return false;
 }

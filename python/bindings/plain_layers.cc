@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "backends/quant/op_table.h"
 #include "frame_eval/library_code.h"
 #include "frame_eval/session.h"
 #include "guards/ref.h"
@@ -49,7 +50,7 @@ std::unique_ptr<at::ObserverContext> PlainLayers::Note(const at::RecordFunction&
   PlainLayers* const self = current;
   if (self == nullptr || self->tally_.running > 0) return nullptr;
   const auto name = op.operator_name();
-  if (!name || (name->name != "aten::linear" && name->name != "aten::conv2d")) return nullptr;
+  if (!name || !quant::IsLayer(*name)) return nullptr;
   const PyGILState_STATE state = PyGILState_Ensure();  // torch's bindings may have released Python's lock
   if (!Session::Recording() && self->count_++ == 0) {
     const std::string place = PlaceOfUser();

@@ -504,6 +504,24 @@ def test_R2_a_layer_outside_of_graphs(kind: type[nn.Module]) -> None:
         insistent(x)
 
 
+class OfOneAxis(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 4, 3), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.device("cpu"):
+            inner = self.first(x)
+        return self.second(inner)
+
+
+def test_R2_each_kind_of_layer_is_watched() -> None:
+    _, quantized, x = made(OfOneAxis, 2, 4, 8)
+    with pytest.warns(frametap.FrametapWarning, match=r"ran aten.conv1d at OfOneAxis.forward:\d+"):
+        quantized(x)
+    assert quantized.calls == {"int8": 0, "float": 1}
+
+
 def test_R2_a_break_without_layers_is_no_float() -> None:
     _, quantized, x = made(Broken, 4, 8)
     with no_warning():
