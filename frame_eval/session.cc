@@ -151,7 +151,7 @@ class RootChain {
     const size_t i = FirstMisfit(segment);
     const Segment::Caller& caller = segment.callers[i];
     const Position want = PositionAt(reinterpret_cast<PyCodeObject*>(caller.code.get()), caller.offset);
-    MissReport miss{"caller", "called by " + ToString(want), "called in another way", "", {}, false, {}};
+    MissReport miss{"caller", "called by " + ToString(want), "called in another way", "", {}};
     if (i + 1 < frames_.size()) {
       miss.got = "called by " + ToString(PositionAt(frames_[i + 1]->code, frames_[i + 1]->offset));
     }
@@ -180,17 +180,11 @@ class RootChain {
 MissReport WhyNot(Segment& segment, const RootChain& chain) {
   if (!chain.Fits(segment)) return chain.Explain(segment);
   if (reinterpret_cast<PyFunctionObject*>(chain.roots().function)->func_globals != segment.globals.get()) {
-    return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}, false,
-            {}};
+    return {"G", "the globals that it was recorded with", "others", "another function of this code runs", {}};
   }
   if (segment.refuted) {
-    return {"the graph",
-            "contiguous() and the like gave the tensor itself, or a copy",
-            "the other of the two",
-            "a tensor made on the way has other strides or sizes",
-            segment.ir.exit.at,
-            false,
-            {}};
+    return {"the graph", "contiguous() and the like gave the tensor itself, or a copy", "the other of the two",
+            "a tensor made on the way has other strides or sizes", segment.ir.exit.at};
   }
   MissReport miss = segment.guards->Explain(chain.roots());
   if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);
