@@ -70,11 +70,6 @@ bool IsTupleOfScalars(PyObject* object, int depth = 0) {
   return true;
 }
 
-void RefuseNanIn(PyObject* object) {
-  if (!IsPlainTuple(object)) return Recorder::RefuseNan(object);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) RefuseNanIn(PyTuple_GET_ITEM(object, i));
-}
-
 // Keys of a cache: tuples of arguments, or one argument.
 Found SameArguments(PyObject* a, PyObject* b) {
   if (!IsPlainTuple(a) || !IsPlainTuple(b)) return SameKey(a, b);
@@ -427,7 +422,7 @@ void Recorder::InvokeCached(Call& call) {
     PyObject* arg = call.args[i];
     if (IsScalar(arg) || IsTupleOfScalars(arg)) {
       ForceDeep(arg, call.shadows[i], false);
-      RefuseNanIn(arg);
+      RefuseNan(arg);
       continue;
     }
     // Hashed and compared by identity.

@@ -4,13 +4,12 @@
 //   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
 //   E3  A table of many objects: their addresses are guarded instead of each pair.
 //   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
-//   E5  NaN has the hash of its address and is equal to itself only, while a guard knows it by its bits. It ends the
-//       segment as a key, or among elements that are compared with it.
+//   E5  NaN has the hash of its address and is equal to itself only. It ends the segment as a key, or among elements that
+//       are compared with it. One that the recording fixes is guarded by identity.
 //   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
 //       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
 #include <algorithm>
-#include <cmath>
 
 #include "frame_eval/class_names.h"
 #include "frame_eval/known_objects.h"
@@ -33,13 +32,6 @@ bool HasDefaultEq(PyObject* object) {
 }
 
 bool IsRow(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
-
-bool IsNan(PyObject* object) {
-  if (PyFloat_CheckExact(object)) return std::isnan(PyFloat_AS_DOUBLE(object));
-  if (!PyComplex_CheckExact(object)) return false;
-  const Py_complex number = PyComplex_AsCComplex(object);
-  return std::isnan(number.real) || std::isnan(number.imag);
-}
 
 // Of these there is one object for each value.
 bool IsSingleton(PyObject* scalar) {
@@ -137,14 +129,14 @@ void Recorder::ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
 }
 
 // E5
-void Recorder::RefuseNan(PyObject* scalar) {
-  if (IsNan(scalar)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
+void Recorder::RefuseNan(PyObject* object) {
+  if (HoldsNan(object)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
 }
 
 // E2
 void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
   if (IsScalar(a) && IsScalar(b)) {
-    if (IsNan(a)) RefuseNan(b);
+    if (HoldsNan(a)) RefuseNan(b);
     return;
   }
   ReadSame(a, b);

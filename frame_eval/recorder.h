@@ -516,7 +516,7 @@ class Recorder {
   void ReadEqualElements(PyObject* a, PyObject* b, int depth = 0);  // … as C code reads it of elements
   void ReadSearch(PyObject* sequence, PyObject* item);
   void ReadKey(PyObject* table, PyObject* key);
-  static void RefuseNan(PyObject* scalar);                   // where it is hashed, or looked for among others
+  static void RefuseNan(PyObject* object);                   // where it is hashed, or looked for among others
   void ReadDistinct(const std::vector<PyObject*>& objects);  // all of them are keys of one table
   void ReadElements(std::initializer_list<PyObject*> containers);
   void ReadOrder(PyObject* set);

@@ -81,8 +81,13 @@ Ref<> Reifier::FromValue(ValueId id) {
   const std::vector<ValueId>& ids = segment_.ir.graph.outputs;
   const c10::IValue& value = outputs_[static_cast<size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin())];
   if (value.isTensor()) return Ref<>::Steal(WrapTensor(value.toTensor()));
-  if (value.isInt()) return Ref<>::Steal(PyLong_FromLongLong(value.toInt()));
-  if (value.isDouble()) return Ref<>::Steal(PyFloat_FromDouble(value.toDouble()));
+  if (value.isInt() || value.isDouble()) {
+    Ref<>& number = numbers_[id.raw()];
+    if (!number) {
+      number = Ref<>::Steal(value.isInt() ? PyLong_FromLongLong(value.toInt()) : PyFloat_FromDouble(value.toDouble()));
+    }
+    return number;
+  }
   if (value.isBool()) return Ref<>::New(value.toBool() ? Py_True : Py_False);
   if (value.isNone()) return Ref<>::New(Py_None);
   PyErr_SetString(PyExc_SystemError, "frametap: a graph gave a value of an unknown kind");

@@ -1,6 +1,6 @@
 // Reifier: makes objects of operands, and commits effects, after the graph of a segment has run.
 //   Z1  Everything that can fail is made before the first effect is committed.
-//   Z2  A container that occurs twice is made once (labels).
+//   Z2  A container that occurs twice is made once (labels), and so is a number: NaN is found by identity.
 #pragma once
 
 #include <Python.h>
@@ -57,6 +57,7 @@ class Reifier {
   std::vector<c10::IValue> outputs_;
   std::vector<Ref<>> sources_;  // as segment.operand_sources
   absl::flat_hash_map<int64_t, Ref<>> shared_;
+  absl::flat_hash_map<int64_t, Ref<>> numbers_;  // by their values of the graph
   // Positions of iterators are set after the effects: a list may have grown by these.
   std::vector<std::pair<Ref<>, Ref<>>> states_;
   std::vector<Made> effects_;

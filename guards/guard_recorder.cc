@@ -170,7 +170,11 @@ void GuardRecorder::Answer(PyObject* function, const char* name, const Spot& why
 
 void GuardRecorder::Value(SourceId id, const Spot& why) {
   if (impl_->empty(id)) return;
-  if (!impl_->is_number(id) && !IsPlainValue(impl_->object(id))) return Identity(id, why);
+  if (!impl_->is_number(id)) {
+    PyObject* const object = impl_->object(id);
+    // A recording goes on with the object as a constant, and NaN is equal to itself only.
+    if (!IsPlainValue(object) || HoldsNan(object)) return Identity(id, why);
+  }
   if (impl_->Has(id, Guard::Kind::kIdentity)) return;
   CheckFixed(id);
   impl_->Say(id, Guard::Kind::kValue, 0, nullptr, why, [&] { return MakeValueGuard(impl_->reached(id)); });

@@ -1,5 +1,7 @@
 #include "guards/kinds/value.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "guards/ref.h"
 #include "guards/tensor_door.h"
@@ -195,6 +197,26 @@ std::string Text(PyObject* o) {
 bool IsPlainValue(PyObject* object) { return IsPlain(object, kMaxDepth); }
 
 bool IsPlainHashable(PyObject* object) { return IsPlain(object, kMaxDepth, false); }
+
+bool HoldsNan(PyObject* object) {
+  if (PyFloat_CheckExact(object)) return std::isnan(PyFloat_AS_DOUBLE(object));
+  if (PyComplex_CheckExact(object)) {
+    const Py_complex number = PyComplex_AsCComplex(object);
+    return std::isnan(number.real) || std::isnan(number.imag);
+  }
+  Py_ssize_t at = 0;
+  if (PyFrozenSet_CheckExact(object)) {
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(object, &at, &element, &hash)) {
+      if (HoldsNan(element)) return true;
+    }
+    return false;
+  }
+  if (!IsTupleLike(object)) return false;
+  while (at < PyTuple_GET_SIZE(object) && !HoldsNan(PyTuple_GET_ITEM(object, at))) ++at;
+  return at < PyTuple_GET_SIZE(object);
+}
 
 bool SameValue(PyObject* a, PyObject* b) { return Same(a, b, kMaxDepth); }
 

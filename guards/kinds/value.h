@@ -17,6 +17,8 @@ namespace frametap {
 bool IsPlainValue(PyObject* object);
 // The same without slices, which have no hash.
 bool IsPlainHashable(PyObject* object);
+// Returns whether it is NaN, or a tuple or frozenset with one in it.
+bool HoldsNan(PyObject* object);
 
 // E1, E2. Neither raises nor allocates (except for ints beyond 64 bits, which CPython compares).
 bool SameValue(PyObject* a, PyObject* b);
