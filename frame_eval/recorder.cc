@@ -76,7 +76,9 @@ Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldS
       has_marks_(store.options().dynamic != Dynamic::kNever && HasMarkedArgument(base)),
       open_(OpenNumbers(store, has_marks_)),
       in_anomaly_mode_(world.anomaly_mode),
-      repeated_calls_(RepeatedCalls::For(*this)) {
+      repeated_calls_(RepeatedCalls::For(*this)),
+      state_now_(entry_state_),
+      backends_now_(entry_backends_) {
   aten_.foretells_sizes = store.backend().assumptions().static_sizes;
   aten_.place = [this] { return PlaceOf(frames_.size() - 1); };
   const Position entry = PositionOf(base.code, base.offset);
@@ -259,10 +261,7 @@ void Recorder::ReadState() {
   backends_now_ = WorldState::BackendsNow();
 }
 
-void Recorder::StartInstruction() {
-  ReadState();
-  SetMark(base(), NoteOf(base()));
-}
+void Recorder::StartInstruction() { SetMark(base(), NoteOf(base())); }
 
 // Nothing is recorded between the start of an instruction and its first event. One that has several leaves its operands
 // such that it may as well begin with a later one.

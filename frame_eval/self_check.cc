@@ -76,6 +76,10 @@ std::string Recorder::FaultIn(const FrameState& f) {
   ErrScope keep;
   // A pending break ends the recording before anything can rely on it.
   if (aten_.pending) return "";
+  // C code may switch it for the frames that it calls (autograd, around `forward`), and an exit rebuilds none of these.
+  if (is_base(f) && (!(CurrentEagerState() == state_now_) || WorldState::BackendsNow() != backends_now_)) {
+    return "the state of the thread has changed unseen";
+  }
   const std::vector<bool> live = LiveLocals(f.code, f.offset);
   for (int i = 0; i < f.nlocalsplus + f.depth; ++i) {
     PyObject* object = f.objects[i];

@@ -1,5 +1,6 @@
 // Self-check: what the recorder and the guards believe, compared with the real thing.
-//   Y1  Before each instruction of a recording: the shadows of the frame fit the objects in it (Recorder::FaultIn).
+//   Y1  Before each instruction of a recording, the shadows of the frame fit the objects in it. In the entry frame, the
+//       thread is in the state that the recorder has read last (Recorder::FaultIn).
 //   Y2  A segment that changed nothing fits the call that it was recorded from (Recorder::MisfitOf).
 //   Y3  Every verdict of the guards is reached a second time by the slow way, from the roots and without caches.
 //   Y4  The graph of a new segment is valid (ir/text.h); one that is not counts as refused by its backend.

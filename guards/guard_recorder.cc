@@ -172,7 +172,7 @@ void GuardRecorder::Value(SourceId id, const Spot& why) {
   if (impl_->empty(id)) return;
   if (!impl_->is_number(id)) {
     PyObject* const object = impl_->object(id);
-    // A recording goes on with the object as a constant, and NaN is equal to itself only.
+    // The object becomes a constant of the recording, and NaN is found by identity.
     if (!IsPlainValue(object) || HoldsNan(object)) return Identity(id, why);
   }
   if (impl_->Has(id, Guard::Kind::kIdentity)) return;
