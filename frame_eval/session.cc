@@ -531,22 +531,26 @@ void Session::GiveUp(const Break& given) {
   PyErr_Clear();
   const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
-  ReleaseFrames(recorder_->frames());
+  ReleaseFrames(recorder_->frames(), 1);
   DropRecorder();
   Abort(reason, at, true);
 }
 
-// Frames of an ended recording continue without a tracer; their next instruction is an entry point.
-void Session::ReleaseFrames(const std::vector<FrameState*>& frames) {
-  for (FrameState* f : frames) {
+// Frames of an ended recording continue without a tracer; their next instruction is an entry point. The first `of_exit`
+// frames come back in each replay. Frames of library code above these run without us in a call that replays, so segments
+// of the frames that they call do not continue in them.
+void Session::ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    FrameState* const f = frames[i];
     FrameNote& note = NoteOf(*f);
     note.Part();
     note.skip_one = false;
     note.wait_offset = -1;
     const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
-    note.at_entry = may_begin && !IsLeftToPython(f->code);
+    const bool is_left = IsLeftToPython(f->code);
+    note.at_entry = may_begin && !is_left;
     f->traced = false;
-    f->observed = true;
+    f->observed = i < of_exit || !is_left;
   }
 }
 
@@ -797,7 +801,8 @@ void Session::End(const Break& given) {
   std::shared_ptr<Segment> segment =
       row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
   if (!row.is_break) why = reason;
-  ReleaseFrames(frames);
+  const bool holds_nothing = segment == nullptr || (segment->ir.graph.nodes.empty() && segment->ir.effects.empty());
+  ReleaseFrames(frames, holds_nothing ? 1 : segment->ir.exit.frames.size());
   DropRecorder();
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_);
@@ -807,7 +812,7 @@ void Session::End(const Break& given) {
     Abort(why, at, !is_first);
     return;
   }
-  if (segment->ir.graph.nodes.empty() && segment->ir.effects.empty()) {
+  if (holds_nothing) {
     // Nothing was recorded before the break: the entry point is where the frame continues after it.
     entry.wait_offset = offset;
     TakeTime();

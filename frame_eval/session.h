@@ -107,7 +107,7 @@ class Session : public FrameFilter, public Tracer {
   bool IsLeftWhole(PyCodeObject* code) const;  // with all that it calls
   bool IsLeftToPython(PyCodeObject* code) const;
   void TellOfSilence();
-  void ReleaseFrames(const std::vector<FrameState*>& frames);
+  void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);
 
   std::shared_ptr<Store> store_;
   PyCodeObject* const named_;  // borrowed: what the user has named
