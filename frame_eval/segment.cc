@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "absl/strings/str_cat.h"
+#include "backends/holds_objects.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
 
@@ -133,15 +134,30 @@ void Store::Log(LogEntry entry) {
 
 std::string Store::NextName(const std::string& function) { return function + "#" + std::to_string(names_[function]++); }
 
+namespace {
+
+// Visits the objects of a backend or an executable that `owners` hold. With another owner it is reached from outside.
+template <typename T>
+int VisitObjects(const std::shared_ptr<T>& held, size_t owners, visitproc visit, void* arg) {
+  if (held == nullptr || static_cast<size_t>(held.use_count()) > owners) return 0;
+  const auto* holder = dynamic_cast<const HoldsObjects*>(held.get());
+  return holder == nullptr ? 0 : holder->Traverse(visit, arg);
+}
+
+}  // namespace
+
 int Store::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(function_.get());
+  if (const int stop = VisitObjects(backend_, 1, visit, arg)) return stop;
   for (const auto& segment : order_) {
     // A segment that is being replayed is held there too and must not be taken for garbage.
     if (segment.use_count() > 2) continue;
     for (const Ref<>& constant : segment->constants) Py_VISIT(constant.get());
     Py_VISIT(segment->globals.get());
     for (const Segment::Caller& caller : segment->callers) Py_VISIT(caller.globals.get());
-    if (int stop = segment->guards->Traverse(visit, arg)) return stop;
+    if (const int stop = segment->guards->Traverse(visit, arg)) return stop;
+    const size_t owners = 1 + segment->free_rows.size();  // a row keeps the executable that its weights are for
+    if (const int stop = VisitObjects(segment->executable, owners, visit, arg)) return stop;
   }
   return 0;
 }

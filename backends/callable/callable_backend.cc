@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
+#include "backends/holds_objects.h"
 #include "guards/tensor_door.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
@@ -119,7 +120,7 @@ class NumberCheck {
   std::vector<Step> steps_;
 };
 
-class CallableExecutable : public Executable {
+class CallableExecutable : public Executable, public HoldsObjects {
  public:
   // `compiles`: the program compiles the graph, it does not run it as it is.
   // `fixed`: sizes and strides of the inputs are the recorded ones at each run.
@@ -187,6 +188,7 @@ class CallableExecutable : public Executable {
 
   bool runs_recorded_ops() const override { return false; }
   bool releases_gil() const override { return false; }
+  int Traverse(Visit visit, void* arg) const override { return visit((*program_).ptr(), arg); }
 
  private:
   // Returns the version counters of the inputs, where no op of the graph writes to any.
@@ -248,7 +250,7 @@ class CallableExecutable : public Executable {
   std::vector<Type> types_;        // of the outputs
 };
 
-class CallableBackend : public Backend {
+class CallableBackend : public Backend, public HoldsObjects {
  public:
   CallableBackend(py::object function, std::string name, bool static_shapes, GraphView view)
       : function_(std::move(function)), name_(std::move(name)), static_shapes_(static_shapes), view_(std::move(view)) {}
@@ -264,6 +266,8 @@ class CallableBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) override {
     return Build(graph, &examples);
   }
+
+  int Traverse(Visit visit, void* arg) const override { return visit((*function_).ptr(), arg); }
 
  private:
   absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const Examples* examples) {

@@ -168,6 +168,39 @@ def test_a_model_dies_that_a_captured_function_has_used() -> None:
     assert [ref() for ref in weights] == [None] * len(weights)
 
 
+class OwnCompiler:
+    """An object that compiles a function with a method of its own."""
+
+    def __init__(self, keeps: str) -> None:
+        self.error = ValueError("kernel failed")
+        self.keeps = keeps
+        self.run = frametap.compile(lambda x: x * 2 + 1, backend=self.build)
+
+    def build(self, gm: Any, examples: Any) -> Any:
+        if self.keeps == "backend":
+            return gm.forward
+
+        def kernel(*args: Any) -> Any:
+            if self.keeps == "error":
+                raise self.error
+            return gm.forward(*args)
+
+        return kernel
+
+
+@needs_capture
+@pytest.mark.filterwarnings("ignore::frametap.FrametapWarning")
+@pytest.mark.parametrize("keeps", ["backend", "kernel", "error"])
+def test_a_compiler_dies_that_holds_what_it_has_compiled(keeps: str) -> None:
+    owner = OwnCompiler(keeps)
+    for _ in range(3):
+        assert owner.run(torch.ones(2)).tolist() == [3, 3]
+    dead = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert dead() is None
+
+
 @needs_capture
 def test_weights_of_a_graph() -> None:
     """A segment does not keep them; a graph does, and says what is gone by the time it is asked for."""
