@@ -2,9 +2,11 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
@@ -15,7 +17,9 @@
 namespace frametap {
 namespace {
 
-thread_local constinit PlainLayers* current = nullptr;
+thread_local constinit PlainLayers* current = nullptr;  // null in a call that is not watched, too
+thread_local constinit int calls = 0;                   // of this thread
+std::vector<PlainLayers*> running;                      // watched calls of all threads; under Python's lock
 
 // Returns the function and line of the innermost frame whose source is the user's. Needs Python's lock.
 std::string PlaceOfUser() {
@@ -34,16 +38,39 @@ std::string PlaceOfUser() {
 
 }  // namespace
 
-PlainLayers::PlainLayers(const quant::Tally& tally, bool watches)
-    : tally_(tally), watches_(watches), previous_(std::exchange(current, watches ? this : nullptr)) {
-  if (watches_) {
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Note).scopes({at::RecordScope::FUNCTION}));
-  }
+OwnWeights::OwnWeights(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) impls_.insert(parameter.unsafeGetTensorImpl());
+}
+
+bool OwnWeights::AreAmong(c10::ArrayRef<const c10::IValue> inputs) const {
+  return std::any_of(inputs.begin(), inputs.end(), [this](const c10::IValue& input) {
+    return input.isTensor() && impls_.contains(input.toTensor().unsafeGetTensorImpl());
+  });
+}
+
+PlainLayers::PlainLayers(const quant::Tally& tally, const OwnWeights& weights, bool watches)
+    : tally_(tally), weights_(weights), watches_(watches), previous_(std::exchange(current, watches ? this : nullptr)) {
+  ++calls;
+  if (!watches_) return;
+  running.push_back(this);
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Note).scopes({at::RecordScope::FUNCTION}));
+  handle_elsewhere_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&NoteElsewhere).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 PlainLayers::~PlainLayers() {
-  if (watches_) at::removeCallback(handle_);
   current = previous_;
+  --calls;
+  if (!watches_) return;
+  at::removeCallback(handle_elsewhere_);
+  at::removeCallback(handle_);
+  running.erase(std::find(running.begin(), running.end(), this));
+}
+
+void PlainLayers::Count(const c10::OperatorName& op) {
+  if (count_++ != 0) return;
+  const std::string place = PlaceOfUser();
+  first_ = absl::StrCat("aten.", op.name.substr(6), place.empty() ? "" : " at ", place);
 }
 
 std::unique_ptr<at::ObserverContext> PlainLayers::Note(const at::RecordFunction& op) {
@@ -52,9 +79,17 @@ std::unique_ptr<at::ObserverContext> PlainLayers::Note(const at::RecordFunction&
   const auto name = op.operator_name();
   if (!name || !quant::IsLayer(*name)) return nullptr;
   const PyGILState_STATE state = PyGILState_Ensure();  // torch's bindings may have released Python's lock
-  if (!Session::Recording() && self->count_++ == 0) {
-    const std::string place = PlaceOfUser();
-    self->first_ = absl::StrCat("aten.", name->name.substr(6), place.empty() ? "" : " at ", place);
+  if (!Session::Recording()) self->Count(*name);
+  PyGILState_Release(state);
+  return nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> PlainLayers::NoteElsewhere(const at::RecordFunction& op) {
+  const auto name = op.operator_name();
+  if (calls > 0 || !name || !quant::IsLayer(*name)) return nullptr;
+  const PyGILState_STATE state = PyGILState_Ensure();
+  for (PlainLayers* const call : running) {
+    if (call->weights_.AreAmong(op.inputs())) call->Count(*name);
   }
   PyGILState_Release(state);
   return nullptr;

@@ -17,6 +17,7 @@
 #include "frame_eval/hook.h"
 #include "guards/kinds/world.h"
 #include "guards/ref.h"
+#include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/plain_layers.h"
@@ -181,12 +182,13 @@ bool RunsPlainParts(Store& store) {
 
 // Calls the captured form of a quantized function, and gives beside the result what did not run in int8, or None. Neither
 // a tracer nor a session around the call sees into it, as with any function in C.
-py::tuple CallQuantized(const py::object& compiled, const py::tuple& args, const py::dict& kwargs) {
+py::tuple CallQuantized(const py::object& compiled, const OwnWeights& weights, const py::tuple& args,
+                        const py::dict& kwargs) {
   if (!IsCompiledFunction(compiled.ptr())) throw py::type_error("not a compiled function");
   const std::shared_ptr<Store> store = StoreOf(compiled.ptr());
   const uint64_t segments_before = store->hits + store->recordings;
   quant::Tally tally;
-  const PlainLayers plain_layers(tally, RunsPlainParts(*store));
+  const PlainLayers plain_layers(tally, weights, RunsPlainParts(*store));
   py::object result;
   {
     const quant::TallyScope scope(&tally);
@@ -330,7 +332,14 @@ void BindQuant(py::module_& m) {
   m.def("onednn_version", &onednn::Version);
   m.def("enter_fused_attention_off", &FusedAttentionPause::Enter);
   m.def("leave_fused_attention_off", &FusedAttentionPause::Leave);
-  m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("args"), py::arg("kwargs"));
+  py::class_<OwnWeights>(m, "OwnWeights", "The parameters of a quantized model, which outlives it.")
+      .def(py::init([](const py::sequence& parameters) {
+             std::vector<at::Tensor> tensors;
+             for (const py::handle parameter : parameters) tensors.push_back(TensorOf(parameter.ptr()));
+             return OwnWeights(tensors);
+           }),
+           py::arg("parameters"));
+  m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("weights"), py::arg("args"), py::arg("kwargs"));
   m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }
 

@@ -64,8 +64,8 @@ def quantize(
     `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
     `progress`: a line on stderr; by default if that is a terminal.
 
-    Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, and if
-    there is nothing to quantize.
+    Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, if the
+    model computes gradients in its own call, and if there is nothing to quantize.
     """
     options = _options(observer, activation_bits, float_ops, float_scopes)
     compiled, owner = _captured_copy(model)
@@ -305,6 +305,7 @@ class _Calibration:
             # The work of a first call has been done (a cache was filled): only now can the rest be
             # captured.
             result = self._call(batch)
+        self._refuse_gradients()
         for segment in _C.segments(self._compiled):
             if segment not in self.observations:
                 self._observe(segment)
@@ -323,6 +324,15 @@ class _Calibration:
             row["kind"] == "abort" and row["reason"] == "done_once"
             for row in _C.log(self._compiled)
         )
+
+    def _refuse_gradients(self) -> None:
+        """An int8 graph runs without gradients, so backward() after it would raise."""
+        for row in _C.log(self._compiled):
+            if row["reason"] == "backward_runs":
+                raise QuantizationError(
+                    f"quantize: {row['position']['text']}: {row['text']}, in a call of the model; int8 graphs run "
+                    "without gradients, so quantize a part of the model that computes none"
+                )
 
     def _observe(self, segment: _C.Segment) -> None:
         """Observes the run that was recorded, and from now on each replay."""

@@ -54,6 +54,9 @@ class QuantizedModel(torch.nn.Module):
         self.training = False
         self.__dict__["_model"] = model  # no submodule: its float weights are not this model's
         self._frametap = compiled_of(model, "quantize")
+        owner = self._frametap.__self__
+        has_parameters = isinstance(owner, torch.nn.Module)
+        self._weights = _C.OwnWeights(list(owner.parameters()) if has_parameters else [])
         self._converted = dict(converted)
         self._strict = strict
         self._causes: Counter[str] = Counter()
@@ -90,9 +93,9 @@ class QuantizedModel(torch.nn.Module):
         if torch.is_autocast_enabled("cpu"):
             args, kwargs = _in_float32(args), _in_float32(kwargs)
             with torch.autocast("cpu", enabled=False):
-                result, problem = _C.call_quantized(self._frametap, args, kwargs)
+                result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
         else:
-            result, problem = _C.call_quantized(self._frametap, args, kwargs)
+            result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
         if problem is None:
             self.calls["int8"] += 1
         else:

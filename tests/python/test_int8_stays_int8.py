@@ -522,6 +522,40 @@ def test_R2_each_kind_of_layer_is_watched() -> None:
     assert quantized.calls == {"int8": 0, "float": 1}
 
 
+class OnAThread(WithTwoLayers):
+    def forward(self, x: Tensor) -> Tensor:
+        inner: list[Tensor] = []
+        thread = threading.Thread(target=lambda: inner.append(self.second(x)))
+        thread.start()
+        thread.join()
+        return self.first(x) + inner[0]
+
+
+def test_R2_a_layer_on_another_thread() -> None:
+    _, quantized, x = made(OnAThread, 2, 8)
+    with pytest.warns(frametap.FrametapWarning, match=r"ran aten.linear at OnAThread.forward"):
+        quantized(x)
+    assert quantized.calls == {"int8": 0, "float": 1}
+
+
+def test_R2_a_layer_of_another_model_on_another_thread_is_its_own() -> None:
+    _, quantized, x = made(Broken, 4, 8)
+    other, stop = nn.Linear(8, 8), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            other(x)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with no_warning():
+        for _ in range(20):
+            quantized(x)
+    stop.set()
+    thread.join()
+    assert quantized.calls == {"int8": 20, "float": 0}
+
+
 def test_R2_a_break_without_layers_is_no_float() -> None:
     _, quantized, x = made(Broken, 4, 8)
     with no_warning():

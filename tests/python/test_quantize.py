@@ -301,6 +301,32 @@ def test_nothing_to_quantize() -> None:
         frametap.quantize(nn.Identity(), [torch.rand(4)])
 
 
+class ForcesOfAnEnergy(nn.Module):
+    """The result is a gradient, as in a model of atoms."""
+
+    def __init__(self, backward: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.backward = backward
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            energy = self.second(torch.relu(self.first(x))).sum()
+            if self.backward:
+                energy.backward()
+                assert x.grad is not None
+                return x.grad
+            return torch.autograd.grad(energy, x)[0]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_model_that_computes_gradients_is_refused(backward: bool) -> None:
+    words = r"ForcesOfAnEnergy.forward:\d+:\d+: gradients are computed here.*a part of the model"
+    with pytest.raises(frametap.QuantizationError, match=words):
+        frametap.quantize(ForcesOfAnEnergy(backward).eval(), [torch.rand(4, 8)])
+
+
 @pytest.mark.parametrize("thing", [3, None, "model", nn.Linear])
 def test_no_model(thing: Any) -> None:
     with pytest.raises(frametap.QuantizationError, match=r"torch.nn.Module or a function expected"):
