@@ -336,12 +336,16 @@ Ref<> Reifier::Make(const Operand& operand) {
 }
 
 bool Reifier::Prepare() {
+  // An operand may be absent, so that null says nothing. None is made with an exception pending.
+  const auto make = [this](const Operand& operand, Ref<>* into) {
+    *into = Make(operand);
+    return PyErr_Occurred() == nullptr;
+  };
   for (const Effect& effect : segment_.ir.effects) {
     Made made;
-    made.target = Make(effect.target);
-    made.key = Make(effect.key);
-    made.value = Make(effect.value);
-    if (PyErr_Occurred() || !MakeContent(effect.frame, &made.content)) return false;
+    const bool is_made = make(effect.target, &made.target) && make(effect.key, &made.key) &&
+                         make(effect.value, &made.value) && MakeContent(effect.frame, &made.content);
+    if (!is_made) return false;
     effects_.push_back(std::move(made));
   }
   return true;

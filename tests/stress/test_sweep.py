@@ -20,3 +20,9 @@ def test_faults_change_nothing() -> None:
     assert not problems, "\n".join(
         f"--- {fault} {name}\n{problem}" for (fault, name), problem in problems.items()
     )
+
+
+def test_memory_that_ends_while_an_effect_is_made() -> None:
+    """Nothing else is made after that: a constructor called with the exception pending raises SystemError."""
+    for sweep in finished(pieces(["one_tensor_in_a_cache"], lambda _: ["alloc:12", "alloc:24"])):
+        assert not sweep.problems
