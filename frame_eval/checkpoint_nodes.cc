@@ -10,6 +10,7 @@
 #include "frame_eval/repeated_calls.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "ir/eager_state.h"
 #include "ir/ops/scalar.h"
 #include "ir/writes.h"
@@ -63,7 +64,7 @@ PyObject* CallBody(PyObject* self, PyObject* args, PyObject*) {
     std::vector<c10::IValue> outputs;
     {
       const AtenPause below;
-      const Unlocked unlocked;
+      const UnlockedToThreadEnd unlocked;
       outputs = of.executable->Run(inputs);
     }
     Ref<> result = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
@@ -77,6 +78,8 @@ PyObject* CallBody(PyObject* self, PyObject* args, PyObject*) {
     assumption_failed = true;
     PyErr_SetString(PyExc_RuntimeError, failed.what());
     return nullptr;
+  } catch (const abi::__forced_unwind&) {
+    WaitForProcessEnd();
   } catch (...) {
     SetPythonErrorFromException();
     return nullptr;

@@ -9,7 +9,6 @@
 #include "frame_eval/aten_recorder.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
-#include "frame_eval/cpython/thread_end.h"
 #include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
@@ -22,6 +21,7 @@
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "guards/watch.h"
 #include "guards/words.h"
 

@@ -9,7 +9,7 @@
 
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/cpython/thread_end.h"
+#include "guards/thread_end.h"
 
 namespace frametap {
 

@@ -7,7 +7,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/raw_frame.h"
-#include "frame_eval/cpython/thread_end.h"
+#include "guards/thread_end.h"
 
 namespace frametap {
 

@@ -21,6 +21,7 @@
 #include "frame_eval/stress.h"
 #include "guards/kept_warnings.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "guards/watch.h"
 #include "ir/ops/below_autograd.h"
 #include "ir/ops/scalar.h"
@@ -486,6 +487,8 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
       return false;
     }
     return true;
+  } catch (const abi::__forced_unwind&) {
+    WaitForProcessEnd();
   } catch (...) {
     return false;  // the recording raises the exception where the program does
   }
@@ -570,7 +573,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     Executable& executable = inputs.executable();
     if (executable.releases_gil()) {
       // The thread's own state goes with it: nothing of Python is touched until the lock is back.
-      const Unlocked unlocked;
+      const UnlockedToThreadEnd unlocked;
       *outputs = executable.Run(inputs.values(), &changed);
     } else {
       HookPause pause;  // the executable's own Python code is not the program's
@@ -585,6 +588,8 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     HookPause pause;  // as below a binding
     if (warnings.TellPython()) return Ran::kThrough;
     return may_restart() ? Ran::kUndone : Ran::kRaised;
+  } catch (const abi::__forced_unwind&) {
+    WaitForProcessEnd();
   } catch (...) {
     bool is_of_graph = false;
     try {

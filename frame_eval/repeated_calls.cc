@@ -18,6 +18,7 @@
 #include "guards/kept_warnings.h"
 #include "guards/object_end.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "ir/literal.h"
 #include "ir/ops/scalar.h"
 #include "ir/writes.h"
@@ -537,7 +538,7 @@ class RepeatedCalls::Attempt {
       stack_.push_back(std::move(value));
     }
     AllocZone outside(false);
-    std::optional<Unlocked> unlocked;
+    std::optional<UnlockedToThreadEnd> unlocked;
     if (!heard_.is_random) unlocked.emplace();  // no other code draws meanwhile
     r_.aten_.RunAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), &stack_, at);
     return !r_.aten_.pending;

@@ -12,6 +12,7 @@
 #include "backends/callable/values.h"
 #include "backends/holds_objects.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/scalar.h"
 #include "ir/writes.h"
@@ -151,7 +152,8 @@ class CallableExecutable : public Executable, public HoldsObjects {
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
     const KeptThreadState state;
     const auto versions = Versions(inputs);
-    py::object results = py::reinterpret_steal<py::object>(PyObject_CallObject((*program_).ptr(), args.ptr()));
+    PyObject* const called = StayingAtThreadEnd([&] { return PyObject_CallObject((*program_).ptr(), args.ptr()); });
+    py::object results = py::reinterpret_steal<py::object>(called);
     if (!results) {
       py::error_already_set error;
       (*program_).attr("leave_modes")(error.value());

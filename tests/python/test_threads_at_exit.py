@@ -52,3 +52,38 @@ def test_daemon_thread_in_a_captured_call(target: str, step: str) -> None:
             env=environment,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+BACKEND = """
+import threading, time, torch, frametap
+
+def backend(gm, examples):
+    def run(*args):
+        time.sleep(0.001)
+        return gm.forward(*args)
+    return run
+
+target = frametap.compile(lambda x: x.view(-1), backend=backend)
+
+def loop():
+    x = torch.ones(2)
+    while True:
+        target(x)
+
+threading.Thread(target=loop, daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_daemon_thread_in_the_code_of_a_backend() -> None:
+    """A replay without a frame runs it: no hook of ours stops the thread there."""
+    environment = {k: v for k, v in os.environ.items() if k != "FRAMETAP_SELF_CHECK"}
+    ended = subprocess.run(
+        [sys.executable, "-c", BACKEND],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

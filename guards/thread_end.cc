@@ -1,4 +1,4 @@
-#include "frame_eval/cpython/thread_end.h"
+#include "guards/thread_end.h"
 
 #include <unistd.h>
 

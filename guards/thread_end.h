@@ -5,6 +5,7 @@
 //   T1  Such a thread waits where it is until the process ends, as CPython 3.14 lets it.
 #pragma once
 
+#include <Python.h>
 #include <cxxabi.h>
 
 #include <utility>
@@ -22,5 +23,19 @@ template <class F>
     WaitForProcessEnd();
   }
 }
+
+// Gives the lock away while alive. Nothing of Python is touched meanwhile.
+class UnlockedToThreadEnd {
+ public:
+  UnlockedToThreadEnd() = default;
+  ~UnlockedToThreadEnd() {
+    StayingAtThreadEnd([this] { PyEval_RestoreThread(state_); });
+  }
+  UnlockedToThreadEnd(const UnlockedToThreadEnd&) = delete;
+  UnlockedToThreadEnd& operator=(const UnlockedToThreadEnd&) = delete;
+
+ private:
+  PyThreadState* const state_ = PyEval_SaveThread();
+};
 
 }  // namespace frametap
