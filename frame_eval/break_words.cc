@@ -2,8 +2,8 @@
 
 #include <string_view>
 
+#include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
-#include "guards/dict_read.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -26,19 +26,16 @@ bool IsInstalled(std::string_view file) {
 // Frames of nn.Module.__call__ stand between a line that calls a module and its forward.
 bool IsModuleCall(const FrameState& f) { return f.function->func_globals == Objects().module_globals; }
 
-// Returns "torch.amp.autocast_mode.autocast" for the frame of its __init__, and otherwise module and function.
+// Returns "torch.amp.autocast_mode.autocast" for the frame of its __init__, and otherwise module and function. A wrapper
+// has the name of the wrapped function.
 std::string NameOf(const FrameState& f) {
-  static PyObject* const kModule = PyUnicode_InternFromString("__name__");
-  PyObject* name = nullptr;
-  NameGet(f.function->func_globals, kModule, &name);
-  const std::string_view module = TextOf(name);
-  std::string_view function = TextOf(f.code->co_qualname);
+  std::string name = CallableName(reinterpret_cast<PyObject*>(f.function));
   for (const std::string_view made_by : {".__init__", ".__new__", ".__call__"}) {
-    if (function.size() > made_by.size() && function.substr(function.size() - made_by.size()) == made_by) {
-      function.remove_suffix(made_by.size());
+    if (name.size() > made_by.size() && name.compare(name.size() - made_by.size(), made_by.size(), made_by) == 0) {
+      name.resize(name.size() - made_by.size());
     }
   }
-  return module.empty() ? std::string(function) : std::string(module) + "." + std::string(function);
+  return name;
 }
 
 }  // namespace

@@ -134,6 +134,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       break;
   }
   switch (e.op) {
+    case Op::kLoadGlobal:  // reported before only where code of the program decides
+      throw Break{Reason::unknown_operation, "globals or builtins that are not a plain dict"};
     case Op::kUnary:
       if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
       if (tensor_among()) return torch_operands();

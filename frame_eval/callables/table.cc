@@ -1,7 +1,11 @@
 #include "frame_eval/callables/table.h"
 
+#include <cstring>
+
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/quiet.h"
+#include "guards/dict_read.h"
 #include "guards/import.h"
 #include "guards/must.h"
 #include "guards/ref.h"
@@ -111,30 +115,72 @@ bool IsModuleFunction(PyObject* builtin) {
   return Py_TYPE(self) == Objects().pybind_record;
 }
 
+namespace {
+
+std::string CharsOf(PyObject* value) {
+  const char* const chars = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
+  PyErr_Clear();
+  return chars != nullptr ? chars : "";
+}
+
+std::string WithModule(const std::string& module, const std::string& name) {
+  return module.empty() || module == "builtins" ? name : module + "." + name;
+}
+
+// Returns the text under a name, or "". A class made in Python may run code where an attribute is read. Such an object
+// answers by its dict and by the dicts of its bases.
+std::string TextQuietly(PyObject* object, PyObject* name) {
+  PyTypeObject* const type = Py_TYPE(object);
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return CharsOf(Ref<>::Steal(PyObject_GetAttr(object, name)).get());
+  if (type->tp_getattro != PyObject_GenericGetAttr || !HasPlainNames(type)) return "";
+  PyObject* found = nullptr;
+  PyObject** const own = _PyObject_GetDictPtr(object);
+  if (own != nullptr && *own != nullptr) NameGet(*own, name, &found);
+  if (found == nullptr) found = _PyType_Lookup(type, name);
+  if (found != nullptr && Py_TYPE(found) == &PyGetSetDescr_Type) {  // of C code
+    return CharsOf(Ref<>::Steal(PyObject_GetAttr(object, name)).get());
+  }
+  return CharsOf(found);
+}
+
+// Returns the qualified name of a class without asking its metaclass.
+std::string QualnameOf(PyTypeObject* type) {
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return CharsOf(reinterpret_cast<PyHeapTypeObject*>(type)->ht_qualname);
+  const char* const dot = std::strrchr(type->tp_name, '.');
+  return dot == nullptr ? type->tp_name : dot + 1;
+}
+
+std::string ClassWords(PyTypeObject* type) {
+  static PyObject* const module = InternedName("__module__");
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return type->tp_name;
+  PyObject* found = nullptr;
+  NameGet(type->tp_dict, module, &found);
+  return WithModule(CharsOf(found), QualnameOf(type));
+}
+
+}  // namespace
+
 std::string CallableName(PyObject* callable) {
   static PyObject *const qualname = InternedName("__qualname__"), *const plain_name = InternedName("__name__"),
                          *const module_name = InternedName("__module__");
-  ErrScope keep;
-  const auto chars_of = [](PyObject* value) {
-    const char* const chars = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
-    PyErr_Clear();
-    return std::string(chars != nullptr ? chars : "");
-  };
-  const auto text = [&](PyObject* attribute) {
-    return chars_of(Ref<>::Steal(PyObject_GetAttr(callable, attribute)).get());
-  };
-  const auto whole = [](const std::string& module, const std::string& name) {
-    return module.empty() || module == "builtins" ? name : module + "." + name;
-  };
+  const ErrScope keep;
   if (PyFunction_Check(callable)) {  // most are, and keep both at hand
     auto* const function = reinterpret_cast<PyFunctionObject*>(callable);
-    std::string name = chars_of(function->func_qualname);
-    if (!name.empty()) return whole(chars_of(function->func_module), name);
+    std::string name = CharsOf(function->func_qualname);
+    if (!name.empty()) return WithModule(CharsOf(function->func_module), name);
   }
-  std::string name = PyCFunction_Check(callable) && IsModuleFunction(callable) ? "" : text(qualname);
-  if (name.empty()) name = text(plain_name);
+  if (PyMethod_Check(callable)) return CallableName(PyMethod_GET_FUNCTION(callable));
+  if (PyType_Check(callable)) return ClassWords(reinterpret_cast<PyTypeObject*>(callable));
+  std::string name;
+  if (!PyCFunction_Check(callable)) {
+    name = TextQuietly(callable, qualname);
+  } else if (!IsModuleFunction(callable)) {  // __qualname__ would ask the class
+    return QualnameOf(Py_TYPE(PyCFunction_GET_SELF(callable))) + "." +
+           reinterpret_cast<PyCFunctionObject*>(callable)->m_ml->ml_name;
+  }
+  if (name.empty()) name = TextQuietly(callable, plain_name);
   if (name.empty()) return std::string("an object of type ") + Py_TYPE(callable)->tp_name;
-  return whole(text(module_name), name);
+  return WithModule(TextQuietly(callable, module_name), name);
 }
 
 Break Refusal(PyObject* callable) {

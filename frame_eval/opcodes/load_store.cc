@@ -132,6 +132,7 @@ OPCODE(LoadGlobal, "-- [null] value") {
       value = Py_XNewRef(PyDict_GetItemWithError(m.builtins, name));
     }
   } else {
+    const Operation op(m, Op::kLoadGlobal, 0, where, name);  // a __getitem__ of the program may run
     value = PyObject_GetItem(m.globals, name);
     if (value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError)) {
       PyErr_Clear();

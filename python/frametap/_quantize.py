@@ -64,8 +64,8 @@ def quantize(
     `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
     `progress`: a line on stderr; by default if that is a terminal.
 
-    Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, if the
-    model computes gradients in its own call, and if there is nothing to quantize.
+    Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, and if
+    there is nothing to quantize. A model that computes gradients in its own call is refused, too.
     """
     options = _options(observer, activation_bits, float_ops, float_scopes)
     compiled, owner = _captured_copy(model)
