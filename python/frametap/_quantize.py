@@ -67,6 +67,8 @@ def quantize(
     Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, and if
     there is nothing to quantize. A model that computes gradients in its own call is refused, too.
     """
+    if not isinstance(strict, bool):
+        raise QuantizationError(f"quantize: strict must be True or False, not {strict!r}")
     options = _options(observer, activation_bits, float_ops, float_scopes)
     compiled, owner = _captured_copy(model)
     _refuse_unknown_names(float_ops, float_scopes, owner)
@@ -98,7 +100,7 @@ def quantize(
         measured = measured_on_graphs(converted, calibration.observations)
     later = functools.partial(_measured_on_calls, kept=calibration.kept, state=state)
     return QuantizedModel(
-        compiled, converted, later if measured is None else measured, strict=bool(strict)
+        compiled, converted, later if measured is None else measured, strict=strict
     )
 
 

@@ -286,6 +286,7 @@ def test_data_that_does_not_fit(data: Any, words: str) -> None:
         ({"activation_bits": 4}, "activation_bits must be 7, 8 or None, not 4"),
         ({"float_ops": "aten.linear"}, "float_ops must be a list of strings"),
         ({"float_scopes": [1]}, "float_scopes must be a list of strings"),
+        ({"strict": "no"}, "strict must be True or False, not 'no'"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
