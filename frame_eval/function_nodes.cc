@@ -94,6 +94,8 @@ void Recorder::CallFunction(Call& call) {
   if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
   if (store_.backend().name() != "native") throw RefuseFunction("under a backend that compiles");
   if (!call.names.empty()) throw RefuseFunction("with arguments by name");
+  if (MayBeSeen(effects_)) throw RefuseFunction("after changes of Python objects that its forward may read");
+  if (!context_sets_.empty()) throw RefuseFunction("after a context variable was set");
   bool takes_tensor = false;
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* const arg = call.args[i];

@@ -5,6 +5,7 @@
 //   F2  The node stands for ops on its tensors alone: a `forward` that changes a Python object, writes to a tensor that it
 //       was not given, uses one, changes the sizes of an argument, or gives sizes that follow from elements ends the graph
 //       before the call. One that writes to its arguments, or gives their memory back, is a node that says so (kWritingOp).
+//       A call after the trace has changed Python objects ends it, too (python_ops.h, O3).
 //   F3  The segment owns what the node calls, and the class is held weakly: that it is alive is guarded.
 // Not here: `backward`, which autograd calls as always.
 #pragma once

@@ -4,14 +4,19 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
+#include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "frame_eval/aten_recorder.h"
+#include "frame_eval/recorder.h"
 
 namespace frametap {
+
+bool MayBeSeen(const std::vector<PendingEffect>& changes) {
+  return std::any_of(changes.begin(), changes.end(),
+                     [](const PendingEffect& change) { return change.nodes_before != PendingEffect::kSeenByNobody; });
+}
 
 void RunInPython(absl::FunctionRef<void()> body) {
   AtenPause below;

@@ -1,6 +1,8 @@
 // Ops of a graph that make a call in Python in each run: the parts that function_nodes and checkpoint_nodes share.
 //   O1  A node knows its call by a number. The call is kept until its owner ends; the segment holds the owner.
 //   O2  A kernel runs under Python's lock, and its own operators are not recorded. A pending exception leaves it as one of C++.
+//   O3  A run commits changes of Python objects after all ops. So the program's code that an op calls must not read what the
+//       trace has changed before it.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -8,12 +10,18 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "guards/must.h"
 
 namespace frametap {
+
+struct PendingEffect;
+
+// O3
+bool MayBeSeen(const std::vector<PendingEffect>& changes);
 
 // Calls of one kind, by their numbers. Under Python's lock.
 template <typename Call>
