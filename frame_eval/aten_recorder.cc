@@ -22,11 +22,15 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local constinit AtenRecorder* tls_recorder = nullptr;
+// Frames of kernels in Python that a recording follows. Plain Python counts no ops below them.
+thread_local constinit int kernel_frames = 0;
+
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
   const bool is_outermost = aten::depth == 0;
-  if (is_outermost && tls_recorder != nullptr) tls_recorder->Meet();
-  TORCH_CHECK(!is_outermost || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
+  const bool is_of_program = is_outermost && kernel_frames == 0;
+  if (is_of_program && tls_recorder != nullptr) tls_recorder->Meet();
+  TORCH_CHECK(!is_of_program || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
   if (tls_recorder == nullptr || !is_outermost) {
     AtenPause below;
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
@@ -76,7 +80,10 @@ AtenRecorder::AtenRecorder() {
   journal_.reserve(kUsual);
   inputs_.reserve(kUsual);
 }
-AtenRecorder::~AtenRecorder() { Stop(); }
+AtenRecorder::~AtenRecorder() {
+  Stop();
+  for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
+}
 
 StateId AtenRecorder::StateNow() {
   EagerState state = CurrentEagerState();
@@ -85,17 +92,22 @@ StateId AtenRecorder::StateNow() {
 }
 
 void AtenRecorder::Start() {
-  if (running_) return;
-  running_ = true;
+  if (is_on_) return;
+  is_on_ = true;
   tls_recorder = this;
   SeeEveryOp(true);
 }
 
 void AtenRecorder::Stop() {
-  if (!running_) return;
-  running_ = false;
+  if (!is_on_) return;
+  is_on_ = false;
   tls_recorder = nullptr;
   SeeEveryOp(Armed(Fault::kRaise));
+}
+
+void AtenRecorder::SeeOpsOfKernel(bool on) {
+  kernel_frames += on ? 1 : -1;
+  c10::impl::tls_set_dispatch_key_excluded(kKey, !on);
 }
 
 void AtenRecorder::SeeEveryOp(bool on) { c10::impl::tls_set_dispatch_key_included(kKey, on); }
@@ -444,10 +456,32 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
   return Arg::Const(value);
 }
 
-// Hooks on saved tensors (checkpointing) run in an op as well; they are what they are for.
+static bool IsOfTorch(const c10::OperatorHandle& op) { return op.operator_name().getNamespace() == "aten"; }
+
+// Hooks on saved tensors (checkpointing) run in an op of torch as well; they are what they are for.
 void AtenRecorder::MeetFrameBelow() {
-  if (running_op_ == nullptr || pending || !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
-  pending = Break{Reason::python_kernel, c10::toString(running_op_->operator_name())};
+  if (running_ == nullptr || pending) return;
+  if (IsOfTorch(running_->op) && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
+  pending = Break{Reason::python_kernel, c10::toString(running_->op.operator_name())};
+}
+
+const c10::OperatorHandle* AtenRecorder::OpToFollow() const {
+  return running_ == nullptr || pending || IsOfTorch(running_->op) ? nullptr : &running_->op;
+}
+
+void AtenRecorder::Follow() { running_->is_followed = true; }
+
+NodeId AtenRecorder::AddFollowed(FollowedOp op) {
+  DropNodes(op.since);
+  const bool rank_by_size = NotesOf(*op.node.op).facts->size_dependent_rank;
+  const NodeId id = AddOp(std::move(op.node), op.results, op.place, rank_by_size);
+  const Node& node = graph_.node(id);
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    std::vector<ValueId> written;
+    if (WritesTo(node, i)) ForEachUseIn(node.args[i], [&](ValueId use) { written.push_back(use); });
+    NoteWritesTo(written);
+  }
+  return id;
 }
 
 void AtenRecorder::MayRefuse(const c10::OperatorHandle& op) {
@@ -517,11 +551,15 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
       for (const at::Tensor& tensor : value.toTensorVector()) will_write(tensor);
     }
   }
+  bool is_followed = false;
+  Mark since;
   {
     AtenPause below;
-    running_op_ = &op;
-    const absl::Cleanup done = [this] { running_op_ = nullptr; };
+    RunningOp running(this, op);
     op.redispatchBoxed(rest, stack);
+    if (running.recorder == nullptr) return;  // a frame of the kernel has ended the recording
+    is_followed = running.is_followed;
+    since = running.since;
   }
   if (pending) return;
   for (const Written& w : written) {
@@ -536,7 +574,14 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   if (facts.writes_inputs) NoteWrites(node, all_written);
   if (facts.random) uses_random_ = true;
-  AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+  if (!is_followed) {
+    AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+  } else if (followed_) {
+    pending = Break{Reason::python_kernel, c10::toString(op.operator_name())};  // one call, and several ops of its kind
+  } else {
+    const auto results = torch::jit::last(*stack, schema.returns().size());
+    followed_ = FollowedOp{std::move(node), results.vec(), at, since, graph_.nodes.size()};
+  }
 }
 
 void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at) {
@@ -563,7 +608,7 @@ ValueId AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
 }
 
 // Its results are on the stack.
-void AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size) {
+NodeId AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size) {
   const size_t return_count = node.op->schema().returns().size();
   NodeId id(graph_.nodes.size());
   for (const c10::IValue& value : torch::jit::last(stack, return_count)) {
@@ -601,6 +646,7 @@ void AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, 
       Add(std::move(item), at);
     }
   }
+  return id;
 }
 
 }  // namespace frametap

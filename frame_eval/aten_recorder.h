@@ -58,7 +58,7 @@ class AtenRecorder {
 
   void Start();  // ops of this thread are recorded from now on
   void Stop();
-  bool running() const { return running_; }
+  bool running() const { return is_on_; }
 
   KnownTensor* Find(const at::Tensor& tensor);
   bool AddSource(const at::Tensor& tensor, SourceId source);  // false: it is known already, and stays what it was
@@ -152,6 +152,22 @@ class AtenRecorder {
   // A frame begins below the op that is recorded: its kernel is Python code, and may change what the program reads next.
   void MeetFrameBelow();
 
+  // An op below which the recording continues, in frames of its kernels (kernel_nodes.h). The op's own node takes the place
+  // of the nodes that come meanwhile.
+  struct FollowedOp {
+    Node node;
+    torch::jit::Stack results;
+    PlaceId place;
+    Mark since;
+    size_t end = 0;  // nodes there were when the op was done
+  };
+  // The op at work, if it is not one of torch's own. Null if there is none.
+  const c10::OperatorHandle* OpToFollow() const;
+  void Follow();  // the op at work
+  std::optional<FollowedOp> TakeFollowed() { return std::exchange(followed_, std::nullopt); }
+  NodeId AddFollowed(FollowedOp op);    // drops the nodes since
+  static void SeeOpsOfKernel(bool on);  // while a frame of its kernel runs; the fallback switches that off
+
  private:
   Arg ArgOf(const c10::IValue& value);
   StateId StateNow();
@@ -161,11 +177,28 @@ class AtenRecorder {
   void SeeMetadata(const Written& written, const torch::jit::Stack& results, size_t returns, NodeId node);
   void Add(Node node, PlaceId place, bool rank_by_size = false);
   ValueId AddMade(Node node, Type type, PlaceId at);
-  void AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
+  NodeId AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size);
   void MayRefuse(const c10::OperatorHandle& op);
   void NoteWrites(const Node& node, const std::vector<at::Tensor>& written);
   ValueId NewOutput(const at::Tensor& tensor, NodeId node);
   bool IsSourceStorage(c10::StorageImpl* storage);
+
+  // An op that is being recorded, on the C stack. A kernel in Python may end the recording.
+  struct RunningOp {
+    RunningOp(AtenRecorder* recorder, const c10::OperatorHandle& op)
+        : recorder(recorder), op(op), since(recorder->mark()), outer(std::exchange(recorder->running_, this)) {}
+    ~RunningOp() {
+      if (recorder != nullptr) recorder->running_ = outer;
+    }
+    RunningOp(const RunningOp&) = delete;
+    RunningOp& operator=(const RunningOp&) = delete;
+
+    AtenRecorder* recorder;  // null once the recording is gone
+    const c10::OperatorHandle& op;
+    Mark since;
+    bool is_followed = false;
+    RunningOp* outer;
+  };
 
   Graph graph_;
   std::vector<PlaceId> places_;
@@ -176,10 +209,11 @@ class AtenRecorder {
   // Memory that existed before: a set of those noted by the last time that somebody asked (few recordings do).
   absl::flat_hash_set<c10::StorageImpl*> source_storages_;
   std::vector<c10::StorageImpl*> new_source_storages_;
-  std::array<OpNotes, 32> op_notes_;                 // by address; of two at one place the later one
-  const c10::OperatorHandle* running_op_ = nullptr;  // the one that is recorded, while it runs
+  std::array<OpNotes, 32> op_notes_;  // by address; of two at one place the later one
+  RunningOp* running_ = nullptr;      // the innermost one
+  std::optional<FollowedOp> followed_;
   size_t ops_met_ = 0;
-  bool running_ = false;
+  bool is_on_ = false;
   absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
   absl::flat_hash_map<uint32_t, NodeId> resizers_;           // by value
   std::vector<bool> written_values_;                         // beside graph_.values; may be shorter

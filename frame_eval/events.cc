@@ -475,6 +475,10 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   if (checkpoint_ && checkpoint_->caller == &f) CheckpointResult(note, result);
   if (note.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
   if (note.makes_iterator) OpenIteratorOver(result);
+  if (note.follows_kernel) {
+    KernelResult(note);
+    return TorchResult(f, note, e, result);
+  }
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
   }
@@ -601,7 +605,8 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     read_arguments(true);
     return Shadow();
   }
-  if (PyTuple_Check(result) || PyList_Check(result)) {
+  // The number of tensors that a kernel in Python returns follows from its guarded reads.
+  if ((PyTuple_Check(result) || PyList_Check(result)) && !note.follows_kernel) {
     bool list_op = made == 0;
     for (size_t i = note.nodes_before; i < node_count(); ++i) {
       const Node& node = aten_.graph().nodes[i];

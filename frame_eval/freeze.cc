@@ -293,6 +293,8 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   for (const Effect& effect : ir.effects) {
     segment->effect_names.push_back(Must(PyUnicode_InternFromString(effect.name.c_str())));
   }
+  segment->uses_random = aten_.uses_random() && !kernels_.empty();  // their nodes do not say so
+  segment->kernels = std::move(kernels_);
   if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
   segment->ops_met = aten_.ops_met();
   segment->code = entry_code_;

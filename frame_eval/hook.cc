@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "guards/thread_end.h"
 
@@ -102,9 +101,8 @@ FrameFilter* FilterOfGreenlet(const void* stack) {
 }
 
 bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
-  FrameFacts facts = FactsOf(raw);
   try {
-    return filter->Wants(facts.code, facts.is_generator, facts.resumed);
+    return filter->Wants(FactsOf(raw));
   } catch (...) {
     return false;
   }

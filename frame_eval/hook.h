@@ -15,6 +15,7 @@
 
 #include <utility>
 
+#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/tracer.h"
 
 namespace frametap {
@@ -23,7 +24,7 @@ namespace frametap {
 class FrameFilter {
  public:
   virtual ~FrameFilter() = default;
-  virtual bool Wants(PyCodeObject* code, bool is_generator, bool resumed) = 0;
+  virtual bool Wants(const FrameFacts& frame) = 0;
   virtual Tracer* tracer() = 0;  // may be null: run by our interpreter, report to no tracer
 };
 

@@ -110,6 +110,7 @@ bool LoadKnownObjects() {
   objects.bound_by_torch = bound && PyCFunction_Check(bound.get()) ? PyCFunction_GET_FUNCTION(bound.get()) : nullptr;
   objects.module_globals = Load("torch.nn.modules.module", {"__dict__"});
   objects.python_kernels = Load("torch.library", {"_impls"});
+  objects.op_definitions = Load("torch._library.custom_ops", {"OPDEFS", "data"});
   objects.finalizers = Load("weakref", {"finalize", "_registry"});
   objects.copy_dispatch[0] = Load("copyreg", {"dispatch_table"});
   objects.copy_dispatch[1] = Load("copy", {"_deepcopy_dispatch"});

@@ -35,6 +35,7 @@ struct KnownObjects {
   PyTypeObject* function_base;        // torch._C._FunctionBase
   PyObject* function_apply;           // its descriptor `apply`
   PyObject* python_kernels;           // torch.library's set of the kernels that were registered from Python
+  PyObject* op_definitions;           // weak references to all CustomOpDef of torch.library, by names of ops
   PyObject* finalizers;               // the dict of all weakref.finalize objects
   PyObject* copy_dispatch[2];         // copyreg.dispatch_table and copy._deepcopy_dispatch
   PyTypeObject* scalar_types[8];      // torch.dtype, device, layout, memory_format, …; null-terminated

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "frame_eval/callables/table.h"
+#include "frame_eval/kernel_nodes.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/numbers.h"
 #include "frame_eval/recorder.h"
@@ -136,11 +137,20 @@ ValueId Recorder::NumberValue(Shadow shadow) {
 // A number computed by the graph is fixed by fixing what it came from.
 void Recorder::FixValue(ValueId value, const TensorRead& read, absl::flat_hash_set<ValueId>* seen) {
   std::vector<ValueId> inputs;
-  if (const Node* data = aten_.SizeCone(value, &inputs, seen); data != nullptr) {
+  std::vector<Node> followed;  // copies: asking for sizes adds nodes
+  while (const Node* const data = aten_.SizeCone(value, &inputs, seen)) {
     seen->clear();
-    const bool is_number = data->op && FactsOf(*data->op).scalar_from_data;
-    throw Break{is_number ? Reason::value_of_tensor : Reason::data_dependent_size,
-                is_number ? data->op->operator_name().name : ""};
+    inputs.clear();
+    if (!SizesFollow(*data, traced_sizes_)) {
+      const bool is_number = data->op && FactsOf(*data->op).scalar_from_data;
+      throw Break{is_number ? Reason::value_of_tensor : Reason::data_dependent_size,
+                  is_number ? data->op->operator_name().name : ""};
+    }
+    followed.push_back(*data);
+    for (const Node& node : followed) seen->insert(node.outputs.begin(), node.outputs.end());
+  }
+  for (const Node& node : followed) {
+    ForEachUse(node.args, [&](ValueId use) { FixValue(use, read, seen); });
   }
   for (const ValueId input : inputs) {
     const SourceId source = aten_.SourceOfInput(input);

@@ -384,6 +384,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     const bool has_first = f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0]);
     const bool is_made = has_first && !pending_.args.empty() && pending_.args[0] == Py_None;
     if (has_first) is_made ? AdoptMade(f.objects[0]) : AdoptResult(f.objects[0]);
+  } else if (note.is_kernel) {
+    EnterKernel(f, NoteOf(caller));
   } else if (NoteOf(caller).calls_function) {
     // The context, and what C code has put together for `forward` or `setup_context`.
     for (int i = 0; i < f.nlocalsplus; ++i) {

@@ -194,11 +194,13 @@ struct RecordingNote {
   bool is_index = false;            // x[…] of a tensor
   bool converts = false;            // float(x), int(x) of a tensor
   bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
+  bool follows_kernel = false;      // … or an op, whose kernels' frames have come
   bool switches_inference = false;  // a block of inference mode begins or ends; the key of ops is off meanwhile
   bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these
-  size_t effects_before = 0;
+  size_t effects_before = 0, decisions_before = 0, mutated_before = 0;
+  int64_t taken_before = 0;     // from iterators that existed before
   bool makes_iterator = false;  // over rows of which something is not fixed (OpenIterator)
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
@@ -209,7 +211,7 @@ struct RecordingNote {
     open.clear();
     for_new.clear();
     called_type = nullptr;
-    is_index = converts = calls_function = switches_inference = makes_tensor = makes_iterator = false;
+    is_index = converts = calls_function = follows_kernel = switches_inference = makes_tensor = makes_iterator = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -243,7 +245,8 @@ struct FrameNote : RecordingNote {
   };
   std::optional<Handling> handling;
   std::optional<AtenPause> suspended;  // a frame without a caller (a finaliser): its ops are not recorded
-  int lifted = 0;                      // … pauses that are lifted while this frame runs (checkpoint_nodes.h)
+  int lifted = 0;          // … pauses that are lifted while this frame runs (checkpoint_nodes.h, kernel_nodes.h)
+  bool is_kernel = false;  // of an op: the dispatcher has called it
   // Entry points, while nothing records:
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
@@ -444,6 +447,12 @@ class Recorder {
                      const std::vector<at::Tensor>& results);
   std::vector<std::optional<Shadow>> OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since);
   void NoteSizes(ValueId value, const std::vector<std::optional<Shadow>>& sizes);
+  // -- ops whose kernels are Python code (kernel_nodes.cc) --
+  bool MayFollowKernel() const;  // a frame has come below an op
+  void EnterKernel(FrameState& f, FrameNote& caller);
+  void KernelResult(FrameNote& note);
+  void CheckKernel(const AtenRecorder::FollowedOp& op);
+  int64_t TakenFromOutside() const;
   // -- torch.utils.checkpoint (checkpoint_nodes.cc) --
   void CallCheckpoint(Call& call);
   bool AwaitsCheckpointed(PyCodeObject* code) const;  // the next frame of this code may be the checkpointed function's
@@ -832,6 +841,7 @@ class Recorder {
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
   std::vector<PyObject*> base_cells_;                     // the entry frame's own
   std::vector<Shadow> cells_;                             // content of those that have Shadow::Kind::kCell
+  std::vector<Registration> kernels_;                     // as in Segment
   std::vector<Ref<>> constants_;
   absl::flat_hash_map<PyObject*, ConstId> constant_ids_;
   // Tuples that were met as constants of code, and those in them. The compiler makes equal ones one object, so a default

@@ -554,7 +554,9 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
   const uint64_t places = PlacesPassed();
   const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
   std::optional<AtenPause> uncounted;
-  if (Armed(Fault::kRaise) && !is_struck) uncounted.emplace();
+  // A session leaves frames of kernels in Python alone, as it does below a recorded op.
+  const bool runs_kernels = !segment.kernels.empty() && !Armed(Fault::kRaise);
+  if ((Armed(Fault::kRaise) && !is_struck) || runs_kernels) uncounted.emplace();
   Rollback rollback(segment, inputs.values());
   if (rollback.is_refused()) return Ran::kRefused;
   bool changed = false;

@@ -134,7 +134,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
     if (segment.examples.values[i].toTensor().layout() != c10::kStrided) return;
   }
   segment.undoable = true;
-  bool changed = false, sizes_from_elements = false;
+  bool changed = segment.uses_random, sizes_from_elements = false;
   for (const Node& node : segment.ir.graph.nodes) {
     // An assumption that is checked after a change must be checked before it.
     segment.raises_on_elements |= changed && node.scalar_op == ScalarOp::kContiguous;

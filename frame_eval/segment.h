@@ -20,6 +20,7 @@
 #include "frame_eval/graph_inputs.h"
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
+#include "frame_eval/registrations.h"
 #include "frame_eval/weak_tensor.h"
 #include "guards/guard_tree.h"
 #include "guards/ref.h"
@@ -58,6 +59,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   bool raises_on_elements = false;  // an op after the first change may raise for some elements of its arguments
   bool errors_are_seen = false;     // … and the program would see more of it than an exception at the segment's start
   absl::flat_hash_set<uint64_t> sizes_that_ran;  // inputs of these sizes have run through
+  std::vector<Registration> kernels;             // of ops whose kernels the recording followed (kernel_nodes.h)
   uint64_t hits = 0;
   double recording_seconds = 0;    // the call that was watched and the backend's work included
   std::vector<Ref<>> frame_codes;  // beside ir.exit.frames

@@ -45,7 +45,7 @@ bool SameNumber(PyObject* object, const c10::IValue& number) {
 
 Verdict Fits(Segment& segment, const Roots& roots) {
   if (reinterpret_cast<PyFunctionObject*>(roots.function)->func_globals != segment.globals.get()) return Verdict::kMiss;
-  if (segment.refuted) return Verdict::kMiss;
+  if (segment.refuted || !AreAsTheyWere(segment.kernels)) return Verdict::kMiss;
   const Verdict verdict = segment.guards->Check(roots);
   if (SelfChecking()) [[unlikely]] {
     AllocZone outside(false);

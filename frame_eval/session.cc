@@ -9,10 +9,10 @@
 #include "frame_eval/break_words.h"
 #include "frame_eval/callers.h"
 #include "frame_eval/checkpoint_nodes.h"
-#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/event_log.h"
+#include "frame_eval/kernel_nodes.h"
 #include "frame_eval/library_code.h"
 #include "frame_eval/module_calls.h"
 #include "frame_eval/reify.h"
@@ -339,25 +339,35 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
   return result;
 }
 
-bool Session::Wants(PyCodeObject* code, bool is_generator, bool resumed) {
-  if (refuses()) return true;  // N6
-  // Python code below an op is the op's own: the op is already in the graph, and no recording would see its ops.
-  if (AtenRecorder::InsideOp()) {
-    if (recorder_ != nullptr) {
-      if (recorder_->AwaitsCheckpointed(code)) return true;
-      recorder_->aten().MeetFrameBelow();
-      recorder_->WatchAll();
-      if (recorder_->aten().refuses && recorder_->aten().pending) {
-        OwnCode own(thread_);
-        End(Break(*recorder_->aten().pending));
-      }
+// Python code below an op is the op's own. The recording continues in it (kernel_nodes.h), or the op ends the graph.
+bool Session::WantsBelowOp(const FrameFacts& frame) {
+  if (recorder_ == nullptr) return refuses();
+  if (recorder_->AwaitsCheckpointed(frame.code)) return true;
+  if (recorder_->MayFollowKernel()) {
+    if (!RunsForDispatcher(frame)) {
+      if (!BelongsToImport(frame.code)) return true;
+      recorder_->aten().pending = Break{Reason::done_once, "a kernel in Python imports a module"};
     }
-    return refuses();
+  } else {
+    recorder_->aten().MeetFrameBelow();
   }
+  recorder_->WatchAll();
+  if (recorder_->aten().refuses && recorder_->aten().pending) {
+    OwnCode own(thread_);
+    End(Break(*recorder_->aten().pending));
+  }
+  return refuses();
+}
+
+bool Session::Wants(const FrameFacts& frame) {
+  if (refuses()) return true;  // N6
+  if (AtenRecorder::InsideOp()) return WantsBelowOp(frame);
   if (recorder_ != nullptr) return true;
+  PyCodeObject* const code = frame.code;
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
   if (left_alone_ != nullptr) return false;
-  if (is_generator || resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))) return false;
+  if (frame.is_generator || frame.resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
+    return false;
   if (IsLeftWhole(code)) return true;                      // to leave alone what it calls
   if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
   if (IsLeftToPython(code)) {
@@ -397,7 +407,10 @@ void Session::Enter(FrameState& f) {
     return;
   }
   OwnCode own(thread_);
+  constexpr int kOfOwnCode = 1;
+  const bool is_below = aten::depth > kOfOwnCode;
   if (!recorder_->expects_frame(f)) {
+    if (is_below) recorder_->aten().MeetFrameBelow();
     recorder_->MeetUnrecorded(f);
     note->suspended.emplace();
     return;
@@ -407,8 +420,11 @@ void Session::Enter(FrameState& f) {
     return End({Reason::own_executable, "a quantized model"});
   }
   if (recorder_->AwaitsCheckpointed(f.code)) {
-    constexpr int kOfOwnCode = 1;
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
+  } else if (is_below) {
+    note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
+    note->is_kernel = true;
+    AtenRecorder::SeeOpsOfKernel(true);
   }
   try {
     recorder_->EnterInlined(f, *note);
@@ -479,6 +495,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     }
   }
   aten::depth += note->lifted;
+  if (note->is_kernel) AtenRecorder::SeeOpsOfKernel(false);
   if (left_alone_ == &f) left_alone_ = nullptr;
   if (raised_in_ == &f) {
     raised_in_ = nullptr;
@@ -544,11 +561,12 @@ void Session::ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_ex
     FrameState* const f = frames[i];
     FrameNote& note = NoteOf(*f);
     note.Part();
+    if (note.is_kernel && left_alone_ == nullptr) left_alone_ = f;  // the dispatcher has changed the thread's state
     note.skip_one = false;
     note.wait_offset = -1;
     const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
     const bool is_left = IsLeftToPython(f->code);
-    note.at_entry = may_begin && !is_left;
+    note.at_entry = may_begin && left_alone_ == nullptr && !is_left;
     f->traced = false;
     f->observed = i < of_exit || !is_left;
   }

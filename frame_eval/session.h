@@ -57,7 +57,7 @@ class Session : public FrameFilter, public Tracer {
   bool is_taken_back() const { return is_taken_back_; }
 
   // FrameFilter
-  bool Wants(PyCodeObject* code, bool is_generator, bool resumed) override;
+  bool Wants(const FrameFacts& frame) override;
   Tracer* tracer() override { return this; }
 
   // Tracer
@@ -69,6 +69,7 @@ class Session : public FrameFilter, public Tracer {
   void Raised(FrameState& f, const Event& event) override;
 
  private:
+  bool WantsBelowOp(const FrameFacts& frame);
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
   void GiveUp(const Break& given);

@@ -41,6 +41,7 @@ const void* RunningFrame(PyThreadState* ts);
 
 struct FrameFacts {
   PyCodeObject* code;
+  PyObject* globals;
   bool is_generator;  // a generator's or coroutine's frame
   bool resumed;       // it has run before
 };

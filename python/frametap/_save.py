@@ -311,6 +311,13 @@ class _Converter:
                 "it calls torch.utils.checkpoint, which is code of this process",
                 "call the function itself where gradients are not wanted",
             )
+        for node in graph.nodes:
+            if _has_kernel_in_python(node.op):
+                _refuse(
+                    segment,
+                    f"the kernel of {node.op} is Python code, which is code of this process",
+                    "register a kernel in C++, or call other ops",
+                )
         used = _used_names(graph)
         inputs: list[art.Operand] = []
         values: dict[str, art.Operand] = {}
@@ -818,6 +825,15 @@ def _refuse(
     raise ArtifactError(
         f"save: segment {segment.name}{where} cannot be saved: {what}\n  advice  {advice}"
     )
+
+
+def _has_kernel_in_python(op: str) -> bool:
+    """Whether torch.library has a kernel of the program for it. Those of torch's own ops come with torch."""
+    namespace, _, name = op.partition(".")
+    if namespace in ("aten", "prims"):
+        return False
+    kernels = torch.library._impls  # names such as "namespace/op.overload/key"
+    return any(kernel.startswith(f"{namespace}/{name}/") for kernel in kernels)
 
 
 def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -24,7 +24,7 @@ namespace {
 class AllFrames : public FrameFilter {
  public:
   explicit AllFrames(Tracer* tracer) : tracer_(tracer) {}
-  bool Wants(PyCodeObject*, bool, bool) override {
+  bool Wants(const FrameFacts&) override {
     ++frames;
     return true;
   }

@@ -511,6 +511,312 @@ def library_op(x, y, net):
     return torch.ops.frametap_probe.twice(x.detach()), torch.ops.frametap_probe.thrice(y)
 
 
+def _op(
+    *, mutates: tuple[str, ...] = (), back: Any = None, setup: Any = None
+) -> Callable[..., Any]:
+    """Make a custom op of the decorated function, with a formula for its gradient where `back` is given."""
+
+    def inner(function: Callable[..., Any]) -> Any:
+        name = f"frametap_probe::{function.__name__.lstrip('_')}"
+        op = torch.library.custom_op(name, mutates_args=mutates)(function)
+        if back is not None:
+            op.register_autograd(back, setup_context=setup)
+        return op
+
+    return inner
+
+
+def _save_inputs(ctx, inputs, output):
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+    ctx.rest = [value for value in inputs if not isinstance(value, Tensor)]
+
+
+def _both_back(ctx, first, second):
+    (x,) = ctx.saved_tensors
+    return first * x.cos() - second * x.sin()
+
+
+@_op(back=_both_back, setup=_save_inputs)
+def _sin_and_cos(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin(), x.cos()
+
+
+@_op(back=lambda ctx, grad: ([grad * w for w in ctx.rest[1]], None), setup=_save_inputs)
+def _weighted(xs: list[Tensor], weights: list[float]) -> Tensor:
+    return sum(x * w for x, w in zip(xs, weights, strict=True))
+
+
+@_op()
+def _parts(x: Tensor, n: int) -> list[Tensor]:
+    return [part.clone() for part in x.chunk(n)]
+
+
+def _affine_back(ctx, grad):
+    return grad, None, grad if ctx.needs_input_grad[2] else None, None
+
+
+@_op(back=_affine_back, setup=lambda ctx, inputs, output: None)
+def _affine(x: Tensor, scale: float | None, shift: Tensor | None, flag: bool = True) -> Tensor:
+    y = x * (1.0 if scale is None else scale)
+    if shift is not None and flag:
+        y = y + shift
+    return y.clone()
+
+
+@_op()
+def _named(x: Tensor, *, mode: str = "up", dims: list[int] | None = None) -> Tensor:
+    y = x.sum(dims) if dims is not None else x * 2
+    return y.ceil() if mode == "up" else y.floor()
+
+
+@_op(mutates=("out", "count"))
+def _into(x: Tensor, out: Tensor, count: Tensor) -> None:
+    out.copy_(x * 2)
+    count += 1
+
+
+@_op()
+def _positive(x: Tensor) -> Tensor:
+    return x[x > 0].clone()
+
+
+SETTINGS = {"gain": 3.0}
+_TABLE = torch.arange(4.0)
+
+
+@_op()
+def _with_settings(x: Tensor) -> Tensor:
+    return x * SETTINGS["gain"] + _TABLE
+
+
+@_op()
+def _checked(x: Tensor, dim: int) -> Tensor:
+    if x.dim() != 2:
+        raise ValueError(f"two dimensions are wanted, not {x.dim()}")
+    with torch.no_grad():
+        return torch.nn.functional.softmax(x, dim)
+
+
+@_op()
+def _typed(x: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(x.shape[0], dtype=dtype, device=device)
+
+
+@_op(back=lambda ctx, grad: grad * 2, setup=lambda ctx, inputs, output: None)
+def _nested_twice(x: Tensor) -> Tensor:
+    return _scaled(x, 2.0).clone()
+
+
+@_op()
+def _normed(x: Tensor) -> Tensor:
+    y = x.clone()
+    y -= y.mean()
+    for _ in range(2):
+        y.mul_(0.5).add_(1)
+    return y
+
+
+@_op()
+def _loop(x: Tensor, steps: int) -> Tensor:
+    rows = []
+    for step in range(steps):
+        rows.append(x * step)
+    return torch.stack(rows).sum(0)
+
+
+@_op()
+def _noisy(x: Tensor) -> Tensor:
+    return x + torch.rand_like(x)
+
+
+@_op()
+def _by_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.sin(x.detach().numpy()))
+
+
+COUNTS = {"calls": 0}
+
+
+@_op()
+def _counted(x: Tensor) -> Tensor:
+    COUNTS["calls"] += 1
+    return x + 1
+
+
+class _Swish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return _scaled(x, 0.5) * x.sigmoid()
+
+
+_LIBRARY.define("keyed(Tensor x, int k, *, float by=1.0) -> Tensor")
+
+
+@torch.library.impl(_LIBRARY, "keyed", "CPU")
+def _keyed(x, k, *, by=1.0):
+    return (x * k + by).roll(1, 0)
+
+
+_LIBRARY.define("halved_(Tensor(a!) x) -> Tensor(a!)")
+_LIBRARY.impl("halved_", lambda x: x.mul_(0.5), "CompositeExplicitAutograd")
+torch.library.define("frametap_probe::squared", "(Tensor x) -> Tensor")
+
+
+@torch.library.impl("frametap_probe::squared", "default")
+def _squared(x):
+    return x * x
+
+
+torch.library.register_autograd(
+    "frametap_probe::squared",
+    lambda ctx, grad: grad * 2 * ctx.saved_tensors[0],
+    setup_context=_save_inputs,
+)
+
+
+@probe
+def custom_op_with_two_results(x, y, net):
+    a, b = _sin_and_cos(x)
+    return a * y + b
+
+
+@probe
+def custom_op_of_lists(x, y, net):
+    return _weighted([x, y, x * y], [0.5, 2.0, 1.0])
+
+
+@probe
+def custom_op_that_gives_a_list(x, y, net):
+    parts = _parts(x.detach(), 2)
+    return len(parts), parts[0] + y[:2], parts[1].shape
+
+
+@probe
+def custom_op_with_options(x, y, net):
+    return _affine(x, None, None), _affine(x, 2.0, y), _affine(x, 1.5, y, flag=False)
+
+
+@probe
+def custom_op_with_keywords(x, y, net):
+    x = x.detach()
+    return _named(x) + y, _named(x, mode="down", dims=[0]), _named(x, dims=[0, 1])
+
+
+@probe
+def custom_op_that_writes_twice(x, y, net):
+    out, count = torch.empty_like(x), torch.zeros(1)
+    _into(x.detach(), out, count)
+    _into(y.detach(), out, count)
+    return out * x, count
+
+
+@probe
+def custom_op_whose_size_depends_on_elements(x, y, net):
+    z = _positive(x.detach())
+    return z.sum() + y, z.shape[0], z.numel() * 2
+
+
+@probe
+def custom_op_that_reads_globals(x, y, net):
+    return _with_settings(x.detach()) * y
+
+
+@probe
+def custom_op_that_checks(x, y, net):
+    return _checked(x.detach(), 1) @ y, _checked(y.detach(), -1)
+
+
+@probe
+def custom_op_with_dtype_and_device(x, y, net):
+    return _typed(x.detach(), torch.float64, torch.device("cpu")) + y
+
+
+@probe
+def custom_op_that_calls_another(x, y, net):
+    return _nested_twice(x) + y
+
+
+@probe
+def custom_op_that_writes_to_its_own(x, y, net):
+    return _normed(x.detach()) + y
+
+
+@probe
+def custom_op_with_loop(x, y, net):
+    return _loop(x.detach(), 3) + y
+
+
+@probe
+def custom_op_in_loop(x, y, net):
+    for k in range(3):
+        x = _scaled(x, 1.0 + k) + y
+    return x
+
+
+@probe
+def custom_op_in_module(x, y, net):
+    return nn.Sequential(net.first, _Swish(), net.second)(x)
+
+
+@probe
+def custom_op_under_no_grad(x, y, net):
+    with torch.no_grad():
+        z = _scaled(x, 2.0)
+    return z + y, z.requires_grad
+
+
+@probe
+def custom_op_under_autocast(x, y, net):
+    with torch.autocast("cpu", torch.bfloat16):
+        z = _scaled(x @ y, 2.0)
+    return z.float() + x
+
+
+@probe
+def custom_op_that_draws(x, y, net):
+    return _noisy(x.detach()) + torch.rand(4)
+
+
+@probe
+def custom_op_by_numpy(x, y, net):
+    return _by_numpy(x.detach()) + y
+
+
+@probe
+def custom_op_that_counts(x, y, net):
+    return _counted(x.detach()) + y
+
+
+@probe
+def custom_op_after_sizes(x, y, net):
+    z = _scaled(x, 2.0)
+    n, m = z.shape
+    return z.view(n * m) if n > 2 else z, z.dtype, z.dim()
+
+
+@probe
+def custom_op_of_number_of_sizes(x, y, net):
+    return _scaled(x, float(x.shape[0])), _loop(x.detach(), y.shape[1])
+
+
+@probe
+def library_op_with_keywords(x, y, net):
+    x = x.detach()
+    op = torch.ops.frametap_probe.keyed
+    return op(x, 2) + y, op(x, 3, by=0.5), op.default(x, k=1)
+
+
+@probe
+def library_op_in_place(x, y, net):
+    z = x.detach().clone()
+    w = torch.ops.frametap_probe.halved_(z)
+    return w is z, z + y
+
+
+@probe
+def library_op_with_formula(x, y, net):
+    return torch.ops.frametap_probe.squared(x) * y
+
+
 # --- attributes of tensors -------------------------------------------------------------------------------------------
 
 
@@ -798,17 +1104,8 @@ MORE_GRAPHS: dict[str, str] = {
     **dict.fromkeys(
         ["ids_of_tensors", "hash_of_tensor"], "a tensor that is passed has another id at each call"
     ),
-    **dict.fromkeys(
-        [
-            "op_of_prims",
-            "custom_op",
-            "custom_op_through_ops",
-            "custom_op_without_formula",
-            "custom_op_that_writes",
-            "library_op",
-        ],
-        "the kernel is Python code, which may change anything",
-    ),
+    "custom_op_by_numpy": "the kernel makes an array",
+    "custom_op_that_counts": "the kernel changes a dict, and a run that starts over would do it twice",
     "parameter_made": "the binding makes a subclass without an op",
     "checkpoint_with_reentry": "it runs the function under another grad mode when it recomputes",
     "function_that_prints": "forward prints",

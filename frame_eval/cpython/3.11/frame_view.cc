@@ -100,7 +100,7 @@ const void* RunningFrame(PyThreadState* ts) { return ts->cframe->current_frame; 
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);
   bool fresh = raw->prev_instr < Units(raw->f_code) || Is(kDecode[*raw->prev_instr & 0xff], "RETURN_GENERATOR");
-  return {raw->f_code, generator, generator && !fresh};
+  return {raw->f_code, raw->f_globals, generator, generator && !fresh};
 }
 
 namespace {
