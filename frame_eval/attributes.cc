@@ -127,6 +127,7 @@ std::string Qualified(PyTypeObject* type, PyObject* name) { return TypeName(type
 void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
   guards_.ReadsName(name);
   Force(owner, shadow);
+  if (PyDict_CheckExact(owner)) ViewDict(owner, name);
   RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(note, owner, name);
   if (Shadow* written = WrittenShadow(owner, name)) {
@@ -520,7 +521,9 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     if (repeated_calls_) repeated_calls_->NoteRequiresGrad();
     return ReadRank(owner);
   }
-  if (std::strcmp(text, "is_leaf") == 0 && known->value.valid() && !known->source.valid()) return ReadRank(owner);
+  // Both follow from the ops that made the tensor in the trace. A leaf has no grad_fn.
+  const bool follows = std::strcmp(text, "is_leaf") == 0 || (std::strcmp(text, "grad_fn") == 0 && tensor.is_leaf());
+  if (follows && known->value.valid() && !known->source.valid()) return ReadRank(owner);
   // Whether it is a leaf is a guard, as long as the trace has not written to it.
   const bool is_as_it_came =
       known->source.valid() && (!known->value.valid() || !aten_.graph().value(known->value).def.valid());
@@ -597,22 +600,38 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   throw Break{Reason::tensor_attribute, text};
 }
 
+static void RecordRequiresGrad(AtenRecorder& aten, const at::Tensor& tensor) {
+  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::requires_grad_", "");
+  torch::jit::Stack stack{tensor, true};
+  // Without the keys that only hand the op on.
+  aten.Record(op, tensor.key_set() & c10::autograd_dispatch_keyset, &stack);
+}
+
+// Compilers (AOTAutograd) decide by the inputs alone what requires grad.
+bool Recorder::MakesLeaves() const { return !store_.backend().assumptions().static_sizes; }
+
+// nn.Parameter(data): the binding detaches the data, which is an op, and sets a flag. The object cannot be made again: it
+// must not leave the segment.
+Shadow Recorder::ParameterResult(PyObject* parameter) {
+  if (aten_.pending) return Shadow();
+  const at::Tensor& tensor = TensorOf(parameter);
+  const AtenRecorder::KnownTensor* const known = aten_.Find(tensor);
+  if (known == nullptr || !known->value.valid()) throw Break{Reason::tensor_from_nowhere, "nn.Parameter"};
+  if (tensor.requires_grad()) RecordRequiresGrad(aten_, tensor);
+  return Shadow();
+}
+
 // A plain attribute in the __dict__ of a tensor that the trace has made (a tag for others to read).
 void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   AtenRecorder::KnownTensor* known = IsExactTensor(owner) ? aten_.Find(TensorOf(owner)) : nullptr;
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
       TensorOf(owner).is_floating_point()) {
-    // Compilers (AOTAutograd) decide by the inputs alone what requires grad.
-    if (store_.backend().assumptions().static_sizes) throw Break{Reason::tensor_attribute, "requires_grad=True"};
+    if (!MakesLeaves()) throw Break{Reason::tensor_attribute, "requires_grad=True"};
     // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
     // the program does then changes nothing more.
     Force(value, shadow);
-    static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::requires_grad_", "");
-    torch::jit::Stack stack{TensorOf(owner), true};
-    // Without the keys that only hand the op on.
-    aten_.Record(op, TensorOf(owner).key_set() & c10::autograd_dispatch_keyset, &stack);
-    return;
+    return RecordRequiresGrad(aten_, TensorOf(owner));
   }
   if (!own || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
     throw Break{Reason::tensor_attribute, Text(name)};

@@ -8,6 +8,7 @@
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
@@ -58,17 +59,6 @@ struct CacheLink {
 
 // Compares and hashes as a tuple does.
 bool IsPlainTuple(PyObject* object) { return PyTuple_CheckExact(object) || Py_TYPE(object) == Objects().size; }
-
-// Returns whether it is a plain tuple of numbers, strings and the like, or of such tuples.
-bool IsTupleOfScalars(PyObject* object, int depth = 0) {
-  constexpr int kDeepest = 8;
-  if (!IsPlainTuple(object) || depth == kDeepest) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
-    PyObject* const item = PyTuple_GET_ITEM(object, i);
-    if (!Recorder::IsScalar(item) && !IsTupleOfScalars(item, depth + 1)) return false;
-  }
-  return true;
-}
 
 // Keys of a cache: tuples of arguments, or one argument.
 Found SameArguments(PyObject* a, PyObject* b) {
@@ -420,9 +410,8 @@ void Recorder::InvokeCached(Call& call) {
   known_by_identity(call.callable);
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
-    if (IsScalar(arg) || IsTupleOfScalars(arg)) {
+    if (IsPlainKey(arg)) {
       ForceDeep(arg, call.shadows[i], false);
-      RefuseNan(arg);
       continue;
     }
     // Hashed and compared by identity.
@@ -482,8 +471,8 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
     return ReadIdentities(row->reads, call);
   }
-  if (!MakesPlainInstances(type) || PyType_IsSubtype(type, Objects().tensor_base) ||
-      PyType_IsSubtype(type, Objects().weak_reference)) {
+  const bool is_other_tensor = type != Objects().parameter && PyType_IsSubtype(type, Objects().tensor_base) != 0;
+  if (!MakesPlainInstances(type) || is_other_tensor || PyType_IsSubtype(type, Objects().weak_reference)) {
     throw Refusal(call.callable);
   }
   if (type->tp_finalize != nullptr) throw Break{Reason::finaliser_made, type->tp_name};
@@ -648,55 +637,57 @@ void Recorder::Invoke(Call call) {
       throw Break{Reason::value_of_tensor, row->name};
     case Conduct::kRefused:
       throw Refusal(callable);
-    case Conduct::kMutates: {
-      if (call.args.empty()) return;
-      PyObject* self = call.args[0];
-      if (ChangeList(call, row->name)) return;
-      if (call.args.size() == 2 && call.names.empty() && PyList_CheckExact(self)) {
-        if (std::strcmp(row->name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1]))
-          return;
-        if (std::strcmp(row->name, "extend") == 0 && AppendOutside(self, call.args[1], nullptr, Shadow())) return;
-      }
-      for (size_t i = 1; i < call.args.size(); ++i) {
-        if (std::strcmp(row->name, "append") == 0 || std::strcmp(row->name, "add") == 0) {
-          Force(call.args[i], call.shadows[i]);
-        } else {
-          ForceDeep(call.args[i], call.shadows[i], true);
-          ReadLayout(call.args[i]);
-        }
-      }
-      if (std::strcmp(row->name, "pop") == 0) {
-        if (PyAnySet_Check(self)) ReadOrder(self);
-        ReadLayout(self);
-      }
-      Known* known = Find(self);
-      if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(callable)};
-      bool is_source = known->state == Known::State::kSource;
-      Own(self);
-      ReadIdentities(row->reads, call);
-      if (is_source) {
-        const Ref<> method = EffectMethod(self, Must(PyUnicode_InternFromString(row->name)).get());
-        PyErr_Clear();
-        // dict.pop of an OrderedDict is not its pop.
-        const bool is_own = method && FindCallable(method.get()) == row;
-        if (!call.names.empty() || !is_own) throw Break{Reason::unknown_mutation, CallableName(callable)};
-        std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
-        std::vector<Ref<>> contents;  // AddEffect keeps them
-        for (PyObject*& value : values) {
-          if (!TakesContent(row->name)) break;
-          const bool is_row = PyTuple_Check(value) || PyList_Check(value);
-          contents.push_back(is_row && PyDict_Check(self) ? PairsNow(*this, value)
-                                                          : ContentNow(*this, value, row->name));
-          value = contents.back().get();
-        }
-        if (row->reads != Reads::kValues && contents.empty() && !values.empty() &&
-            IsOwnAndMayChange(*this, values[0])) {
-          throw Break{Reason::unknown_mutation, CallableName(callable)};  // remove: compared with the present content
-        }
-        AddEffect(Effect::Kind::kCall, self, row->name, values, std::vector<Shadow>(values.size()));
-      }
-      return;
+    case Conduct::kMutates:
+      return Mutate(call, *row);
+  }
+}
+
+// A method that changes its first argument, a builtin container.
+void Recorder::Mutate(Call& call, const CallableRow& row) {
+  if (call.args.empty()) return;
+  PyObject* self = call.args[0];
+  if (ChangeList(call, row.name)) return;
+  if (std::strcmp(row.name, "update") == 0 && UpdateOwn(call)) return;
+  if (std::strcmp(row.name, "pop") == 0 && PopOwn(call)) return;
+  if (call.args.size() == 2 && call.names.empty() && PyList_CheckExact(self)) {
+    if (std::strcmp(row.name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1])) return;
+    if (std::strcmp(row.name, "extend") == 0 && AppendOutside(self, call.args[1], nullptr, Shadow())) return;
+  }
+  for (size_t i = 1; i < call.args.size(); ++i) {
+    if (std::strcmp(row.name, "append") == 0 || std::strcmp(row.name, "add") == 0) {
+      Force(call.args[i], call.shadows[i]);
+    } else {
+      ForceDeep(call.args[i], call.shadows[i], true);
+      ReadLayout(call.args[i]);
     }
+  }
+  if (std::strcmp(row.name, "pop") == 0) {
+    if (PyAnySet_Check(self)) ReadOrder(self);
+    ReadLayout(self);
+  }
+  Known* known = Find(self);
+  if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(call.callable)};
+  bool is_source = known->state == Known::State::kSource;
+  Own(self);
+  ReadIdentities(row.reads, call);
+  if (is_source) {
+    const Ref<> method = EffectMethod(self, Must(PyUnicode_InternFromString(row.name)).get());
+    PyErr_Clear();
+    // dict.pop of an OrderedDict is not its pop.
+    const bool is_own = method && FindCallable(method.get()) == &row;
+    if (!call.names.empty() || !is_own) throw Break{Reason::unknown_mutation, CallableName(call.callable)};
+    std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
+    std::vector<Ref<>> contents;  // AddEffect keeps them
+    for (PyObject*& value : values) {
+      if (!TakesContent(row.name)) break;
+      const bool is_row = PyTuple_Check(value) || PyList_Check(value);
+      contents.push_back(is_row && PyDict_Check(self) ? PairsNow(*this, value) : ContentNow(*this, value, row.name));
+      value = contents.back().get();
+    }
+    if (row.reads != Reads::kValues && contents.empty() && !values.empty() && IsOwnAndMayChange(*this, values[0])) {
+      throw Break{Reason::unknown_mutation, CallableName(call.callable)};  // remove: compared with the present content
+    }
+    AddEffect(Effect::Kind::kCall, self, row.name, values, std::vector<Shadow>(values.size()));
   }
 }
 

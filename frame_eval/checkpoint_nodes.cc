@@ -347,12 +347,15 @@ bool Recorder::AwaitsCheckpointed(PyCodeObject* code) const {
 
 // K3. Numbers of dropped nodes that something still knows.
 bool Recorder::KnowsNumbersSince(const AtenRecorder::Mark& since) const {
+  const auto& values = aten_.graph().values;
+  const auto is_tensor = [](const auto& value) { return value.type.kind == Type::Kind::kTensor; };
+  if (std::all_of(values.begin() + static_cast<ptrdiff_t>(since.values), values.end(), is_tensor)) return false;
   const auto is_gone = [&](Shadow shadow) { return shadow.kind == Shadow::Kind::kValue && shadow.id >= since.values; };
   for (const Known& known : known_) {
     if (std::any_of(known.items.begin(), known.items.end(), is_gone)) return true;
-    if (known.written == nullptr) continue;
-    for (const auto& [name, shadow] : *known.written) {
-      if (is_gone(shadow)) return true;
+    for (const auto* by_name : {known.written.get(), known.changes ? &known.changes->stored : nullptr}) {
+      const auto is_gone_there = [&](const auto& entry) { return is_gone(entry.second); };
+      if (by_name != nullptr && std::any_of(by_name->begin(), by_name->end(), is_gone_there)) return true;
     }
   }
   return std::any_of(cells_.begin(), cells_.end(), is_gone);

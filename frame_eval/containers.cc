@@ -23,6 +23,11 @@ bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && _PyType_Lookup(type, name) == _PyType_Lookup(builtin, name);
 }
 
+// A dict whose look-up is C code: it asks a tensor for its id alone.
+bool TakesTensorKeys(PyObject* dict) {
+  return PyDict_CheckExact(dict) || PyODict_CheckExact(dict) || Py_TYPE(dict) == DefaultDict();
+}
+
 bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
          IsDeque(object);
@@ -100,7 +105,8 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
-  if (PyDict_Check(container) && IsScalar(item) && is_source && !known->adopted) {
+  if (PyDict_Check(container) && IsPlainKey(item) && is_source && !known->adopted) {
+    ForceDeep(item, Shadow(), false);
     Touch(container);
     RefuseWrittenDict(container);
     if (ItemQuietly(container, item) != nullptr)
@@ -224,7 +230,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     aten_.expect_constant = MakesIndices(key);
     return;
   }
-  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
+  ForceDeep(key, key_shadow, TakesTensorKeys(container));
   if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -259,30 +265,32 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     if (missing != nullptr && !PyFunction_Check(missing)) {
       const bool present = ItemQuietly(container, key) != nullptr;
       if (!present && (is_source || !MakesNewObjects(container))) {
-        throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+        // Once it is stored, later calls find it.
+        const bool is_first = is_source && MakesNewObjects(container);
+        throw Break{is_first ? Reason::done_once : Reason::unknown_mutation, Py_TYPE(container)->tp_name};
       }
       if (!present) MarkMutated(container);
     }
   }
   if (!is_source && PyDict_CheckExact(container)) {
+    if (!IsPlainKey(key)) FixValues(container);  // it may be equal to a plain one
     if (const Shadow* const open = StoredItem(container, key); open != nullptr) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *open;
       return;
     }
   }
-  if (PyDict_Check(container) && is_source && IsScalar(key)) {
-    RefuseNan(key);
+  if (PyDict_Check(container) && is_source && IsPlainKey(key)) {
     Shadow* written = StoredItem(container, key);
     // (What a name leads to in an instance of a subclass are its attributes.)
-    if (written == nullptr && PyDict_CheckExact(container)) written = WrittenShadow(container, key);
+    if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key)) written = WrittenShadow(container, key);
     if (written != nullptr) {
       note.expect.kind = Expect::Kind::kShadow;
       note.expect.shadow = *written;
       return Touch(container);
     }
   }
-  if (PyDict_Check(container) && is_source && !known->adopted && IsScalar(key)) {
+  if (PyDict_Check(container) && is_source && !known->adopted && IsPlainKey(key)) {
     Touch(container);
     RefuseWrittenDict(container);
     PyObject* value = ItemQuietly(container, key);
@@ -314,8 +322,9 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     return;
   }
   note.expect.kind = Expect::Kind::kNothing;
-  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
+  ForceDeep(key, key_shadow, TakesTensorKeys(container));
   if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
+  if (StoreOwn(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
   if (value != nullptr) Force(value, value_shadow);

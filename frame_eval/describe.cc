@@ -6,6 +6,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/namespaces.h"
 #include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
@@ -516,7 +517,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
   } else {
     operand.index = static_cast<int64_t>(NewKind::kObject);
     // Only classes without a C base: their instances are their attributes.
-    if (!IsPythonClassOf(type, &PyBaseObject_Type)) throw Escapes(object);
+    if (!IsNamespace(object) && !IsPythonClassOf(type, &PyBaseObject_Type)) throw Escapes(object);
   }
   if (!HasPlainNames(type)) throw Escapes(object);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {

@@ -31,13 +31,14 @@ class EntryPoint {
   const std::vector<std::shared_ptr<Segment>>& segments() const { return segments_; }  // the latest first
   size_t callers() const { return callers_; }  // the most that one of them needs
 
-  int wait_offset = -1;         // a recording from here held nothing: continue in Python and begin after this offset
-  bool put_off = false;         // a recording was thrown away because of work that is done once
-  bool ends_at_blocks = false;  // … because it ended in a block of inference mode: others end before one
-  bool alone = false;           // a recording that continued in the caller was given up: segments end with their frame
-  bool holds_no_op = false;     // … because nothing ran on tensors: its frames are watched only if segments need them
-  bool is_followed = false;     // for a start: a segment begins later in the code, or continues in it after a call
-  int denials = 0;              // recordings given up; after `kMaxDenials` no other one is tried
+  int wait_offset = -1;           // a recording from here held nothing: continue in Python and begin after this offset
+  bool put_off = false;           // a recording was thrown away because of work that is done once
+  bool ends_at_blocks = false;    // … because it ended in a block of inference mode: others end before one
+  bool ends_at_handlers = false;  // … because it ended in a handler of its frame: others end before the exception
+  bool alone = false;        // a recording that continued in the caller was given up: segments end with their frame
+  bool holds_no_op = false;  // … because nothing ran on tensors: its frames are watched only if segments need them
+  bool is_followed = false;  // for a start: a segment begins later in the code, or continues in it after a call
+  int denials = 0;           // recordings given up; after `kMaxDenials` no other one is tried
   bool limit_told = false;
 
  private:

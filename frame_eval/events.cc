@@ -1,6 +1,7 @@
 // The recorder's two events: before an operation, what it reads is guarded and what it changes is noted; after it, what it
 // gave is known.
 
+#include "absl/container/flat_hash_set.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
@@ -28,30 +29,22 @@ constexpr uint64_t kOperators =
            Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
            Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
 
-// Whether the dict that the instruction makes holds the keywords of a call and nothing else sees it: `f(*args, a=b)`, and any
-// call with many arguments. Its keys are names, one each.
-static bool BuildsKeywords(const FrameState& f, const Event& e) {
-  constexpr int kMost = 32;  // keys; the compiler adds more than 17 one by one
+// Whether the keys of the dict that the instruction makes are strings, one for each value. So the values of the dict stand
+// in the order of the instruction.
+static bool BuildsByName(const Event& e) {
   if (e.op != Op::kBuildMap && e.op != Op::kBuildConstKeyMap) return false;
-  InstructionInfo next = InstructionAt(f.code, InstructionAt(f.code, f.offset).next);
-  const auto is_at = [&next](std::string_view name) { return next.name == name; };
-  if (is_at("LOAD_FAST")) {
-    next = InstructionAt(f.code, next.next);
-    if (!is_at("DICT_MERGE")) return false;
-  }
-  if (!is_at("DICT_MERGE") && !is_at("CALL_FUNCTION_EX")) return false;
-  absl::InlinedVector<PyObject*, 16> keys;
+  absl::flat_hash_set<PyObject*> names;
+  const auto add = [&names](PyObject* key) {
+    return PyUnicode_CheckExact(key) && names.insert(Interned(key).get()).second;
+  };
   if (e.op == Op::kBuildMap) {
-    for (int i = 0; i < e.n; i += 2) keys.push_back(e.in[i]);
-  } else {
-    for (Py_ssize_t i = 0; i < e.n - 1; ++i) keys.push_back(PyTuple_GET_ITEM(e.in[e.n - 1], i));
-  }
-  if (keys.size() > kMost) return false;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (!PyUnicode_CheckExact(keys[i])) return false;
-    for (size_t j = 0; j < i; ++j) {
-      if (PyUnicode_Compare(keys[i], keys[j]) == 0) return false;
+    for (int i = 0; i < e.n; i += 2) {
+      if (!add(e.in[i])) return false;
     }
+    return true;
+  }
+  for (Py_ssize_t i = 0; i < e.n - 1; ++i) {
+    if (!add(PyTuple_GET_ITEM(e.in[e.n - 1], i))) return false;
   }
   return true;
 }
@@ -164,7 +157,6 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
     case Op::kLoadAttr:
     case Op::kLoadMethod:
-      if (PyDict_CheckExact(e.in[0])) FixSpread(e.in[0]);
       LoadAttribute(note, e.in[0], e.shadows[0], e.name);
       if (note.expect.answer != nullptr) f.answer = Py_NewRef(note.expect.answer);
       return;
@@ -271,9 +263,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
         return;
       }
-      if (BuildsKeywords(f, e)) {
+      if (BuildsByName(e)) {
         const int step = e.op == Op::kBuildMap ? 2 : 1;
         bool open = false;
+        for (int i = 0; step == 2 && i < e.n; i += step) Force(e.in[i], e.shadows[i]);
         for (int i = step - 1; i < e.n - 2 + step; i += step) {
           note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
         }
@@ -298,6 +291,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       // A comprehension that was begun before the segment.
       if (e.op == Op::kListAppend && AppendOutside(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      if (e.op == Op::kMapAdd) {
+        ForceDeep(e.in[1], e.shadows[1], true);
+        if (StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
+      }
       for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
@@ -319,7 +316,11 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         note.expect.kind = Expect::Kind::kNothing;
         return;
       }
-      if (e.op != Op::kDictMerge || !MergeSpread(e.in[0], e.in[1])) ForceDeep(e.in[1], e.shadows[1], true);
+      if ((e.op == Op::kDictMerge || e.op == Op::kDictUpdate) && MergeOpen(e.in[0], e.in[1])) {
+        note.expect.kind = Expect::Kind::kNothing;
+        return;
+      }
+      ForceDeep(e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
       if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
@@ -331,6 +332,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.n > 1) Force(e.in[1], e.shadows[1]);
       return ReadPrinted(e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
     case Op::kGetLen:
+      if (PyTuple_CheckExact(e.in[0]) || PyList_CheckExact(e.in[0])) return AdoptElements(e.in[0]);
       ForceDeep(e.in[0], e.shadows[0], false);
       return;
     case Op::kMatch:
@@ -479,6 +481,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     KernelResult(note);
     return TorchResult(f, note, e, result);
   }
+  if (note.makes_parameter) return ParameterResult(result);
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
   }
@@ -498,7 +501,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
         PyObject *key, *value;
         for (Py_ssize_t at = 0, i = 0; PyDict_Next(result, &at, &key, &value); ++i) {
           const Shadow shadow = note.expect.items[static_cast<size_t>(i)];
-          if (shadow.kind != Shadow::Kind::kNone) KeepSpread(result, key, shadow);
+          if (shadow.kind != Shadow::Kind::kNone) KeepValue(result, key, shadow);
         }
         return Shadow();
       }
@@ -571,7 +574,8 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
   if (IsTensor(result)) {
     AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(result));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-    if (!known->source.valid() && Py_TYPE(result) != Objects().tensor) {
+    const bool is_plain = Py_TYPE(result) == Objects().tensor || Py_TYPE(result) == Objects().parameter;
+    if (!known->source.valid() && !is_plain) {
       throw Break{Reason::tensor_subclass, Py_TYPE(result)->tp_name};  // given by the binding, past the dispatcher
     }
     if (known->value.valid() && TensorOf(result).requires_grad() &&

@@ -8,6 +8,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/namespaces.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "guards/deque_view.h"
@@ -147,7 +148,7 @@ bool Recorder::IsOfPythonClass(PyObject* object) {
 }
 
 bool Recorder::IsForeign(PyObject* object) {
-  if (HasForeignOperator(object)) return true;
+  if (HasForeignOperator(object) || IsNamespace(object)) return true;  // equality and repr of a namespace read it all
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||

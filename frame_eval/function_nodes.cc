@@ -182,6 +182,7 @@ Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* resul
   const AtenRecorder::Mark since = note.before_nodes;
   if (repeated_calls_) repeated_calls_->DropFrom(since.nodes);
   if (effects_.size() != note.effects_before) throw RefuseFunction("that changes Python objects");
+  if (KnowsNumbersSince(since)) throw RefuseFunction("that hands out numbers");
   std::vector<at::Tensor> tensors;
   if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
   std::vector<Ref<>> arguments;

@@ -8,6 +8,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/namespaces.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
@@ -193,7 +194,8 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   if (IsTensor(object)) {
     const AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-    if (!known->source.valid() && Py_TYPE(object) != Objects().tensor) {
+    const bool is_plain = Py_TYPE(object) == Objects().tensor || Py_TYPE(object) == Objects().parameter;
+    if (!known->source.valid() && !is_plain) {
       throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
     }
     return Shadow();
@@ -227,7 +229,8 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
   } else if (IsIdentityKind(object)) {
     AddFresh(object);  // types and modules, reached likewise: constants; and new ones of the other kinds
   } else {
-    const bool is_plain = PySlice_Check(object) || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+    const bool is_plain =
+        PySlice_Check(object) || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || IsNamespace(object);
     const bool has_content = Py_TYPE(object) == Objects().inference_mode;  // of C++
     AddFresh(object, is_plain && !has_content ? Known::State::kFresh : Known::State::kOpaque);
   }
@@ -344,6 +347,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
       const Shadow* const open = StoredItem(object, key);
       ForceDeep(value, open != nullptr ? *open : Shadow(), walk);
     }
+    if (MayHoldOpen(object)) Find(object)->is_viewed = true;  // an iterator, or C code, may look at it again
     --walk->depth;
   } else if (PyObject* const dict = DictBelow(*this, object)) {
     ForceDeep(dict, Shadow(), walk);
@@ -437,8 +441,8 @@ void Recorder::AdoptElements(PyObject* container) {
         if (HoldsObjects(key)) ForceDeep(key, Shadow(), true);
       }
       ++i;
-      if (changes && changes->stored.contains(key)) {
-        Force(value, changes->stored.at(key));
+      if (changes && changes->stored.contains(PlainKey(key))) {
+        Force(value, changes->stored.at(PlainKey(key)));
         continue;
       }
       Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
@@ -468,6 +472,8 @@ void Recorder::MarkMutated(PyObject* object) {
   if (Known* known = Find(object)) {
     if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
       ForceItems(object);  // they are known by their places
+    if (known->changes && PyDict_CheckExact(object)) [[unlikely]]
+      FixValues(object);
     if (!open_iterators_.empty()) [[unlikely]]
       CloseIterator(object);
     known->MutatedIn(epoch_);

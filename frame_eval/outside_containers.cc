@@ -5,16 +5,27 @@
 //       the entry.
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
 //       here. A dict's values are fixed then.
-//   O4  A dict of keywords that its function only spreads (`**kwargs`) keeps the shadows of its open numbers the same way.
-//       No other code looks into it, or into the dict that the call is given. Its methods fix all of it.
-// Not here: lists of the trace's own (rows.cc), changes that need the content to be known (Own).
+//   O4  Only plain keys are followed (IsPlainKey): a look-up by one runs no code of the program's.
+// Not here: lists and dicts of the trace's own (rows.cc, own_dicts.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
+#include "frame_eval/rows.h"
+#include "guards/kinds/value.h"
 #include "guards/must.h"
 
 namespace frametap {
+
+bool IsPlainKey(PyObject* key, int depth) {
+  constexpr int kDeepest = 8;
+  if (!IsPlainTuple(key)) return Recorder::IsScalar(key) && !HoldsNan(key);
+  if (depth == kDeepest) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) {
+    if (!IsPlainKey(PyTuple_GET_ITEM(key, i), depth + 1)) return false;
+  }
+  return true;
+}
 
 bool HasPlainStore(PyObject* dict) {
   static PyObject* const name = InternedName("__setitem__");
@@ -31,43 +42,20 @@ PyTypeObject* DefaultDict() {
   return type;
 }
 
+// One object for all plain keys that are equal, borrowed; null if `key` is not one.
+PyObject* Recorder::PlainKey(PyObject* key) {
+  if (!IsPlainKey(key)) return nullptr;
+  if (!plain_keys_) plain_keys_ = Must(PyDict_New());
+  PyObject* const first = PyDict_SetDefault(plain_keys_.get(), key, key);
+  if (first == nullptr) throw std::bad_alloc();
+  return first;
+}
+
 Shadow* Recorder::StoredItem(PyObject* dict, PyObject* key) {
   Known* known = Find(dict);
-  if (known == nullptr || !known->changes || !PyUnicode_CheckExact(key)) return nullptr;
-  const auto it = known->changes->stored.find(Interned(key).get());
+  if (known == nullptr || !known->changes) return nullptr;
+  const auto it = known->changes->stored.find(PlainKey(key));
   return it == known->changes->stored.end() ? nullptr : &it->second;
-}
-
-void Recorder::KeepSpread(PyObject* dict, PyObject* key, Shadow shadow) {
-  Known* known = Find(dict);
-  if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
-  computed_names_.push_back(Interned(key));
-  known->changes->stored[computed_names_.back().get()] = shadow;
-}
-
-// `f(**from)`: open numbers of `from` stay open in the dict of the call. Returns false if nothing is open.
-bool Recorder::MergeSpread(PyObject* dict, PyObject* from) {
-  const Known *into = Find(dict), *known = Find(from);
-  if (known == nullptr || known->state == Known::State::kSource || !known->changes) return false;
-  if (into == nullptr || into->state != Known::State::kFresh) return false;
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(from, &at, &key, &value)) {
-    if (const Shadow* const open = StoredItem(from, key); open != nullptr) {
-      KeepSpread(dict, key, *open);
-    } else {
-      ForceDeep(value, Shadow(), true);
-    }
-  }
-  return true;
-}
-
-// `kwargs.get`, `kwargs.pop`: the method may read or change any value.
-void Recorder::FixSpread(PyObject* dict) {
-  Known* known = Find(dict);
-  if (known == nullptr || known->state == Known::State::kSource || !known->changes) return;
-  ForceDeep(dict, Shadow(), true);
-  Find(dict)->changes.reset();
 }
 
 void Recorder::NoteOutsideChange(PyObject* container) {
@@ -96,7 +84,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
     return true;
   }
   // A name in an object's own dict or in a module's globals is read by other ways, too.
-  if (!PyDict_Check(container) || !PyUnicode_CheckExact(key) || known->adopted || known->written != nullptr ||
+  if (!PyDict_Check(container) || !IsPlainKey(key) || known->adopted || known->written != nullptr ||
       guards_.accessor(known->source) == Accessor::kDict || !HasPlainStore(container)) {
     return false;
   }
@@ -108,8 +96,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
   }
   AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), shadow});
   if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
-  computed_names_.push_back(Interned(key));
-  known->changes->stored[computed_names_.back().get()] = shadow;
+  known->changes->stored[PlainKey(key)] = shadow;
   NoteOutsideChange(container);
   return true;
 }

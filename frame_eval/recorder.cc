@@ -400,6 +400,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     const std::vector<Shadow> open(for_new.begin(), for_new.end());
     for_new.clear();
     for (const Shadow shadow : open) Force(nullptr, shadow);
+    FixDefaults(f.function);
     for (int i = 0; i < f.nlocalsplus; ++i) {
       if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
         AdoptResult(f.objects[i]);
@@ -423,6 +424,17 @@ void Recorder::FixCode(PyObject* function) {
     recent = function;
   } else if (IsOpen(function))
     guards_.Code(SourceOf(function), Here());
+}
+
+// C code calls a function that the trace has made. Which of its arguments are defaults is not reported.
+void Recorder::FixDefaults(PyFunctionObject* function) {
+  PyObject* const defaults = function->func_defaults;
+  const Known* const known = defaults != nullptr ? Find(defaults) : nullptr;
+  const bool is_made = known != nullptr && known->state != Known::State::kSource;
+  for (size_t i = 0; is_made && i < known->items.size(); ++i) {
+    Force(PyTuple_GET_ITEM(defaults, static_cast<Py_ssize_t>(i)), known->items[i]);
+  }
+  if (function->func_kwdefaults != nullptr) FixValues(function->func_kwdefaults);
 }
 
 void Recorder::BindPending(FrameState& f) {
@@ -459,8 +471,8 @@ void Recorder::BindPending(FrameState& f) {
     }
     if (found) continue;
     PyObject* const value = pending_.args[positional + k];
-    if (kwargs != nullptr && LeavesOpen(value, shadow) && OnlySpreads(code, named + (has_varargs ? 1 : 0))) {
-      KeepSpread(kwargs, name, shadow);
+    if (kwargs != nullptr && LeavesOpen(value, shadow)) {
+      KeepValue(kwargs, name, shadow);
     } else {
       Force(value, shadow);
     }
@@ -477,7 +489,11 @@ void Recorder::BindPending(FrameState& f) {
     if (is_made) {
       PyObject* holder = i < argcount ? f.function->func_defaults : f.function->func_kwdefaults;
       AdoptElements(holder);  // it may have existed before the recording, which began between the two
-      if (i < argcount) f.shadows[i] = ElementShadow(holder, i - argcount + PyTuple_GET_SIZE(holder));
+      if (i < argcount) {
+        f.shadows[i] = ElementShadow(holder, i - argcount + PyTuple_GET_SIZE(holder));
+      } else if (const Shadow* const open = StoredItem(holder, SlotName(code, i)); open != nullptr) {
+        f.shadows[i] = *open;
+      }
       AdoptResult(value);
       continue;
     }

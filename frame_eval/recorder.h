@@ -43,11 +43,12 @@
 namespace frametap {
 
 class RepeatedCalls;
+struct CallableRow;
 
 // Changes of a list or dict that existed before, of which the content is not known as a whole (outside_containers.cc).
-// … or, of a dict that the trace has made of keywords and that it only spreads in calls, which numbers in it are open.
+// … or, of a dict that the trace has made, which numbers in it are open.
 struct OutsideChanges {
-  absl::flat_hash_map<PyObject*, Shadow> stored;  // dict: by key, an interned string
+  absl::flat_hash_map<PyObject*, Shadow> stored;  // dict: by key (PlainKey)
   Py_ssize_t entry_length = -1;                   // list: what it had at the entry …
   std::vector<Shadow> appended;                   // … and what follows since
 };
@@ -66,6 +67,7 @@ struct Known {
   bool adopted = false;        // container: content guarded, elements known
   bool counted = false;        // container: its length is guarded
   bool dict_is_out = false;    // made by the trace: its __dict__ was read
+  bool is_viewed = false;      // dict made by the trace: C code may look at all of it at any time
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;
@@ -200,8 +202,9 @@ struct RecordingNote {
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
   AtenRecorder::Mark before_nodes;  // of these
   size_t effects_before = 0, decisions_before = 0, mutated_before = 0;
-  int64_t taken_before = 0;     // from iterators that existed before
-  bool makes_iterator = false;  // over rows of which something is not fixed (OpenIterator)
+  int64_t taken_before = 0;      // from iterators that existed before
+  bool makes_iterator = false;   // over rows of which something is not fixed (OpenIterator)
+  bool makes_parameter = false;  // nn.Parameter(…)
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
@@ -212,6 +215,7 @@ struct RecordingNote {
     for_new.clear();
     called_type = nullptr;
     is_index = converts = calls_function = follows_kernel = switches_inference = makes_tensor = makes_iterator = false;
+    makes_parameter = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -381,9 +385,16 @@ class Recorder {
   void Own(PyObject* container);            // before its first mutation
   // -- containers from outside, changed without reading all of them (outside_containers.cc) --
   Shadow* StoredItem(PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
-  void KeepSpread(PyObject* dict, PyObject* key, Shadow shadow);
-  bool MergeSpread(PyObject* dict, PyObject* from);
-  void FixSpread(PyObject* dict);
+  // -- numbers in dicts of the trace's own (own_dicts.cc) --
+  bool MayHoldOpen(PyObject* dict);
+  void KeepValue(PyObject* dict, PyObject* key, Shadow shadow);
+  bool StoreOwn(PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
+  bool MergeOpen(PyObject* dict, PyObject* from);
+  bool UpdateOwn(const Call& call);
+  bool PopOwn(Call& call);
+  void ViewDict(PyObject* dict, PyObject* method);
+  void FixValues(PyObject* dict);
+  PyObject* PlainKey(PyObject* key);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void NoteOutsideChange(PyObject* container);
@@ -490,6 +501,10 @@ class Recorder {
   void FixType(Shadow shadow);
   Shadow CountOfElements(PyObject* tensor);
   void Invoke(Call call);  // any call, by the tables
+  void Mutate(Call& call, const CallableRow& row);
+  bool MakesLeaves() const;  // a graph may make tensors that require grad
+  Shadow ParameterResult(PyObject* parameter);
+  void FixDefaults(PyFunctionObject* function);
   void ForceAll(const Event& e);
   void RegisterTensor(PyObject* object, SourceId id);
   // For an object of an extension type, from outside: its content cannot be guarded. Or of a class with such an
@@ -852,6 +867,7 @@ class Recorder {
       dict_writers_;                   // objects' own dicts, and by which object they were written to
   bool has_mutated_dicts_ = false;     // a dict is among them
   std::vector<Ref<>> computed_names_;  // keys of Known::written that are in no code
+  Ref<> plain_keys_;                   // of OutsideChanges::stored: a dict, one object for all equal ones
   absl::flat_hash_map<uint32_t, SourceId> number_inputs_;  // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> number_values_;   // the other way round
   const bool speculates_;                                  // a graph may say what it takes for granted

@@ -14,6 +14,7 @@
 #include "frame_eval/graph_inputs.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/namespaces.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/rollback.h"
 #include "frame_eval/self_check.h"
@@ -200,7 +201,7 @@ Ref<> Reifier::MakeNew(const Operand& operand) {
       break;
     }
     case NewKind::kObject:
-      object = Ref<>::Steal(PyBaseObject_Type.tp_new(type, none.get(), nullptr));
+      object = Ref<>::Steal((type == NamespaceType() ? type : &PyBaseObject_Type)->tp_new(type, none.get(), nullptr));
       slots_from = 0;
       break;
   }

@@ -131,6 +131,14 @@ std::string Recorder::FaultOf(PyObject* object, Shadow shadow) {
 
 std::string Recorder::FaultOfItems(PyObject* row, const Known& known) {
   constexpr size_t kMostItems = 64;  // this is asked at every instruction
+  if (PyDict_CheckExact(row) && known.changes && known.state != Known::State::kSource) {
+    for (const auto& [key, shadow] : known.changes->stored) {
+      PyObject* const value = PyDict_GetItemWithError(row, key);
+      const std::string fault = value == nullptr ? "nothing" : FaultOf(value, shadow);
+      if (!fault.empty()) return "under a key of a dict: " + fault;
+    }
+    return "";
+  }
   const size_t size = known.items.size();
   if (size == 0 || !(PyTuple_Check(row) || PyList_Check(row))) return "";
   if (static_cast<Py_ssize_t>(size) != PySequence_Fast_GET_SIZE(row)) return "a tuple or list of another length";

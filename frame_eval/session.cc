@@ -478,9 +478,10 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
         }
       } else {
         Position at = LineOf(*recorder_);
+        bool raised = end == FrameEnd::kRaised;
+        if (raised && catching_ != nullptr) store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers = true;
         ReleaseFrames(recorder_->frames());
         DropRecorder();
-        bool raised = end == FrameEnd::kRaised;
         Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
       }
     } else {
@@ -590,6 +591,7 @@ void Session::Abort(const Break& reason, Position at, bool deny) {
 void Session::DropRecorder() {
   AllocZone outside(false);
   recorder_.reset();
+  catching_ = nullptr;
 }
 
 void Session::Internal(const char* what) {
@@ -786,8 +788,20 @@ bool Session::IsRefused(Reason reason) const {
   return RowOf(reason).is_break || reason == Reason::escaping_object || reason == Reason::generator_dropped;
 }
 
+// The entry frame handles an exception, and an exit cannot rebuild it. Later recordings end before the exception.
+void Session::GiveUpInHandler(const Break& given) {
+  const Break reason = InWordsOfUser(given, recorder_->frames());
+  store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers = true;
+  left_alone_ = &recorder_->base();
+  const Position at = LineOf(*recorder_);
+  ReleaseFrames(recorder_->frames());
+  DropRecorder();
+  Abort(reason, at, false);
+}
+
 void Session::End(const Break& given) {
   ErrScope keep;
+  if (catching_ != nullptr) return GiveUpInHandler(given);
   const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
   const ReasonRow& row = RowOf(reason.reason);
@@ -901,6 +915,11 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       if (Cross(f, note)) return Go::kReload;
     }
     if (note.inlined && recorder_->is_base(f)) {
+      if (catching_ != nullptr && (f.handlers > 0 || ClosesHandler(f))) {
+        Inspect(f);
+        return Go::kOn;
+      }
+      catching_ = nullptr;
       if (IsHandlerStep(f) && !store_->options().fullgraph) {
         // The entry frame handles an exception: its state is the frame's own business.
         recorder_->StartInstruction();
@@ -1273,7 +1292,13 @@ void Session::Raised(FrameState& f, const Event& event) {
     return HandleInPlainPython(*recorder_->aten().pending, recorder_->frames().size());
   }
   if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
-  if (recorder_->is_base(f)) End({Reason::exception_handling, ""});
+  if (!recorder_->is_base(f) || catching_ != nullptr) return;
+  ExceptionHandler handler;
+  if (FindHandler(f.code, f.offset / 2, &handler) && !store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers) {
+    catching_ = &f;
+    return;
+  }
+  End({Reason::exception_handling, ""});
 }
 
 }  // namespace frametap

@@ -92,6 +92,7 @@ class Session : public FrameFilter, public Tracer {
   bool refuses() const { return error_value_ && insists_; }
   double TakeTime();
   void DropRecorder();
+  void GiveUpInHandler(const Break& given);
   void End(const Break& given);  // the recording ends with a break, or is given up
   // `inside`: as in Break. False: there is no segment.
   // `offset`: the place at which the entry frame continues after the segment, or -1 if the frame is left.
@@ -125,6 +126,7 @@ class Session : public FrameFilter, public Tracer {
   const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
   const FrameState* last_to_leave_ = nullptr;
+  const FrameState* catching_ = nullptr;  // the entry frame, while it handles an exception that the recording has seen
   const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
   Suspicion suspicion_;
   std::chrono::steady_clock::time_point began_;

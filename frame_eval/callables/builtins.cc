@@ -337,6 +337,21 @@ void Hash(Recorder& r, Call& call) {
   if (!call.args.empty()) r.ReadHash(call.args[0]);
 }
 
+// types.SimpleNamespace(name=value …): what is read of its attributes later is read of the values.
+void MakeNamespace(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+}
+
+// sys.exc_info() where nothing is handled, in the recording or by the caller.
+void HandledException(Recorder& r, Call& call) {
+  static PyObject* const question = [] {
+    const Ref<> module = Must(PyImport_ImportModule("sys"));
+    return Must(PyObject_GetAttrString(module.get(), "exception")).Release();
+  }();
+  if (!call.args.empty() || Must(PyObject_CallNoArgs(question)).get() != Py_None) throw Refusal(call.callable);
+  r.guards().Answer(question, "sys.exception", r.Here());
+}
+
 [[noreturn]] void RefuseSignature(PyObject* object) {
   throw Break{Reason::unknown_callable, std::string("inspect.signature of ") + Py_TYPE(object)->tp_name};
 }
@@ -435,6 +450,9 @@ void LoadBuiltins() {
   AddSpecial("builtins", "", "vars", Vars);
   AddSpecial("types", "", "MappingProxyType", MakeProxy);
   for (const char* name : {"keys", "values", "items", "copy"}) AddSpecial("types", "MappingProxyType", name, ReadProxy);
+  AddRows("types", "", Conduct::kPureObjects, {"MethodType"});
+  AddSpecial("types", "", "SimpleNamespace", MakeNamespace);
+  AddSpecial("sys", "", "exc_info", HandledException);
   AddRows("types", "FunctionType", Conduct::kPureObjects, {"__get__"});
   AddSpecial("builtins", "", "id", ObjectId);
   AddSpecial("logging", "Logger", "_log", Refused);

@@ -1,9 +1,11 @@
 // Methods of the builtin containers and of the containers of `collections`.
 #include <cstring>
+#include <string_view>
 
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/mapping_proxies.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "guards/deque_view.h"
 #include "guards/tensor_door.h"
@@ -15,18 +17,19 @@ namespace {
 void DictGet(Recorder& r, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
   if (dict != nullptr && DictBelow(r, dict) != nullptr) dict = call.args[0] = DictBelow(r, dict);
-  if (dict == nullptr || call.args.size() < 2 || !Recorder::IsScalar(call.args[1])) {
+  if (dict == nullptr || call.args.size() < 2 || !IsPlainKey(call.args[1])) {
     r.ForceArguments(call, 0, true);
     return r.ReadIdentities(Reads::kKey, call);
   }
-  r.Force(call.args[1], call.shadows[1]);
-  Recorder::RefuseNan(call.args[1]);
+  r.ForceDeep(call.args[1], call.shadows[1], false);
   for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   Known* known = r.Find(dict);
-  if (known == nullptr || known->state != Known::State::kSource || known->adopted) return;
-  r.Touch(dict);
   Shadow* written = r.StoredItem(dict, call.args[1]);
-  if (written == nullptr && PyDict_CheckExact(dict)) written = r.WrittenShadow(dict, call.args[1]);
+  const bool is_source = known != nullptr && known->state == Known::State::kSource && !known->adopted;
+  if (!is_source && written == nullptr) return;
+  r.Touch(dict);
+  if (written == nullptr && PyDict_CheckExact(dict) && Recorder::IsScalar(call.args[1]))
+    written = r.WrittenShadow(dict, call.args[1]);
   if (written != nullptr) {
     call.note.expect.kind = Expect::Kind::kShadow;
     call.note.expect.shadow = *written;
@@ -38,6 +41,30 @@ void DictGet(Recorder& r, Call& call) {
   call.note.expect.kind = Expect::Kind::kSource;
   call.note.expect.source = r.guards().Child(known->source, Accessor::kKey, 0, call.args[1], value);
   call.note.expect.pinned = known->pinned;
+}
+
+// dict.setdefault(key, default): a read, if the key is there.
+void SetDefault(Recorder& r, Call& call) {
+  const bool has_key = call.args.size() == 3 && call.names.empty() && PyDict_CheckExact(call.args[0]);
+  if (has_key && IsPlainKey(call.args[1]) && ItemQuietly(call.args[0], call.args[1]) != nullptr)
+    return DictGet(r, call);
+  if (call.args.size() > 1) {
+    r.AdoptElements(call.args[0]);
+    r.ReadKey(call.args[0], call.args[1]);
+  }
+  r.Mutate(call, *FindCallable(call.callable));
+}
+
+// operator.setitem, operator.delitem
+void StoreItem(Recorder& r, Call& call) {
+  const bool is_set = FindCallable(call.callable)->name == std::string_view("setitem");
+  if (call.args.size() != (is_set ? 3 : 2) || !call.names.empty()) throw Refusal(call.callable);
+  for (size_t i = 0; i < 2; ++i) Recorder::RefuseForeignOperator(call.args[i]);
+  if (!IsTensor(call.args[0]) && r.IsForeign(call.args[0])) throw Refusal(call.callable);
+  Recorder::RefuseForeignKey(call.args[1]);
+  r.StoreSubscript(call.note, call.args[0], call.args[1], is_set ? call.args[2] : nullptr, call.shadows[1],
+                   is_set ? call.shadows[2] : Shadow());
+  call.note.is_index = false;
 }
 
 // x.__contains__(item), operator.contains(x, item)
@@ -111,6 +138,33 @@ void ChangeDeque(Recorder& r, Call& call) {
   r.MarkMutated(call.args[0]);
 }
 
+// Whether a list holds numbers, strings and tuples of them alone, so that comparing its items runs no code.
+bool HoldsPlainItems(PyObject* row) {
+  if (!PyList_CheckExact(row) && !PyTuple_CheckExact(row)) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+    if (!IsPlainKey(PySequence_Fast_GET_ITEM(row, i))) return false;
+  }
+  return true;
+}
+
+// bisect.bisect(row, item[, low, high])
+void Bisect(Recorder& r, Call& call) {
+  const bool is_plain = call.args.size() >= 2 && HoldsPlainItems(call.args[0]) && IsPlainKey(call.args[1]);
+  if (!is_plain || !call.names.empty()) throw Refusal(call.callable);
+  r.ForceArguments(call, 0, false);
+}
+
+// heapq.heappush(heap, item) and its like, on a list of the trace's own.
+void ChangeHeap(Recorder& r, Call& call) {
+  const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+  const bool is_own = known != nullptr && known->state != Known::State::kSource && PyList_CheckExact(call.args[0]);
+  const bool is_plain = is_own && HoldsPlainItems(call.args[0]) && call.names.empty() &&
+                        (call.args.size() == 1 || IsPlainKey(call.args[1]));
+  if (!is_plain) throw Refusal(call.callable);
+  r.ForceArguments(call, 0, false);
+  r.MarkMutated(call.args[0]);
+}
+
 // collections.Counter(iterable), counter.update(iterable): counts the elements in a dict of the trace's own.
 void CountElements(Recorder& r, Call& call) {
   Known* known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
@@ -132,6 +186,7 @@ void LoadContainers() {
   for (const auto& [module, type] : dicts) {
     AddRows(module, type, Conduct::kMutates, {"popitem", "clear"});
     AddRows(module, type, Conduct::kMutates, {"pop", "setdefault", "move_to_end"}, Reads::kKey);
+    if (type == std::string_view("dict")) AddSpecial(module, type, "setdefault", SetDefault);
     AddRows(module, type, Conduct::kMutates, {"update"}, Reads::kKeys);
     AddRows(module, type, Conduct::kPureObjects, {"copy", "items", "keys", "values"});
     AddRows(module, type, Conduct::kPureObjects, {"fromkeys", "__init__"}, Reads::kKeys);
@@ -150,6 +205,10 @@ void LoadContainers() {
   }
   AddSpecial("builtins", "list", "sort", Sort);
   AddSpecial("_collections", "", "_count_elements", CountElements);
+  for (const char* name : {"bisect_left", "bisect_right"}) AddSpecial("_bisect", "", name, Bisect);
+  for (const char* name : {"heappush", "heappop", "heapify", "heappushpop", "heapreplace"}) {
+    AddSpecial("_heapq", "", name, ChangeHeap);
+  }
   for (const char* name : {"append", "appendleft", "extend", "extendleft", "pop", "popleft", "rotate", "clear",
                            "insert", "reverse", "copy"}) {
     AddSpecial("collections", "deque", name, ChangeDeque);
@@ -170,6 +229,7 @@ void LoadContainers() {
   for (const char* name : {"is_", "is_not"}) AddSpecial("_operator", "", name, Is);
   for (const char* name : {"truth", "not_"}) AddSpecial("_operator", "", name, Truth);
   AddSpecial("_operator", "", "getitem", GetItem);
+  for (const char* name : {"setitem", "delitem"}) AddSpecial("_operator", "", name, StoreItem);
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);

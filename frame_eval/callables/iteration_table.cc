@@ -78,6 +78,14 @@ void MakeIterator(Recorder& r, Call& call) {
 
 // set(…), frozenset(…), dict(…)
 void MakeTable(Recorder& r, Call& call) {
+  if (call.callable == reinterpret_cast<PyObject*>(&PyDict_Type) && call.positional() == 0) {
+    bool open = false;
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      call.note.expect.items.push_back(r.KeepOpen(call.args[i], call.shadows[i], &open));
+    }
+    if (open) call.note.expect.kind = Expect::Kind::kItems;
+    if (open) return;
+  }
   Iterate(r, call);
   for (PyObject* arg : call.args) r.ReadLayout(arg);
   r.ReadIdentities(Reads::kKeys, call);

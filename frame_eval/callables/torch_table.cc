@@ -156,6 +156,17 @@ void NewTensor(Recorder& r, Call& call) {
   MakeTensorOf(r, call, 1);
 }
 
+// torch.Tensor._make_subclass(Parameter, data, requires_grad): what nn.Parameter(data, requires_grad) does.
+void MakeParameter(Recorder& r, Call& call) {
+  const bool is_plain = call.args.size() == 3 && call.names.empty() &&
+                        call.args[0] == reinterpret_cast<PyObject*>(Objects().parameter) && IsTensor(call.args[1]) &&
+                        IsExactTensor(call.args[1]) && PyBool_Check(call.args[2]);
+  if (!is_plain || !r.MakesLeaves()) throw Refusal(call.callable);
+  r.Force(call.args[2], call.shadows[2]);
+  r.TorchCall(call.note, &call, "_make_subclass");
+  call.note.makes_parameter = true;
+}
+
 // torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
 void MakeSparse(Recorder& r, Call& call) {
   for (size_t i = call.positional(); i < call.args.size(); ++i) {
@@ -261,7 +272,6 @@ void LoadTorch() {
            "apply_",
            "map_",
            "map2_",
-           "_make_subclass",
            "_make_wrapper_subclass",
            "as_subclass",
            "_as_subclass",
@@ -286,6 +296,7 @@ void LoadTorch() {
            "__dir__", "__sizeof__", "__getstate__"});
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
+  AddSpecial("torch._C", "TensorBase", "_make_subclass", MakeParameter);
   AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
   AddSpecial("torch._C", "_FunctionBase", "apply", ApplyFunction);
   AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);

@@ -132,30 +132,6 @@ std::vector<bool> LiveLocals(PyCodeObject* code, int offset) {
   return static_cast<LiveTable*>(kept)->At(offset / 2);
 }
 
-// Returns whether an instruction only spreads a dict of keywords on top of the stack, looks up a key, tests it or loads an
-// attribute. The recorder sees each of these.
-static bool IsSeenUseOfKeywords(PyCodeObject* code, int index) {
-  constexpr std::string_view kUses[] = {"DICT_MERGE", "CONTAINS_OP", "LOAD_METHOD", "LOAD_ATTR"};
-  const std::string_view name = InstructionAt(code, index * 2).name;
-  if (name == "LOAD_CONST") {
-    return std::string_view(InstructionAt(code, FlowAt(code, index).next * 2).name) == "BINARY_SUBSCR";
-  }
-  return name.substr(0, 8) == "POP_JUMP" || std::find(std::begin(kUses), std::end(kUses), name) != std::end(kUses);
-}
-
-bool OnlySpreads(PyCodeObject* code, int slot) {
-  constexpr int kOutlivesCall = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
-  if ((code->co_flags & kOutlivesCall) != 0 || LooksAtLocals(code)) return false;
-  if (KindOfSlot(code, slot) != SlotKind::kLocal) return false;
-  for (int index = 0; index < FlowSize(code);) {
-    const FlowNode node = FlowAt(code, index);
-    if (node.writes == slot) return false;
-    if (node.reads == slot && !IsSeenUseOfKeywords(code, node.next)) return false;
-    index = node.next;
-  }
-  return true;
-}
-
 bool AssignsLocal(PyCodeObject* code, int slot) {
   for (int index = 0; index < FlowSize(code);) {
     const FlowNode node = FlowAt(code, index);

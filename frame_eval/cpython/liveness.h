@@ -21,8 +21,4 @@ struct FlowNode {
 FlowNode FlowAt(PyCodeObject* code, int index);  // implemented for each version
 int FlowSize(PyCodeObject* code);
 
-// Returns whether the code does nothing with the dict in the slot except to spread it in calls (`f(**kwargs)`), to look up
-// keys and to load attributes. No other code sees that dict then (V3) before an attribute is loaded.
-bool OnlySpreads(PyCodeObject* code, int slot);
-
 }  // namespace frametap

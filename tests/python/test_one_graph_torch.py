@@ -864,6 +864,17 @@ def parameter_made(x, y, net):
 
 
 @probe
+def linear_made(x, y, net):
+    return nn.Linear(4, 2)(x) + y[:, :2]
+
+
+@probe
+def modules_made(x, y, net):
+    block = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4, bias=False), nn.GELU())
+    return block(x) + nn.ParameterList([nn.Parameter(torch.ones(4))])[0] * y
+
+
+@probe
 def leaf_and_version(x, y, net):
     z = x * 2
     return z, z.is_leaf, x.is_leaf, z.grad_fn is None, net.first.weight.grad is None
@@ -1106,7 +1117,6 @@ MORE_GRAPHS: dict[str, str] = {
     ),
     "custom_op_by_numpy": "the kernel makes an array",
     "custom_op_that_counts": "the kernel changes a dict, and a run that starts over would do it twice",
-    "parameter_made": "the binding makes a subclass without an op",
     "checkpoint_with_reentry": "it runs the function under another grad mode when it recomputes",
     "function_that_prints": "forward prints",
     "numpy_of_tensor": "arrays are no values of a graph",

@@ -108,7 +108,7 @@ WITHOUT_ROW: dict[str, str] = {
     "builtins.memoryview": _FOREIGN,
     "operator.iconcat": _IN_PLACE,
     **dict.fromkeys(
-        ["operator.setitem", "operator.delitem", "list.__getitem__"],
+        ["list.__getitem__"],
         "ends the segment; the statement is known",
     ),
     **dict.fromkeys(
