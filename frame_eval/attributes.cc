@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/class_names.h"
 #include "frame_eval/descriptors.h"
@@ -130,6 +131,7 @@ void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, Py
   if (PyDict_CheckExact(owner)) ViewDict(owner, name);
   RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(note, owner, name);
+  if (ArrayAttribute(*this, note, owner, name)) return;
   if (Shadow* written = WrittenShadow(owner, name)) {
     note.expect.kind = Expect::Kind::kShadow;
     note.expect.shadow = *written;

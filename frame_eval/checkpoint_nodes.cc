@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "backends/backend.h"
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/python_ops.h"
 #include "frame_eval/recorder.h"
@@ -466,6 +467,7 @@ bool Recorder::CheckCheckpointed(const AtenRecorder::Mark& since) {
   for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.op) {
+      if (IsArrayOp(*node.op)) throw RefuseCheckpoint("of a function that calls NumPy");
       const OpFacts& facts = FactsOf(*node.op);
       if (facts.data_dependent_size || facts.scalar_from_data)
         throw RefuseCheckpoint("of a function that looks at elements");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
@@ -194,6 +195,11 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     }
   }
   if (known->state == Known::State::kSource) return from_source(known->source);
+  if (IsArrayOperand(*this, object)) {
+    operand.kind = Operand::Kind::kValue;
+    operand.value = ArrayValue(*this, object);
+    return operand;
+  }
   if (ends_with_break_ && known->mutated_epoch >= mark_.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }

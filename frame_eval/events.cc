@@ -2,6 +2,7 @@
 // gave is known.
 
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
@@ -96,6 +97,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.nodes_before = node_count();
   note.containers_before = containers_.size();
   aten_.decided = nullptr;
+  ForgetArrayCall(note);
   if (!settled_.empty()) [[unlikely]]
     MeetStores(f, e);
   auto tensor_among = [&] {
@@ -112,7 +114,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     TorchCall(note, &call, "");
   };
-  if ((kOperators >> static_cast<int>(e.op) & 1) != 0) RefuseForeign(e);
+  if ((kOperators >> static_cast<int>(e.op) & 1) != 0) {
+    if (ArrayOperator(*this, note, e)) return;
+    RefuseForeign(e);
+  }
   switch (e.op) {
     case Op::kUnpack:
     case Op::kUnpackEx:
@@ -258,6 +263,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBuildString: {
       if (e.op == Op::kBuildList || e.op == Op::kBuildSlice) {
         bool open = false;
+        for (int i = 0; e.op == Op::kBuildSlice && i < e.n; ++i) RefuseForeignKey(e.in[i]);
         for (int i = 0; i < e.n; ++i) note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
         if (open) note.expect.kind = Expect::Kind::kItems;
         if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
@@ -401,6 +407,14 @@ static bool IsPythonCode(PyObject* callable) {
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
+  if (IsArrayCall(note)) {
+    // N7 of array_nodes.h. The result is an object of the program's, whether or not the segment ends before it.
+    const std::string backend = store_.backend().name();
+    if (backend != "native" && backend != "reference") {
+      throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
+    }
+    return ArrayResult(*this, note, result, [this](Shadow number) { return NumberValue(number); });
+  }
   if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);
   // Switches of the thread's state are C functions that do not dispatch. (Python code is not one either. Its calls
   // come here as well, unless it belongs to an operation that is not examined.)
@@ -591,6 +605,7 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     return Shadow();
   }
   if (result == Py_None) return Shadow();
+  if (IsOfNumPy(result)) throw Break{Reason::numpy_code, "an array that torch gives"};
   if (IsScalar(result) && made == 1 && aten_.graph().nodes.back().op &&
       FactsOf(*aten_.graph().nodes.back().op).scalar_from_data) {
     const Node& item = aten_.graph().nodes.back();

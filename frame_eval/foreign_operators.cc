@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
@@ -11,6 +12,7 @@
 #include "frame_eval/namespaces.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
+#include "guards/array_view.h"
 #include "guards/deque_view.h"
 #include "guards/held_object.h"
 #include "guards/must.h"
@@ -23,6 +25,7 @@ void Recorder::RefuseForeignKey(PyObject* key, int depth) {
   constexpr int kDeepest = 100;
   if (IsScalar(key) || IsTensor(key)) return;
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsOfNumPy(key)) throw Break{Reason::numpy_code, "an array or one of its numbers as a key"};
   RefuseForeignOperator(key);
   if (PySlice_Check(key)) {
     const auto* slice = reinterpret_cast<PySliceObject*>(key);
@@ -51,11 +54,17 @@ static bool ReadsContentOnly(Op op) {
   return op == Op::kSubscr || op == Op::kGetIter || op == Op::kTruth || op == Op::kListExtend;
 }
 
+static bool HasTensor(const Event& e) {
+  return std::any_of(e.in, e.in + e.n, [](PyObject* operand) { return operand != nullptr && IsTensor(operand); });
+}
+
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
   if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;
+    const bool is_of_tensor = e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kStoreSubscr;
+    if (is_of_tensor && IsArrayNumber(e.in[i]) && HasTensor(e)) continue;  // LeaveOpen
     const bool is_read = IsReadableInC(e.in[i]);
     const bool may_read = ReadsContentOnly(e.op) || (e.op == Op::kContains && i == 1 && IsMappingProxy(e.in[i]));
     if (is_read ? !may_read && SourceOf(e.in[i]).valid() : IsForeign(e.in[i])) {
@@ -148,7 +157,8 @@ bool Recorder::IsOfPythonClass(PyObject* object) {
 }
 
 bool Recorder::IsForeign(PyObject* object) {
-  if (HasForeignOperator(object) || IsNamespace(object)) return true;  // equality and repr of a namespace read it all
+  if (HasForeignOperator(object) || IsArrayOperand(*this, object)) return true;
+  if (IsNamespace(object)) return true;  // its equality and repr read it all
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||

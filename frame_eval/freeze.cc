@@ -193,8 +193,9 @@ void Recorder::FixInputSizes(const SegmentIr& ir) {
   read.sizes = true;
   read.strides = wanted.static_strides;
   for (const auto& [source, value] : aten_.inputs()) {
-    if (LeavesInputOpen(source)) continue;
-    if (aten_.graph().value(value).type.kind == Type::Kind::kTensor) {
+    const Type::Kind kind = aten_.graph().value(value).type.kind;
+    if (LeavesInputOpen(source) || kind == Type::Kind::kOpaque) continue;
+    if (kind == Type::Kind::kTensor) {
       guards_.Tensor(source, read, Here());
     } else {
       guards_.Value(source, Here());

@@ -1,5 +1,6 @@
 #include "frame_eval/function_nodes.h"
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/python_ops.h"
@@ -128,6 +129,7 @@ bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
   for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.op) {
+      if (IsArrayOp(*node.op)) throw RefuseFunction("that calls NumPy");
       const OpFacts& facts = FactsOf(*node.op);
       if (facts.data_dependent_size || facts.scalar_from_data) throw RefuseFunction("that looks at elements");
       if (facts.changes_metadata) throw RefuseFunction("that changes sizes in place");

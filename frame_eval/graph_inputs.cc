@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/segment.h"
 #include "guards/tensor_door.h"
 
@@ -24,6 +25,8 @@ bool GatherInput(const GuardTree& guards, SourceId source, c10::IValue* input) {
       return false;
     }
     *input = number;
+  } else if (IsOfNumPy(object)) {
+    *input = HeldObject(object);
   } else {
     *input = TensorOf(object);
   }

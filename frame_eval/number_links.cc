@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/numbers.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
@@ -194,6 +195,14 @@ void Recorder::LeaveElementOpen(FrameNote& note, PyObject* object, OpenNumber at
 
 void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
   if (IsElement(note, object)) LeaveElementOpen(note, object, at);
+  if (IsArrayNumber(object) && IsArrayOperand(*this, object)) {
+    Ref<> plain;
+    at.shadow = AddPlainNumber(*this, object, &plain);
+    at.object = plain.get();
+    note.open.push_back(at);
+    note.nodes_before = node_count();
+    return;
+  }
   if (LeavesOpen(object, shadow)) {
     at.object = object;
     at.shadow = shadow;

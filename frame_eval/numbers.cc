@@ -157,7 +157,7 @@ void Recorder::FixValue(ValueId value, const TensorRead& read, absl::flat_hash_s
     if (!source.valid()) continue;  // a constant
     if (number_inputs_.contains(input.raw())) {
       guards_.Value(source, Here());
-    } else {
+    } else if (aten_.graph().value(input).type.kind == Type::Kind::kTensor) {  // arrays are fixed (array_nodes.h)
       guards_.Tensor(source, read, Here());
     }
   }

@@ -30,14 +30,18 @@ void RunInPython(absl::FunctionRef<void()> body) {
   }
 }
 
-void RegisterPythonOps(const char* name, const char* writing, const char* more, const c10::KernelFunction& kernel) {
+void RegisterPythonOp(const std::string& schema, c10::DispatchKey key, const c10::KernelFunction& kernel) {
   static auto* const handles = new std::vector<c10::RegistrationHandleRAII>();
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const c10::FunctionSchema parsed = torch::jit::parseSchema(schema);
+  handles->push_back(dispatcher.registerDef(parsed, "frametap", {}));
+  handles->push_back(dispatcher.registerImpl(parsed.operator_name(), key, kernel, std::nullopt, nullptr, "frametap"));
+}
+
+void RegisterPythonOps(const char* name, const char* writing, const char* more, const c10::KernelFunction& kernel) {
   const auto add = [&](const char* op, const char* tensors) {
-    const std::string schema = absl::StrCat(op, "(int function, ", tensors, " tensors", more, ") -> ", tensors);
-    handles->push_back(dispatcher.registerDef(torch::jit::parseSchema(schema), "frametap", {}));
-    handles->push_back(dispatcher.registerImpl({op, ""}, c10::DispatchKey::CompositeImplicitAutograd, kernel,
-                                               std::nullopt, nullptr, "frametap"));
+    RegisterPythonOp(absl::StrCat(op, "(int function, ", tensors, " tensors", more, ") -> ", tensors),
+                     c10::DispatchKey::CompositeImplicitAutograd, kernel);
   };
   add(name, "Tensor[]");
   add(writing, "Tensor(a!)[]");

@@ -1,4 +1,5 @@
-// Ops of a graph that make a call in Python in each run: the parts that function_nodes and checkpoint_nodes share.
+// Ops of a graph that make a call in Python in each run: the parts that function_nodes, checkpoint_nodes and
+// array_nodes share.
 //   O1  A node knows its call by a number. The call is kept until its owner ends; the segment holds the owner.
 //   O2  A kernel runs under Python's lock, and its own operators are not recorded. A pending exception leaves it as one of C++.
 //   O3  A run commits changes of Python objects after all ops. So the program's code that an op calls must not read what the
@@ -9,6 +10,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,9 @@ class KeptCalls {
 
 // O2
 void RunInPython(absl::FunctionRef<void()> body);
+
+// Registers an op by its schema. At import.
+void RegisterPythonOp(const std::string& schema, c10::DispatchKey key, const c10::KernelFunction& kernel);
 
 // Registers `name` and `writing`: the second one writes to its tensors, or returns their memory. `more` has parameters
 // after the tensors (", int[] numbers"). At import.

@@ -1,4 +1,5 @@
 #include "frame_eval/recorder.h"
+#include "frame_eval/array_nodes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -583,8 +584,10 @@ void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
     checkpoint_.reset();
     if (!aten_.pending) aten_.pending = Break{Reason::exception_from_op, ""};
   }
+  const bool is_of_numpy = IsArrayCall(note);
+  ForgetArrayCall(note);
   if (aten_.pending) return;
-  if (note.expect.kind == Expect::Kind::kTorch) {
+  if (note.expect.kind == Expect::Kind::kTorch || is_of_numpy) {
     aten_.pending = Break{Reason::exception_from_op, ""};
   } else if (note.own_effect || e.op == Op::kStoreAttr || e.op == Op::kDeleteAttr || e.op == Op::kStoreSubscr ||
              e.op == Op::kDeleteSubscr) {

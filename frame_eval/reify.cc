@@ -92,6 +92,7 @@ Ref<> Reifier::FromValue(ValueId id) {
   }
   if (value.isBool()) return Ref<>::New(value.toBool() ? Py_True : Py_False);
   if (value.isNone()) return Ref<>::New(Py_None);
+  if (value.isPyObject()) return Ref<>::New(value.toPyObject());
   PyErr_SetString(PyExc_SystemError, "frametap: a graph gave a value of an unknown kind");
   return Ref<>();
 }

@@ -6,6 +6,7 @@
 //   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
 //       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
 #include "frame_eval/rows.h"
+#include "frame_eval/array_nodes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -174,17 +175,17 @@ bool Recorder::ChangeList(Call& call, const char* name) {
 bool Recorder::LeavesContentOpen(PyObject* row) {
   if (HasOpenItems(row)) return true;
   if ((!IsPlainTuple(row) && !PyList_CheckExact(row)) || Find(row) == nullptr) return false;
-  const auto is_container = [](PyObject* item) {
-    return PyDict_CheckExact(item) || PyList_CheckExact(item) || IsPlainTuple(item);
+  const auto stays_open = [this](PyObject* item) {
+    return PyDict_CheckExact(item) || PyList_CheckExact(item) || IsPlainTuple(item) || IsArrayOperand(*this, item);
   };
-  size_t containers = 0;
-  for (size_t i = 0; i < RowSize(row); ++i) containers += is_container(ItemOf(row, i));
-  if (containers == 0) return false;
+  size_t open = 0;
+  for (size_t i = 0; i < RowSize(row); ++i) open += stays_open(ItemOf(row, i));
+  if (open == 0) return false;
   Touch(row);
   AdoptElements(row);
   for (size_t i = 0; i < RowSize(row); ++i) {
     PyObject* const item = ItemOf(row, i);
-    if (!is_container(item)) ForceDeep(item, ElementShadow(row, static_cast<Py_ssize_t>(i)), true);
+    if (!stays_open(item)) ForceDeep(item, ElementShadow(row, static_cast<Py_ssize_t>(i)), true);
   }
   return true;
 }

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "guards/array_view.h"
 #include "guards/guard_recorder_impl.h"
 #include "guards/import.h"
+#include "guards/kinds/array.h"
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/kinds/tensor.h"
@@ -191,7 +193,10 @@ void GuardRecorder::Elements(SourceId id, const Spot& why) {
 
 void GuardRecorder::Layout(SourceId id, const Spot& why) {
   if (impl_->object(id) == nullptr) return;
-  impl_->Say(id, Guard::Kind::kValue, 3, nullptr, why, [&] { return MakeSetLayoutGuard(impl_->object(id)); });
+  impl_->Say(id, Guard::Kind::kValue, 3, nullptr, why, [&] {
+    PyObject* const seen = impl_->object(id);
+    return IsArray(seen) ? MakeArrayGuard(seen) : MakeSetLayoutGuard(seen);
+  });
 }
 
 bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue, 3); }

@@ -2,11 +2,13 @@
 #include <cstddef>
 #include <cstring>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
 #include "frame_eval/quiet.h"
+#include "guards/array_view.h"
 #include "guards/deque_view.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -72,6 +74,7 @@ void Len(Recorder& r, Call& call) {
     return;
   }
   if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
+  if (IsArray(object)) return ReadArray(r, object);
   if (PyObject* dict = DictBelow(r, object)) object = dict;
   Recorder::RefuseForeignOperator(object);
   Known* known = r.Find(object);

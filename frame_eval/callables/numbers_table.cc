@@ -1,6 +1,7 @@
 // Numbers: int, float, complex, math, and operators on them, which on tensors are ops.
 #include <string_view>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -38,6 +39,7 @@ void Convert(Recorder& r, Call& call) {
     call.note.expect.shadow = call.shadows[0];
     return;
   }
+  if (call.args.size() == 1 && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kNumber);
   const bool of_tensor = call.args.size() == 1 && call.names.empty() && IsTensor(call.args[0]);
   if (of_tensor && r.ConvertTensor(call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -160,6 +162,7 @@ void Arithmetic(Recorder& r, Call& call) {
   }
   if (tensors) return r.TorchCall(call.note, &call, "");
   const std::string_view name = FindCallable(call.callable)->name;
+  if (name == "abs" && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kReads);
   if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(r, call)) {
     const bool is_float = PyFloat_CheckExact(call.args[0]);
     if (name == "abs") return Compute(r, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);

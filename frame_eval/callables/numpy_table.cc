@@ -1,9 +1,12 @@
-// NumPy: functions of plain numbers, whose results are numbers of NumPy's types. Arrays end the segment.
-//   Y1  Results are constants of the segment: the arguments are fixed, and a number of NumPy's never changes.
+// NumPy: functions and methods of arrays, which are nodes (array_nodes.h); functions of plain numbers, whose results are
+// numbers of NumPy's types.
+//   Y1  Results of plain numbers are constants of the segment: the arguments are fixed, and a number of NumPy's never
+//       changes.
 //   Y2  The program sets NumPy's reaction to an overflow, a division by zero or a NaN (np.errstate), and a warning
 //       comes at each call. So only numbers for which none of these can happen are taken.
 #include <cmath>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "guards/tensor_door.h"
 
@@ -98,6 +101,104 @@ void Product(Recorder& r, Call& call) {
   call.note.opaque_operation = true;
 }
 
+// ---- arrays ---------------------------------------------------------------------------------------------------------
+
+template <ArrayAccess access>
+void OfArrays(Recorder& r, Call& call) {
+  CallArrays(r, call, access);
+}
+
+// A function of arrays, or of plain numbers.
+template <SpecialRow of_numbers>
+void OfEither(Recorder& r, Call& call) {
+  if (!TakesArrays(r, call)) return of_numbers(r, call);
+  if (call.positional() > 3) Refuse(call);  // prod(a, axis, dtype, out)
+  CallArrays(r, call, ArrayAccess::kReads);
+}
+
+// A ufunc: a positional argument after its operands is an array to write to.
+template <size_t operands>
+void Ufunc(Recorder& r, Call& call) {
+  if (call.positional() != operands || !TakesArrays(r, call)) Refuse(call);
+  CallArrays(r, call, ArrayAccess::kReads);
+}
+
+template <SpecialRow of_numbers, size_t operands>
+void UfuncOrNumbers(Recorder& r, Call& call) {
+  TakesArrays(r, call) ? Ufunc<operands>(r, call) : of_numbers(r, call);
+}
+
+// where(condition, a, b). With one argument it counts elements.
+void Where(Recorder& r, Call& call) {
+  if (call.args.size() != 3 || !call.names.empty()) Refuse(call);
+  CallArrays(r, call, ArrayAccess::kReads);
+}
+
+// a.item(): of an array of one element.
+void ItemOfArray(Recorder& r, Call& call) {
+  if (call.args.size() != 1) Refuse(call);
+  CallArrays(r, call, ArrayAccess::kNumber);
+}
+
+// nan_to_num(a, copy=False) would write to its argument.
+void NanToNum(Recorder& r, Call& call) {
+  if (call.args.size() != 1) Refuse(call);
+  CallArrays(r, call, ArrayAccess::kReads);
+}
+
+// The parameters of `sum` and its like that are out= arrays, if they are given by position.
+template <size_t most>
+void Reduction(Recorder& r, Call& call) {
+  if (call.positional() > most) Refuse(call);
+  CallArrays(r, call, ArrayAccess::kReads);
+}
+
+void AddArrayRows(const char* path, SpecialRow row, std::initializer_list<const char*> names) {
+  for (const char* name : names) AddSpecial("numpy", path, name, row);
+}
+
+void LoadArrayRows() {
+  constexpr SpecialRow kReads = OfArrays<ArrayAccess::kReads>, kShares = OfArrays<ArrayAccess::kShares>;
+  AddArrayRows("", Ufunc<1>,
+               {"positive", "fabs",    "log1p",  "expm1",   "square",  "reciprocal", "tan",     "arcsin",
+                "arccos",   "sinh",    "cosh",   "arcsinh", "arccosh", "arctanh",    "deg2rad", "rad2deg",
+                "degrees",  "radians", "invert", "isnan",   "isinf",   "isfinite",   "signbit", "logical_not"});
+  AddArrayRows("", Ufunc<2>,
+               {"floor_divide", "remainder",  "fmod",        "float_power", "fmax",          "fmin",
+                "arctan2",      "hypot",      "copysign",    "greater",     "greater_equal", "less",
+                "less_equal",   "equal",      "not_equal",   "logical_and", "logical_or",    "logical_xor",
+                "bitwise_and",  "bitwise_or", "bitwise_xor", "left_shift",  "right_shift",   "matmul"});
+  AddArrayRows("", Reduction<2>, {"sum", "max", "min", "amax", "amin", "argmax", "argmin", "all", "any", "median"});
+  AddArrayRows("", Reduction<3>, {"mean", "std", "var", "cumsum", "cumprod"});
+  AddArrayRows("", Where, {"where"});
+  AddArrayRows("", Reduction<3>, {"clip"});
+  AddArrayRows("", Reduction<2>, {"round", "dot", "concatenate", "stack", "outer", "trace"});
+  AddArrayRows("", kReads, {"vstack",    "hstack",  "column_stack", "inner",  "tensordot", "zeros_like", "ones_like",
+                            "full_like", "zeros",   "ones",         "full",   "arange",    "linspace",   "eye",
+                            "copy",      "roll",    "tile",         "repeat", "pad",       "diff",       "sort",
+                            "argsort",   "isclose", "cross",        "tril",   "triu",      "kron",       "interp"});
+  AddArrayRows("linalg", kReads, {"norm"});
+  AddArrayRows("", kShares,
+               {"reshape", "ravel", "transpose", "swapaxes", "moveaxis", "squeeze", "expand_dims", "atleast_1d",
+                "atleast_2d", "flip", "flipud", "fliplr", "broadcast_to", "diagonal"});
+  for (const char* owner : {"ndarray", "generic"}) {
+    AddArrayRows(owner, Reduction<3>, {"sum", "prod", "mean", "std", "var", "cumsum", "cumprod"});
+    AddArrayRows(owner, Reduction<2>, {"max", "min", "all", "any", "argmax", "argmin", "round"});
+    AddArrayRows(owner, Reduction<3>, {"clip"});
+    AddArrayRows(owner, kReads, {"copy", "flatten"});
+    AddArrayRows(owner, kShares, {"astype", "reshape", "ravel", "transpose", "swapaxes", "squeeze"});
+    AddArrayRows(owner, ItemOfArray, {"item"});
+  }
+  AddArrayRows("ndarray", Reduction<2>, {"dot"});
+  AddArrayRows("ndarray", kReads, {"repeat", "argsort"});
+  AddArrayRows("ndarray", kShares, {"diagonal"});
+  AddArrayRows("ndarray", OfArrays<ArrayAccess::kWrites>, {"fill", "sort"});
+  AddArrayRows("", OfArrays<ArrayAccess::kConverts>, {"asarray", "ascontiguousarray", "array"});
+  AddArrayRows("", NanToNum, {"nan_to_num"});
+  AddSpecial("torch._C", "TensorBase", "numpy", OfArrays<ArrayAccess::kConverts>);
+  AddSpecial("torch", "", "from_numpy", kShares);
+}
+
 }  // namespace
 
 bool IsNumPyNumber(PyObject* object) {
@@ -120,15 +221,16 @@ void LoadNumPy() {
   Types() = {{type("float64"), type("float32")}, {type("int64"), type("int32")}};
   for (const char* name :
        {"sin", "cos", "tanh", "arctan", "floor", "ceil", "rint", "trunc", "absolute", "negative", "sign"}) {
-    AddSpecial("numpy", "", name, OfAny);
+    AddSpecial("numpy", "", name, UfuncOrNumbers<OfAny, 1>);
   }
-  for (const char* name : {"sqrt", "log", "log2", "log10", "cbrt"}) AddSpecial("numpy", "", name, OfPositive);
-  for (const char* name : {"exp", "exp2"}) AddSpecial("numpy", "", name, OfExponent);
-  for (const char* name : {"add", "subtract", "multiply", "maximum", "minimum"}) AddSpecial("numpy", "", name, OfTwo);
-  AddSpecial("numpy", "", "divide", Quotient);
-  AddSpecial("numpy", "", "power", Power);
-  for (const char* name : {"float32", "float64"}) AddSpecial("numpy", "", name, Convert);
-  AddSpecial("numpy", "", "prod", Product);
+  AddArrayRows("", UfuncOrNumbers<OfPositive, 1>, {"sqrt", "log", "log2", "log10", "cbrt"});
+  AddArrayRows("", UfuncOrNumbers<OfExponent, 1>, {"exp", "exp2"});
+  AddArrayRows("", UfuncOrNumbers<OfTwo, 2>, {"add", "subtract", "multiply", "maximum", "minimum"});
+  AddArrayRows("", UfuncOrNumbers<Quotient, 2>, {"divide"});
+  AddArrayRows("", UfuncOrNumbers<Power, 2>, {"power"});
+  AddArrayRows("", OfEither<Convert>, {"float32", "float64"});
+  AddArrayRows("", OfEither<Product>, {"prod"});
+  if (RegisterArrayOps()) LoadArrayRows();
 }
 
 }  // namespace frametap

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "frame_eval/array_nodes.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/function_nodes.h"
 #include "frame_eval/known_objects.h"
@@ -132,7 +133,7 @@ void MakeTensorOf(Recorder& r, Call& call, size_t data) {
     PyObject* arg = call.args[i];
     if (IsTensor(arg)) throw Break{Reason::value_of_tensor, "torch.tensor of a tensor"};
     if (!Recorder::IsScalar(arg) && !IsRow(arg)) {
-      throw Break{Reason::unknown_callable, "torch.tensor of foreign data"};
+      throw Break{IsOfNumPy(arg) ? Reason::numpy_code : Reason::unknown_callable, "torch.tensor of foreign data"};
     }
   }
   r.DataCall(call, data);
@@ -140,11 +141,14 @@ void MakeTensorOf(Recorder& r, Call& call, size_t data) {
 }
 
 // torch.tensor(data): one op that takes the finished constant, or what makes it of the numbers in `data`.
-void MakeTensor(Recorder& r, Call& call) { MakeTensorOf(r, call, 0); }
+void MakeTensor(Recorder& r, Call& call) {
+  TakesArrays(r, call) ? CallArrays(r, call, ArrayAccess::kReads) : MakeTensorOf(r, call, 0);
+}
 
 // torch.as_tensor(data): the same, but a tensor is converted as by x.to(device, dtype), and arrays share their memory.
 void AsTensor(Recorder& r, Call& call) {
   if (call.positional() == 1 && IsExactTensor(call.args[0])) return r.TorchCall(call.note, &call, "as_tensor");
+  if (TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kShares);
   if (call.args.empty() || (!Recorder::IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
   MakeTensorOf(r, call, 0);
 }

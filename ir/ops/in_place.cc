@@ -67,7 +67,9 @@ bool MayOverwrite(const std::vector<c10::IValue>& stack) {
     return false;
   }
   const c10::Storage& storage = self.unsafe_storage();
-  if (storage.use_count() != 1 || storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize()) return false;
+  if (storage.use_count() != 1 || storage.allocator() == nullptr ||
+      storage.nbytes() != static_cast<size_t>(self.numel()) * self.itemsize())
+    return false;
   if (stack.size() < 2 || !stack[1].isTensor()) return true;
   const c10::TensorImpl& other = *stack[1].toTensor().unsafeGetTensorImpl();
   const bool keeps_dtype = other.is_wrapped_number() ? !c10::isComplexType(c10::typeMetaToScalarType(other.dtype()))

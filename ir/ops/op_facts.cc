@@ -64,6 +64,12 @@ constexpr Row kRows[] = {
     {"frametap::checkpoint", kRandom | kFollows},
     {"frametap::checkpoint_", kRandom | kFollows},
 
+    // Calls of NumPy. The sizes of their operands are fixed.
+    {"frametap::numpy", kRaises | kFollows},
+    {"frametap::numpy_view", kRaises | kFollows},
+    {"frametap::numpy_", kRaises | kFollows},
+    {"frametap::numpy_number", kScalarData | kRaises | kFollows},
+
     // Factories that ask a tensor for sizes and type.
     {"aten::empty_like", kFactory},
     {"aten::full_like", kFactory},

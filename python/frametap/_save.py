@@ -318,6 +318,12 @@ class _Converter:
                     f"the kernel of {node.op} is Python code, which is code of this process",
                     "register a kernel in C++, or call other ops",
                 )
+        if any(node.op.startswith("frametap.numpy") for node in graph.nodes):
+            _refuse(
+                segment,
+                "it calls NumPy on arrays, which is code of this process",
+                "use the torch function instead, or convert outside of the captured function",
+            )
         used = _used_names(graph)
         inputs: list[art.Operand] = []
         values: dict[str, art.Operand] = {}

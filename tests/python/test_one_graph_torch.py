@@ -1119,7 +1119,6 @@ MORE_GRAPHS: dict[str, str] = {
     "custom_op_that_counts": "the kernel changes a dict, and a run that starts over would do it twice",
     "checkpoint_with_reentry": "it runs the function under another grad mode when it recomputes",
     "function_that_prints": "forward prints",
-    "numpy_of_tensor": "arrays are no values of a graph",
 }
 
 

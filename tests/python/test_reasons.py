@@ -61,15 +61,15 @@ def draws(x: torch.Tensor) -> torch.Tensor:
     return y * (1 if random.random() < 2 else 0)
 
 
-def goes_through_numpy(x: torch.Tensor) -> torch.Tensor:
+def draws_by_numpy(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
-    array = np.sqrt(y.numpy())
-    return torch.from_numpy(array) * 2
+    noise = np.random.rand(2)
+    return y * float(noise.size)
 
 
-def uses_an_array(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # noqa: B008
+def selects_by_a_mask(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # noqa: B008
     y = x + 1
-    array = array * 2
+    array = array[array > 0]
     return y * float(array.sum())
 
 
@@ -82,8 +82,8 @@ def uses_an_array(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # 
         (logs, "input_output"),
         (asks_the_clock, "another_value_each_time"),
         (draws, "another_value_each_time"),
-        (goes_through_numpy, "numpy_code"),
-        (uses_an_array, "numpy_code"),
+        (draws_by_numpy, "numpy_code"),
+        (selects_by_a_mask, "numpy_code"),
     ],
 )
 def test_the_sort_of_a_break(

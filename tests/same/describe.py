@@ -91,7 +91,8 @@ class Describer:
         elif isinstance(obj, np.ndarray):
             digest = _digest(obj.tobytes()) if obj.dtype != object else ""
             self.lines.append(
-                f"{head} = ndarray {obj.dtype}{list(obj.shape)} {_short(obj)} {digest}"
+                f"{head} = {kind} {obj.dtype}{list(obj.shape)}{list(obj.strides)} {self._memory(obj)} "
+                f"{_short(obj)} {digest}"
             )
         elif isinstance(obj, np.generic):
             self.lines.append(f"{head} = {kind} {obj!r}")
@@ -200,6 +201,24 @@ class Describer:
             return "none"
         self._keep.append(t)
         return f"s{self._storages.setdefault(pointer, len(self._storages))}"
+
+    def _memory(self, array: np.ndarray) -> str:
+        """Which memory, shared with what else, and what may be done to it."""
+        owner: Any = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if isinstance(owner.base, Tensor):
+            storage = self._storage(owner.base)
+        else:
+            self._keep.append(owner)
+            pointer = owner.__array_interface__["data"][0]
+            storage = f"s{self._storages.setdefault(pointer, len(self._storages))}"
+        flags = "".join(
+            letter
+            for letter, name in zip("COWF", ("C", "O", "W", "F"), strict=True)
+            if array.flags[name]
+        )
+        return f"{storage} {flags} of {type(array.base).__name__}"
 
     def _function(self, head: str, path: str, f: types.FunctionType) -> None:
         self.lines.append(f"{head} = function {f.__qualname__}")

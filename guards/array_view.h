@@ -1,0 +1,40 @@
+// ArrayView: NumPy's arrays, numbers and dtypes, known by the objects of the imported module; facts of arrays, read from
+// memory without code of NumPy. Without NumPy, or if an array is laid out in another way than expected, no object is an
+// array.
+//   V1  An array is an instance of numpy.ndarray itself, and its dtype is one of NumPy's own that torch has, too.
+//   V2  All functions are safe on any object. They run no code, raise nothing and allocate only where they return vectors.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace frametap {
+
+bool LoadArrays();  // once, at import; false if there are no arrays
+
+bool IsArray(PyObject* object);
+// Of the type of such a dtype, except numpy.bool: there are two objects of that, which all arrays share.
+bool IsArrayNumber(PyObject* object);
+bool IsArrayDtype(PyObject* object);       // one of these dtypes
+bool IsArrayNumberType(PyObject* object);  // the type of an element of theirs, numpy.bool included
+inline bool IsOfNumPy(PyObject* object) { return IsArray(object) || IsArrayNumber(object); }
+PyTypeObject* ArrayType();            // null without arrays
+PyTypeObject* NumberTypeOfNumPy();    // numpy.generic; null without arrays
+int64_t ElementsOf(PyObject* array);  // requires IsArray
+bool HasBools(PyObject* array);       // its dtype is bool
+
+// All that decides how an array is laid out and what may be done to it: everything except its elements and its base.
+struct ArrayFacts {
+  PyObject* dtype = nullptr;  // borrowed; never freed
+  int flags = 0;
+  std::vector<int64_t> sizes, strides;
+
+  static ArrayFacts Of(PyObject* array);  // requires IsArray
+  bool Hold(PyObject* object) const;
+  std::string Text() const;  // "array float32[2, 3]{12, 4}"
+};
+
+}  // namespace frametap
