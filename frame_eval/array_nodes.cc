@@ -42,6 +42,11 @@ const char* OpOf(ArrayAccess access) {
 
 Break RefuseArrays(std::string what) { return {Reason::numpy_code, std::move(what)}; }
 
+// Plain Python runs the call instead: it may warn where this run has raised.
+struct WouldWarn : IntOverflow {
+  WouldWarn() : IntOverflow("NumPy found an error of floats") {}
+};
+
 using KeptArrayCalls = KeptCalls<std::shared_ptr<const ArrayCall>>;
 
 class Held : public c10::ivalue::PyObjectHolder {
@@ -262,7 +267,7 @@ c10::IValue ValueOfResult(const ArrayCall& call, PyObject* result) {
       return number;
     }
     default:
-      return HeldObject(result);
+      return ArrayAsValue(result);
   }
 }
 
@@ -292,6 +297,10 @@ void RunArrayCall(const c10::OperatorHandle&, torch::jit::Stack* stack) {
       if (!strict.are_set()) return;
       result = Perform(*call, operands);
     }
+    if (!result && PyErr_ExceptionMatches(PyExc_FloatingPointError)) {
+      PyErr_Clear();
+      throw WouldWarn();
+    }
     if (!result) return;
     if (!IsAsRecorded(*call, operands, result.get())) throw AssumptionFails("a call of NumPy gives something else");
     out = ValueOfResult(*call, result.get());
@@ -314,7 +323,7 @@ bool IsDtypeConstant(PyObject* object) { return IsArrayDtype(object) || IsTypeOf
 
 }  // namespace
 
-c10::IValue HeldObject(PyObject* object) {
+c10::IValue ArrayAsValue(PyObject* object) {
   return c10::IValue(c10::intrusive_ptr<c10::ivalue::PyObjectHolder>(c10::make_intrusive<Held>(object)));
 }
 

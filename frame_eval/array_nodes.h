@@ -1,5 +1,5 @@
 // A call of NumPy on arrays is a node of the graph, and the node makes the call again with the objects of the run. An array
-// is a value of the graph as the Python object itself (HeldObject). So memory that is shared with tensors and views, owners,
+// is a value of the graph as the Python object itself (ArrayAsValue). So memory that is shared with tensors and views, owners,
 // `base`, flags and the types of results are NumPy's business in a replay as in plain Python.
 //   N1  Objects are known by pointers that come from the imported module (guards/array_view.h). An instance of a subclass, and
 //       a dtype that torch does not have, are no arrays: a call on them ends the graph.
@@ -116,7 +116,7 @@ void ForgetArrayCall(const FrameNote& note);
 Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain);
 
 // A Python object as a value of a graph.
-c10::IValue HeldObject(PyObject* object);
+c10::IValue ArrayAsValue(PyObject* object);
 
 // If NumPy is loaded, and is one that is known. Once, at import.
 bool RegisterArrayOps();

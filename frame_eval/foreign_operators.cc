@@ -65,6 +65,8 @@ void Recorder::RefuseForeign(const Event& e) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;
     const bool is_of_tensor = e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kStoreSubscr;
     if (is_of_tensor && IsArrayNumber(e.in[i]) && HasTensor(e)) continue;  // LeaveOpen
+    const bool is_kept = e.op == Op::kStoreSubscr && (PyDict_CheckExact(e.in[1]) || PyList_CheckExact(e.in[1]));
+    if (is_kept && i == 0 && IsOfNumPy(e.in[i])) continue;
     const bool is_read = IsReadableInC(e.in[i]);
     const bool may_read = ReadsContentOnly(e.op) || (e.op == Op::kContains && i == 1 && IsMappingProxy(e.in[i]));
     if (is_read ? !may_read && SourceOf(e.in[i]).valid() : IsForeign(e.in[i])) {

@@ -26,7 +26,7 @@ bool GatherInput(const GuardTree& guards, SourceId source, c10::IValue* input) {
     }
     *input = number;
   } else if (IsOfNumPy(object)) {
-    *input = HeldObject(object);
+    *input = ArrayAsValue(object);
   } else {
     *input = TensorOf(object);
   }

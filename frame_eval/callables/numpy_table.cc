@@ -173,10 +173,11 @@ void LoadArrayRows() {
   AddArrayRows("", Where, {"where"});
   AddArrayRows("", Reduction<3>, {"clip"});
   AddArrayRows("", Reduction<2>, {"round", "dot", "concatenate", "stack", "outer", "trace"});
-  AddArrayRows("", kReads, {"vstack",    "hstack",  "column_stack", "inner",  "tensordot", "zeros_like", "ones_like",
-                            "full_like", "zeros",   "ones",         "full",   "arange",    "linspace",   "eye",
-                            "copy",      "roll",    "tile",         "repeat", "pad",       "diff",       "sort",
-                            "argsort",   "isclose", "cross",        "tril",   "triu",      "kron",       "interp"});
+  AddArrayRows("", kReads,
+               {"vstack", "hstack", "column_stack", "inner",  "tensordot", "zeros_like", "ones_like", "full_like",
+                "zeros",  "ones",   "full",         "arange", "linspace",  "array",      "eye",       "copy",
+                "roll",   "tile",   "repeat",       "pad",    "diff",      "sort",       "argsort",   "isclose",
+                "cross",  "tril",   "triu",         "kron",   "interp"});
   AddArrayRows("linalg", kReads, {"norm"});
   AddArrayRows("", kShares,
                {"reshape", "ravel", "transpose", "swapaxes", "moveaxis", "squeeze", "expand_dims", "atleast_1d",
@@ -193,7 +194,7 @@ void LoadArrayRows() {
   AddArrayRows("ndarray", kReads, {"repeat", "argsort"});
   AddArrayRows("ndarray", kShares, {"diagonal"});
   AddArrayRows("ndarray", OfArrays<ArrayAccess::kWrites>, {"fill", "sort"});
-  AddArrayRows("", OfArrays<ArrayAccess::kConverts>, {"asarray", "ascontiguousarray", "array"});
+  AddArrayRows("", OfArrays<ArrayAccess::kConverts>, {"asarray", "ascontiguousarray"});
   AddArrayRows("", NanToNum, {"nan_to_num"});
   AddSpecial("torch._C", "TensorBase", "numpy", OfArrays<ArrayAccess::kConverts>);
   AddSpecial("torch", "", "from_numpy", kShares);

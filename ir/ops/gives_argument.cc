@@ -145,6 +145,7 @@ static_assert(std::is_sorted(std::begin(kByType), std::end(kByType)));
 
 GivesArgument GivesArgumentOf(const c10::OperatorHandle& op) {
   absl::string_view name = op.operator_name().name;
+  if (absl::StartsWith(name, "frametap::numpy")) return GivesArgument::kNever;  // the schema says it
   if (!absl::ConsumePrefix(&name, "aten::")) return GivesArgument::kByContent;
   if (std::binary_search(std::begin(kByType), std::end(kByType), name)) return GivesArgument::kByType;
   // Kernels of their own give what their schema says.
