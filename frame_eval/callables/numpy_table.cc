@@ -172,16 +172,24 @@ void LoadArrayRows() {
   AddArrayRows("", Reduction<3>, {"mean", "std", "var", "cumsum", "cumprod"});
   AddArrayRows("", Where, {"where"});
   AddArrayRows("", Reduction<3>, {"clip"});
+  AddArrayRows("", Reduction<2>, {"take", "searchsorted", "digitize", "ptp", "average", "percentile", "quantile"});
   AddArrayRows("", Reduction<2>, {"round", "dot", "concatenate", "stack", "outer", "trace"});
-  AddArrayRows("", kReads,
-               {"vstack", "hstack", "column_stack", "inner",  "tensordot", "zeros_like", "ones_like", "full_like",
-                "zeros",  "ones",   "full",         "arange", "linspace",  "array",      "eye",       "copy",
-                "roll",   "tile",   "repeat",       "pad",    "diff",      "sort",       "argsort",   "isclose",
-                "cross",  "tril",   "triu",         "kron",   "interp"});
+  AddArrayRows("", kReads, {"vstack",    "hstack",    "column_stack",
+                            "inner",     "tensordot", "zeros_like",
+                            "ones_like", "full_like", "zeros",
+                            "ones",      "full",      "arange",
+                            "linspace",  "array",     "eye",
+                            "copy",      "roll",      "tile",
+                            "repeat",    "pad",       "diff",
+                            "sort",      "argsort",   "isclose",
+                            "cross",     "tril",      "triu",
+                            "kron",      "interp",    "insert",
+                            "append",    "delete",    "take_along_axis",
+                            "convolve",  "trapezoid"});
   AddArrayRows("linalg", kReads, {"norm"});
   AddArrayRows("", kShares,
                {"reshape", "ravel", "transpose", "swapaxes", "moveaxis", "squeeze", "expand_dims", "atleast_1d",
-                "atleast_2d", "flip", "flipud", "fliplr", "broadcast_to", "diagonal"});
+                "atleast_2d", "flip", "flipud", "fliplr", "broadcast_to", "diagonal", "einsum"});
   for (const char* owner : {"ndarray", "generic"}) {
     AddArrayRows(owner, Reduction<3>, {"sum", "prod", "mean", "std", "var", "cumsum", "cumprod"});
     AddArrayRows(owner, Reduction<2>, {"max", "min", "all", "any", "argmax", "argmin", "round"});
