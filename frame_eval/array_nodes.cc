@@ -318,7 +318,7 @@ bool IsTypeOfNumbers(PyObject* object) {
          object == reinterpret_cast<PyObject*>(&PyLong_Type) || object == reinterpret_cast<PyObject*>(&PyBool_Type);
 }
 
-// What says which dtype is meant, and is the same object for ever.
+// Returns whether the object names a dtype and is the same one for ever.
 bool IsDtypeConstant(PyObject* object) { return IsArrayDtype(object) || IsTypeOfNumbers(object); }
 
 }  // namespace

@@ -11,7 +11,7 @@
 //   N5  A node runs with all reactions of NumPy to errors of floats set to `raise`, except those that are ignored
 //       (np.errstate). So a run that would warn is taken back, and plain Python warns at the program's line. The same holds
 //       for exceptions. Where it could not be taken back, because an op has written to older memory, the call ends the graph.
-//       So does a call in a block of np.errstate that the trace has entered.
+//       A call in a block of np.errstate that the trace has entered ends the graph, too.
 //   N6  Elements decide nothing that the recorder relies on. A numpy.bool ends the graph, as there are two of them and the
 //       program branches on it. A float or an int (item, float(x)) is a number of the graph.
 //   N7  Only a backend that runs the recorded ops takes such nodes.
@@ -61,7 +61,7 @@ struct ArrayCall {
   std::vector<ArrayPart> args;
   std::string text;  // "numpy.sin", "+"
 
-  // Of the recording alone.
+  // Only the recording needs these.
   struct Operand {
     PyObject* object = nullptr;  // borrowed
     ValueId value;               // invalid: a number, `open`
@@ -102,7 +102,7 @@ bool TakesArrays(Recorder& recorder, const Call& call);
 void ReadArray(Recorder& recorder, PyObject* object);  // how it is laid out; of a number, its type
 ValueId ArrayValue(Recorder& recorder, PyObject* object);
 
-// Before an operation. The last two return false if it is none on arrays.
+// Before an operation. The last two return false if no operand is an array.
 void CallArrays(Recorder& recorder, Call& call, ArrayAccess access);
 bool ArrayOperator(Recorder& recorder, FrameNote& note, const Event& e);
 bool ArrayAttribute(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name);

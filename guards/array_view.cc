@@ -28,7 +28,7 @@ constexpr size_t kCount = std::size(kDtypes);
 struct NumPy {
   PyTypeObject* array = nullptr;
   PyTypeObject* number = nullptr;
-  std::array<PyObject*, kCount> dtypes = {};       // the first one is that of bool
+  std::array<PyObject*, kCount> dtypes = {};       // the dtype of bool comes first
   std::array<PyTypeObject*, kCount> numbers = {};  // beside `dtypes`
 };
 

@@ -16,7 +16,7 @@ namespace frametap {
 bool LoadArrays();  // once, at import; false if there are no arrays
 
 bool IsArray(PyObject* object);
-// Of the type of such a dtype, except numpy.bool: there are two objects of that, which all arrays share.
+// Returns whether it is a number of such a dtype, except numpy.bool, of which there are two objects.
 bool IsArrayNumber(PyObject* object);
 bool IsArrayDtype(PyObject* object);       // one of these dtypes
 bool IsArrayNumberType(PyObject* object);  // the type of an element of theirs, numpy.bool included
