@@ -61,10 +61,10 @@ def draws(x: torch.Tensor) -> torch.Tensor:
     return y * (1 if random.random() < 2 else 0)
 
 
-def draws_by_numpy(x: torch.Tensor) -> torch.Tensor:
+def counts_by_numpy(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
-    noise = np.random.rand(2)
-    return y * float(noise.size)
+    kinds = np.unique([1, 2, 2])
+    return y * float(kinds.size)
 
 
 def selects_by_a_mask(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:  # noqa: B008
@@ -82,7 +82,7 @@ def selects_by_a_mask(x: torch.Tensor, array: Any = np.ones(2)) -> torch.Tensor:
         (logs, "input_output"),
         (asks_the_clock, "another_value_each_time"),
         (draws, "another_value_each_time"),
-        (draws_by_numpy, "numpy_code"),
+        (counts_by_numpy, "numpy_code"),
         (selects_by_a_mask, "numpy_code"),
     ],
 )

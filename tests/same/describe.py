@@ -203,7 +203,7 @@ class Describer:
         return f"s{self._storages.setdefault(pointer, len(self._storages))}"
 
     def _memory(self, array: np.ndarray) -> str:
-        """Which memory, shared with what else, and what may be done to it."""
+        """Return the memory of an array, its flags and the type of its base."""
         owner: Any = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
