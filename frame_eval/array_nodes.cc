@@ -14,6 +14,7 @@
 #include "guards/import.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
+#include "guards/thread_end.h"
 #include "ir/ops/scalar.h"
 #include "ir/writes.h"
 
@@ -53,7 +54,7 @@ class Held : public c10::ivalue::PyObjectHolder {
  public:
   explicit Held(PyObject* object) : object_(Py_NewRef(object)) {}
   ~Held() override {
-    const PyGILState_STATE lock = PyGILState_Ensure();
+    const PyGILState_STATE lock = StayingAtThreadEnd(PyGILState_Ensure);
     Py_DECREF(object_);
     PyGILState_Release(lock);
   }

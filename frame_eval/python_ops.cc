@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/recorder.h"
+#include "guards/thread_end.h"
 
 namespace frametap {
 
@@ -20,7 +21,7 @@ bool MayBeSeen(const std::vector<PendingEffect>& changes) {
 
 void RunInPython(absl::FunctionRef<void()> body) {
   AtenPause below;
-  const PyGILState_STATE lock = PyGILState_Ensure();
+  const PyGILState_STATE lock = StayingAtThreadEnd(PyGILState_Ensure);
   const absl::Cleanup unlock = [lock] { PyGILState_Release(lock); };
   body();
   if (PyErr_Occurred() != nullptr) {
