@@ -179,6 +179,7 @@ void Recorder::EnterKernel(FrameState& f, FrameNote& caller) {
   const c10::OperatorHandle* const op_at_work = aten_.OpToFollow();
   if (op_at_work == nullptr) throw Break{Reason::python_kernel, ""};
   const c10::OperatorHandle& op = *op_at_work;
+  ReadState();  // the dispatcher switches gradients and autocast off
   if (!caller.follows_kernel) {
     if (MayBeSeen(effects_)) throw RefuseKernel(op, ", after changes of objects that the kernel may read");
     if (!context_sets_.empty()) throw RefuseKernel(op, ", after a context variable was set");
@@ -232,6 +233,7 @@ void Recorder::CheckKernel(const AtenRecorder::FollowedOp& op) {
 
 // P3, P5, P6. The op has run, and its frames are gone.
 void Recorder::KernelResult(FrameNote& note) {
+  ReadState();
   if (aten_.pending) return;
   std::optional<AtenRecorder::FollowedOp> followed = aten_.TakeFollowed();
   if (!followed) throw Break{Reason::python_kernel, ""};  // frames of another op, which raised
