@@ -1,6 +1,5 @@
 // Sorts: user-level facts about a callable or object that is not part of a graph. It prints, it is NumPy's, or it
-// gives another value each time. Types, modules and functions are looked up once, at import, and known by their
-// addresses.
+// gives another value each time. Types, modules and functions are looked up once and known by their addresses.
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/callables/table.h"
 
@@ -54,6 +53,19 @@ void AddAllOf(const Ref<>& owner, Reason reason) {
   PyErr_Clear();
 }
 
+// NumPy imports this module at its first use, which may come after LoadSorts.
+void LoadRandomOfNumPy() {
+  static bool is_loaded = false;
+  const Ref<> module = is_loaded ? Ref<>() : Loaded("numpy.random", {});
+  if (!module) return;
+  is_loaded = true;
+  AddAllOf(module, Reason::numpy_code);
+  for (const char* name : {"Generator", "RandomState", "BitGenerator", "SeedSequence"}) {
+    AddType(Loaded("numpy.random", {name}), Reason::numpy_code);
+    AddAllOf(Loaded("numpy.random", {name}), Reason::numpy_code);
+  }
+}
+
 std::optional<Reason> SortOfThing(const void* thing) {
   const auto it = Things().find(thing);
   return it == Things().end() ? std::nullopt : std::optional(it->second);
@@ -75,6 +87,7 @@ std::optional<Reason> SortOfOwner(PyObject* owner) {
 }  // namespace
 
 std::optional<Reason> SortOf(PyObject* object) {
+  LoadRandomOfNumPy();
   if (std::optional<Reason> sort = SortOfThing(KeyOf(object))) return sort;
   if (PyMethod_Check(object)) return SortOf(PyMethod_GET_FUNCTION(object));
   if (PyFunction_Check(object)) return SortOfThing(reinterpret_cast<PyFunctionObject*>(object)->func_globals);
@@ -100,11 +113,6 @@ void LoadSorts() {
   AddType(Loaded("numpy", {"sum", "__class__"}), Reason::numpy_code);  // of functions that arrays may override
   for (const char* name : {"numpy._core._multiarray_umath", "numpy.core._multiarray_umath"}) {
     AddThing(Loaded(name, {}), Reason::numpy_code);
-  }
-  AddAllOf(Loaded("numpy.random", {}), Reason::numpy_code);
-  for (const char* name : {"Generator", "RandomState", "BitGenerator", "SeedSequence"}) {
-    AddType(Loaded("numpy.random", {name}), Reason::numpy_code);
-    AddAllOf(Loaded("numpy.random", {name}), Reason::numpy_code);
   }
   AddThing(Loaded("torch.autograd.graph", {"_engine_run_backward"}), Reason::backward_runs);
   AddThing(Loaded("time", {}), Reason::another_value_each_time);
