@@ -35,23 +35,26 @@ time.sleep(0.3)
 """
 
 
+def assert_ends_well(program: str) -> None:
+    # The self-check would tell of what the thread still holds.
+    environment = {k: v for k, v in os.environ.items() if k != "FRAMETAP_SELF_CHECK"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("target", ["waits", "Waits()"])
 @pytest.mark.parametrize("step", ["x", "sorted([x], key=lambda t: 1)[0]"])
 def test_daemon_thread_in_a_captured_call(target: str, step: str) -> None:
     """CPython ends the thread in the middle of the call; the process must not die of it."""
-    program = PROGRAM.format(target=target, step=step)
-    # The self-check would tell of what the thread still holds.
-    environment = {k: v for k, v in os.environ.items() if k != "FRAMETAP_SELF_CHECK"}
     for _ in range(2):
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=environment,
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")
+        assert_ends_well(PROGRAM.format(target=target, step=step))
 
 
 BACKEND = """
@@ -77,13 +80,4 @@ time.sleep(0.5)
 
 def test_daemon_thread_in_the_code_of_a_backend() -> None:
     """A replay without a frame runs it: no hook of ours stops the thread there."""
-    environment = {k: v for k, v in os.environ.items() if k != "FRAMETAP_SELF_CHECK"}
-    ended = subprocess.run(
-        [sys.executable, "-c", BACKEND],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert_ends_well(BACKEND)
