@@ -60,12 +60,18 @@ TEST_F(GuardsTest, ValuesAreComparedWithTheirTypes) {
       EXPECT_FALSE(Hits(*tree)) << same << " against " << other;
     }
   }
-  Exec("x = float('nan')");
-  GuardRecorder r(WorldState::Now());
-  r.Value(Arg(r, "x"), kHere);
-  auto tree = r.Freeze({});
-  Exec("x = float('nan')");
-  EXPECT_TRUE(Hits(*tree));
+}
+
+TEST_F(GuardsTest, NanIsComparedByIdentity) {
+  for (const char* value : {"nan", "(1, nan)", "frozenset({nan})", "complex(0, nan)"}) {
+    Exec(std::string("nan = float('nan'); x = ") + value);
+    GuardRecorder r(WorldState::Now());
+    r.Value(Arg(r, "x"), kHere);
+    auto tree = r.Freeze({});
+    EXPECT_TRUE(Hits(*tree)) << value;
+    Exec(std::string("nan = float('nan'); x = ") + value);
+    EXPECT_FALSE(Hits(*tree)) << value;
+  }
 }
 
 TEST_F(GuardsTest, ValueOfAnyOtherObjectIsIdentity) {
