@@ -459,7 +459,7 @@ Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain) {
   return {Shadow::Kind::kValue, AddArrayNode(recorder, std::move(call), Type::Scalar(kind), no_number).raw()};
 }
 
-bool IsArrayOperand(Recorder& r, PyObject* object) {
+bool IsOperandOfNumPy(Recorder& r, PyObject* object) {
   if (IsArray(object)) return true;
   if (!IsArrayNumber(object)) return false;
   const Known* const known = r.Find(object);
@@ -496,11 +496,17 @@ static absl::flat_hash_map<const FrameNote*, std::unique_ptr<ArrayCall>>& AtWork
   return *calls;
 }
 
-bool IsArrayCall(const FrameNote& note) { return !AtWork().empty() && AtWork().contains(&note); }
+size_t array_calls = 0;
 
-void ForgetArrayCall(const FrameNote& note) {
-  if (!AtWork().empty()) AtWork().erase(&note);
+bool HasArrayCall(const FrameNote& note) { return AtWork().contains(&note); }
+
+static std::unique_ptr<ArrayCall> TakeArrayCall(const FrameNote& note) {
+  auto taken = AtWork().extract(&note);
+  array_calls = AtWork().size();
+  return taken ? std::move(taken.mapped()) : nullptr;
 }
+
+void DropArrayCall(const FrameNote& note) { TakeArrayCall(note); }
 
 // N4, N5. The call has its parts.
 static void BeginArrays(Recorder& r, FrameNote& note, std::unique_ptr<ArrayCall> call) {
@@ -521,6 +527,7 @@ static void BeginArrays(Recorder& r, FrameNote& note, std::unique_ptr<ArrayCall>
   call->since = r.aten().mark();
   r.aten().expect_constant = true;  // torch.tensor(array) dispatches an op; ArrayResult drops it
   AtWork().insert_or_assign(&note, std::move(call));
+  array_calls = AtWork().size();
 }
 
 void CallArrays(Recorder& r, Call& call, ArrayAccess access) {
@@ -678,7 +685,7 @@ bool ArrayOperator(Recorder& r, FrameNote& note, const Event& e) {
 }
 
 Shadow ArrayResult(Recorder& r, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of) {
-  std::unique_ptr<ArrayCall> call = std::move(AtWork().extract(&note).mapped());
+  std::unique_ptr<ArrayCall> call = TakeArrayCall(note);
   if (r.aten().pending) return Shadow();
   if (r.aten().mark().nodes != call->since.nodes) r.aten().DropNodes(call->since);
   using Gives = ArrayCall::Gives;

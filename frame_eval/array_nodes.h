@@ -97,7 +97,10 @@ class ArrayParts {
 };
 
 // The recorder's side. An operand is an array, or a number of NumPy's that is not a constant.
-bool IsArrayOperand(Recorder& recorder, PyObject* object);
+bool IsOperandOfNumPy(Recorder& recorder, PyObject* object);
+inline bool IsArrayOperand(Recorder& recorder, PyObject* object) {
+  return types_of_numpy.MayHold(object) && IsOperandOfNumPy(recorder, object);
+}
 bool TakesArrays(Recorder& recorder, const Call& call);
 void ReadArray(Recorder& recorder, PyObject* object);  // how it is laid out; of a number, its type
 ValueId ArrayValue(Recorder& recorder, PyObject* object);
@@ -107,10 +110,15 @@ void CallArrays(Recorder& recorder, Call& call, ArrayAccess access);
 bool ArrayOperator(Recorder& recorder, FrameNote& note, const Event& e);
 bool ArrayAttribute(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name);
 // After it. `value_of` gives the value of a number that is not fixed.
-bool IsArrayCall(const FrameNote& note);
+extern size_t array_calls;  // at work; under Python's lock
+bool HasArrayCall(const FrameNote& note);
+inline bool IsArrayCall(const FrameNote& note) { return array_calls > 0 && HasArrayCall(note); }
 Shadow ArrayResult(Recorder& recorder, const FrameNote& note, PyObject* result,
                    absl::FunctionRef<ValueId(Shadow)> value_of);
-void ForgetArrayCall(const FrameNote& note);
+void DropArrayCall(const FrameNote& note);
+inline void ForgetArrayCall(const FrameNote& note) {
+  if (array_calls > 0) DropArrayCall(note);
+}
 
 // Adds a node for the Python number that a number of NumPy's stands for where torch takes it.
 Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain);

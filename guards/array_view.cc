@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -69,6 +70,8 @@ size_t IndexOfDtype(PyObject* object) {
 
 }  // namespace
 
+TypesOfNumPy types_of_numpy;
+
 bool LoadArrays() {
   const Ref<> modules = Ref<>::New(PyImport_GetModuleDict());
   PyObject* const found = PyDict_GetItemString(modules.get(), "numpy");
@@ -88,6 +91,8 @@ bool LoadArrays() {
   }
   if (!IsLaidOutAsExpected(module, numpy)) return false;
   Known() = numpy;
+  const auto [first, last] = std::minmax_element(numpy.numbers.begin(), numpy.numbers.end(), std::less<>());
+  types_of_numpy = {std::min(*first, numpy.array, std::less<>()), std::max(*last, numpy.array, std::less<>())};
   return true;
 }
 
@@ -97,8 +102,8 @@ PyTypeObject* NumberTypeOfNumPy() { return Known().number; }
 
 bool IsArrayDtype(PyObject* object) { return object != nullptr && IndexOfDtype(object) < kCount; }
 
-bool IsArray(PyObject* object) {
-  return Known().array != nullptr && Py_TYPE(object) == Known().array && IsArrayDtype(LayoutOf(object).dtype);
+bool HasTypeOfArray(PyObject* object) {
+  return Py_TYPE(object) == Known().array && IsArrayDtype(LayoutOf(object).dtype);
 }
 
 bool IsArrayNumberType(PyObject* object) {
@@ -106,7 +111,7 @@ bool IsArrayNumberType(PyObject* object) {
   return std::find(all.begin(), all.end(), reinterpret_cast<PyTypeObject*>(object)) != all.end();
 }
 
-bool IsArrayNumber(PyObject* object) {
+bool HasTypeOfNumber(PyObject* object) {
   const auto& all = Known().numbers;
   return std::find(all.begin() + 1, all.end(), Py_TYPE(object)) != all.end();
 }

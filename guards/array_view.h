@@ -15,9 +15,22 @@ namespace frametap {
 
 bool LoadArrays();  // once, at import; false if there are no arrays
 
-bool IsArray(PyObject* object);
+// The part of memory in which the types of arrays and of their numbers lie. A recording asks nearly every object whether it
+// is NumPy's, and nearly every type lies elsewhere.
+struct TypesOfNumPy {
+  const PyTypeObject *first = nullptr, *last = nullptr;
+  bool MayHold(PyObject* object) const {
+    const PyTypeObject* const type = Py_TYPE(object);
+    return last != nullptr && first <= type && type <= last;
+  }
+};
+extern TypesOfNumPy types_of_numpy;
+
+bool HasTypeOfArray(PyObject* object);
+bool HasTypeOfNumber(PyObject* object);
+inline bool IsArray(PyObject* object) { return types_of_numpy.MayHold(object) && HasTypeOfArray(object); }
 // Returns whether it is a number of such a dtype, except numpy.bool, of which there are two objects.
-bool IsArrayNumber(PyObject* object);
+inline bool IsArrayNumber(PyObject* object) { return types_of_numpy.MayHold(object) && HasTypeOfNumber(object); }
 bool IsArrayDtype(PyObject* object);       // one of these dtypes
 bool IsArrayNumberType(PyObject* object);  // the type of an element of theirs, numpy.bool included
 inline bool IsOfNumPy(PyObject* object) { return IsArray(object) || IsArrayNumber(object); }
