@@ -23,11 +23,6 @@ bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && _PyType_Lookup(type, name) == _PyType_Lookup(builtin, name);
 }
 
-// A dict whose look-up is C code: it asks a tensor for its id alone.
-bool TakesTensorKeys(PyObject* dict) {
-  return PyDict_CheckExact(dict) || PyODict_CheckExact(dict) || Py_TYPE(dict) == DefaultDict();
-}
-
 bool IsSequence(PyObject* object) {
   return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
          IsDeque(object);
@@ -230,7 +225,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     aten_.expect_constant = MakesIndices(key);
     return;
   }
-  ForceDeep(key, key_shadow, TakesTensorKeys(container));
+  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
   if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -265,9 +260,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     if (missing != nullptr && !PyFunction_Check(missing)) {
       const bool present = ItemQuietly(container, key) != nullptr;
       if (!present && (is_source || !MakesNewObjects(container))) {
-        // Once it is stored, later calls find it.
-        const bool is_first = is_source && MakesNewObjects(container);
-        throw Break{is_first ? Reason::done_once : Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+        throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
       }
       if (!present) MarkMutated(container);
     }
@@ -322,7 +315,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     return;
   }
   note.expect.kind = Expect::Kind::kNothing;
-  ForceDeep(key, key_shadow, TakesTensorKeys(container));
+  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
   if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
   if (StoreOwn(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;

@@ -147,10 +147,31 @@ bool HoldsPlainItems(PyObject* row) {
   return true;
 }
 
+// Records the comparisons of a binary search for a number that is not fixed, in a row that is. Returns false if one of them
+// cannot be expressed.
+bool DecideSearch(Recorder& r, PyObject* row, PyObject* item, Shadow shadow, bool is_right) {
+  Py_ssize_t low = 0, high = PySequence_Fast_GET_SIZE(row);
+  while (low < high) {
+    const Py_ssize_t middle = (low + high) / 2;
+    PyObject* const other = PySequence_Fast_GET_ITEM(row, middle);
+    PyObject *const a = is_right ? item : other, *const b = is_right ? other : item;
+    const Shadow of_a = is_right ? shadow : Shadow(), of_b = is_right ? Shadow() : shadow;
+    if (!Recorder::IsNumber(other) || !r.DecideNumbers(a, of_a, b, of_b, Py_LT, false)) return false;
+    const bool is_less = PyObject_RichCompareBool(a, b, Py_LT) == 1;
+    is_less == is_right ? high = middle : low = middle + 1;
+  }
+  return true;
+}
+
 // bisect.bisect(row, item[, low, high])
 void Bisect(Recorder& r, Call& call) {
   const bool is_plain = call.args.size() >= 2 && HoldsPlainItems(call.args[0]) && IsPlainKey(call.args[1]);
   if (!is_plain || !call.names.empty()) throw Refusal(call.callable);
+  if (call.args.size() == 2 && r.LeavesOpen(call.args[1], call.shadows[1])) {
+    r.ForceDeep(call.args[0], call.shadows[0], false);
+    const bool is_right = FindCallable(call.callable)->name == std::string_view("bisect_right");
+    if (DecideSearch(r, call.args[0], call.args[1], call.shadows[1], is_right)) return;
+  }
   r.ForceArguments(call, 0, false);
 }
 

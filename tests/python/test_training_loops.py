@@ -283,6 +283,14 @@ OPTIMIZERS: dict[str, Any] = {
     "Adamax_foreach": lambda p: torch.optim.Adamax(p, lr=0.01, foreach=True),
     "ASGD_foreach": lambda p: torch.optim.ASGD(p, lr=0.05, foreach=True),
 }
+
+
+def two_phases(optimizer: Any, milestone: int) -> Any:
+    first = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    second = lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    return lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[milestone])
+
+
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=40),
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda n: 0.95**n),
@@ -300,11 +308,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
         [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.LinearLR(o, 0.1, total_iters=20)]
     ),
-    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
-        o,
-        [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 10)],
-        milestones=[2],
-    ),
+    "SequentialLR": lambda o: two_phases(o, 20),
 }
 LOOPS = [Loop, Scheduled, Accumulated, Clipped, Averaged, LossInside, WholeStep, WholeEverything]
 
@@ -375,6 +379,15 @@ def test_step_of_adamw_with_scheduler_replays(name: str) -> None:
         make_scheduler = staticmethod(SCHEDULERS[name])
 
     assert_replays(Chosen, adamw)
+
+
+def test_second_phase_of_a_schedule_replays() -> None:
+    """The step of the milestone and the first ones of the new phase take other branches."""
+
+    class Chosen(Annealed):
+        make_scheduler = staticmethod(lambda optimizer: two_phases(optimizer, 2))
+
+    assert hits_only(train(Chosen, Net, sgd)[WARM + 2 :])
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
