@@ -260,7 +260,9 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     if (missing != nullptr && !PyFunction_Check(missing)) {
       const bool present = ItemQuietly(container, key) != nullptr;
       if (!present && (is_source || !MakesNewObjects(container))) {
-        throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+        // Once it is stored, later calls find it.
+        const bool is_first = is_source && MakesNewObjects(container);
+        throw Break{is_first ? Reason::done_once : Reason::unknown_mutation, Py_TYPE(container)->tp_name};
       }
       if (!present) MarkMutated(container);
     }
