@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import subprocess
@@ -27,7 +28,7 @@ def failing(when=lambda n: True, error=FAILED, after=None):
             if after is not None:
                 after(gm, args)
             if when(run.calls):
-                raise error
+                raise copy.copy(error)  # the traceback of one object would keep every caller alive
             return gm.forward(*args)
 
         run.calls = 0
