@@ -28,7 +28,6 @@ constexpr size_t kCount = std::size(kDtypes);
 
 struct NumPy {
   PyTypeObject* array = nullptr;
-  PyTypeObject* number = nullptr;
   std::array<PyObject*, kCount> dtypes = {};       // the dtype of bool comes first
   std::array<PyTypeObject*, kCount> numbers = {};  // beside `dtypes`
 };
@@ -79,9 +78,8 @@ bool LoadArrays() {
   const Ref<> module = Ref<>::New(found);
   NumPy numpy;
   numpy.array = TypeIn(module, "ndarray");
-  numpy.number = TypeIn(module, "generic");
   const Ref<> make_dtype = Attribute(module, "dtype");
-  if (numpy.array == nullptr || numpy.number == nullptr || !make_dtype) return false;
+  if (numpy.array == nullptr || !make_dtype) return false;
   for (size_t i = 0; i < kCount; ++i) {
     Ref<> dtype = Ref<>::Steal(PyObject_CallFunction(make_dtype.get(), "s", kDtypes[i]));
     PyErr_Clear();
@@ -95,10 +93,6 @@ bool LoadArrays() {
   types_of_numpy = {std::min(*first, numpy.array, std::less<>()), std::max(*last, numpy.array, std::less<>())};
   return true;
 }
-
-PyTypeObject* ArrayType() { return Known().array; }
-
-PyTypeObject* NumberTypeOfNumPy() { return Known().number; }
 
 bool IsArrayDtype(PyObject* object) { return object != nullptr && IndexOfDtype(object) < kCount; }
 

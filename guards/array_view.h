@@ -34,8 +34,6 @@ inline bool IsArrayNumber(PyObject* object) { return types_of_numpy.MayHold(obje
 bool IsArrayDtype(PyObject* object);       // one of these dtypes
 bool IsArrayNumberType(PyObject* object);  // the type of an element of theirs, numpy.bool included
 inline bool IsOfNumPy(PyObject* object) { return IsArray(object) || IsArrayNumber(object); }
-PyTypeObject* ArrayType();            // null without arrays
-PyTypeObject* NumberTypeOfNumPy();    // numpy.generic; null without arrays
 int64_t ElementsOf(PyObject* array);  // requires IsArray
 bool HasBools(PyObject* array);       // its dtype is bool
 
