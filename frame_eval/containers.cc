@@ -40,6 +40,20 @@ bool MakesNewObjects(PyObject* dict) {
   return factory.get() == Py_None || PyFunction_Check(factory.get());
 }
 
+// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code.
+bool ComparesByIdentity(PyObject* container) {
+  return PyDict_CheckExact(container) || PyODict_CheckExact(container) || Py_TYPE(container) == DefaultDict();
+}
+
+bool HasKeyItself(PyObject* dict, PyObject* object) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value) != 0) {
+    if (key == object) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool Recorder::ReadKind(PyObject* object) {
@@ -225,7 +239,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     aten_.expect_constant = MakesIndices(key);
     return;
   }
-  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
+  if (!DecideKey(container, key, key_shadow)) ForceDeep(key, key_shadow, ComparesByIdentity(container));
   if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -258,7 +272,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     static PyObject* const missing_name = InternedName("__missing__");
     PyObject* missing = _PyType_Lookup(Py_TYPE(container), missing_name);
     if (missing != nullptr && !PyFunction_Check(missing)) {
-      const bool present = ItemQuietly(container, key) != nullptr;
+      const bool present = IsTensor(key) ? HasKeyItself(container, key) : ItemQuietly(container, key) != nullptr;
       if (!present && (is_source || !MakesNewObjects(container))) {
         // Once it is stored, later calls find it.
         const bool is_first = is_source && MakesNewObjects(container);
@@ -317,7 +331,8 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
     return;
   }
   note.expect.kind = Expect::Kind::kNothing;
-  ForceDeep(key, key_shadow, PyDict_CheckExact(container));
+  const bool stays_open = value != nullptr ? AddKey(container, key, key_shadow) : DecideKey(container, key, key_shadow);
+  if (!stays_open) ForceDeep(key, key_shadow, ComparesByIdentity(container));
   if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
   if (StoreOwn(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;

@@ -246,9 +246,14 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
       const Shadow* const open = StoredItem(object, key);
-      add(key, Shadow());
+      add(key, KeyShadow(object, key));
       add(value, open != nullptr ? *open : Shadow());
     }
+    return operand;
+  }
+  if (const OpenKeys* const open = PyAnySet_CheckExact(object) ? known.open_keys.get() : nullptr; open != nullptr) {
+    operand.kind = Operand::Kind::kSet;
+    for (const auto& [key, shadow] : *open) add(key.get(), shadow);
     return operand;
   }
   if (PyAnySet_CheckExact(object)) {

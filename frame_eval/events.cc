@@ -50,11 +50,14 @@ static bool BuildsByName(const Event& e) {
   return true;
 }
 
-// `n in (2, 5)`, `n not in self.milestones`: a number that is not fixed is compared with the few ints that the container
-// holds. Returns false if the number must be fixed.
+// `n in (2, 5)`, `n not in self.milestones`, `id(x) in ids`: an int is compared with the few ints that the container holds,
+// where one of them is not fixed. Returns false if they must be.
 static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, Shadow shadow) {
   constexpr Py_ssize_t kMost = 8;
-  if (!PyLong_CheckExact(item) || !r.LeavesOpen(item, shadow)) return false;
+  const bool is_row = PyTuple_CheckExact(container) || PyList_CheckExact(container);
+  if (!PyLong_CheckExact(item) || !(r.LeavesOpen(item, shadow) || (is_row && r.HasOpenItems(container)))) {
+    return false;
+  }
   std::vector<PyObject*> members;
   Py_ssize_t at = 0;
   PyObject *key, *value;
@@ -64,8 +67,7 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
       PyDict_Check(container) && _PyType_Lookup(Py_TYPE(container), name) == _PyType_Lookup(&PyDict_Type, name);
   if (is_dict && PyDict_GET_SIZE(container) <= kMost) {
     while (PyDict_Next(container, &at, &key, &value)) members.push_back(key);
-  } else if ((PyTuple_CheckExact(container) || PyList_CheckExact(container)) &&
-             PySequence_Fast_GET_SIZE(container) <= kMost) {
+  } else if (is_row && PySequence_Fast_GET_SIZE(container) <= kMost) {
     members.assign(PySequence_Fast_ITEMS(container),
                    PySequence_Fast_ITEMS(container) + PySequence_Fast_GET_SIZE(container));
   } else if (PyFrozenSet_CheckExact(container) && PySet_GET_SIZE(container) <= kMost) {
@@ -76,15 +78,16 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
   for (PyObject* member : members) {
     if (!PyLong_CheckExact(member)) return false;
   }
-  if (is_dict) {
+  if (is_dict || is_row) {
     r.AdoptElements(container);
   } else {
     r.ForceDeep(container, Shadow(), true);
   }
   r.FixType(shadow);  // an object that cannot be hashed raises
-  for (PyObject* member : members) {
-    if (!r.DecideNumbers(item, shadow, member, Shadow(), Py_EQ, false)) return false;
-    if (PyObject_RichCompareBool(item, member, Py_EQ) == 1) return true;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Shadow of_member = is_row ? r.ElementShadow(container, static_cast<Py_ssize_t>(i)) : Shadow();
+    if (!r.DecideNumbers(item, shadow, members[i], of_member, Py_EQ, false)) return false;
+    if (PyObject_RichCompareBool(item, members[i], Py_EQ) == 1) return true;
   }
   return true;
 }
@@ -100,6 +103,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   ForgetArrayCall(note);
   if (!settled_.empty()) [[unlikely]]
     MeetStores(f, e);
+  if (has_open_keys_) [[unlikely]]
+    MeetOpenKeys(e);
   auto tensor_among = [&] {
     for (int i = 0; i < e.n; ++i) {
       if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;
@@ -150,8 +155,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kTruth:
       return TruthOf(note, e.in[0], e.shadows[0]);
     case Op::kContains:
-      if (DecideMembership(*this, e.in[1], e.in[0], e.shadows[0])) return Force(e.in[1], e.shadows[1]);
-      Force(e.in[0], e.shadows[0]);
+      if (!DecideKey(e.in[1], e.in[0], e.shadows[0])) {
+        if (DecideMembership(*this, e.in[1], e.in[0], e.shadows[0])) return Force(e.in[1], e.shadows[1]);
+        Force(e.in[0], e.shadows[0]);
+      }
       Force(e.in[1], e.shadows[1]);
       return Contains(note, e.in[1], e.in[0]);
     case Op::kSubscr:
@@ -279,10 +286,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         if (open) note.expect.kind = Expect::Kind::kItems;
         return;
       }
-      for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
-      if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) return;
+      const bool has_keys = e.op == Op::kBuildSet || e.op == Op::kBuildMap;
+      note.has_open_keys = has_keys && DecideKeys(e);
+      const int key_step = e.op == Op::kBuildMap ? 2 : 1;
+      for (int i = 0; i < e.n; ++i) {
+        if (!note.has_open_keys || i % key_step != 0) Force(e.in[i], e.shadows[i]);
+      }
+      if (!has_keys) return;
       std::vector<PyObject*> keys;
-      for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
+      for (int i = 0; i < e.n; i += key_step) {
         RefuseNan(e.in[i]);
         if (IsScalar(e.in[i])) continue;
         RefuseForeignKey(e.in[i]);
@@ -292,16 +304,17 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     }
     case Op::kListAppend:
     case Op::kSetAdd:
-    case Op::kMapAdd:
+    case Op::kMapAdd: {
+      const bool keeps_key = e.op != Op::kListAppend && AddKey(e.in[0], e.in[1], e.shadows[1]);
       note.expect.kind = Expect::Kind::kNothing;
       if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       // A comprehension that was begun before the segment.
       if (e.op == Op::kListAppend && AppendOutside(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       if (e.op == Op::kMapAdd) {
-        ForceDeep(e.in[1], e.shadows[1], true);
+        if (!keeps_key) ForceDeep(e.in[1], e.shadows[1], true);
         if (StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
       }
-      for (int i = 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      for (int i = keeps_key ? 2 : 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
         Own(e.in[0]);
@@ -313,6 +326,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       }
       MarkMutated(e.in[0]);
       return;
+    }
     case Op::kListExtend:
     case Op::kSetUpdate:
     case Op::kDictUpdate:
@@ -496,6 +510,11 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     return TorchResult(f, note, e, result);
   }
   if (note.makes_parameter) return ParameterResult(result);
+  if (note.has_open_keys) {
+    AdoptResult(result);
+    KeepKeys(result, e);
+    return Shadow();
+  }
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
   }

@@ -18,6 +18,7 @@
 #include "frame_eval/repeated_calls.h"
 #include "guards/dict_read.h"
 #include "guards/kinds/value.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -296,20 +297,37 @@ void Recorder::ReadOrderOf(PyObject* element) {
   if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
 }
 
-void Recorder::ReadTensorAddress(PyObject* tensor) {
-  SourceId id = SourceOf(tensor);
-  const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
-  const SourceId source = id;
-  // An object that the caller passes, alone or in a sequence, is another one each time.
+// An object that the caller passes, alone or in a sequence, is another one in each call.
+bool Recorder::IsPassed(SourceId id) const {
   while (id.valid() && (guards_.accessor(id) == Accessor::kItem || guards_.accessor(id) == Accessor::kNext)) {
     id = guards_.parent(id);
   }
-  const bool is_passed = !id.valid() || guards_.accessor(id) == Accessor::kLocal ||
-                         guards_.accessor(id) == Accessor::kStack || guards_.accessor(id) == Accessor::kCell;
-  if (!source.valid() || (is_passed && !is_parameter)) {
-    throw Break{Reason::unknown_callable, "the id or hash of a tensor that is made for the call"};
-  }
+  return id.valid() && (guards_.accessor(id) == Accessor::kLocal || guards_.accessor(id) == Accessor::kStack ||
+                        guards_.accessor(id) == Accessor::kCell);
+}
+
+void Recorder::RefuseAddress() {
+  throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
+}
+
+void Recorder::ReadTensorAddress(PyObject* tensor) {
+  const SourceId source = SourceOf(tensor);
+  const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
+  if (!source.valid() || (IsPassed(source) && !is_parameter)) RefuseAddress();
   guards_.Address(source, Here());
+}
+
+Shadow Recorder::OpenAddress(PyObject* object) {
+  const SourceId source = SourceOf(object);
+  if (!numbers_open() || !IsPassed(source) || IsFixed(object)) return Shadow();
+  const Ref<> address = Must(PyLong_FromVoidPtr(object));
+  return Shadow{Shadow::Kind::kSource, guards_.Child(source, Accessor::kAddress, 0, nullptr, address.get()).raw()};
+}
+
+SourceId Recorder::AddressedBy(Shadow shadow) const {
+  if (shadow.kind != Shadow::Kind::kSource) return SourceId();
+  const SourceId source(shadow.id);
+  return guards_.accessor(source) == Accessor::kAddress ? guards_.parent(source) : SourceId();
 }
 
 void Recorder::ReadsAddress() {

@@ -340,6 +340,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     }
     --walk->depth;
   } else if (PyDict_Check(object)) {
+    FixKeys(object);
     AdoptElements(object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
@@ -357,6 +358,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(DequeItem(object, i), Shadow(), walk);
   } else {
     if (PyAnySet_Check(object)) {
+      FixKeys(object);
       AdoptElements(object);
       ReadOrder(object);
     }

@@ -37,6 +37,7 @@ constexpr int kNbAdd = 0, kNbAnd = 1, kNbFloorDivide = 2, kNbLshift = 3, kNbMult
 // N3. The origin of a number.
 bool Recorder::IsDynamic(SourceId source) {
   if (guards_.IsFixed(source)) return false;
+  if (guards_.accessor(source) == Accessor::kAddress) return true;
   if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));
   switch (guards_.accessor(source)) {
     case Accessor::kStride:
@@ -156,7 +157,7 @@ void Recorder::FixValue(ValueId value, const TensorRead& read, absl::flat_hash_s
     const SourceId source = aten_.SourceOfInput(input);
     if (!source.valid()) continue;  // a constant
     if (number_inputs_.contains(input.raw())) {
-      guards_.Value(source, Here());
+      Force(nullptr, Shadow{Shadow::Kind::kSource, source.raw()});
     } else if (aten_.graph().value(input).type.kind == Type::Kind::kTensor) {  // arrays are fixed (array_nodes.h)
       guards_.Tensor(source, read, Here());
     }
@@ -176,7 +177,10 @@ void Recorder::Force(PyObject* object, Shadow shadow) {
   // Asked of nearly every object of a recording.
   if (shadow.kind == Shadow::Kind::kNone) [[likely]]
     return;
-  if (shadow.kind == Shadow::Kind::kSource) guards_.Value(SourceId(shadow.id), Here());
+  if (shadow.kind == Shadow::Kind::kSource) {
+    if (guards_.accessor(SourceId(shadow.id)) == Accessor::kAddress) RefuseAddress();
+    guards_.Value(SourceId(shadow.id), Here());
+  }
   if (shadow.kind != Shadow::Kind::kValue) return;
   // As a branch on x.any() is, one on x.any().item() may be a guard.
   if (const ValueId tensor = TensorOfElement(aten_.graph(), shadow); tensor.valid() && PyBool_Check(object)) {
@@ -231,7 +235,8 @@ void Recorder::FixType(Shadow shadow) {
   if (shadow.kind != Shadow::Kind::kSource) return;
   const SourceId source(shadow.id);
   const Accessor accessor = guards_.accessor(source);
-  if (accessor != Accessor::kSize && accessor != Accessor::kLength) guards_.Type(source, Here());
+  const bool is_int = accessor == Accessor::kSize || accessor == Accessor::kLength || accessor == Accessor::kAddress;
+  if (!is_int) guards_.Type(source, Here());
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
@@ -422,6 +427,12 @@ bool Recorder::DecideNumbers(PyObject* a, Shadow sa, PyObject* b, Shadow sb, int
     return false;
   }
   if (sa.kind == Shadow::Kind::kNone && sb.kind == Shadow::Kind::kNone) return true;
+  if (const SourceId x = AddressedBy(sa), y = AddressedBy(sb); x.valid() && y.valid()) {
+    if (x != y && (py_compare_op == Py_EQ || py_compare_op == Py_NE)) {
+      guards_.SameObject(x, y, outcome == (py_compare_op == Py_EQ), Here());
+      return true;
+    }
+  }
   // A number against a constant.
   static constexpr int kMirror[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
   for (int side = 0; side < 2; ++side) {

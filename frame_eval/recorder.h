@@ -53,6 +53,9 @@ struct OutsideChanges {
   std::vector<Shadow> appended;                   // … and what follows since
 };
 
+// The keys of a dict or set that are not all fixed, in the order in which they were added (open_keys.cc).
+using OpenKeys = std::vector<std::pair<Ref<>, Shadow>>;
+
 // The record of an object that has an identity of its own (neither a scalar nor a tensor).
 struct Known {
   enum class State : uint8_t {
@@ -82,6 +85,7 @@ struct Known {
   absl::InlinedVector<Shadow, 2> items;
   std::unique_ptr<absl::flat_hash_map<PyObject*, Shadow>> written;  // attributes or globals written by the trace
   std::unique_ptr<OutsideChanges> changes;                          // until all of the content is known
+  std::unique_ptr<OpenKeys> open_keys;
 };
 
 // The identities of arguments that a C callable reads, beside their values (identity.cc).
@@ -205,6 +209,7 @@ struct RecordingNote {
   int64_t taken_before = 0;      // from iterators that existed before
   bool makes_iterator = false;   // over rows of which something is not fixed (OpenIterator)
   bool makes_parameter = false;  // nn.Parameter(…)
+  bool has_open_keys = false;    // a display of a dict or set (open_keys.cc)
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
@@ -216,6 +221,7 @@ struct RecordingNote {
     called_type = nullptr;
     is_index = converts = calls_function = follows_kernel = switches_inference = makes_tensor = makes_iterator = false;
     makes_parameter = false;
+    has_open_keys = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -395,6 +401,9 @@ class Recorder {
   void ViewDict(PyObject* dict, PyObject* method);
   void FixValues(PyObject* dict);
   PyObject* PlainKey(PyObject* key);
+  // -- keys that are not fixed (open_keys.cc) --
+  bool DecideKey(PyObject* table, PyObject* key, Shadow shadow);
+  bool AddKey(PyObject* table, PyObject* key, Shadow shadow);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void NoteOutsideChange(PyObject* container);
@@ -548,6 +557,8 @@ class Recorder {
   void ReadHash(PyObject* object);
   // Its id, which its hash is as well. It must be one that lives longer than a call: any other has another id each time.
   void ReadTensorAddress(PyObject* tensor);
+  // The id of an object that is passed, which is not fixed. kNone if there is none.
+  Shadow OpenAddress(PyObject* object);
   void ReadsAddress();  // what comes of it is another for another object of the kind
   void ReadPrinted(PyObject* object, Printed how, int depth = 0);
   void ReadIdentities(Reads reads, const Call& call);
@@ -557,6 +568,18 @@ class Recorder {
   static bool HasGenericGet(PyTypeObject* type);
 
  private:
+  SourceId AddressedBy(Shadow shadow) const;  // the object whose id the number is
+  bool IsPassed(SourceId id) const;
+  [[noreturn]] static void RefuseAddress();
+  bool IsOpenKey(PyObject* key, Shadow shadow);
+  OpenKeys* OpenKeysOf(PyObject* table);  // null if all keys are fixed
+  Shadow KeyShadow(PyObject* table, PyObject* key);
+  bool DecideAmongKeys(const std::vector<std::pair<PyObject*, Shadow>>& keys, PyObject* key, Shadow shadow);
+  bool DecideKeys(const Event& e);
+  void KeepKeys(PyObject* table, const Event& e);
+  void FixKeys(PyObject* table);
+  void MeetOpenKeys(const Event& e);
+
   struct Decided {
     ValueId value;
     bool outcome;
@@ -855,6 +878,7 @@ class Recorder {
   std::vector<Decided> decisions_;
   std::vector<std::pair<int, SourceId>> bound_at_entry_;  // slots of the base frame; invalid: unread
   std::vector<PyObject*> base_cells_;                     // the entry frame's own
+  bool has_open_keys_ = false;                            // some table has
   std::vector<Shadow> cells_;                             // content of those that have Shadow::Kind::kCell
   std::vector<Registration> kernels_;                     // as in Segment
   std::vector<Ref<>> constants_;

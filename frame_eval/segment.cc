@@ -23,6 +23,7 @@ void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& s
     if (source.accessor == Accessor::kStack) name = "stack";
     if (source.accessor == Accessor::kNext) name = "item";
     if (source.accessor == Accessor::kCount) name = "count";
+    if (source.accessor == Accessor::kAddress) name = "id";
     if (source.accessor == Accessor::kItem) name = parent_text() + std::to_string(source.index);
     const bool is_size = source.accessor == Accessor::kSize;
     for (char c : is_size ? parent_text() : source.text) {

@@ -116,6 +116,9 @@ bool NumberAt(const Step& step, PyObject* parent, int64_t* number) {
     case Accessor::kLeft:
       *number = ItemsLeft(parent);
       return *number >= 0;
+    case Accessor::kAddress:
+      *number = static_cast<int64_t>(reinterpret_cast<intptr_t>(parent));
+      return true;
     default:
       return SizeOrStride(step, parent, number);
   }
@@ -251,6 +254,7 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
     case Accessor::kLength:
     case Accessor::kCount:
     case Accessor::kLeft:
+    case Accessor::kAddress:
       return nullptr;
   }
   return nullptr;

@@ -60,7 +60,7 @@ inline bool IsRoot(Accessor a) {
 }
 inline bool IsNumber(Accessor a) {
   return a == Accessor::kSize || a == Accessor::kStride || a == Accessor::kLength || a == Accessor::kCount ||
-         a == Accessor::kLeft;
+         a == Accessor::kLeft || a == Accessor::kAddress;
 }
 
 // A2. `parent` is the object that the parent has been seen to be. `index` of kModuleAttr: as Step::home.

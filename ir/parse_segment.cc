@@ -286,6 +286,7 @@ class SegmentParser {
     if (lex_.Accept("<key>")) return Indexed(source, Accessor::kNextKey, "[", "]");
     if (lex_.Accept("<count>")) return Indexed(source, Accessor::kCount, "[", "]");
     if (lex_.Accept("<left>")) return Add(source, Accessor::kLeft);
+    if (lex_.Accept("<id>")) return Add(source, Accessor::kAddress);
     if (lex_.Accept("<default>")) {
       if (lex_.peek(1) != '"') return Indexed(source, Accessor::kDefault, "[", "]");
       lex_.Expect("[");

@@ -120,6 +120,8 @@ std::string StepText(const Source& s) {
       return absl::StrCat(".<count>[", s.index, "]");
     case Accessor::kLeft:
       return ".<left>";
+    case Accessor::kAddress:
+      return ".<id>";
     case Accessor::kContextValue:
       return ".<context>";
   }

@@ -287,10 +287,20 @@ void ContextReset(Recorder& r, Call& call) {
   }
 }
 
+// The id of an object that is passed is a number like its sizes.
+bool GivesOpenAddress(Recorder& r, Call& call) {
+  const Shadow address = call.args.size() == 1 ? r.OpenAddress(call.args[0]) : Shadow();
+  if (address.kind == Shadow::Kind::kNone) return false;
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = address;
+  return true;
+}
+
 // id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
 // object that the program made for this call must not be held until the next.)
 void ObjectId(Recorder& r, Call& call) {
   r.ReadsAddress();
+  if (GivesOpenAddress(r, call)) return;
   if (call.args.size() == 1 && IsTensor(call.args[0])) return r.ReadTensorAddress(call.args[0]);
   Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
   const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
@@ -332,7 +342,7 @@ void DeleteItem(Recorder& r, Call& call) {
 void Hash(Recorder& r, Call& call) {
   if (call.args.size() == 1 && IsTensor(call.args[0])) {
     r.ReadsAddress();
-    r.ReadTensorAddress(call.args[0]);
+    if (!GivesOpenAddress(r, call)) r.ReadTensorAddress(call.args[0]);
     call.note.opaque_operation = true;
     return;
   }

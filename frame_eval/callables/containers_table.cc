@@ -21,7 +21,7 @@ void DictGet(Recorder& r, Call& call) {
     r.ForceArguments(call, 0, true);
     return r.ReadIdentities(Reads::kKey, call);
   }
-  r.ForceDeep(call.args[1], call.shadows[1], false);
+  if (!r.DecideKey(dict, call.args[1], call.shadows[1])) r.ForceDeep(call.args[1], call.shadows[1], false);
   for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
   Known* known = r.Find(dict);
   Shadow* written = r.StoredItem(dict, call.args[1]);
@@ -71,7 +71,7 @@ void StoreItem(Recorder& r, Call& call) {
 void Contains(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
   Recorder::RefuseForeignOperator(call.args[0]);
-  r.Force(call.args[1], call.shadows[1]);
+  if (!r.DecideKey(call.args[0], call.args[1], call.shadows[1])) r.Force(call.args[1], call.shadows[1]);
   r.Contains(call.note, call.args[0], call.args[1]);
 }
 

@@ -112,6 +112,8 @@ const char* NameOf(Accessor accessor) {
       return "count";
     case Accessor::kLeft:
       return "left";
+    case Accessor::kAddress:
+      return "id";
     case Accessor::kContextValue:
       return "context";
   }
