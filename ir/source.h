@@ -43,7 +43,7 @@ enum class Accessor : uint8_t {
   kNextKey,  // … the key                                       .<key>[0]       index
   kCount,    // … the number that it makes, as an int           .<count>[0]     index
   kLeft,     // how many items are left in it, as an int        .<left>
-  kAddress,       // id(x) as an int                              .<id>
+  kAddress,  // id(x) as an int                              .<id>
   kContextValue,  // value of a contextvars.ContextVar; NotImplemented if it is not set   .<context>
 };
 
