@@ -89,7 +89,7 @@ void RefuseLoudCall(PyObject* target, const std::string& name, const std::vector
 
 }  // namespace
 
-PyObject* ItemQuietly(PyObject* dict, PyObject* key) {
+PyObject* ItemUnderAnyKey(PyObject* dict, PyObject* key) {
   PyObject* value = nullptr;
   const Found found = NameGet(dict, key, &value);
   if (found == Found::kDoubt) ThrowLoudKeys();
@@ -107,15 +107,9 @@ bool UnpackQuietly(PyObject* slice, Py_ssize_t* start, Py_ssize_t* stop, Py_ssiz
   return false;
 }
 
+std::array<PlainClass, 256> PlainClass::known;
+
 bool HasPlainNamesOfPython(PyTypeObject* type) {
-  struct Answer {
-    PyTypeObject* type = nullptr;
-    uint32_t version = 0;  // no other type has ever had it
-  };
-  static std::array<Answer, 256> plain;
-  const uint32_t version = AssignedTypeVersion(type);
-  Answer& answer = plain[(reinterpret_cast<uintptr_t>(type) >> 5) % plain.size()];
-  if (answer.type == type && answer.version == version && version != 0) return true;
   PyObject* const mro = type->tp_mro;
   if (mro == nullptr) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
@@ -124,7 +118,7 @@ bool HasPlainNamesOfPython(PyTypeObject* type) {
     PyObject* const names = reinterpret_cast<PyTypeObject*>(base)->tp_dict;
     if (names == nullptr || !HasOnlyExactStrKeys(names)) return false;
   }
-  answer = {type, version};
+  PlainClass::At(type) = {type, AssignedTypeVersion(type)};
   return true;
 }
 

@@ -9,21 +9,36 @@
 
 #include <Python.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
+#include "guards/dict_read.h"
 #include "guards/ref.h"
 #include "ir/segment_ir.h"
 
 namespace frametap {
 
 // The value under a key (of any type), borrowed; null if there is none. Throws Break where Y1 does not hold.
-PyObject* ItemQuietly(PyObject* dict, PyObject* key);
+PyObject* ItemUnderAnyKey(PyObject* dict, PyObject* key);
+inline PyObject* ItemQuietly(PyObject* dict, PyObject* key) {
+  return IsReadByName(dict, key) ? StrDictGet(dict, key) : ItemUnderAnyKey(dict, key);
+}
 
 // Y2, for a class made by Python code; others never change.
 bool HasPlainNamesOfPython(PyTypeObject* type);
+// A class for which that is known, as long as the class has the version.
+struct PlainClass {
+  PyTypeObject* type = nullptr;
+  uint32_t version = 0;  // no other type has ever had it
+
+  static PlainClass& At(PyTypeObject* type) { return known[(reinterpret_cast<uintptr_t>(type) >> 5) % known.size()]; }
+  static std::array<PlainClass, 256> known;
+};
 inline bool HasPlainNames(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || HasPlainNamesOfPython(type);
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return true;
+  const PlainClass& known = PlainClass::At(type);
+  return (known.type == type && TypeIsUnchanged(type, known.version)) || HasPlainNamesOfPython(type);
 }
 [[noreturn]] void ThrowOddNames(PyTypeObject* type);
 inline void RefuseOddNames(PyTypeObject* type) {

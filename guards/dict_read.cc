@@ -87,10 +87,8 @@ Key Key::Of(PyObject* object, PyObject* dict) {
 }
 
 Found NameGet(PyObject* dict, PyObject* name, PyObject** value) {
-  if (PyUnicode_CheckExact(name) && HasOnlyExactStrKeys(dict)) [[likely]] {
-    const Py_hash_t known = reinterpret_cast<PyASCIIObject*>(name)->hash;
-    const Py_hash_t hash = known != -1 ? known : PyObject_Hash(name);
-    *value = _PyDict_GetItem_KnownHash(dict, name, hash);
+  if (IsReadByName(dict, name)) [[likely]] {
+    *value = StrDictGet(dict, name);
     return *value != nullptr ? Found::kYes : Found::kNo;
   }
   *value = nullptr;

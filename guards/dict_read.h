@@ -8,6 +8,7 @@
 #include <Python.h>
 
 #include "guards/ref.h"
+#include "guards/watch.h"
 
 namespace frametap {
 
@@ -28,8 +29,18 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value);
 // The value, borrowed, or null. For a dict that has only strings for keys (HasOnlyExactStrKeys), by one.
 PyObject* StrDictGet(PyObject* dict, const Key& key);
 
-// … by an exact string or any other object, for which no key is made where all keys of the dict are strings. Null too if it
-// is not there; `*value` is borrowed, as above.
+// … by an exact string.
+inline PyObject* StrDictGet(PyObject* dict, PyObject* name) {
+  const Py_hash_t known = reinterpret_cast<PyASCIIObject*>(name)->hash;
+  return _PyDict_GetItem_KnownHash(dict, name, known != -1 ? known : PyObject_Hash(name));
+}
+
+// Whether StrDictGet may be asked.
+inline bool IsReadByName(PyObject* dict, PyObject* name) {
+  return PyUnicode_CheckExact(name) && HasOnlyExactStrKeys(dict);
+}
+
+// … by any object. `*value` is borrowed, and null if it is not there.
 Found NameGet(PyObject* dict, PyObject* name, PyObject** value);
 
 // All keys are of built-in immutable types, so that a look-up by such a key runs no code.

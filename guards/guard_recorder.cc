@@ -117,7 +117,7 @@ void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
              [&] { return std::make_unique<ClassGuard>(type, &impl_->Names()); });
 }
 
-void GuardRecorder::ReadsName(PyObject* name) { impl_->Names().Add(name); }
+NamesRead* GuardRecorder::MakeNames() { return &impl_->Names(); }
 
 void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->Names().AddOf(code); }
 
@@ -415,6 +415,7 @@ std::unique_ptr<GuardTree> GuardRecorder::Freeze(const std::vector<SourceId>& wa
   frozen.predicates = std::move(impl_->predicates);
   frozen.codes = std::move(impl_->codes);
   impl_ = std::make_unique<Impl>(frozen.world);
+  names_ = nullptr;
   return PlantTree(std::move(frozen));
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "guards/class_note.h"
 #include "guards/ref.h"
 #include "guards/size_mark.h"
 #include "guards/spot.h"
@@ -84,7 +85,11 @@ class GuardRecorder {
   // Exact type, and that what was read of the type is the same: what it has under the names that are told of
   // (ReadsName, ReadsNamesOf) before the end of the recording, and under those that C code asks for.
   void Type(SourceId id, const Spot& why);
-  void ReadsName(PyObject* name);               // an attribute's
+  void ReadsName(PyObject* name) {  // an attribute's
+    if (names_ == nullptr) [[unlikely]]
+      names_ = MakeNames();
+    names_->Add(name);
+  }
   void ReadsNamesOf(PyCodeObject* code);        // all names in it
   void Identity(SourceId id, const Spot& why);  // the very object
   // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
@@ -193,7 +198,10 @@ class GuardRecorder {
   void CheckRange(SourceId size, const std::string& condition, const std::function<bool(int64_t)>& holds);
 
   struct Impl;
+  NamesRead* MakeNames();
+
   std::unique_ptr<Impl> impl_;
+  NamesRead* names_ = nullptr;  // in `impl_`, once something is read
 };
 
 }  // namespace frametap

@@ -10,22 +10,7 @@ static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11,
 
 namespace frametap {
 
-namespace {
-
-// The first fields of CPython's _dictkeysobject. Its header is internal and does not compile beside torch's.
-struct KeysPrefix {
-  Py_ssize_t refcnt;
-  uint8_t log2_size;
-  uint8_t log2_index_bytes;
-  uint8_t kind;  // 0 means any keys; 1 and 2 mean exact strings only
-};
-
-uint8_t KindOf(PyObject* dict) {
-  return reinterpret_cast<KeysPrefix*>(reinterpret_cast<PyDictObject*>(dict)->ma_keys)->kind;
-}
-
-// A build of Python with another layout must give slow look-ups, not wrong ones.
-bool LayoutIsAsExpected() {
+bool DictKeysPrefix::IsAsExpected() {
   Ref<> strings = Ref<>::Steal(PyDict_New());
   Ref<> numbers = Ref<>::Steal(PyDict_New());
   Ref<> name = Ref<>::Steal(PyUnicode_FromString("x"));
@@ -35,10 +20,8 @@ bool LayoutIsAsExpected() {
     PyErr_Clear();
     return false;
   }
-  return KindOf(strings.get()) == 1 && KindOf(numbers.get()) == 0;
+  return Of(strings.get()).kind == 1 && Of(numbers.get()).kind == 0;
 }
-
-}  // namespace
 
 // 3.11 numbers all changes of dicts in one row. A change that is made here gets the next number, unless there were others.
 uint64_t DictEpoch() {
@@ -55,11 +38,6 @@ uint64_t DictEpoch() {
   if (now != last + 1) ++epoch;
   last = now;
   return epoch;
-}
-
-bool HasOnlyExactStrKeys(PyObject* dict) {
-  static const bool as_expected = LayoutIsAsExpected();
-  return as_expected && KindOf(dict) != 0;
 }
 
 void RestoreTypeVersion(PyTypeObject* type, uint32_t version) {

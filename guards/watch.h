@@ -23,9 +23,26 @@ inline const Py_ssize_t* DictLengthPlace(PyObject* dict) { return &reinterpret_c
 // W3. A dict that is made counts as changed, too.
 uint64_t DictEpoch();
 
+// The first fields of CPython's _dictkeysobject. Its header is internal and does not compile beside torch's.
+struct DictKeysPrefix {
+  Py_ssize_t refcnt;
+  uint8_t log2_size;
+  uint8_t log2_index_bytes;
+  uint8_t kind;  // 0 means any keys; 1 and 2 mean exact strings only
+
+  static const DictKeysPrefix& Of(PyObject* dict) {
+    return *reinterpret_cast<DictKeysPrefix*>(reinterpret_cast<PyDictObject*>(dict)->ma_keys);
+  }
+  // A build of Python with another layout must give slow look-ups, not wrong ones.
+  static bool IsAsExpected();
+};
+
 // All keys are exact strings, so that a look-up of an exact string runs no code of a user. Constant time; false if
 // unsure.
-bool HasOnlyExactStrKeys(PyObject* dict);
+inline bool HasOnlyExactStrKeys(PyObject* dict) {
+  static const bool is_as_expected = DictKeysPrefix::IsAsExpected();
+  return is_as_expected && DictKeysPrefix::Of(dict).kind != 0;
+}
 
 // Asks for a version if the type has none.
 uint32_t TypeVersion(PyTypeObject* type);
