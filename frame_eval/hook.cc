@@ -12,11 +12,11 @@
 
 namespace frametap {
 
-thread_local constinit FrameFilter* hook::thread_filter = nullptr;
+thread_local constinit hook::Thread hook::thread;
 
 namespace {
 
-using hook::thread_filter;
+using hook::thread;
 
 // The scopes of this thread. Greenlets close theirs in any order.
 struct Scoped {
@@ -24,11 +24,6 @@ struct Scoped {
   const void* stack;  // StackIdentity
 };
 thread_local constinit std::vector<Scoped> thread_scopes;
-thread_local constinit const void* thread_stack = nullptr;  // of the last of them
-
-// The frame that is on its way to the evaluation function that was installed before ours. If that one calls ours again
-// (it was installed over ours once, and ours over it later), the chain has no end of its own.
-thread_local constinit _PyInterpreterFrame* passed_on = nullptr;
 
 // Under the interpreter's lock:
 int scopes = 0;
@@ -48,18 +43,17 @@ void Install() {
   SetEvalFunction(FrametapEvalFrame);
 }
 
-PyObject* PassOn(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
-  if (passed_on == raw || previous == nullptr) {
+PyObject* PassOn(hook::Thread* here, PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
+  if (here->passed_on == raw || previous == nullptr) {
     return StayingAtThreadEnd([&] { return EvalDefault()(ts, raw, throwing); });
   }
-  _PyInterpreterFrame* outer = passed_on;
-  passed_on = raw;
+  _PyInterpreterFrame* outer = here->passed_on;
+  here->passed_on = raw;
   PyObject* result = StayingAtThreadEnd([&] { return previous(ts, raw, throwing); });
-  passed_on = outer;
+  here->passed_on = outer;
   return result;
 }
 
-// The address below which a quarter of this thread's C stack is left.
 const char* StackMark() {
 #ifdef __linux__
   pthread_attr_t attributes;
@@ -74,9 +68,12 @@ const char* StackMark() {
 }
 
 // Whether less than `wanted` bytes are left above the mark.
-bool StackIsLow(ptrdiff_t wanted = 0) {
-  thread_local const char* const mark = StackMark();
-  return static_cast<const char*>(__builtin_frame_address(0)) - mark < wanted;
+bool StackIsLow(hook::Thread* here, ptrdiff_t wanted = 0) {
+  if (!here->has_mark) [[unlikely]] {
+    here->stack_mark = StackMark();
+    here->has_mark = true;
+  }
+  return static_cast<const char*>(__builtin_frame_address(0)) - here->stack_mark < wanted;
 }
 
 PyObject* RunWithoutHook(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
@@ -109,16 +106,17 @@ bool IsWanted(FrameFilter* filter, _PyInterpreterFrame* raw) noexcept {
 }
 
 extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* raw, int throwing) noexcept {
-  if (StackIsLow()) [[unlikely]]
+  hook::Thread* const here = &thread;
+  if (StackIsLow(here)) [[unlikely]]
     return RunWithoutHook(ts, raw, throwing);
-  FrameFilter* filter = thread_filter;
+  FrameFilter* filter = here->filter;
   if (filter == nullptr) {
     filter = common_filter;
-  } else if (const void* stack = StackIdentity(ts); stack != thread_stack) [[unlikely]] {
+  } else if (const void* stack = StackIdentity(ts); stack != here->stack) [[unlikely]] {
     filter = FilterOfGreenlet(stack);
   }
-  if (filter == nullptr || throwing != 0 || passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
-    return PassOn(ts, raw, throwing);
+  if (filter == nullptr || throwing != 0 || here->passed_on == raw || IsTraced(ts) || !IsWanted(filter, raw)) {
+    return PassOn(here, ts, raw, throwing);
   }
   return Interpret(ts, raw, filter->tracer());
 }
@@ -128,11 +126,11 @@ extern "C" PyObject* FrametapEvalFrame(PyThreadState* ts, _PyInterpreterFrame* r
 HookScope::HookScope(FrameFilter* filter)
     : filter_(filter),
       stack_(StackIdentity(PyThreadState_Get())),
-      previous_(thread_filter),
-      previous_stack_(thread_stack) {
+      previous_(thread.filter),
+      previous_stack_(thread.stack) {
   thread_scopes.push_back({filter_, stack_});
-  thread_filter = filter_;
-  thread_stack = stack_;
+  thread.filter = filter_;
+  thread.stack = stack_;
   if (scopes++ == 0) {
     Install();
   } else if (suspended > 0 && GetEvalFunction() == WithoutOurs()) {
@@ -147,15 +145,14 @@ HookScope::~HookScope() {
   const bool innermost = found == thread_scopes.rbegin();
   thread_scopes.erase(std::next(found).base());
   if (innermost) {
-    // Null inside of a HookPause.
-    thread_filter = previous_;
-    thread_stack = previous_stack_;
+    thread.filter = previous_;
+    thread.stack = previous_stack_;
   }
   // Greenlets have closed their scopes in another order: the one before may be gone.
-  if (thread_filter != nullptr && FilterOfGreenlet(thread_stack) != thread_filter) {
+  if (thread.filter != nullptr && FilterOfGreenlet(thread.stack) != thread.filter) {
     const Scoped last = thread_scopes.empty() ? Scoped{nullptr, nullptr} : thread_scopes.back();
-    thread_filter = last.filter;
-    thread_stack = last.stack;
+    thread.filter = last.filter;
+    thread.stack = last.stack;
   }
   // Somebody who was installed over us may still call us: then we stay in their chain and pass everything on.
   if ((--scopes == 0 || reinstalled_) && GetEvalFunction() == FrametapEvalFrame) SetEvalFunction(WithoutOurs());
@@ -169,7 +166,7 @@ void HookAllThreads(FrameFilter* filter) {
 bool MayCall(int depth) {
   constexpr ptrdiff_t kBytesOfCall = 16 * 1024;
   PyThreadState* ts = PyThreadState_Get();
-  return !IsTraced(ts) && ts->recursion_remaining > depth + 1 && !StackIsLow(depth * kBytesOfCall) &&
+  return !IsTraced(ts) && ts->recursion_remaining > depth + 1 && !StackIsLow(&thread, depth * kBytesOfCall) &&
          GetEvalFunction() == FrametapEvalFrame;
 }
 

@@ -45,13 +45,23 @@ class HookScope {
 };
 
 namespace hook {
-extern thread_local constinit FrameFilter* thread_filter;  // of the innermost HookScope
-}
+// One object, as each thread-local variable costs each frame a call.
+struct Thread {
+  FrameFilter* filter = nullptr;  // of the innermost HookScope; null inside of a HookPause
+  const void* stack = nullptr;    // StackIdentity of the innermost HookScope
+  // The frame that is on its way to the evaluation function that was installed before ours. If that one calls ours again
+  // (it was installed over ours once, and ours over it later), the chain has no end of its own.
+  _PyInterpreterFrame* passed_on = nullptr;
+  const char* stack_mark = nullptr;  // the address below which a quarter of the C stack is left, if that is known
+  bool has_mark = false;
+};
+extern thread_local constinit Thread thread;
+}  // namespace hook
 
 // While alive, this thread's frames go straight to CPython.
 class HookPause {
  public:
-  explicit HookPause(FrameFilter*& filter = hook::thread_filter)  // for who has looked it up before
+  explicit HookPause(FrameFilter*& filter = hook::thread.filter)  // for who has looked it up before
       : filter_(filter), previous_(std::exchange(filter, nullptr)) {}
   ~HookPause() { filter_ = previous_; }
   HookPause(const HookPause&) = delete;

@@ -41,7 +41,7 @@ namespace frametap {
 class Session : public FrameFilter, public Tracer {
  public:
   struct Thread {  // what stands around each operation of a recording, looked up once
-    FrameFilter*& filter = hook::thread_filter;
+    FrameFilter*& filter = hook::thread.filter;
     int& aten_depth = aten::depth;
     bool is_main = OnMainThread();
   };
@@ -84,7 +84,7 @@ class Session : public FrameFilter, public Tracer {
   Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
   void ConfirmSuspicion(bool returned);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
-  void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
+  [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
   bool IsRefused(Reason reason) const;
   void RefuseFullGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
