@@ -561,7 +561,7 @@ void CallArrays(Recorder& r, Call& call, ArrayAccess access) {
   BeginArrays(r, call.note, std::move(made));
 }
 
-bool ArrayAttribute(Recorder& r, FrameNote& note, PyObject* owner, PyObject* name) {
+bool AttributeOfArray(Recorder& r, FrameNote& note, PyObject* owner, PyObject* name) {
   if (!IsArrayOperand(r, owner)) return false;
   PyObject* const descriptor = _PyType_Lookup(Py_TYPE(owner), name);
   if (descriptor != nullptr && Py_TYPE(descriptor) == &PyMethodDescr_Type) {
@@ -614,7 +614,7 @@ static bool ComparesDtypes(Recorder& r, const Event& e) {
   return true;
 }
 
-bool ArrayOperator(Recorder& r, FrameNote& note, const Event& e) {
+bool OperatorOfArrays(Recorder& r, FrameNote& note, const Event& e) {
   const auto is_operand = [&](int i) { return i < e.n && e.in[i] != nullptr && IsArrayOperand(r, e.in[i]); };
   auto made = [&]() -> std::unique_ptr<ArrayCall> {
     switch (e.op) {

@@ -107,8 +107,16 @@ ValueId ArrayValue(Recorder& recorder, PyObject* object);
 
 // Before an operation. The last two return false if no operand is an array.
 void CallArrays(Recorder& recorder, Call& call, ArrayAccess access);
-bool ArrayOperator(Recorder& recorder, FrameNote& note, const Event& e);
-bool ArrayAttribute(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name);
+bool OperatorOfArrays(Recorder& recorder, FrameNote& note, const Event& e);
+inline bool ArrayOperator(Recorder& recorder, FrameNote& note, const Event& e) {
+  const auto may_be_array = [&](int i) { return i < e.n && e.in[i] != nullptr && types_of_numpy.MayHold(e.in[i]); };
+  const bool may_be_operator = may_be_array(0) || may_be_array(1) || e.op == Op::kCompare;  // also of their dtypes
+  return may_be_operator && OperatorOfArrays(recorder, note, e);
+}
+bool AttributeOfArray(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name);
+inline bool ArrayAttribute(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name) {
+  return types_of_numpy.MayHold(owner) && AttributeOfArray(recorder, note, owner, name);
+}
 // After it. `value_of` gives the value of a number that is not fixed.
 extern size_t array_calls;  // at work; under Python's lock
 bool HasArrayCall(const FrameNote& note);

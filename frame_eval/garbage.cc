@@ -240,7 +240,8 @@ void Recorder::DropContainers(size_t from) {
     const size_t count = containers_.size();
     for (size_t i = from; i < count; ++i) {
       Known*& known = containers_[backwards ? count - 1 - (i - from) : i];
-      if (DropContainer(known)) known = nullptr;
+      const bool may_drop = !known->pin || Py_REFCNT(known->pin.get()) == 1;
+      if (may_drop && DropContainer(known)) known = nullptr;
     }
     containers_.erase(std::remove(containers_.begin() + static_cast<std::ptrdiff_t>(from), containers_.end(), nullptr),
                       containers_.end());

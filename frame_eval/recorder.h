@@ -178,6 +178,7 @@ struct OpenNumber {
 // The notes of one recording about a frame. They end with the recording (FrameNote::Part): another one must not
 // believe them.
 struct RecordingNote {
+  bool is_clean = true;                  // nothing has been noted
   bool inlined = false;                  // part of the recording
   bool in_event = false;                 // between Before and After: frames that come now belong to the recording
   bool direct = false;                   // called by bytecode of the frame below: shadows came with the call
@@ -238,7 +239,8 @@ struct RecordingNote {
 struct FrameNote : RecordingNote {
   // The frame becomes part of a recording.
   void Join() {
-    Part();
+    if (!is_clean) Part();
+    is_clean = false;
     inlined = true;
   }
   // The recording has ended, or lets go of the frame.

@@ -1196,15 +1196,6 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   return Ascend(f, std::move(leaving), std::move(outermost));
 }
 
-bool Session::Before(FrameState& f, const Event& event) {
-  FrameNote& note = NoteOf(f);
-  if (recorder_ == nullptr || !note.inlined) return true;
-  BeforeInRecording(f, note, event);
-  if (recorder_ != nullptr || !refuses()) return true;
-  PyErr_SetObject(error_type_.get(), error_value_.get());
-  return false;
-}
-
 void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& event) {
   note.in_event = true;
   note.opaque_operation = false;
@@ -1241,6 +1232,15 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
   }
 }
 
+bool Session::Before(FrameState& f, const Event& event) {
+  FrameNote& note = NoteOf(f);
+  if (recorder_ == nullptr || !note.inlined) return true;
+  BeforeInRecording(f, note, event);
+  if (recorder_ != nullptr || !refuses()) return true;
+  PyErr_SetObject(error_type_.get(), error_value_.get());
+  return false;
+}
+
 Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.in_event, false);
@@ -1248,13 +1248,9 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
   if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
   OwnCode own(thread_);
-  ErrScope keep;
   try {
     recorder_->aten().ExpectNothing();
-    if (recorder_->aten().pending) {
-      End(Break(*recorder_->aten().pending));
-      return Shadow();
-    }
+    if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
     if (!begun) {
       recorder_->MarkInstruction(f, note);
       note.ForgetOperands();
@@ -1265,15 +1261,16 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
         [[unlikely]] {
       Misbelief(recorder_->repeated_calls()->fault());
       Internal("self-check");
-      return Shadow();
+    } else {
+      MayEndRecording(store_->options().fullgraph);
     }
-    MayEndRecording(store_->options().fullgraph);
-    return shadow;
+    if (recorder_ != nullptr) return shadow;
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
     Internal(e.what());
   }
+  PyErr_Clear();  // of whatever has failed while the recording ended
   return Shadow();
 }
 

@@ -157,9 +157,10 @@ _PyInterpreterFrame* FrameOfGenerator(PyObject* generator) {
 }
 
 TakeSite TakeSiteOf(const FrameState& f) {
-  const FlowNode flow = FlowAt(f.code, f.offset / 2);
-  if (f.depth == 0 || !Is(At(f.code, flow.acting), "FOR_ITER")) return {};
-  return {f.objects[f.nlocalsplus + f.depth - 1], flow.next * 2, flow.target * 2};
+  if (f.depth == 0) return {};
+  const auto& [row, acting, arg, next] = Whole(f.code, f.offset / 2);
+  if (!Is(row, "FOR_ITER")) return {};
+  return {f.objects[f.nlocalsplus + f.depth - 1], next * 2, (next + arg) * 2};
 }
 
 bool IsPlainGenerator(PyCodeObject* code) {
