@@ -74,6 +74,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
   virtual Assumptions assumptions() const { return {}; }
+  // Whether its graphs may hold calls of the program's Python code: functions of autograd, kernels, checkpoints. A run
+  // gives what plain Python gives then, the mode of tensors included.
+  virtual bool calls_python() const { return false; }
+  // … calls of NumPy.
+  virtual bool calls_numpy() const { return false; }
   // Whether it asks a graph for names of inputs or places of nodes.
   virtual bool reads_words() const { return true; }
   // Whether CompileFor looks at its examples: it gets none otherwise.

@@ -143,7 +143,7 @@ void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* a
 
 // Its replays compute the same as plain Python. A form of another backend or of int8 does not (its weights belong to
 // one model).
-bool RunsAsRecorded(Store& store) { return store.backend().name() == "native" && !store.options().by_identity; }
+bool RunsAsRecorded(Store& store) { return store.backend().calls_python() && !store.options().by_identity; }
 
 // torch.ops.x.y and torch.ops.x.y.z are objects of Python code. Each passes its arguments to a function of C that no
 // other object holds. Returns the op's name without its namespace, or null if `callable` is not such a function. If a

@@ -288,7 +288,7 @@ bool IsCheckpointCode(const PyCodeObject* code) {
 
 // Before torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, …).
 void Recorder::CallCheckpoint(Call& call) {
-  if (store_.backend().name() != "native" || call.positional() == 0 || checkpoint_) throw Refusal(call.callable);
+  if (!store_.backend().calls_python() || call.positional() == 0 || checkpoint_) throw Refusal(call.callable);
   CheckpointAtWork work;
   work.options = Must(PyDict_New());
   Call inner{call.f, call.note, call.args[0], {}, {}, {}};

@@ -423,10 +423,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (IsArrayCall(note)) {
     // N7 of array_nodes.h. The result is an object of the program's, whether or not the segment ends before it.
-    const std::string backend = store_.backend().name();
-    if (backend != "native" && backend != "reference") {
-      throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
-    }
+    if (!store_.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
     return ArrayResult(*this, note, result, [this](Shadow number) { return NumberValue(number); });
   }
   if (!note.open.empty() || note.is_index) LinkNumbers(note, e, result);

@@ -93,7 +93,7 @@ void RegisterFunctionOp() {
 void Recorder::CallFunction(Call& call) {
   PyObject* const function_class = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
   if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
-  if (store_.backend().name() != "native") throw RefuseFunction("under a backend that compiles");
+  if (!store_.backend().calls_python()) throw RefuseFunction("under a backend that compiles");
   if (!call.names.empty()) throw RefuseFunction("with arguments by name");
   if (MayBeSeen(effects_)) throw RefuseFunction("after changes of Python objects that its forward may read");
   if (!context_sets_.empty()) throw RefuseFunction("after a context variable was set");

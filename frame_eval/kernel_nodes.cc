@@ -160,7 +160,7 @@ bool RunsForDispatcher(const FrameFacts& frame) {
 
 bool Recorder::MayFollowKernel() const {
   const FrameNote& note = NoteOf(*frames_.back());
-  return store_.backend().name() == "native" && note.in_event && note.expect.kind == Expect::Kind::kTorch &&
+  return store_.backend().calls_python() && note.in_event && note.expect.kind == Expect::Kind::kTorch &&
          aten_.OpToFollow() != nullptr;
 }
 

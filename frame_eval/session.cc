@@ -298,7 +298,7 @@ bool Session::Recording() {
 
 bool Session::IsLeftWhole(PyCodeObject* code) const {
   return BelongsToImport(code) || code == OwnExecutable() ||
-         (IsCheckpointCode(code) && store_->backend().name() != "native");
+         (IsCheckpointCode(code) && !store_->backend().calls_python());
 }
 
 bool Session::IsLeftToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
@@ -1062,7 +1062,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     }
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
     // A backend that compiles gives what ops of such a block make, but not as inference tensors.
-    const bool keeps_mode = store_->backend().name() == "native";
+    const bool keeps_mode = store_->backend().calls_python();
     recorder_->ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
     MustBeClean();
   } catch (const Break& b) {

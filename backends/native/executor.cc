@@ -211,6 +211,8 @@ class OwnedExecutable : public NativeExecutable {
 class NativeBackend : public Backend {
  public:
   std::string name() const override { return "native"; }
+  bool calls_python() const override { return true; }
+  bool calls_numpy() const override { return true; }
   bool reads_words() const override { return false; }
   bool reads_examples() const override { return false; }
 

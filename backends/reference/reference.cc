@@ -93,6 +93,7 @@ class ReferenceExecutable : public Executable {
 class ReferenceBackend : public Backend {
  public:
   std::string name() const override { return "reference"; }
+  bool calls_numpy() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Executable>> Compile(const Graph& graph) override {
     if (absl::Status valid = VerifyRunnable(graph); !valid.ok()) return valid;
