@@ -27,7 +27,7 @@ bool IsInferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
 // Share memory with an argument, and their schemas do not show it.
 bool IsKeptQuiet(absl::string_view name) {
   constexpr absl::string_view kViews[] = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
-                                          "aten::data"};
+                                          "aten::data", "aten::einsum"};
   return std::find(std::begin(kViews), std::end(kViews), name) != std::end(kViews) ||
          absl::StartsWith(name, "aten::sparse_") || absl::StartsWith(name, "aten::_sparse_");
 }

@@ -66,7 +66,7 @@ Step RemoveWrites(const Graph& graph) {
     if (form && node.args[0].kind == Arg::Kind::kValue) {
       const ValueId self = node.args[0].value;
       std::string why;
-      if (outside[aliases.root(self)]) why = "it writes to memory that existed before the graph";
+      if (outside[aliases.root(self)]) why = "it may write to memory that existed before the graph";
       if (!AllTensorsAreFloat(graph, node)) why = "it mixes dtypes";
       for (size_t v = 0; v < graph.values.size() && why.empty(); ++v) {
         const ValueId other(v);

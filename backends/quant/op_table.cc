@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
 constexpr const char* kProduct =
-    "it is a product of two activations; only products with a frozen two-dimensional weight are int8 here";
+    "only the product of an activation and a frozen matrix (a parameter or buffer) on its right is int8 here";
 constexpr const char* kCurve =
     "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
     "else reads";
@@ -82,7 +82,7 @@ constexpr OpRow kRows[] = {
     {"aten::bmm", "", Family::kFloat, true, kProduct},
     {"aten::addmm", "", Family::kFloat, true,
      "only addmm with a frozen weight and a frozen bias of one dimension is int8"},
-    {"aten::einsum", "", Family::kFloat, true,
+    {"aten::einsum", "", Family::kFloat, false,
      "only the einsum of a frozen matrix with the last dimension of an activation is int8"},
     {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},

@@ -127,7 +127,7 @@ Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
         const auto* argument = schema.arguments()[i].alias_info();
         const bool written = argument != nullptr && argument->isWrite();
         ForEachUse({node.args[i]}, [&](ValueId v) {
-          const bool joined = annotated == nullptr
+          const bool joined = annotated == nullptr || annotated->beforeSets().empty()
                                   ? (writes ? written : MayShareMemory(graph, node, i, v))
                                   : argument != nullptr && argument->beforeSets() == annotated->beforeSets();
           if (joined) join(v, node.outputs[o]);

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import math
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -237,12 +238,17 @@ def _arguments(batch: Any, number: int) -> Batch:
             "tensor, a tuple of positional or a dict of keyword arguments"
         )
     for tensor in _tensors(arguments):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if not _may_be_calibrated(tensor):
             raise QuantizationError(
                 f"quantize: calibration batch {number} ({_described(arguments)}) has NaN or infinite "
                 "values; ranges cannot be taken from it: remove such samples"
             )
     return arguments
+
+
+def _may_be_calibrated(tensor: torch.Tensor) -> bool:
+    """Admits -inf, which an additive mask holds. The conversion refuses it where an int8 op would read it."""
+    return not tensor.is_floating_point() or bool((tensor < math.inf).all())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

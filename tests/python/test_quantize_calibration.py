@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -177,6 +178,55 @@ def test_outputs_behind_a_break_are_measured_when_somebody_asks() -> None:
     assert len(log) == 2
     assert quantized.sqnr == quantized.output_sqnr[""]
     assert len(log) == 2
+
+
+def test_an_encoder_with_an_additive_mask() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 8)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    assert bool(mask.isinf().any())
+    quantized = frametap.quantize(model, [(x, mask)], progress=False)
+    with torch.no_grad():
+        assert decibels(model(x, mask), quantized(x, mask)) > 25
+    with pytest.raises(frametap.QuantizationError, match="NaN or infinity in"):
+        frametap.quantize(nn.Linear(5, 5), [mask], progress=False)
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "chunk": lambda x: x.chunk(2)[0],
+    "unbind": lambda x: x.unbind()[0],
+    "split": lambda x: x.split(1)[1],
+    "tensor_split": lambda x: x.tensor_split(2)[0],
+    "einsum": lambda x: torch.einsum("bi->ib", x),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_write_to_a_part_reaches_the_whole(name: str, inside: bool) -> None:
+    """Ops that give views in a list, or whose schema does not show that they give a view."""
+
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.last = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            whole = self.first(x) if inside else x
+            PARTS[name](whole).mul_(-3)
+            return whole, self.last(whole)
+
+    torch.manual_seed(0)
+    model, x = Writes().eval(), torch.randn(2, 8)
+    quantized = frametap.quantize(model, [x], progress=False)
+    mine, theirs = x.clone(), x.clone()
+    with torch.no_grad():
+        for want, got in zip(model(mine), quantized(theirs), strict=True):
+            assert decibels(want, got) > 25
+    assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("scale", [1e-45, 1e-38, 3e-36, 1e-30, 1e15])

@@ -106,6 +106,18 @@ def test_a_product_that_is_not_one_with_a_matrix_keeps_its_value() -> None:
         assert quantized.sqnr > 30
 
 
+@pytest.mark.parametrize(
+    "product", [lambda x, w, b: x @ w[0], lambda x, w, b: w @ x.mT, lambda x, w, b: x @ x.mT]
+)
+def test_the_reason_fits_each_product_in_float(
+    product: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> None:
+    model = Product(lambda x, w, b: product(F.linear(x, w), w, b), 16, 16).eval()
+    quantized = frametap.quantize(model, [torch.randn(2, 5, 16)], progress=False)
+    [row] = [row for row in quantized.report if row["op"] == "aten.matmul"]
+    assert row["reason"].startswith("only the product of an activation and a frozen matrix")
+
+
 def test_norms_of_weights_are_computed_once() -> None:
     def model() -> nn.Module:
         return nn.Sequential(
