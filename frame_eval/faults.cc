@@ -99,6 +99,7 @@ bool TellFault(Store& store, Segment& segment, bool undone) {
   ++segment.faults;
   ++store.faults;
   LogFault(store, segment, what);
+  if (segment.faults >= kMostFaults && !store.options().strict) segment.given_up = true;
   const std::string where = absl::StrCat(" in the graph ", segment.ir.name, " (", ToString(segment.ir.exit.at), ")");
   if (!undone) {
     RaiseFrom(
@@ -115,7 +116,6 @@ bool TellFault(Store& store, Segment& segment, bool undone) {
               std::move(error));
     return false;
   }
-  if (segment.faults >= kMostFaults) segment.given_up = true;
   if (segment.faults > 1) return true;
   const std::string message = absl::StrCat(
       what, where,

@@ -224,6 +224,22 @@ def test_after_writes_it_is_an_error_that_says_so():
     assert frametap.explain(g).faults == 1
 
 
+def test_after_writes_it_is_given_up_after_three_too():
+    def program(x):
+        x.add_(1)
+        return x * 2
+
+    backend = failing(after=lambda gm, args: gm.forward(*args))
+    g = frametap.compile(program, backend=backend)
+    g(torch.ones(2))
+    for _ in range(3):
+        with pytest.raises(BackendError, match="cannot be taken back"):
+            g(torch.ones(2))
+    for _ in range(2):
+        assert torch.equal(g(torch.ones(2)), torch.full((2,), 4.0))
+    assert frametap.explain(g).faults == 3
+
+
 @pytest.mark.parametrize(
     ("results", "words"),
     [
