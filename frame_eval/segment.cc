@@ -24,11 +24,12 @@ void NameInputs(const std::vector<SourceId>& input_sources, const SourceTable& s
     if (source.accessor == Accessor::kNext) name = "item";
     if (source.accessor == Accessor::kCount) name = "count";
     if (source.accessor == Accessor::kAddress) name = "id";
-    if (source.accessor == Accessor::kItem) name = parent_text() + std::to_string(source.index);
     const bool is_size = source.accessor == Accessor::kSize;
-    for (char c : is_size ? parent_text() : source.text) {
+    const bool is_item = source.accessor == Accessor::kItem;
+    for (char c : is_size || is_item ? parent_text() : source.text) {
       if (isalnum(static_cast<unsigned char>(c)) || c == '_') name += c;
     }
+    if (is_item) name += std::to_string(source.index);
     if (is_size) name += "_size" + std::to_string(source.index);
     if (name.empty() || isdigit(static_cast<unsigned char>(name[0]))) name = "in" + name;
     std::string& given = graph->value(graph->inputs[i]).name;

@@ -723,7 +723,7 @@ class LoadedProgram:
         """Weights, and what else persists between calls."""
         return {**self.program.weights, **self._state}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         arguments = self._bind(*args, **kwargs)
         for parameter in self.program.parameters:
             name = parameter.name

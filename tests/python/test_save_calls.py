@@ -91,6 +91,19 @@ def test_containers_are_defaults(tmp_path):
         loaded(X, 2)
 
 
+def keyed(self, values):
+    return values["b"][0] * self + values["b"][1]["c"][1] + values["e f"]
+
+
+def test_a_parameter_called_self_and_names_of_nested_items(tmp_path):
+    def values(n):
+        return {"b": [n, {"c": (1, n)}], "e f": X}
+
+    g = saved(keyed, tmp_path / "program", (X, values(2)))
+    for n in (2, 5):
+        assert torch.equal(g(self=X, values=values(n)), keyed(X, values(n)))
+
+
 def test_every_kind_of_parameter(tmp_path):
     loaded = saved(deep, tmp_path / "p", (X,), (X, {"a": [1, (2, 3)]}, 7))
     assert torch.equal(loaded(X), deep(X))
