@@ -162,11 +162,23 @@ def _compiled(f: Any, make: Callable[..., Any]) -> Any:
     if isinstance(call, types.FunctionType):
         return make(call, f, "object")
 
-    # A functools.partial, or a function in C: watched from a frame around it.
-    def call_it(*args: Any, **kwargs: Any) -> Any:
+    return make(_frame_around(f), f, "callable")
+
+
+def _frame_around(f: Callable[..., Any]) -> types.FunctionType:
+    """Watches a functools.partial, or a function in C, from a frame with the name that the user knows."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         return f(*args, **kwargs)
 
-    return make(call_it, f, "callable")
+    named = f
+    while isinstance(named, functools.partial):
+        named = named.func
+    name = getattr(named, "__name__", None)
+    if not isinstance(name, str):
+        name = type(named).__name__
+    call.__code__ = call.__code__.replace(co_name=name, co_qualname=name)
+    return call
 
 
 def copy_of(compiled: _C.CompiledFunction) -> Any:

@@ -1,7 +1,9 @@
 """What a user reads of a break, a guard and a miss: the names and lines of their own source."""
 
+import functools
 import json
 import logging
+import operator
 
 import torch
 
@@ -43,6 +45,20 @@ def test_a_break_inside_a_library_names_the_function_that_the_user_called():
     inside = [b.inside for b in report.breaks if "json" in b.source_line]
     assert "_json" in inside[0]
     assert all(b.file == __file__ for b in report.breaks), report
+
+
+def test_callables_without_bytecode_have_the_users_names():
+    def scale(x, n):
+        return x * n
+
+    twice = functools.partial(functools.partial(scale), n=2)
+    for call, name in (
+        (twice, "scale"),
+        (torch.relu, "relu"),
+        (operator.itemgetter(0), "itemgetter"),
+    ):
+        [segment] = frametap.segments(calls(call, torch.ones(2)))
+        assert segment.text().startswith(f"segment {name}#0 {{\n  entry {name}:start")
 
 
 def test_a_break_in_the_users_own_line_has_no_inside():
