@@ -5,28 +5,12 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/known_objects.h"
+#include "guards/dispatcher_door.h"
 #include "guards/ref.h"
 #include "guards/watch.h"
 
 namespace frametap {
 namespace {
-
-// Members of torch's dispatcher that have no accessor (2.13). An explicit instantiation may name a private member.
-template <class Tag, auto member>
-struct Door {
-  friend constexpr auto MemberOf(Tag) { return member; }
-};
-#define FRAMETAP_DOOR(Tag, member)       \
-  struct Tag {                           \
-    friend constexpr auto MemberOf(Tag); \
-  };                                     \
-  template struct Door<Tag, member>
-FRAMETAP_DOOR(Definition, &c10::OperatorHandle::operatorDef_);
-FRAMETAP_DOOR(Table, &c10::impl::OperatorEntry::dispatchTable_);
-FRAMETAP_DOOR(Boxed, &c10::KernelFunction::boxed_kernel_func_);
-FRAMETAP_DOOR(Unboxed, &c10::KernelFunction::unboxed_kernel_func_);
-FRAMETAP_DOOR(Functor, &c10::BoxedKernel::functor_);
-#undef FRAMETAP_DOOR
 
 using Kernels = std::vector<c10::intrusive_ptr<c10::OperatorKernel>>;
 
@@ -34,14 +18,11 @@ using Kernels = std::vector<c10::intrusive_ptr<c10::OperatorKernel>>;
 uint64_t StampOfKernels(const c10::OperatorHandle& op, Kernels* kept) {
   uint64_t stamp = 0;
   const c10::OperatorKernel* last = nullptr;
-  for (const c10::KernelFunction& kernel : (op.*MemberOf(Definition()))->op.*MemberOf(Table())) {
-    const c10::intrusive_ptr<c10::OperatorKernel>& functor = kernel.*MemberOf(Boxed()).*MemberOf(Functor());
-    const void* const unboxed = kernel.*MemberOf(Unboxed());
-    if (!functor && unboxed == nullptr) continue;
+  ForEachKernel(op, [&](const c10::intrusive_ptr<c10::OperatorKernel>& functor, const void* unboxed) {
     stamp = absl::HashOf(stamp, functor.get(), unboxed);
     if (kept != nullptr && functor.get() != last) kept->push_back(functor);
     last = functor.get();
-  }
+  });
   return stamp;
 }
 

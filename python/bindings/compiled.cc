@@ -15,6 +15,7 @@
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
+#include "guards/dispatcher_door.h"
 #include "guards/frozen_guards.h"
 #include "guards/tensor_door.h"
 #include "ir/text.h"
@@ -217,8 +218,9 @@ void BindCompiled(py::module_& m) {
   if (type == nullptr || CompiledObjectType() == nullptr) throw py::error_already_set();
   m.attr("CompiledFunction") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
   m.def("problem", [] {
-    std::string version = VersionProblem();
-    return version.empty() ? std::string(InstallFallback()) : version;
+    std::string problem = VersionProblem();
+    if (problem.empty()) problem = DispatcherProblem();
+    return problem.empty() ? std::string(InstallFallback()) : problem;
   });
   m.def(
       "set_own_executable",
