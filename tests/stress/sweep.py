@@ -41,7 +41,7 @@ PLACES = {
     "miss": [1, 2, 3],
     "drop": [1, 2, 3, 5],
     "raise": [1, 2, 3, 4, 5, 7, 11, 17],
-    "alloc": [*range(1, 30, 2), *range(37, 400, 23)],
+    "alloc": [*range(1, 30), *range(37, 400, 23)],
 }
 # What the quick form draws from, two for each program.
 QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3", "alloc:29"]
