@@ -25,6 +25,15 @@ thread_local constinit AtenRecorder* tls_recorder = nullptr;
 // Frames of kernels in Python that a recording follows. Plain Python counts no ops below them.
 thread_local constinit int kernel_frames = 0;
 
+// Compilers cannot trace quantized tensors.
+std::optional<Break> QuantizedAmong(c10::ArrayRef<c10::IValue> values) {
+  const bool any = std::any_of(values.begin(), values.end(), [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && c10::isQIntType(value.toTensor().scalar_type());
+  });
+  return any ? std::optional(Break{Reason::unknown_operation, "a quantized tensor, which compilers cannot trace"})
+             : std::nullopt;
+}
+
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
   const bool is_outermost = aten::depth == 0;
@@ -358,6 +367,9 @@ bool AtenRecorder::IsIndexByNumbers(const Node& node) const {
 // Whether whoever compiles the graph, without elements, can say how large the results are: for ops of others that they say
 // it themselves is taken from them.
 bool AtenRecorder::CanForetellSizes(const Node& node, const OpFacts& facts) const {
+  // These look at elements of tensors that they have made, which compilers cannot do.
+  const std::string& name = node.op->operator_name().name;
+  if (name == "aten::combinations" || name == "aten::cov" || name == "aten::corrcoef") return false;
   if (!facts.data_dependent_size || IsIndexByNumbers(node)) return true;
   return node.op->operator_name().getNamespace() != "aten" &&
          (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
@@ -522,6 +534,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (foretells_sizes && !pending && !CanForetellSizes(node, facts)) {
     pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
   }
+  if (foretells_sizes && !pending) pending = QuantizedAmong(torch::jit::last(*stack, arg_count));
   // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
   if (foretells_sizes && !pending && op.operator_name().overload_name == "from") {
     pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
@@ -561,6 +574,8 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     is_followed = running.is_followed;
     since = running.since;
   }
+  if (pending) return;
+  if (foretells_sizes) pending = QuantizedAmong(torch::jit::last(*stack, schema.returns().size()));
   if (pending) return;
   for (const Written& w : written) {
     if (facts.changes_metadata) {

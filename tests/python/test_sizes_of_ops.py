@@ -56,6 +56,23 @@ def test_backends_that_trace_get_no_op_whose_sizes_they_cannot_say(backend: str,
         assert "data_dependent_size" in {b.reason for b in frametap.explain(captured).breaks}
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.combinations(x) + 1,
+        lambda x: torch.cov(x.view(1, 3)) + 1,
+        lambda x: torch.corrcoef(torch.stack([x, x * x])) + 1,
+        lambda x: torch.quantize_per_tensor_dynamic(x, torch.quint8, False).dequantize() + 1,
+    ],
+    ids=["combinations", "cov", "corrcoef", "quantized"],
+)
+def test_backends_that_trace_get_no_op_that_they_cannot_trace(f: object) -> None:
+    captured = frametap.compile(f, backend="aot_eager")
+    for values in ([1.0, -1.0, 2.0], [1.0, -1.0, 2.0], [3.0, 2.0, 1.0]):
+        x = torch.tensor(values)
+        assert torch.equal(captured(x), f(x))
+
+
 _VALUES = {
     "zeros": lambda: torch.zeros(3, 4),
     "ones": lambda: torch.ones(3, 4),
