@@ -297,29 +297,33 @@ void Recorder::ReadOrderOf(PyObject* element) {
   if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
 }
 
-// An object that the caller passes, alone or in a sequence, is another one in each call.
-bool Recorder::IsPassed(SourceId id) const {
-  while (id.valid() && (guards_.accessor(id) == Accessor::kItem || guards_.accessor(id) == Accessor::kNext)) {
-    id = guards_.parent(id);
-  }
+// An object that the caller passes, alone or in a sequence, is another one in each call. One in a dict may be, too.
+bool Recorder::IsPassed(SourceId id, bool in_dicts) const {
+  const auto is_content = [&](Accessor a) {
+    return a == Accessor::kItem || a == Accessor::kNext || (in_dicts && a == Accessor::kKey);
+  };
+  while (id.valid() && is_content(guards_.accessor(id))) id = guards_.parent(id);
   return id.valid() && (guards_.accessor(id) == Accessor::kLocal || guards_.accessor(id) == Accessor::kStack ||
                         guards_.accessor(id) == Accessor::kCell);
 }
 
-void Recorder::RefuseAddress() {
-  throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
+void Recorder::FixAddress(SourceId source) {
+  if (!source.valid() || IsPassed(source, false)) {
+    throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
+  }
+  guards_.Address(source, Here());
 }
 
 void Recorder::ReadTensorAddress(PyObject* tensor) {
   const SourceId source = SourceOf(tensor);
   const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
-  if (!source.valid() || (IsPassed(source) && !is_parameter)) RefuseAddress();
-  guards_.Address(source, Here());
+  source.valid() && is_parameter ? guards_.Address(source, Here()) : FixAddress(source);
 }
 
 Shadow Recorder::OpenAddress(PyObject* object) {
   const SourceId source = SourceOf(object);
-  if (!numbers_open() || !IsPassed(source) || IsFixed(object)) return Shadow();
+  const bool is_parameter = PyObject_TypeCheck(object, Objects().parameter);
+  if (!numbers_open() || is_parameter || !IsPassed(source, true) || IsFixed(object)) return Shadow();
   const Ref<> address = Must(PyLong_FromVoidPtr(object));
   return Shadow{Shadow::Kind::kSource, guards_.Child(source, Accessor::kAddress, 0, nullptr, address.get()).raw()};
 }

@@ -178,8 +178,8 @@ void Recorder::Force(PyObject* object, Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kNone) [[likely]]
     return;
   if (shadow.kind == Shadow::Kind::kSource) {
-    if (guards_.accessor(SourceId(shadow.id)) == Accessor::kAddress) RefuseAddress();
-    guards_.Value(SourceId(shadow.id), Here());
+    const SourceId addressed = AddressedBy(shadow);
+    addressed.valid() ? FixAddress(addressed) : guards_.Value(SourceId(shadow.id), Here());
   }
   if (shadow.kind != Shadow::Kind::kValue) return;
   // As a branch on x.any() is, one on x.any().item() may be a guard.

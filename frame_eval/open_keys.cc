@@ -121,6 +121,17 @@ void Recorder::KeepKeys(PyObject* table, const Event& e) {
   for (int i = 0; i < e.n; i += step) open.emplace_back(Ref<>::New(e.in[i]), e.shadows[i]);
 }
 
+// Records dict.values(), from which no key can be reached. Returns false, with nothing noted, if all of these are fixed.
+bool Recorder::ViewValues(PyObject* dict) {
+  if (OpenKeysOf(dict) == nullptr) return false;
+  FixValues(dict);
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value) != 0) ForceDeep(value, Shadow(), true);
+  Find(dict)->is_viewed = true;
+  return true;
+}
+
 void Recorder::FixKeys(PyObject* table) {
   OpenKeys* const open = OpenKeysOf(table);
   if (open == nullptr) return;
@@ -161,7 +172,7 @@ bool FollowsKeys(const Event& e) {
 
 // Methods of dicts and sets that read or add one key, and len().
 bool FollowsKeys(const CallableRow& row) {
-  for (const char* name : {"add", "get", "setdefault", "__contains__", "__getitem__", "len", "__len__"}) {
+  for (const char* name : {"add", "get", "setdefault", "values", "__contains__", "__getitem__", "len", "__len__"}) {
     if (std::strcmp(row.name, name) == 0) return true;
   }
   return false;

@@ -406,6 +406,7 @@ class Recorder {
   // -- keys that are not fixed (open_keys.cc) --
   bool DecideKey(PyObject* table, PyObject* key, Shadow shadow);
   bool AddKey(PyObject* table, PyObject* key, Shadow shadow);
+  bool ViewValues(PyObject* dict);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
   void NoteOutsideChange(PyObject* container);
@@ -571,8 +572,8 @@ class Recorder {
 
  private:
   SourceId AddressedBy(Shadow shadow) const;  // the object whose id the number is
-  bool IsPassed(SourceId id) const;
-  [[noreturn]] static void RefuseAddress();
+  bool IsPassed(SourceId id, bool in_dicts) const;
+  void FixAddress(SourceId source);
   bool IsOpenKey(PyObject* key, Shadow shadow);
   OpenKeys* OpenKeysOf(PyObject* table);  // null if all keys are fixed
   Shadow KeyShadow(PyObject* table, PyObject* key);

@@ -55,6 +55,11 @@ void SetDefault(Recorder& r, Call& call) {
   r.Mutate(call, *FindCallable(call.callable));
 }
 
+void DictValues(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && r.ViewValues(call.args[0])) return;
+  r.ForceArguments(call, 0, true);
+}
+
 // operator.setitem, operator.delitem
 void StoreItem(Recorder& r, Call& call) {
   const bool is_set = FindCallable(call.callable)->name == std::string_view("setitem");
@@ -254,6 +259,7 @@ void LoadContainers() {
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);
+  AddSpecial("builtins", "dict", "values", DictValues);
   AddSpecial("types", "MappingProxyType", "get", DictGet);
 }
 
