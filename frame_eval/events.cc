@@ -215,6 +215,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       }
       if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
       if (open_iterators_.contains(object)) return;
+      const Known* const known = PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? Find(object) : nullptr;
+      if (known != nullptr && known->state == Known::State::kFresh) return FixKeys(object);  // its order reads nothing
       note.makes_iterator = LeavesContentOpen(object);
       if (note.makes_iterator) iterated_.assign(1, object);
       if (!note.makes_iterator) ForceDeep(object, Shadow(), true);

@@ -349,8 +349,13 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   }
   if (e.arg % kInplaceFrom == kNbAdd && JoinRows(note, left, right, in_place)) return;
   if (e.arg == kInplaceFrom + kNbAdd && AppendOutside(left, right, nullptr, Shadow())) return;  // gives `left`
-  ForceDeep(left, e.shadows[0], true);
-  ForceDeep(right, e.shadows[1], true);
+  for (int side = 0; side < 2; ++side) {
+    PyObject* const operand = e.in[side];
+    const Known* const known = PySet_CheckExact(operand) ? Find(operand) : nullptr;
+    const bool is_own_set = known != nullptr && known->state == Known::State::kFresh;
+    // The elements of the result do not depend on the order of the operands, and its own order is read where it matters.
+    is_own_set ? FixKeys(operand) : ForceDeep(operand, e.shadows[side], true);
+  }
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {
     ReadPrinted(right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
   }
