@@ -658,7 +658,7 @@ void Recorder::Mutate(Call& call, const CallableRow& row) {
   const bool stays_open = may_be_open && adds_key() && AddKey(self, call.args[1], call.shadows[1]);
   for (size_t i = stays_open ? 2 : 1; i < call.args.size(); ++i) {
     if (std::strcmp(row.name, "append") == 0 || std::strcmp(row.name, "add") == 0) {
-      Force(call.args[i], call.shadows[i]);
+      PyAnySet_Check(self) ? ForceKey(call.args[i], call.shadows[i]) : Force(call.args[i], call.shadows[i]);
     } else {
       ForceDeep(call.args[i], call.shadows[i], true);
       ReadLayout(call.args[i]);

@@ -292,7 +292,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       note.has_open_keys = has_keys && DecideKeys(e);
       const int key_step = e.op == Op::kBuildMap ? 2 : 1;
       for (int i = 0; i < e.n; ++i) {
-        if (!note.has_open_keys || i % key_step != 0) Force(e.in[i], e.shadows[i]);
+        const bool is_key = has_keys && i % key_step == 0;
+        if (!is_key) Force(e.in[i], e.shadows[i]);
+        if (is_key && !note.has_open_keys) ForceKey(e.in[i], e.shadows[i]);
       }
       if (!has_keys) return;
       std::vector<PyObject*> keys;
@@ -316,6 +318,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         if (!keeps_key) ForceDeep(e.in[1], e.shadows[1], true);
         if (StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
       }
+      if (e.op == Op::kSetAdd && !keeps_key) ForceKey(e.in[1], e.shadows[1]);
       for (int i = keeps_key ? 2 : 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
       if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {

@@ -69,6 +69,11 @@ bool Recorder::DecideAmongKeys(const std::vector<std::pair<PyObject*, Shadow>>& 
   return true;
 }
 
+// A key that is fixed. The parts of a tuple are compared with others, too.
+void Recorder::ForceKey(PyObject* key, Shadow shadow) {
+  PyTuple_Check(key) ? ForceDeep(key, shadow, true) : Force(key, shadow);
+}
+
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
 bool Recorder::DecideKey(PyObject* table, PyObject* key, Shadow shadow) {
   const bool is_open = IsOpenKey(key, shadow);
@@ -76,6 +81,7 @@ bool Recorder::DecideKey(PyObject* table, PyObject* key, Shadow shadow) {
   const Known* const known = is_table ? Find(table) : nullptr;
   const bool is_own = known != nullptr && known->state == Known::State::kFresh;
   if (!is_own || (!is_open && !known->open_keys)) return false;
+  if (!is_open) ForceKey(key, shadow);
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (PyObject* other : KeysOf(table)) keys.emplace_back(other, KeyShadow(table, other));
   if (DecideAmongKeys(keys, key, shadow)) return true;
@@ -108,6 +114,7 @@ bool Recorder::DecideKeys(const Event& e) {
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (int i = 0; i < e.n; i += step) is_open = is_open || IsOpenKey(e.in[i], e.shadows[i]);
   for (int i = 0; is_open && i < e.n; i += step) {
+    if (!IsOpenKey(e.in[i], e.shadows[i])) ForceKey(e.in[i], e.shadows[i]);
     if (!DecideAmongKeys(keys, e.in[i], e.shadows[i])) return false;
     keys.emplace_back(e.in[i], e.shadows[i]);
   }

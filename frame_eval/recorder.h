@@ -581,6 +581,7 @@ class Recorder {
   bool DecideKeys(const Event& e);
   void KeepKeys(PyObject* table, const Event& e);
   void FixKeys(PyObject* table);
+  void ForceKey(PyObject* key, Shadow shadow);
   void MeetOpenKeys(const Event& e);
 
   struct Decided {

@@ -313,7 +313,8 @@ void SetItem(Recorder& r, Call& call) {
   if (PySlice_Check(call.args[1])) {
     r.ForceArguments(call, 1, true);  // what is assigned is iterated over
   } else {
-    for (size_t i = 1; i < 3; ++i) r.Force(call.args[i], call.shadows[i]);
+    r.ForceDeep(call.args[1], call.shadows[1], true);
+    r.Force(call.args[2], call.shadows[2]);
   }
   Known* known = r.Find(call.args[0]);
   bool is_source = known == nullptr || known->state == Known::State::kSource;
@@ -332,7 +333,7 @@ void DeleteItem(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
     throw Break{Reason::unknown_mutation, "__delitem__"};
   }
-  r.Force(call.args[1], call.shadows[1]);
+  r.ForceDeep(call.args[1], call.shadows[1], true);
   r.Own(call.args[0]);
   r.ReadKey(call.args[0], call.args[1]);
   if (is_source) r.AddEffect(Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
