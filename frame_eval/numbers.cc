@@ -183,7 +183,8 @@ void Recorder::Force(PyObject* object, Shadow shadow) {
   }
   if (shadow.kind != Shadow::Kind::kValue) return;
   // As a branch on x.any() is, one on x.any().item() may be a guard.
-  if (const ValueId tensor = TensorOfElement(aten_.graph(), shadow); tensor.valid() && PyBool_Check(object)) {
+  const bool is_bool = object != nullptr && PyBool_Check(object);
+  if (const ValueId tensor = TensorOfElement(aten_.graph(), shadow); is_bool && tensor.valid()) {
     for (const Decided& decided : decisions_) {
       if (decided.value == tensor) return;
     }

@@ -69,9 +69,9 @@ bool Recorder::DecideAmongKeys(const std::vector<std::pair<PyObject*, Shadow>>& 
   return true;
 }
 
-// A key that is fixed. The parts of a tuple are compared with others, too.
+// Fixes a key. The parts of a tuple or frozenset are compared with others, too.
 void Recorder::ForceKey(PyObject* key, Shadow shadow) {
-  PyTuple_Check(key) ? ForceDeep(key, shadow, true) : Force(key, shadow);
+  PyTuple_Check(key) || PyFrozenSet_Check(key) ? ForceDeep(key, shadow, true) : Force(key, shadow);
 }
 
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
