@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "frame_eval/metadata_before.h"
 #include "frame_eval/stress.h"
 #include "ir/eager_state.h"
 #include "ir/ops/plain_function.h"
@@ -91,6 +92,7 @@ AtenRecorder::AtenRecorder() {
 }
 AtenRecorder::~AtenRecorder() {
   Stop();
+  MetadataBefore::Forget();
   for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
 }
 
@@ -370,6 +372,7 @@ bool AtenRecorder::CanForetellSizes(const Node& node, const OpFacts& facts) cons
   // These look at elements of tensors that they have made, which compilers cannot do.
   const std::string& name = node.op->operator_name().name;
   if (name == "aten::combinations" || name == "aten::cov" || name == "aten::corrcoef") return false;
+  if (name == "aten::narrow" && node.op->operator_name().overload_name == "Tensor") return false;
   if (!facts.data_dependent_size || IsIndexByNumbers(node)) return true;
   return node.op->operator_name().getNamespace() != "aten" &&
          (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
@@ -381,17 +384,23 @@ struct AtenRecorder::Written {
   at::Tensor tensor;
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
-  c10::StorageImpl* storage = nullptr;
+  c10::Storage storage;
 
   explicit Written(const at::Tensor& t) : tensor(t), sizes(t.sizes().vec()) {
     if (t.layout() != c10::kStrided || !t.has_storage()) return;
     strides = t.strides().vec();
     offset = t.storage_offset();
-    storage = t.storage().unsafeGetStorageImpl();
+    storage = t.storage();
   }
   bool IsAsItWas() const {
     const Written now(tensor);
-    return now.sizes == sizes && now.strides == strides && now.offset == offset && now.storage == storage;
+    return now.sizes == sizes && now.strides == strides && now.offset == offset &&
+           now.storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  }
+  at::Tensor Before() const {
+    at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), tensor.key_set(), tensor.dtype());
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    return out.set_requires_grad(tensor.requires_grad());
   }
 };
 
@@ -585,6 +594,9 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
     if (!pending) continue;
     pending->detail = op.operator_name().name;
+    for (const Written& one : written) {
+      if (one.storage && !one.IsAsItWas()) MetadataBefore::Keep(one.tensor, one.Before());
+    }
     return;
   }
   if (facts.writes_inputs) NoteWrites(node, all_written);

@@ -5,6 +5,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/metadata_before.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/rollback.h"
 #include "guards/must.h"
@@ -233,8 +234,9 @@ void Recorder::DescribeExamples(Segment* segment) const {
   for (size_t i = 0; i < sources.size(); ++i) {
     PyObject* const seen = guards_.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
-    if (first_values_ != nullptr && examples.values.back().isTensor()) {
-      examples.values.back() = first_values_->Of(examples.values.back().toTensor());
+    if (examples.values.back().isTensor()) {
+      const at::Tensor before = MetadataBefore::Of(examples.values.back().toTensor());
+      examples.values.back() = first_values_ != nullptr ? first_values_->Of(before) : before;
     }
     if (!numbers_open() || !store_.backend().assumptions().static_sizes) continue;
     examples.open.push_back(LeavesInputOpen(sources[i]));

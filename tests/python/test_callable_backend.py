@@ -88,6 +88,29 @@ graph (%x : f32[3], %n : int, %k : float) {
 """
 
 
+def test_examples_have_the_metadata_of_the_entry():
+    """The op that ends the graph has run before the graph is compiled."""
+
+    def f(x):
+        y = x.view(-1) * 2
+        x.transpose_(0, 1)
+        return y, x.shape
+
+    seen = []
+
+    def backend(gm, examples):
+        seen.extend((e.shape, e.stride(), e.requires_grad) for e in examples)
+        return gm.forward
+
+    frametap.compile(f, backend=backend)(torch.ones(2, 3))
+    assert seen == [((2, 3), (3, 1), False)]
+    g = frametap.compile(f, backend="aot_eager")
+    for _ in range(3):
+        y, shape = g(torch.ones(2, 3))
+        assert torch.equal(y, torch.full((6,), 2.0))
+        assert shape == (3, 2)
+
+
 def test_P1_a_variant_for_each_number_that_an_op_takes():
     compiles = []
 

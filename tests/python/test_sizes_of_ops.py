@@ -62,9 +62,10 @@ def test_backends_that_trace_get_no_op_whose_sizes_they_cannot_say(backend: str,
         lambda x: torch.combinations(x) + 1,
         lambda x: torch.cov(x.view(1, 3)) + 1,
         lambda x: torch.corrcoef(torch.stack([x, x * x])) + 1,
+        lambda x: torch.narrow(x, 0, torch.tensor(1), 1) + 1,
         lambda x: torch.quantize_per_tensor_dynamic(x, torch.quint8, False).dequantize() + 1,
     ],
-    ids=["combinations", "cov", "corrcoef", "quantized"],
+    ids=["combinations", "cov", "corrcoef", "narrow", "quantized"],
 )
 def test_backends_that_trace_get_no_op_that_they_cannot_trace(f: object) -> None:
     captured = frametap.compile(f, backend="aot_eager")
