@@ -533,7 +533,7 @@ static bool GoesToC(const FrameState& caller, const FrameState& f) {
   }
   const std::string_view name = InstructionAt(caller.code, caller.offset).name;
   return name == "CONTAINS_OP" || name == "LIST_EXTEND" || name == "SET_UPDATE" || name == "DICT_UPDATE" ||
-         name == "UNPACK_SEQUENCE" || name == "UNPACK_EX";
+         name == "DICT_MERGE" || name == "UNPACK_SEQUENCE" || name == "UNPACK_EX";
 }
 
 void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {

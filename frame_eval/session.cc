@@ -1206,6 +1206,8 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
   const size_t effects = recorder_->effect_count();
   try {
     recorder_->MarkInstruction(f, note);
+    // The instruction has replaced its operands before: `f(*items)` has a tuple now. The reads for that count.
+    if (event.op == Op::kCallEx && recorder_->is_base(f)) recorder_->StartInstruction();
     if (event.op == Op::kYield && recorder_->is_base(f) && CallerToGoOnIn(f) == nullptr) {
       throw Break{Reason::generator_or_async, ""};
     }

@@ -76,6 +76,7 @@ void StoreItem(Recorder& r, Call& call) {
 void Contains(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
   Recorder::RefuseForeignOperator(call.args[0]);
+  r.Force(call.args[0], call.shadows[0]);
   if (!r.DecideKey(call.args[0], call.args[1], call.shadows[1])) r.Force(call.args[1], call.shadows[1]);
   r.Contains(call.note, call.args[0], call.args[1]);
 }
