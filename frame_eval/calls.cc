@@ -13,6 +13,7 @@
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
 #include "guards/dict_read.h"
+#include "frame_eval/rows.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -468,7 +469,10 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
       if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(call.args[i], true, false);
       ForceDeep(call.args[i], call.shadows[i], true);
     }
-    if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
+    if (row->conduct == Conduct::kTransparent) {  // an iterator
+      for (PyObject* arg : call.args) ViewRows(*this, arg);
+      ReadCallbacks(call);
+    }
     return ReadIdentities(row->reads, call);
   }
   const bool is_other_tensor = type != Objects().parameter && PyType_IsSubtype(type, Objects().tensor_base) != 0;

@@ -219,8 +219,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (known != nullptr && known->state == Known::State::kFresh) return FixKeys(object);  // its order reads nothing
       note.makes_iterator = LeavesContentOpen(object);
       if (note.makes_iterator) iterated_.assign(1, object);
-      if (!note.makes_iterator) ForceDeep(object, Shadow(), true);
-      return;
+      if (note.makes_iterator) return;
+      ForceDeep(object, Shadow(), true);
+      return ViewRows(*this, object);
     }
     case Op::kForIter: {
       RefuseForeignOperator(e.in[0]);

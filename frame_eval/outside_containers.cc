@@ -98,6 +98,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
   if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
   known->changes->stored[PlainKey(key)] = shadow;
   NoteOutsideChange(container);
+    FixIfViewed(*this, container, value, shadow);
   return true;
 }
 
@@ -143,3 +144,4 @@ bool Recorder::AppendOutside(PyObject* list, PyObject* items, PyObject* item, Sh
 }
 
 }  // namespace frametap
+  FixIfViewed(*this, list, items != nullptr ? items : item, shadow);

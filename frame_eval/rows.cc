@@ -5,6 +5,8 @@
 //       whose values are fixed.
 //   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
 //       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
+//   R4  A list may change while an iterator of another kind waits to look at it. Numbers that it gets are fixed then
+//       (Known::is_viewed).
 #include "frame_eval/rows.h"
 #include "frame_eval/array_nodes.h"
 
@@ -22,6 +24,34 @@ PyObject* ItemOf(PyObject* row, size_t index) { return PySequence_Fast_GET_ITEM(
 size_t RowSize(PyObject* row) { return static_cast<size_t>(PySequence_Fast_GET_SIZE(row)); }
 
 }  // namespace
+
+void ViewRows(Recorder& r, PyObject* rows) {
+  if (PyList_Check(rows)) {
+    Known* const known = r.Find(rows);
+    if (known == nullptr || known->is_viewed) return;
+    known->is_viewed = true;
+  } else if (!PyTuple_Check(rows)) {
+    return;
+  }
+  for (size_t i = 0; i < RowSize(rows); ++i) ViewRows(r, ItemOf(rows, i));
+}
+
+namespace {
+
+bool IsViewed(Recorder& r, PyObject* list) {
+  const Known* const known = PyList_Check(list) ? r.Find(list) : nullptr;
+  return known != nullptr && known->is_viewed;
+}
+
+}  // namespace
+
+// R4
+bool FixIfViewed(Recorder& r, PyObject* list, PyObject* item, Shadow shadow) {
+  if (item == nullptr || !IsViewed(r, list)) return false;
+  r.ForceDeep(item, shadow, true);
+  ViewRows(r, item);
+  return true;
+}
 
 // Returns whether some numbers of a tuple or list are not fixed.
 bool Recorder::HasOpenItems(PyObject* row) {
@@ -81,6 +111,7 @@ bool Recorder::JoinRows(FrameNote& note, PyObject* left, PyObject* right, bool i
 bool Recorder::AppendItems(PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
   Known* known = Find(list);
   if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
+  if (FixIfViewed(*this, list, items != nullptr ? items : item, shadow)) return false;
   absl::InlinedVector<Shadow, 4> shadows;
   bool open = !known->items.empty();
   const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(object, of, &open)); };
@@ -122,6 +153,7 @@ bool Recorder::StoreItem(PyObject* list, PyObject* key, PyObject* value, Shadow 
   if (!PyList_CheckExact(list) || !PyLong_CheckExact(key)) return false;
   if (index < 0) index += PyList_GET_SIZE(list);
   if (index < 0 || index >= PyList_GET_SIZE(list)) return false;
+  if (FixIfViewed(*this, list, value, shadow)) return false;
   bool open = false;
   const Shadow kept = KeepOpen(value, shadow, &open);
   Known* const known = OpenList(list, open);
@@ -151,6 +183,7 @@ bool Recorder::ChangeList(Call& call, const char* name) {
   }
   if (index < 0) index += size;
   if (inserts) {
+    if (FixIfViewed(*this, list, call.args[2], call.shadows[2])) return false;
     bool open = false;
     const Shadow kept = KeepOpen(call.args[2], call.shadows[2], &open);
     Known* const known = OpenList(list, open);
@@ -199,12 +232,18 @@ void Recorder::MakesIterator(const Call& call) {
     const bool is_row = i < call.positional() && (is_tuple || PyList_CheckExact(call.args[i]));
     open = open && (i >= call.positional() || is_row);
   }
-  if (!open) return ForceArguments(call, 0, true);
+  if (!open) {
+    ForceArguments(call, 0, true);
+    for (PyObject* arg : call.args) ViewRows(*this, arg);
+    return;
+  }
   call.note.makes_iterator = true;
   const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
   iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
   for (size_t i = 0; i < call.args.size(); ++i) {
-    if (i >= call.positional() || !LeavesContentOpen(call.args[i])) ForceDeep(call.args[i], call.shadows[i], true);
+    if (i < call.positional() && LeavesContentOpen(call.args[i])) continue;
+    ForceDeep(call.args[i], call.shadows[i], true);
+    ViewRows(*this, call.args[i]);
   }
 }
 
@@ -237,7 +276,10 @@ void Recorder::CloseIterator(PyObject* iterator) {
   if (it == open_iterators_.end()) return;
   const OpenIterator closed = std::move(it->second);
   open_iterators_.erase(it);
-  for (PyObject* row : closed.rows) ForceDeep(row, Shadow(), true);
+  for (PyObject* row : closed.rows) {
+    ForceDeep(row, Shadow(), true);
+    ViewRows(*this, row);
+  }
 }
 
 }  // namespace frametap

@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "frame_eval/shadow.h"
+
 namespace frametap {
 
 // A tuple that is no more than its items: no class of Python gives it operators of its own.
@@ -17,6 +19,14 @@ inline bool IteratesByPlace(PyObject* object) {
   if (PyTuple_Check(object)) return Py_TYPE(object)->tp_iter == PyTuple_Type.tp_iter;
   return PyList_Check(object) && Py_TYPE(object)->tp_iter == PyList_Type.tp_iter;
 }
+
+class Recorder;
+// Notes that an iterator of C code gives what is in these rows, now or later: numbers that their lists get from here on are
+// fixed.
+void ViewRows(Recorder& recorder, PyObject* rows);
+
+// Fixes what such a list is about to get, and returns whether it is one.
+bool FixIfViewed(Recorder& recorder, PyObject* list, PyObject* item, Shadow shadow);
 
 inline std::array<PyObject*, 3> PartsOf(PyObject* slice) {
   auto* parts = reinterpret_cast<PySliceObject*>(slice);

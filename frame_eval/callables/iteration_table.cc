@@ -3,6 +3,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/rows.h"
 #include "guards/must.h"
 #include "guards/suspended_frame.h"
 #include "guards/tensor_door.h"
@@ -54,11 +55,28 @@ void Iterate(Recorder& r, Call& call) {
   }
 }
 
+// reversed(row): the items are given later.
+void IterateLater(Recorder& r, Call& call) {
+  Iterate(r, call);
+  for (PyObject* arg : call.args) ViewRows(r, arg);
+}
+
 // iter(iterable), iter(callable, sentinel)
 void Iter(Recorder& r, Call& call) {
-  Iterate(r, call);
+  IterateLater(r, call);
   if (call.args.size() == 2) r.ReadCallbacks(call);
 }
+
+// chain.from_iterable(rows), tee(rows)
+void IterateRows(Recorder& r, Call& call) {
+  for (PyObject* arg : call.args) {
+    if (IsTensor(arg)) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+  }
+  IterateLater(r, call);
+}
+
+// itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
+void Repeat(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
 
 // list(row), tuple(row), row.copy()
 void CopyRow(Recorder& r, Call& call) {
@@ -104,7 +122,7 @@ void MakePartial(Recorder& r, Call& call) {
 
 void LoadIteration() {
   AddSpecial("builtins", "", "iter", Iter, true);
-  AddSpecial("builtins", "", "reversed", Iterate, true);
+  AddSpecial("builtins", "", "reversed", IterateLater, true);
   for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
   AddSpecial("builtins", "list", "copy", CopyRow, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
@@ -119,9 +137,12 @@ void LoadIteration() {
   AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
   AddRows("itertools", "", Conduct::kTransparent,
           {"accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
-           "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap",
-           "takewhile", "tee", "zip_longest"});
-  AddRows("itertools", "chain", Conduct::kTransparent, {"from_iterable"});
+           "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "starmap",
+           "takewhile", "zip_longest"});
+  AddSpecial("itertools", "", "repeat", Repeat, true);
+  for (const auto& [owner, name] : {std::pair("", "tee"), std::pair("chain", "from_iterable")}) {
+    AddSpecial("itertools", owner, name, IterateRows);
+  }
   AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
   AddSpecial("_functools", "", "partial", MakePartial);
   AddRows("_functools", "", Conduct::kPureObjects, {"cmp_to_key"});
