@@ -236,6 +236,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     ReadRankOfIndexed(container, key);
     note.is_index = numbers_open();
     TorchCall(note, &call, "");
+    note.before_nodes = aten_.mark();
     aten_.expect_constant = MakesIndices(key);
     return;
   }

@@ -76,6 +76,11 @@ bool TakesNumber(const c10::Type& type) {
   }
 }
 
+// A size that the schema declares as a plain int.
+bool IsCount(const c10::OperatorHandle& op, size_t parameter) {
+  return BaseName(op) == "one_hot" && op.schema().arguments()[parameter].real_type()->kind() == c10::TypeKind::IntType;
+}
+
 bool IsSizes(const c10::Type& type) {
   if (type.kind() == c10::TypeKind::OptionalType) return IsSizes(*type.castRaw<c10::OptionalType>()->getElementType());
   return type.kind() == c10::TypeKind::ListType &&
@@ -275,7 +280,9 @@ void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
   } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
     PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
-    if (!LinkIndices(note, tensor, key, made) && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
+    const bool is_linked =
+        (e.op == Op::kSubscr && LinkIndexList(note, tensor, key, made, result)) || LinkIndices(note, tensor, key, made);
+    if (!is_linked && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
   } else if (e.op == Op::kBinary || e.op == Op::kCompare) {
     LinkOperator(note, made);
   } else if (made.size() == 1) {
@@ -304,7 +311,8 @@ void Recorder::LinkOperator(FrameNote& note, const std::vector<Node*>& made) {
 void Recorder::Link(OpenNumber* number, Node* node, size_t parameter) {
   Arg& arg = node->args[parameter];
   const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
-  if (arg.kind != Arg::Kind::kConst || !TakesNumber(type) || !IsSame(arg.constant, *number)) return;
+  const bool takes_number = TakesNumber(type) || IsCount(*node->op, parameter);
+  if (arg.kind != Arg::Kind::kConst || !takes_number || !IsSame(arg.constant, *number)) return;
   arg = Arg::Of(NumberValue(number->shadow));
   number->linked = true;
 }

@@ -69,6 +69,48 @@ bool Recorder::LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int
   return true;
 }
 
+// Returns a tensor in the graph that holds the number alone.
+Arg Recorder::TensorOfNumber(OpenNumber* number, const Type& type) {
+  Number constant;
+  NumberOf(number->object, &constant);
+  Arg arg =
+      number->shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant)) : Arg::Of(NumberValue(number->shadow));
+  number->linked = true;
+  Arg dtype = Arg::Const(c10::IValue(type.dtype));
+  return Arg::Of(aten_.AddOpNode("aten::scalar_tensor", "", {std::move(arg), std::move(dtype)}, type));
+}
+
+// x[[i, j]]: the binding makes a tensor of the ints, and no op shows that. Returns false if the index is another one.
+bool Recorder::LinkIndexList(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made,
+                             PyObject* result) {
+  const bool is_index = PyList_CheckExact(key) && made.size() == 2 && BaseName(*made[0]->op) == "lift_fresh" &&
+                        BaseName(*made[1]->op) == "index";
+  if (!is_index || note.open.empty() || PyList_GET_SIZE(key) > static_cast<Py_ssize_t>(kMostElements)) return false;
+  if (!TensorOf(tensor).device().is_cpu() || CurrentEagerState().autocast_cpu) return false;
+  std::vector<OpenNumber> numbers;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(key); ++i) {
+    OpenNumber& number = numbers.emplace_back();
+    number.object = PyList_GET_ITEM(key, i);
+    number.shadow = ElementShadow(key, i);
+    if (!PyLong_CheckExact(number.object)) return false;
+  }
+  const Type type = Type::Of(TensorOf(result));
+  Type indices = type;
+  indices.dtype = c10::ScalarType::Long;
+  indices.sizes.clear();
+  aten_.DropNodes(note.before_nodes);
+  std::vector<Arg> items;
+  for (OpenNumber& number : numbers) items.push_back(TensorOfNumber(&number, indices));
+  for (OpenNumber& number : note.open) number.linked = true;
+  indices.sizes = {PyList_GET_SIZE(key)};
+  const ValueId stacked = aten_.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, indices);
+  const std::optional<ValueId> value = aten_.ValueOf(TensorOf(tensor));
+  if (!value) throw Break{Reason::tensor_from_nowhere, ""};
+  aten_.Bind(TensorOf(result),
+             aten_.AddOpNode("aten::index", "Tensor", {Arg::Of(*value), Arg::List({Arg::Of(stacked)})}, type));
+  return true;
+}
+
 // The graph makes of the numbers what the call has made, where that is the same for all numbers.
 void Recorder::LinkData(FrameNote& note, PyObject* result) {
   const at::Tensor& tensor = TensorOf(result);
@@ -98,15 +140,7 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
   type.dtype = made_as;
   type.sizes.clear();
   std::vector<Arg> rows;
-  for (OpenNumber& number : note.open) {
-    Number constant;
-    NumberOf(number.object, &constant);
-    Arg arg =
-        number.shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant)) : Arg::Of(NumberValue(number.shadow));
-    number.linked = true;
-    rows.push_back(
-        Arg::Of(aten_.AddOpNode("aten::scalar_tensor", "", {std::move(arg), Arg::Const(c10::IValue(made_as))}, type)));
-  }
+  for (OpenNumber& number : note.open) rows.push_back(TensorOfNumber(&number, type));
   // Stacks of stacks: a reshaped tensor would be a view.
   for (int64_t dim = tensor.dim(); dim-- > 0;) {
     const auto length = static_cast<size_t>(tensor.size(dim));

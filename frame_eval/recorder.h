@@ -770,6 +770,9 @@ class Recorder {
   bool LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth);
   void LinkNumbers(FrameNote& note, const Event& e, PyObject* result);
   void LinkData(FrameNote& note, PyObject* result);
+  Arg TensorOfNumber(OpenNumber* number, const Type& type);
+  bool LinkIndexList(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made,
+                     PyObject* result);
   Shadow ListElements(const FrameNote& note, PyObject* result);
   std::optional<IntTerm> IntInTensor(ValueId tensor);
   void LeaveElementOpen(FrameNote& note, PyObject* object, OpenNumber at);

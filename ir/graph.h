@@ -45,12 +45,13 @@ enum class ScalarOp : uint8_t {
   kFloatMax,
   kFloatAbs,
   kFloatSqrt,
-  kFloatOf,   // float(n)
-  kIntOf,     // int(x): towards zero
-  kIntFloor,  // math.floor(x)
-  kIntCeil,   // math.ceil(x)
-  kIntRound,  // round(x): to even where it is halfway
-  kIntPow,    // of an exponent that is not negative
+  kFloatOf,     // float(n)
+  kIntOf,       // int(x): towards zero
+  kIntFloor,    // math.floor(x)
+  kIntCeil,     // math.ceil(x)
+  kIntRound,    // round(x): to even where it is halfway
+  kFloatRound,  // round(x, n): to n decimal places
+  kIntPow,      // of an exponent that is not negative
   kIntAnd,
   kIntOr,
   kIntXor,

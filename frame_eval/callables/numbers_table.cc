@@ -142,6 +142,22 @@ bool DivMod(Recorder& r, Call& call) {
   return true;
 }
 
+// round(x, n) of a float that is not fixed, to a fixed number of decimal places.
+bool RoundToDecimals(Recorder& r, Call& call) {
+  static PyObject* const parameter = InternedName("ndigits");
+  const bool by_name = call.names.size() == 1 && PyUnicode_Compare(call.names[0], parameter) == 0;
+  if (call.args.size() != 2 || (!call.names.empty() && !by_name)) return false;
+  if (!PyFloat_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
+  if (!r.LeavesOpen(call.args[0], call.shadows[0])) return false;
+  int overflow = 0;
+  const long long places = PyLong_AsLongLongAndOverflow(call.args[1], &overflow);
+  if (overflow != 0 || places < 0 || places > kMostDecimals) return false;
+  r.Force(call.args[1], call.shadows[1]);
+  call.shadows[1] = Shadow();
+  Compute(r, call, ScalarOp::kFloatRound);
+  return true;
+}
+
 // math.prod(x.shape)
 void Product(Recorder& r, Call& call) {
   static PyObject* const one = Must(PyLong_FromLong(1)).Release();
@@ -168,6 +184,7 @@ void Arithmetic(Recorder& r, Call& call) {
     if (name == "abs") return Compute(r, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
     if (is_float) return Compute(r, call, ScalarOp::kIntRound);
   }
+  if (name == "round" && RoundToDecimals(r, call)) return;
   if (name == "divmod" && DivMod(r, call)) return;
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
   if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -42,6 +44,7 @@ constexpr ScalarRow kRows[] = {
     {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
     {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
     {ScalarOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
+    {ScalarOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"},
     {ScalarOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
     {ScalarOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
     {ScalarOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
@@ -120,6 +123,18 @@ void FloatDivMod(double a, double b, double* quotient, double* remainder) {
 Number NumberOf(const c10::IValue& v) {
   if (v.isDouble()) return Number::Float(v.toDouble());
   return Number::Int(v.isBool() ? int64_t{v.toBool()} : v.isNone() ? 0 : v.toInt());
+}
+
+// Returns the double that is nearest to the decimal number with so many places, as Python does: the exact value is rounded
+// to even where it is halfway.
+double ToDecimals(double x, int places) {
+  if (!std::isfinite(x)) return x;
+  std::array<char, std::numeric_limits<double>::max_exponent10 + kMostDecimals + 4> text;  // sign, first digit, point
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::fixed, places);
+  TORCH_INTERNAL_ASSERT(written.ec == std::errc(), "a number is longer than its longest text");
+  double rounded = 0;
+  std::from_chars(text.data(), written.ptr, rounded);
+  return rounded;
 }
 
 }  // namespace
@@ -248,6 +263,9 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
       if (std::fabs(a.f - rounded) == 0.5) rounded = 2.0 * std::round(a.f / 2.0);
       return ToInt(rounded, result);
     }
+    case ScalarOp::kFloatRound:
+      if (b.is_float || b.i < 0 || b.i > kMostDecimals) return ScalarFault::kDomain;
+      return Give(ToDecimals(a.as_float(), static_cast<int>(b.i)), result);
     case ScalarOp::kIntPow: {
       if (b.i < 0) return ScalarFault::kDomain;  // Python gives a float
       int64_t power = 1, square = a.i;

@@ -47,6 +47,9 @@ enum class ScalarFault : uint8_t {
   kDomain,          // Python raises ValueError, or the result is complex
 };
 
+// round(x, n) is computed for so many decimal places.
+inline constexpr int64_t kMostDecimals = 100;
+
 // The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
 ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
 

@@ -89,6 +89,7 @@ SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "float.min": torch.sym_min,
     "float.max": torch.sym_max,
     "float.abs": operator.abs,
+    "float.round": round,
     "float.of": torch.sym_float,
     "float.sqrt": math.sqrt,
     "float.exp": math.exp,
