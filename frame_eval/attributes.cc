@@ -220,6 +220,12 @@ void Recorder::FixDescriptorKind(PyObject* in_class) {
   RefuseForeignOperator(in_class);
 }
 
+// The first read of the annotations of a class that has none stores an empty dict in it.
+static bool MakesAnnotations(PyTypeObject* type, PyObject* name) {
+  const bool is_read = std::strcmp(Text(name), "__annotations__") == 0 && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+  return is_read && PyDict_GetItemWithError(type->tp_dict, name) == nullptr;
+}
+
 void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
   PyTypeObject* meta = Py_TYPE(type);
   RefuseOddNames(type);
@@ -234,6 +240,7 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
   ReadIfClassName(*this, type, name);
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
   if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
+  if (MakesAnnotations(type, name)) throw Break{Reason::done_once, Qualified(type, name)};
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(value, type, name);
   // A descriptor of Python code runs as a frame; its result is not a constant.

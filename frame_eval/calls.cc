@@ -1,6 +1,7 @@
 // Calls: what kind of callable it is, what it reads, and how its arguments reach the frame of a Python function.
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 #include <tuple>
 
 #include "frame_eval/callables/getters.h"
@@ -12,8 +13,8 @@
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
-#include "guards/dict_read.h"
 #include "frame_eval/rows.h"
+#include "guards/dict_read.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -260,6 +261,19 @@ Ref<> PairsNow(Recorder& r, PyObject* rows) {
   return TupleOf(r, pairs.get());
 }
 
+// dict.update(key=value …) of a dict that existed before: a store under each key. Returns false if it is another call.
+bool UpdateByNames(Recorder& r, const Call& call) {
+  PyObject* const dict = call.args[0];
+  const Known* const known = r.Find(dict);
+  if (known == nullptr || known->state != Known::State::kSource || !PyDict_CheckExact(dict)) return false;
+  if (call.positional() != 1 || call.names.empty()) return false;
+  for (size_t i = 0; i < call.names.size(); ++i) {
+    FrameNote store;
+    r.StoreSubscript(store, dict, call.names[i], call.args[i + 1], Shadow(), call.shadows[i + 1]);
+  }
+  return true;
+}
+
 // The result of functools.cmp_to_key: it calls the function that it was given.
 PyTypeObject* ComparisonKey() {
   static PyTypeObject* const type = [] {
@@ -283,6 +297,13 @@ bool GetsFromAll(Recorder& r, const Call& call, PyObject* getter) {
     }
   }
   return true;
+}
+
+// Whether C code calls its callback with one argument.
+bool CallsWithOne(const Call& call) {
+  const std::string_view name = FindCallable(call.callable)->name;
+  if (name == "map") return call.args.size() == 2;
+  return name == "groupby" || name == "sorted" || name == "min" || name == "max" || name == "sort";
 }
 
 }  // namespace
@@ -318,6 +339,8 @@ void Recorder::ReadCallbacks(const Call& call) {
     } else if (row->conduct == Conduct::kTorch) {
       for (PyObject* other : call.args) ReadAllTensors(other, true);
       continue;
+    } else if (function == reinterpret_cast<PyObject*>(&PyType_Type) && CallsWithOne(call)) {
+      continue;  // who calls it has fixed all that is in its arguments
     } else if (row->by_value) {
       const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
       if (bound) ForceDeep(PyCFunction_GET_SELF(function), MeetSelf(function, PyCFunction_GET_SELF(function)), false);
@@ -651,7 +674,7 @@ void Recorder::Mutate(Call& call, const CallableRow& row) {
   if (call.args.empty()) return;
   PyObject* self = call.args[0];
   if (ChangeList(call, row.name)) return;
-  if (std::strcmp(row.name, "update") == 0 && UpdateOwn(call)) return;
+  if (std::strcmp(row.name, "update") == 0 && (UpdateOwn(call) || UpdateByNames(*this, call))) return;
   if (std::strcmp(row.name, "pop") == 0 && PopOwn(call)) return;
   if (call.args.size() == 2 && call.names.empty() && PyList_CheckExact(self)) {
     if (std::strcmp(row.name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1])) return;

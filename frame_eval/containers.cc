@@ -1,4 +1,5 @@
 // Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
+#include "frame_eval/class_references.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
 #include "frame_eval/outside_containers.h"
@@ -114,7 +115,7 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
-  if (PyDict_Check(container) && IsPlainKey(item) && is_source && !known->adopted) {
+  if (PyDict_Check(container) && is_source && !known->adopted && IsFollowedKey(*this, item)) {
     ForceDeep(item, Shadow(), false);
     Touch(container);
     RefuseWrittenDict(container);
@@ -124,8 +125,7 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
       guards_.Absent(known->source, item, Here());
     return;
   }
-  bool plain_class = PyType_Check(item) && Py_TYPE(item)->tp_hash == PyType_Type.tp_hash &&
-                     Py_TYPE(item)->tp_richcompare == PyType_Type.tp_richcompare;
+  const bool plain_class = IsPlainClass(item);
   if (PyAnySet_CheckExact(container) && is_source && !known->adopted && (IsScalar(item) || plain_class)) {
     if (const Py_hash_t hash = PyObject_Hash(item); hash == -1 || SetHas(container, item, hash) == Found::kDoubt) {
       PyErr_Clear();  // what cannot be hashed raises when the program asks
@@ -290,7 +290,8 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       return;
     }
   }
-  if (PyDict_Check(container) && is_source && IsPlainKey(key)) {
+  const bool is_followed = PyDict_Check(container) && is_source && IsFollowedKey(*this, key);
+  if (is_followed) {
     Shadow* written = StoredItem(container, key);
     // (What a name leads to in an instance of a subclass are its attributes.)
     if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key)) written = WrittenShadow(container, key);
@@ -300,13 +301,23 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
       return Touch(container);
     }
   }
-  if (PyDict_Check(container) && is_source && !known->adopted && IsPlainKey(key)) {
+  if (is_followed && !known->adopted) {
     Touch(container);
     RefuseWrittenDict(container);
     PyObject* value = ItemQuietly(container, key);
     if (value == nullptr) return guards_.Absent(known->source, key, Here());
     note.expect.kind = Expect::Kind::kSource;
     note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);
+    note.expect.pinned = known->pinned;
+    return;
+  }
+  if (PyDict_CheckExact(container) && is_source && !known->adopted && IsReferenceToClass(key)) {
+    Touch(container);
+    PyObject* const own_key = KeyForClass(container, key);
+    // Who looks there and finds nothing stores an item next.
+    if (own_key == nullptr) throw Break{Reason::done_once, "a table of classes"};
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
     note.expect.pinned = known->pinned;
     return;
   }
@@ -338,6 +349,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   if (StoreOwn(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreUnderNewKey(*this, container, key, value, value_shadow)) return;
   if (value != nullptr) Force(value, value_shadow);
   Known* known = Find(container);
   if (known == nullptr) {

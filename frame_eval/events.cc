@@ -3,10 +3,13 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/array_nodes.h"
+#include "frame_eval/cached_properties.h"
+#include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/outside_containers.h"
+#include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "frame_eval/rows.h"
@@ -90,6 +93,42 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
     if (PyObject_RichCompareBool(item, members[i], Py_EQ) == 1) return true;
   }
   return true;
+}
+
+// Whether MATCH_CLASS asks for the type of a number alone: `case int()`.
+static bool MatchesByType(const Event& e) {
+  return Recorder::IsNumber(e.in[0]) && Py_TYPE(e.in[1]) == &PyType_Type && e.arg == 0 &&
+         PyTuple_GET_SIZE(e.in[2]) == 0;
+}
+
+// MATCH_CLASS of an object that existed before. The instruction reads attributes without an event for each: those in the
+// pattern, and those that __match_args__ names.
+static void ReadClassPattern(Recorder& r, const Event& e) {
+  static PyObject* const class_name = InternedName("__class__");
+  static PyObject* const places_name = InternedName("__match_args__");
+  const Break refusal{Reason::unknown_operation, "a class pattern"};
+  PyObject* const subject = e.in[0];
+  RefuseOddNames(Py_TYPE(subject));
+  const bool says_its_class =
+      _PyType_Lookup(Py_TYPE(subject), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name);
+  if (Py_TYPE(e.in[1]) != &PyType_Type || says_its_class || IsTensor(subject)) throw refusal;
+  auto* const type = reinterpret_cast<PyTypeObject*>(e.in[1]);
+  r.Touch(subject);
+  r.Touch(e.in[1]);
+  r.guards().Class(type, r.Here());
+  if (PyType_IsSubtype(Py_TYPE(subject), type) == 0) return;
+  std::vector<PyObject*> names;
+  PyObject* const places = e.arg > 0 ? _PyType_Lookup(type, places_name) : nullptr;
+  const bool matches_itself = places == nullptr && e.arg == 1 && PyType_HasFeature(type, _Py_TPFLAGS_MATCH_SELF);
+  if (e.arg > 0 && !matches_itself) {
+    if (places == nullptr || !PyTuple_CheckExact(places) || PyTuple_GET_SIZE(places) < e.arg) throw refusal;
+    for (int i = 0; i < e.arg; ++i) names.push_back(PyTuple_GET_ITEM(places, i));
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[2]); ++i) names.push_back(PyTuple_GET_ITEM(e.in[2], i));
+  for (PyObject* name : names) {
+    const bool is_plain = PyUnicode_CheckExact(name) && Recorder::IsOfPythonClass(subject);
+    if (!is_plain || !ReadAttributeInC(r, subject, Interned(name).get())) throw refusal;
+  }
 }
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
@@ -359,14 +398,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return ReadPrinted(e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
     case Op::kGetLen:
       if (PyTuple_CheckExact(e.in[0]) || PyList_CheckExact(e.in[0])) return AdoptElements(e.in[0]);
-      ForceDeep(e.in[0], e.shadows[0], false);
+      ForceDeep(e.in[0], e.shadows[0], PyDict_Check(e.in[0]));
       return;
     case Op::kMatch:
-      // MATCH_CLASS reads attributes without an event for each: those in the pattern and in __match_args__.
       if (e.n == 3) {
-        if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_operation, "a class pattern"};
         static PyObject* const all = InternedName("__dict__");  // counts as all names
         guards_.ReadsName(all);
+        if (MatchesByType(e)) return FixType(e.shadows[0]);
+        if (SourceOf(e.in[0]).valid()) return ReadClassPattern(*this, e);
         ForceWritten(e.in[0]);
       }
       for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
@@ -379,9 +418,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBeforeWith: {
       static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
-      if (enter != nullptr && !PyFunction_Check(enter)) {
-        throw Refusal(enter);
-      }
+      const bool is_known = enter == nullptr || PyFunction_Check(enter) || IsLockOfOwnProperty(*this, f, e.in[0]);
+      if (!is_known) throw Refusal(enter);
       return ForceAll(e);
     }
     case Op::kWithExit:

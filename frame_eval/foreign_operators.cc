@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "frame_eval/array_nodes.h"
+#include "frame_eval/cached_properties.h"
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
+#include "frame_eval/class_references.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/namespaces.h"
@@ -60,6 +62,7 @@ static bool HasTensor(const Event& e) {
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void Recorder::RefuseForeign(const Event& e) {
+  if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(*this, *frames_.back(), e.in[0])) return;
   if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;
@@ -167,6 +170,7 @@ bool Recorder::IsForeign(PyObject* object) {
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
     return false;
   }
+  if (known->pinned && IsReferenceToClass(object)) return false;
   return !IsOfPythonClass(object) && !IsReadableInC(object) && !IsGetter(object);
 }
 

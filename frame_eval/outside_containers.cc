@@ -4,11 +4,15 @@
 //   O2  A stored or appended value keeps its shadow, so that no number is fixed. The container's other items are as at
 //       the entry.
 //   O3  What reads the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
-//       here. A dict's values are fixed then.
-//   O4  Only plain keys are followed (IsPlainKey): a look-up by one runs no code of the program's.
+//       here. A dict's values are fixed then. Numbers that are stored later are open again, until the next such read or
+//       another change (FixValues).
+//   O4  Only plain keys, fixed classes and fixed members of enumerations are followed: a look-up by one runs no code of
+//       the program's.
 // Not here: lists and dicts of the trace's own (rows.cc, own_dicts.cc), changes that need the content to be known (Own).
 #include "frame_eval/outside_containers.h"
 
+#include "frame_eval/class_references.h"
+#include "frame_eval/known_objects.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/rows.h"
@@ -27,6 +31,24 @@ bool IsPlainKey(PyObject* key, int depth) {
   return true;
 }
 
+bool IsPlainMember(PyObject* object) {
+  static PyObject* const name = InternedName("__hash__");
+  static const PyObject* const hash = Py_XNewRef(_PyType_Lookup(Objects().enumeration, name));
+  PyTypeObject* const type = Py_TYPE(object);
+  return PyType_IsSubtype(type, Objects().enumeration) != 0 &&
+         type->tp_richcompare == PyBaseObject_Type.tp_richcompare && _PyType_Lookup(type, name) == hash;
+}
+
+bool IsFollowedKey(Recorder& r, PyObject* key) {
+  if (IsPlainKey(key)) return true;
+  if (IsPlainClass(key)) return r.IsFixed(key);
+  Known* const known = IsPlainMember(key) ? r.Find(key) : nullptr;
+  if (known == nullptr || known->state != Known::State::kSource) return false;
+  r.Touch(key);
+  r.Fix(*known);
+  return true;
+}
+
 bool HasPlainStore(PyObject* dict) {
   static PyObject* const name = InternedName("__setitem__");
   if (PyDict_CheckExact(dict) || PyODict_CheckExact(dict)) return true;
@@ -42,8 +64,10 @@ PyTypeObject* DefaultDict() {
   return type;
 }
 
-// One object for all plain keys that are equal, borrowed; null if `key` is not one.
+// Returns one object for all plain keys that are equal, borrowed. Classes and members are themselves. Returns null for other
+// keys.
 PyObject* Recorder::PlainKey(PyObject* key) {
+  if (IsPlainClass(key) || IsPlainMember(key)) return key;
   if (!IsPlainKey(key)) return nullptr;
   if (!plain_keys_) plain_keys_ = Must(PyDict_New());
   PyObject* const first = PyDict_SetDefault(plain_keys_.get(), key, key);
@@ -75,6 +99,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
     if (index == -1 && PyErr_Occurred() != nullptr) PyErr_Clear(), index = size;
     if (index < 0) index += size;
     if (index < 0 || index >= size) return false;
+    FixIfViewed(*this, container, value, shadow);
     AdoptElements(container);
     AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), shadow});
     known = Find(container);
@@ -84,7 +109,7 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
     return true;
   }
   // A name in an object's own dict or in a module's globals is read by other ways, too.
-  if (!PyDict_Check(container) || !IsPlainKey(key) || known->adopted || known->written != nullptr ||
+  if (!PyDict_Check(container) || !IsFollowedKey(*this, key) || known->adopted || known->written != nullptr ||
       guards_.accessor(known->source) == Accessor::kDict || !HasPlainStore(container)) {
     return false;
   }
@@ -98,7 +123,22 @@ bool Recorder::StoreOutside(PyObject* container, PyObject* key, PyObject* value,
   if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
   known->changes->stored[PlainKey(key)] = shadow;
   NoteOutsideChange(container);
-    FixIfViewed(*this, container, value, shadow);
+  return true;
+}
+
+bool StoreUnderNewKey(Recorder& r, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow) {
+  Known* known = r.Find(dict);
+  if (known == nullptr || known->state != Known::State::kSource || known->written != nullptr) return false;
+  if (!PyDict_CheckExact(dict) || !IsPlainKey(key) || r.guards().accessor(known->source) == Accessor::kDict)
+    return false;
+  if (!known->changes && !r.LeavesOpen(value, shadow)) return false;
+  r.AdoptElements(dict);
+  r.ReadKey(dict, key);
+  r.AddEffect(Effect::Kind::kSetItem, dict, "", {key, value}, {Shadow(), shadow});
+  known = r.Find(dict);
+  if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
+  known->changes->stored[r.PlainKey(key)] = shadow;
+  r.NoteOutsideChange(dict);
   return true;
 }
 
@@ -110,6 +150,7 @@ bool Recorder::AppendOutside(PyObject* list, PyObject* items, PyObject* item, Sh
     return false;
   if (items != nullptr && !PyTuple_CheckExact(items) && !PyList_CheckExact(items)) return false;
   Touch(list);
+  FixIfViewed(*this, list, items != nullptr ? items : item, shadow);
   std::vector<Shadow> appended;
   Ref<> content;
   if (items == nullptr) {
@@ -144,4 +185,3 @@ bool Recorder::AppendOutside(PyObject* list, PyObject* items, PyObject* item, Sh
 }
 
 }  // namespace frametap
-  FixIfViewed(*this, list, items != nullptr ? items : item, shadow);

@@ -3,12 +3,23 @@
 
 #include <Python.h>
 
+#include "frame_eval/shadow.h"
+
 namespace frametap {
+
+class Recorder;
 
 // Whether `dict[key] = value` is the store of dict or OrderedDict, and runs no code of the class.
 bool HasPlainStore(PyObject* dict);
+// `dict[key] = number` in a dict that existed before, which has no such key or whose content is known. Returns false, with
+// nothing noted, if the number is fixed.
+bool StoreUnderNewKey(Recorder& recorder, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
 PyTypeObject* DefaultDict();  // collections.defaultdict
 // Whether a key is a number, string or another scalar except NaN, or a tuple of plain keys.
 bool IsPlainKey(PyObject* key, int depth = 0);
+// Whether it is a member of an enumeration that is compared by identity and hashed by the code of Enum alone.
+bool IsPlainMember(PyObject* object);
+// Whether the items of a dict that existed before are followed under this key (O4). A class or member is fixed then.
+bool IsFollowedKey(Recorder& recorder, PyObject* key);
 
 }  // namespace frametap

@@ -52,7 +52,8 @@ void Recorder::KeepValue(PyObject* dict, PyObject* key, Shadow shadow) {
 
 void Recorder::FixValues(PyObject* dict) {
   Known* const known = Find(dict);
-  if (known == nullptr || known->state == Known::State::kSource || !known->changes) return;
+  if (known == nullptr || !known->changes) return;
+  if (known->state == Known::State::kSource && !known->adopted) return;
   for (const auto& [key, shadow] : known->changes->stored) Force(PyDict_GetItemWithError(dict, key), shadow);
   known->changes.reset();  // not before: if one cannot be fixed, the segment ends with the dict's present content
   known->MutatedIn(epoch_);

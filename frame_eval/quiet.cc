@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/recorder.h"
 #include "guards/dict_read.h"
 #include "guards/kinds/value.h"
@@ -140,6 +141,8 @@ void RefuseLoudEffect(Effect::Kind kind, PyObject* target, const std::string& na
       return;
     }
     case Effect::Kind::kSetItem:
+      if (PyDict_Check(target) && StoresByIdentity(target, values[0])) return;
+      [[fallthrough]];
     case Effect::Kind::kDelItem:
       if (PyDict_Check(target)) return RefuseLoudKey(target, values[0]);
       if (!Recorder::IsScalar(values[0]) && !PySlice_Check(values[0])) ThrowLoud(values[0]);
@@ -203,6 +206,15 @@ Ref<> HashesByCode(PyObject* table) {
     while (_PySet_NextEntry(table, &at, &key, &hash)) meet(key, hash);
   }
   return by_code ? Must(PyList_AsTuple(hashes.get())) : Ref<>();
+}
+
+bool StoresByIdentity(PyObject* dict, PyObject* key) {
+  PyObject* value = nullptr;
+  return IsPlainMember(key) && DictGet(dict, Key::Of(key, dict), &value) == Found::kYes;
+}
+
+bool StoreByIdentity(PyObject* dict, PyObject* key, PyObject* value) {
+  return _PyDict_SetItem_KnownHash(dict, key, value, Key::Of(key, dict).hash) == 0;
 }
 
 bool PutQuietly(PyObject* dict, PyObject* key, PyObject* value, PyObject* hash) {

@@ -65,6 +65,10 @@ HashBy HashOf(PyObject* key);
 // Throws Break if putting the keys into a table again would call their code to compare two of them.
 Ref<> HashesByCode(PyObject* table);
 
+// Whether `dict[key] = value` replaces the value under the very key, which only Enum's own code would hash.
+bool StoresByIdentity(PyObject* dict, PyObject* key);
+bool StoreByIdentity(PyObject* dict, PyObject* key, PyObject* value);  // … by the hash that the dict knows
+
 // A dict that holds keys with these hashes.
 bool PutQuietly(PyObject* dict, PyObject* key, PyObject* value, PyObject* hash);
 

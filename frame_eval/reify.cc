@@ -378,7 +378,11 @@ bool Reifier::Commit() {
         status = PyObject_GenericSetAttr(target, name, value);
         break;
       case Effect::Kind::kSetItem:
-        status = PyObject_SetItem(target, key, value);
+        if (PyDict_Check(target) && StoresByIdentity(target, key)) {
+          status = StoreByIdentity(target, key, value) ? 0 : -1;
+        } else {
+          status = PyObject_SetItem(target, key, value);
+        }
         break;
       case Effect::Kind::kDelItem:
         status = PyObject_DelItem(target, key);

@@ -1,9 +1,12 @@
 // Builtins that look at objects: types, attributes, identity, context variables, abstract base classes.
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "frame_eval/array_nodes.h"
+#include "frame_eval/cached_properties.h"
 #include "frame_eval/callables/table.h"
+#include "frame_eval/class_references.h"
 #include "frame_eval/descriptors.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
@@ -130,6 +133,34 @@ void Vars(Recorder& r, Call& call) {
   r.LoadAttribute(call.note, call.args[0], call.shadows[0], name);
 }
 
+// dir(object) of an instance without a __dir__ of its own: the names in its __dict__ and in its class.
+void Dir(Recorder& r, Call& call) {
+  static PyObject *const dict_name = InternedName("__dict__"), *const dir_name = InternedName("__dir__"),
+                         *const class_name = InternedName("__class__");
+  PyObject* const object = call.args.size() == 1 ? call.args[0] : nullptr;
+  if (object == nullptr || IsTensor(object) || !Recorder::IsOfPythonClass(object)) throw Refusal(call.callable);
+  PyTypeObject* const type = Py_TYPE(object);
+  RefuseOddNames(type);
+  for (PyObject* name : {dir_name, class_name}) {
+    if (_PyType_Lookup(type, name) != _PyType_Lookup(&PyBaseObject_Type, name)) throw Refusal(call.callable);
+  }
+  PyObject* const own = _PyType_Lookup(type, dict_name);
+  if (!Recorder::HasGenericGet(type) || own == nullptr || Py_TYPE(own) != &PyGetSetDescr_Type) {
+    throw Refusal(call.callable);
+  }
+  r.Touch(object);
+  r.guards().ReadsName(dict_name);  // counts as all names
+  r.guards().Class(type, r.Here());
+  FrameNote read;
+  r.LoadAttribute(read, object, call.shadows[0], dict_name);
+  if (read.expect.kind != Expect::Kind::kSource) return;  // of an object of the trace's own
+  PyObject* const dict = r.guards().seen(read.expect.source);
+  if (dict == nullptr) throw Refusal(call.callable);
+  r.RefuseMutatedDict(dict);
+  r.FromSource(read.expect.source, dict, read.expect.pinned);
+  r.guards().Keys(read.expect.source, r.Here());
+}
+
 // types.MappingProxyType(dict): what is read of it is read of the dict.
 void MakeProxy(Recorder& r, Call& call) {
   PyObject* const dict = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
@@ -139,7 +170,9 @@ void MakeProxy(Recorder& r, Call& call) {
 
 // proxy.keys(), values(), items(), copy()
 void ReadProxy(Recorder& r, Call& call) {
-  if (call.args.size() != 1 || DictBelow(r, call.args[0]) == nullptr) throw Refusal(call.callable);
+  PyObject* const dict = call.args.size() == 1 ? DictBelow(r, call.args[0]) : nullptr;
+  if (dict == nullptr) throw Refusal(call.callable);
+  if (FindCallable(call.callable)->name == std::string_view("keys")) return r.AdoptElements(dict);
   r.ForceDeep(call.args[0], Shadow(), true);
 }
 
@@ -206,6 +239,20 @@ void IsSubclass(Recorder& r, Call& call) {
   }
 }
 
+// The check of a protocol (typing.Protocol) reads annotations of classes, which stores an empty dict in each that has none.
+bool MayStoreAnnotations(PyObject* protocol, PyObject* object) {
+  static PyObject *const mark = InternedName("_is_protocol"), *const name = InternedName("__annotations__");
+  if (!PyType_Check(protocol) || !HasPlainNames(reinterpret_cast<PyTypeObject*>(protocol))) return true;
+  if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(protocol), mark) != Py_True) return false;
+  PyTypeObject* const type = PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* const base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    const bool is_of_python = (base->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+    if (is_of_python && ItemQuietly(base->tp_dict, name) == nullptr) return true;
+  }
+  return false;
+}
+
 // isinstance(x, Sequence), issubclass(type, Sequence). CPython calls the class and its __subclasshook__ once for each
 // type. It keeps the answer until a class is registered somewhere. That the first call runs Python code is of no
 // interest.
@@ -219,11 +266,15 @@ void AbstractCheck(Recorder& r, Call& call) {
       !IsTensor(object)) {
     throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
   }
+  if (MayStoreAnnotations(call.args[0], object)) throw Break{Reason::done_once, "a check of a protocol"};
   r.Touch(call.args[0]);
   r.Touch(object);
   r.guards().Registry(r.Here());
   call.note.opaque_operation = true;
 }
+
+// abc.get_cache_token(): it counts the registrations.
+void RegistryToken(Recorder& r, Call&) { r.guards().Registry(r.Here()); }
 
 // super(): reads the frame's own class cell and first argument.
 void Super(Recorder& r, Call& call) {
@@ -455,17 +506,20 @@ void New(Recorder& r, Call& call) {
 
 void LoadBuiltins() {
   AddSpecial("builtins", "", "hash", Hash);
-  AddRows("builtins", "", Conduct::kPureObjects, {"classmethod", "staticmethod", "property"});
+  AddRows("builtins", "", Conduct::kPureObjects, {"classmethod", "object", "staticmethod", "property"});
   AddSpecial("builtins", "", "callable", Callable);
   AddSpecial("builtins", "", "issubclass", IsSubclass);
   for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
   for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
   AddSpecial("builtins", "", "len", Len, true);
   AddSpecial("builtins", "", "vars", Vars);
+  AddSpecial("builtins", "", "dir", Dir);
   AddSpecial("types", "", "MappingProxyType", MakeProxy);
   for (const char* name : {"keys", "values", "items", "copy"}) AddSpecial("types", "MappingProxyType", name, ReadProxy);
   AddRows("types", "", Conduct::kPureObjects, {"MethodType"});
   AddSpecial("types", "", "SimpleNamespace", MakeNamespace);
+  AddSpecial("_weakref", "", "ref", ReferToClass);
+  AddSpecial("_thread", "RLock", "__exit__", LeaveLock);
   AddSpecial("sys", "", "exc_info", HandledException);
   AddRows("types", "FunctionType", Conduct::kPureObjects, {"__get__"});
   AddSpecial("builtins", "", "id", ObjectId);
@@ -499,6 +553,7 @@ void LoadBuiltins() {
   AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
 
   for (const char* name : {"_abc_instancecheck", "_abc_subclasscheck"}) AddSpecial("_abc", "", name, AbstractCheck);
+  AddSpecial("_abc", "", "get_cache_token", RegistryToken);
 }
 
 }  // namespace frametap

@@ -1,6 +1,9 @@
 // Methods of the builtin containers and of the containers of `collections`.
+#include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
@@ -8,6 +11,7 @@
 #include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "guards/deque_view.h"
+#include "guards/must.h"
 #include "guards/tensor_door.h"
 
 namespace frametap {
@@ -17,15 +21,17 @@ namespace {
 void DictGet(Recorder& r, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
   if (dict != nullptr && DictBelow(r, dict) != nullptr) dict = call.args[0] = DictBelow(r, dict);
-  if (dict == nullptr || call.args.size() < 2 || !IsPlainKey(call.args[1])) {
+  Known* known = dict != nullptr ? r.Find(dict) : nullptr;
+  const bool is_source = known != nullptr && known->state == Known::State::kSource && !known->adopted;
+  PyObject* const key = call.args.size() < 2 ? nullptr : call.args[1];
+  if (key == nullptr || !(IsPlainKey(key) || (is_source && IsFollowedKey(r, key)))) {
     r.ForceArguments(call, 0, true);
     return r.ReadIdentities(Reads::kKey, call);
   }
-  if (!r.DecideKey(dict, call.args[1], call.shadows[1])) r.ForceDeep(call.args[1], call.shadows[1], false);
+  if (!r.DecideKey(dict, key, call.shadows[1])) r.ForceDeep(key, call.shadows[1], false);
   for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  Known* known = r.Find(dict);
-  Shadow* written = r.StoredItem(dict, call.args[1]);
-  const bool is_source = known != nullptr && known->state == Known::State::kSource && !known->adopted;
+  known = r.Find(dict);
+  Shadow* written = r.StoredItem(dict, key);
   if (!is_source && written == nullptr) return;
   r.Touch(dict);
   if (written == nullptr && PyDict_CheckExact(dict) && Recorder::IsScalar(call.args[1]))
@@ -192,10 +198,61 @@ void ChangeHeap(Recorder& r, Call& call) {
   r.MarkMutated(call.args[0]);
 }
 
-// collections.Counter(iterable), counter.update(iterable): counts the elements in a dict of the trace's own.
+// Whether C code counts in the table without asking its class.
+bool CountsInC(PyObject* table) {
+  static PyObject* const name = InternedName("get");
+  return PyDict_Check(table) && HasPlainStore(table) &&
+         _PyType_Lookup(Py_TYPE(table), name) == _PyType_Lookup(&PyDict_Type, name);
+}
+
+// Records the reading and the store of one key of a Counter that existed before, as by Python code.
+void AddCount(Recorder& r, Call& call, PyObject* key, long count) {
+  PyObject* const table = call.args[0];
+  FrameNote note;
+  Call read{call.f, note, call.callable, {table, key}, {Shadow(), Shadow()}, {}};
+  DictGet(r, read);
+  const Ref<> more = Must(PyLong_FromLong(count));
+  PyObject* const before = ItemQuietly(table, key);
+  if (before != nullptr && !PyLong_CheckExact(before)) throw Refusal(call.callable);
+  Shadow shadow;
+  Ref<> sum = Ref<>::New(more.get());
+  if (before != nullptr) {
+    shadow = r.AddNumber(ScalarOp::kIntAdd, {{before, ResultOf(r, note).value_or(Shadow())}, {more.get(), Shadow()}});
+    sum = Must(PyNumber_Add(before, more.get()));
+  }
+  r.StoreSubscript(note, table, key, sum.get(), Shadow(), shadow);
+}
+
+// Returns the elements of a tuple, list or string, each once and in order, with how often it occurs. All are plain keys.
+std::vector<std::pair<Ref<>, long>> Counts(Recorder& r, const Call& call) {
+  const Ref<> elements = Must(PySequence_Fast(call.args[1], ""));
+  std::vector<std::pair<Ref<>, long>> counts;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(elements.get()); ++i) {
+    PyObject* const key = PySequence_Fast_GET_ITEM(elements.get(), i);
+    if (!IsPlainKey(key)) throw Refusal(call.callable);
+    const auto is_equal = [&](const auto& one) { return r.PlainKey(one.first.get()) == r.PlainKey(key); };
+    const auto at = std::find_if(counts.begin(), counts.end(), is_equal);
+    if (at != counts.end()) {
+      ++at->second;
+    } else {
+      counts.emplace_back(Ref<>::New(key), 1);
+    }
+  }
+  return counts;
+}
+
+// collections.Counter(iterable), counter.update(iterable)
 void CountElements(Recorder& r, Call& call) {
   Known* known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
-  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  if (known == nullptr) throw Refusal(call.callable);
+  if (known->state == Known::State::kSource) {
+    PyObject* const row = call.args[1];
+    const bool is_row = PyTuple_CheckExact(row) || PyList_CheckExact(row) || PyUnicode_CheckExact(row);
+    if (!is_row || !CountsInC(call.args[0])) throw Refusal(call.callable);
+    r.ForceArguments(call, 1, false);
+    for (const auto& [key, count] : Counts(r, call)) AddCount(r, call, key.get(), count);
+    return;
+  }
   r.ForceArguments(call, 0, true);
   r.ReadIdentities(Reads::kKeys, call);
   r.MarkMutated(call.args[0]);

@@ -68,26 +68,6 @@ bool IsBuiltinContainer(PyObject* object) {
          PyODict_CheckExact(object);
 }
 
-// Returns the shadow of the result of a read, or none if it is not known before the read.
-std::optional<Shadow> ResultOf(Recorder& r, const FrameNote& read) {
-  const auto is_known = [&](PyObject* value) {
-    return value != nullptr && (Recorder::IsScalar(value) || IsTensor(value) || r.Find(value) != nullptr);
-  };
-  switch (read.expect.kind) {
-    case Expect::Kind::kShadow:
-      return read.expect.shadow;
-    case Expect::Kind::kSource: {
-      PyObject* const seen = r.guards().seen(read.expect.source);
-      if (seen == nullptr) return std::nullopt;
-      return r.FromSource(read.expect.source, seen, read.expect.pinned);
-    }
-    case Expect::Kind::kAny:
-      return is_known(read.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
-    default:
-      return std::nullopt;
-  }
-}
-
 void ReadItem(Recorder& r, FrameNote& note, PyObject* object, Shadow shadow, PyObject* key) {
   if (PyType_Check(object) || r.IsForeign(object)) {
     throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(object)->tp_name};
@@ -120,6 +100,12 @@ void GetItems(Recorder& r, Call& call, const Parts& parts) {
 bool AsksDescriptor(PyObject* object, PyObject* name) {
   PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
   return found != nullptr && Py_TYPE(found)->tp_descr_get != nullptr && Py_TYPE(found) != &PyMemberDescr_Type;
+}
+
+// x.data, x.T: descriptors of C code, whose reads start no frames.
+bool IsReadInC(PyObject* object, PyObject* name) {
+  PyObject* const found = IsExactTensor(object) ? _PyType_Lookup(Py_TYPE(object), name) : nullptr;
+  return found != nullptr && Py_TYPE(found) == &PyGetSetDescr_Type;
 }
 
 // The last read of a dotted name, as "c" of "a.b.c".
@@ -157,10 +143,11 @@ void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
   if (parts.size() == 1) {
     const LastRead last = Walk(r, call, parts[0]);
     PyObject* const owner = last.owner.get();
-    if (last.is_opaque && AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
+    const bool is_in_c = IsReadInC(owner, last.name.get());
+    if (last.is_opaque && !is_in_c && AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
     r.LoadAttribute(call.note, owner, last.shadow, last.name.get());
     if (!last.is_opaque) return;
-    if (!ResultOf(r, call.note)) throw Refusal(call.callable);  // code may run
+    if (!is_in_c && !ResultOf(r, call.note)) throw Refusal(call.callable);  // code may run
     call.note.opaque_operation = true;
     return;
   }
@@ -180,17 +167,24 @@ void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
   call.note.expect.items = std::move(items);
 }
 
+// Returns the method of the object's class, in Python or C, that a call by this name calls, borrowed. Returns null if the
+// call does something else.
+PyObject* MethodOf(PyObject* object, PyObject* name) {
+  RefuseOddNames(Py_TYPE(object));
+  PyObject* const method = _PyType_Lookup(Py_TYPE(object), name);
+  PyObject** const own = _PyObject_GetDictPtr(object);
+  const bool is_hidden = own != nullptr && *own != nullptr && ItemQuietly(*own, name) != nullptr;
+  const bool is_method =
+      method != nullptr && (PyFunction_Check(method) || Py_TYPE(method) == &PyMethodDescr_Type) && !is_hidden;
+  return is_method && !PyType_Check(object) && !PyModule_Check(object) ? method : nullptr;
+}
+
 // methodcaller(name, …)(object): the method of the class, called with the object.
 void CallMethod(Recorder& r, Call& call, const Parts& parts) {
   PyObject* const object = call.args[0];
   const Ref<> name = Interned(parts[0]);
-  RefuseOddNames(Py_TYPE(object));
-  PyObject* const method = _PyType_Lookup(Py_TYPE(object), name.get());
-  PyObject** const own = _PyObject_GetDictPtr(object);
-  const bool is_hidden = own != nullptr && *own != nullptr && ItemQuietly(*own, name.get()) != nullptr;
-  const bool is_method =
-      method != nullptr && (PyFunction_Check(method) || Py_TYPE(method) == &PyMethodDescr_Type) && !is_hidden;
-  if (!is_method || PyType_Check(object) || PyModule_Check(object)) throw Refusal(call.callable);
+  PyObject* const method = MethodOf(object, name.get());
+  if (method == nullptr) throw Refusal(call.callable);
   r.LoadAttribute(call.note, object, call.shadows[0], name.get());
   call.note.expect.Reset();
   Call inner{call.f, call.note, method, {object}, {call.shadows[0]}, {}};
@@ -216,6 +210,25 @@ void CallMethod(Recorder& r, Call& call, const Parts& parts) {
 
 }  // namespace
 
+std::optional<Shadow> ResultOf(Recorder& r, const FrameNote& read) {
+  const auto is_known = [&](PyObject* value) {
+    return value != nullptr && (Recorder::IsScalar(value) || IsTensor(value) || r.Find(value) != nullptr);
+  };
+  switch (read.expect.kind) {
+    case Expect::Kind::kShadow:
+      return read.expect.shadow;
+    case Expect::Kind::kSource: {
+      PyObject* const seen = r.guards().seen(read.expect.source);
+      if (seen == nullptr) return std::nullopt;
+      return r.FromSource(read.expect.source, seen, read.expect.pinned);
+    }
+    case Expect::Kind::kAny:
+      return is_known(read.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
 bool IsGetter(PyObject* object) {
   const PyTypeObject* const type = Py_TYPE(object);
   return type == ItemGetter() || type == AttributeGetter() || type == MethodCaller();
@@ -238,17 +251,49 @@ void GetItem(Recorder& r, Call& call) {
   ReadItem(r, call.note, call.args[0], call.shadows[0], call.args[1]);
 }
 
+bool ReadAttributeInC(Recorder& r, PyObject* object, PyObject* name) {
+  FrameNote read;
+  r.LoadAttribute(read, object, Shadow(), name);
+  r.ClearPending();  // C code takes what a property gives, so it is fixed
+  if (read.opaque_operation) return false;
+  if (const std::optional<Shadow> shadow = ResultOf(r, read)) r.Force(nullptr, *shadow);
+  return true;
+}
+
+// C code calls the method of the object: Python code, or an op, with arguments that are plain values.
+static bool ReadByMethodCaller(Recorder& r, const Parts& parts, PyObject* object) {
+  const auto is_plain = [](PyObject* value) { return Recorder::IsScalar(value); };
+  for (Py_ssize_t i = 1; i < parts.size(); ++i) {
+    if (!is_plain(parts[i])) return false;
+  }
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (parts.keywords && PyDict_Next(parts.keywords.get(), &at, &key, &value)) {
+    if (!is_plain(value)) return false;
+  }
+  const Ref<> name = Interned(parts[0]);
+  PyObject* const method = MethodOf(object, name.get());
+  if (method == nullptr) return false;
+  if (IsExactTensor(object)) {
+    const CallableRow* const row = PyFunction_Check(method) ? nullptr : FindCallable(method);
+    if (row == nullptr || row->conduct != Conduct::kTorch) return false;
+    r.ReadTensor(object, true, true);
+    return true;
+  }
+  if (!PyFunction_Check(method) || !Recorder::IsOfPythonClass(object)) return false;
+  FrameNote read;
+  r.LoadAttribute(read, object, Shadow(), name.get());
+  r.ClearPending();
+  return !read.opaque_operation;
+}
+
 bool ReadByGetter(Recorder& r, PyObject* getter, PyObject* object) {
   if (Py_TYPE(getter) == ItemGetter()) return true;  // who calls it has fixed all that is in its arguments
   const Parts parts = PartsOf(getter);
+  if (Py_TYPE(getter) == MethodCaller()) return ReadByMethodCaller(r, parts, object);
   if (Py_TYPE(getter) != AttributeGetter() || !Recorder::IsOfPythonClass(object)) return false;
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    if (!IsPlainName(parts[i])) return false;
-    FrameNote read;
-    r.LoadAttribute(read, object, Shadow(), Interned(parts[i]).get());
-    r.ClearPending();  // C code takes what a property gives, so it is fixed
-    if (read.opaque_operation) return false;
-    if (const std::optional<Shadow> shadow = ResultOf(r, read)) r.Force(nullptr, *shadow);
+    if (!IsPlainName(parts[i]) || !ReadAttributeInC(r, object, Interned(parts[i]).get())) return false;
   }
   return true;
 }

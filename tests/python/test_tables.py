@@ -91,7 +91,6 @@ WITHOUT_ROW: dict[str, str] = {
             *(
                 "builtins.breakpoint",
                 "builtins.compile",
-                "functools.get_cache_token",
                 "builtins.eval",
             ),
             *("builtins.exec", "builtins.input", "builtins.open", "builtins.print"),
@@ -99,7 +98,7 @@ WITHOUT_ROW: dict[str, str] = {
         _OUTSIDE,
     ),
     **dict.fromkeys(
-        ["builtins.dir", "builtins.globals", "builtins.locals"],
+        ["builtins.globals", "builtins.locals"],
         "reads a whole namespace",
     ),
     **dict.fromkeys(
@@ -114,7 +113,7 @@ WITHOUT_ROW: dict[str, str] = {
     **dict.fromkeys(
         ["operator.attrgetter", "operator.methodcaller"], "asks for attributes in C code"
     ),
-    **dict.fromkeys(["operator.call", "builtins.object"], "ends the segment; of no use in graphs"),
+    **dict.fromkeys(["operator.call"], "ends the segment; of no use in graphs"),
     "functools.GenericAlias": _PROTOCOL,
     "bytes.__bytes__": _PROTOCOL,
     **dict.fromkeys(["deque.count", "deque.index", "deque.remove"], _FOREIGN),
