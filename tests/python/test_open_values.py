@@ -1,0 +1,110 @@
+"""Expressions over a value that differs from call to call: each call gives what plain Python gives.
+
+A value that the recording leaves open, or whose guard is missing, gives the first call's result again in a replay. So each
+expression of open_values/*.txt stands in functions that get the value in different ways, and each is called with values
+that make the expression differ.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from open_values import names
+
+from fixtures.subject import frametap
+
+FOLDER = Path(__file__).resolve().parent / "open_values"
+INTS = (3, 3, 4, 4, 5, 3, 5, 4, 3)
+FLOATS = (3.5, 3.5, 4.0, 4.5, -0.0, 3.5, float("nan"), float("inf"), 3.0, 4.0)
+TEXTS = ("ab", "ab", "cd", "abc", "ab", "", "a", "cd", "ab", "B")
+
+# How a function comes to the value `n` by its argument `m`, and the argument that holds a value.
+OF_ALL: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "argument": ("m", lambda n: n),
+    "attribute": ("m.k", lambda n: types.SimpleNamespace(k=n)),
+    "dict": ('m["k"]', lambda n: {"k": n}),
+    "list": ("m[0]", lambda n: [n]),
+    "call": ("m()", lambda n: functools.partial(n.__class__, n)),
+}
+OF_NUMBERS = OF_ALL | {"element": ("m.item()", lambda n: torch.tensor(n, dtype=_dtype(n)))}
+OF_INTS = OF_NUMBERS | {
+    "size": ("m.shape[0]", torch.ones),
+    "computed size": ("(m.shape[0] * 2) // 2", torch.ones),
+    "length": ("len(m)", lambda n: [0] * n),
+    "sum": ("int(m.sum())", lambda n: torch.ones(n, dtype=torch.int64)),
+}
+# Containers of the value that an expression may name.
+CONTAINERS = {
+    "pair": "(n, 1)",
+    "row": "[n, 1]",
+    "table": "{'a': n}",
+    "nested": "((n, 1), 2)",
+    "holder": "types.SimpleNamespace(v=n)",
+}
+KINDS = {"ints": (INTS, OF_INTS), "floats": (FLOATS, OF_NUMBERS), "texts": (TEXTS, OF_ALL)}
+
+
+def _dtype(n: Any) -> torch.dtype:
+    return torch.float64 if isinstance(n, float) else torch.int64
+
+
+def _function(expression: str, value: str) -> Callable[..., Any]:
+    used = [name for name in CONTAINERS if re.search(rf"\b{name}\b", expression)]
+    lines = [
+        f"n = {value}",
+        *(f"{name} = {CONTAINERS[name]}" for name in used),
+        f"return x + 1, {expression}",
+    ]
+    space = dict(vars(names))
+    exec("def f(x, m):\n    " + "\n    ".join(lines), space)  # noqa: S102  the expressions are this folder's
+    return space["f"]
+
+
+def _outcome(function: Callable[..., Any], argument: Any) -> str:
+    names.cached.cache_clear()
+    try:
+        return repr(function(torch.ones(2), argument))
+    except Exception as error:  # noqa: BLE001  a program's own, compared with that of plain Python
+        return f"{type(error).__name__}: {error}"
+
+
+def difference(function: Callable[..., Any], arguments: list[Any]) -> str:
+    """Says which call of the captured function differs from plain Python, or returns ""."""
+    captured = frametap.compile(function)
+    for argument in arguments:
+        want, got = _outcome(function, argument), _outcome(captured, argument)
+        if want != got:
+            return f"{argument!r}: want {want}, got {got}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"), [(kind, way) for kind, (_, ways) in KINDS.items() for way in ways]
+)
+def test_expressions(kind: str, way: str) -> None:
+    values, ways = KINDS[kind]
+    value, hold = ways[way]
+    differences = []
+    for expression in (FOLDER / f"{kind}.txt").read_text().splitlines():
+        found = difference(_function(expression, value), [hold(n) for n in values])
+        frametap.reset()
+        if found:
+            differences.append(f"{expression}: {found}")
+    assert differences == []
+
+
+def test_a_difference_is_found() -> None:
+    calls: list[int] = []
+
+    def counts(x: torch.Tensor, m: int) -> Any:
+        calls.append(m)
+        return x, len(calls)
+
+    assert difference(counts, [3]) != ""
