@@ -69,10 +69,8 @@ bool Recorder::DecideAmongKeys(const std::vector<std::pair<PyObject*, Shadow>>& 
   return true;
 }
 
-// Fixes a key. The parts of a tuple or frozenset are compared with others, too.
-void Recorder::ForceKey(PyObject* key, Shadow shadow) {
-  PyTuple_Check(key) || PyFrozenSet_Check(key) ? ForceDeep(key, shadow, true) : Force(key, shadow);
-}
+// Fixes a key with all that its hash and its equality may read. A tensor has its identity only.
+void Recorder::ForceKey(PyObject* key, Shadow shadow) { ForceDeep(key, shadow, true); }
 
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
 bool Recorder::DecideKey(PyObject* table, PyObject* key, Shadow shadow) {

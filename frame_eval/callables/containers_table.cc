@@ -83,6 +83,8 @@ void Contains(Recorder& r, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
   Recorder::RefuseForeignOperator(call.args[0]);
   r.Force(call.args[0], call.shadows[0]);
+  const bool is_tensor = IsTensor(call.args[0]);
+  if (IsDeque(call.args[0]) || (!is_tensor && r.IsForeign(call.args[0]))) r.ForceDeep(call.args[0], Shadow(), false);
   if (!r.DecideKey(call.args[0], call.args[1], call.shadows[1])) r.Force(call.args[1], call.shadows[1]);
   r.Contains(call.note, call.args[0], call.args[1]);
 }
