@@ -7,6 +7,7 @@ that make the expression differ.
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
 import types
@@ -48,7 +49,29 @@ CONTAINERS = {
     "nested": "((n, 1), 2)",
     "holder": "types.SimpleNamespace(v=n)",
 }
-KINDS = {"ints": (INTS, OF_INTS), "floats": (FLOATS, OF_NUMBERS), "texts": (TEXTS, OF_ALL)}
+# Containers of the letters of a text.
+OF_SEQUENCES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "list": ("m", list),
+    "tuple": ("m", tuple),
+    "dict": ("m", lambda s: {c: i for i, c in enumerate(s)}),
+    "set": ("m", set),
+    "frozenset": ("m", frozenset),
+    "deque": ("m", collections.deque),
+    "class of list": ("m", names.Row),
+    "class of Python code": ("m", names.Own),
+    "list in a list": ("m[0]", lambda s: [list(s), 1]),
+    "keys": ("m.keys()", lambda s: dict.fromkeys(s, 0)),
+    "values": ("m.values()", lambda s: dict(enumerate(s))),
+    "ordered dict": ("m", collections.OrderedDict.fromkeys),
+    "counter": ("m", collections.Counter),
+    "proxy": ("m", lambda s: types.MappingProxyType(dict.fromkeys(s, 1))),
+}
+KINDS = {
+    "ints": (INTS, OF_INTS),
+    "floats": (FLOATS, OF_NUMBERS),
+    "texts": (TEXTS, OF_ALL),
+    "sequences": (TEXTS, OF_SEQUENCES),
+}
 
 
 def _dtype(n: Any) -> torch.dtype:

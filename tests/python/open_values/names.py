@@ -56,6 +56,38 @@ class Names:
     ab, cd = 4, 5
 
 
+class Row(list):
+    pass
+
+
+class Own:
+    """A sequence of Python code."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = list(items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.items[i]
+
+    def __contains__(self, v: Any) -> bool:
+        return v in self.items
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and self.items == other.items
+
+    def __hash__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Own({self.items})"
+
+
 class Slotted:
     __slots__ = ("a",)
 
