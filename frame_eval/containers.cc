@@ -41,9 +41,12 @@ bool MakesNewObjects(PyObject* dict) {
   return factory.get() == Py_None || PyFunction_Check(factory.get());
 }
 
-// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code.
-bool ComparesByIdentity(PyObject* container) {
-  return PyDict_CheckExact(container) || PyODict_CheckExact(container) || Py_TYPE(container) == DefaultDict();
+// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code. (A defaultdict that existed
+// before is left to Python: an optimizer keeps its state in one, and its counters would be recorded again in each step.)
+bool ComparesByIdentity(Recorder& r, PyObject* container) {
+  if (PyDict_CheckExact(container) || PyODict_CheckExact(container)) return true;
+  const Known* const known = Py_TYPE(container) == DefaultDict() ? r.Find(container) : nullptr;
+  return known != nullptr && known->state != Known::State::kSource;
 }
 
 bool HasKeyItself(PyObject* dict, PyObject* object) {
@@ -240,7 +243,7 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     aten_.expect_constant = MakesIndices(key);
     return;
   }
-  if (!DecideKey(container, key, key_shadow)) ForceDeep(key, key_shadow, ComparesByIdentity(container));
+  if (!DecideKey(container, key, key_shadow)) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
   if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
   Known* known = Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
@@ -344,7 +347,7 @@ void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* ke
   }
   note.expect.kind = Expect::Kind::kNothing;
   const bool stays_open = value != nullptr ? AddKey(container, key, key_shadow) : DecideKey(container, key, key_shadow);
-  if (!stays_open) ForceDeep(key, key_shadow, ComparesByIdentity(container));
+  if (!stays_open) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
   if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
   if (StoreOwn(container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;

@@ -1250,6 +1250,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
   if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
   OwnCode own(thread_);
+  ErrScope keep;
   try {
     recorder_->aten().ExpectNothing();
     if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
@@ -1263,16 +1264,15 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
         [[unlikely]] {
       Misbelief(recorder_->repeated_calls()->fault());
       Internal("self-check");
-    } else {
-      MayEndRecording(store_->options().fullgraph);
+      return Shadow();
     }
-    if (recorder_ != nullptr) return shadow;
+    MayEndRecording(store_->options().fullgraph);
+    return shadow;
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
     Internal(e.what());
   }
-  PyErr_Clear();  // of whatever has failed while the recording ended
   return Shadow();
 }
 
