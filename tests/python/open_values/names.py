@@ -1,4 +1,4 @@
-"""What the expressions of this folder call. The module is the globals of the functions that hold them."""
+"""The names that the expressions of this folder use. The module is the globals of the functions that hold them."""
 
 from __future__ import annotations
 
