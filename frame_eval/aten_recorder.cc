@@ -6,7 +6,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "frame_eval/metadata_before.h"
 #include "frame_eval/stress.h"
 #include "ir/eager_state.h"
 #include "ir/ops/plain_function.h"
@@ -92,7 +91,6 @@ AtenRecorder::AtenRecorder() {
 }
 AtenRecorder::~AtenRecorder() {
   Stop();
-  MetadataBefore::Forget();
   for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
 }
 
@@ -366,13 +364,15 @@ bool AtenRecorder::IsIndexByNumbers(const Node& node) const {
   return true;
 }
 
+at::Tensor AtenRecorder::AsAtEntry(const at::Tensor& tensor) const {
+  const auto found = metadata_before_.find(tensor.unsafeGetTensorImpl());
+  return found == metadata_before_.end() ? tensor : found->second;
+}
+
 // Whether whoever compiles the graph, without elements, can say how large the results are: for ops of others that they say
 // it themselves is taken from them.
 bool AtenRecorder::CanForetellSizes(const Node& node, const OpFacts& facts) const {
-  // These look at elements of tensors that they have made, which compilers cannot do.
-  const std::string& name = node.op->operator_name().name;
-  if (name == "aten::combinations" || name == "aten::cov" || name == "aten::corrcoef") return false;
-  if (name == "aten::narrow" && node.op->operator_name().overload_name == "Tensor") return false;
+  if (facts.asks_for_elements) return false;
   if (!facts.data_dependent_size || IsIndexByNumbers(node)) return true;
   return node.op->operator_name().getNamespace() != "aten" &&
          (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
@@ -595,7 +595,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     if (!pending) continue;
     pending->detail = op.operator_name().name;
     for (const Written& one : written) {
-      if (one.storage && !one.IsAsItWas()) MetadataBefore::Keep(one.tensor, one.Before());
+      if (one.storage && !one.IsAsItWas()) metadata_before_.emplace(one.tensor.unsafeGetTensorImpl(), one.Before());
     }
     return;
   }

@@ -65,6 +65,9 @@ class AtenRecorder {
   // The value of a known tensor; makes a graph input of one that is known by its source only.
   std::optional<ValueId> ValueOf(const at::Tensor& tensor);
   std::optional<at::Tensor> TensorOfInput(ValueId id);
+  // An op that gives a tensor other sizes, strides or memory ends the recording, and has run by then. Returns a tensor with the
+  // sizes, strides and memory from before the op. Its elements may have been written.
+  at::Tensor AsAtEntry(const at::Tensor& tensor) const;
   ValueId ValueBefore(const at::Tensor& tensor, const Mark& mark);  // of one that had a value then
   bool IsInput(ValueId id) const;
   SourceId SourceOfInput(ValueId id) const;
@@ -214,9 +217,10 @@ class AtenRecorder {
   std::optional<FollowedOp> followed_;
   size_t ops_met_ = 0;
   bool is_on_ = false;
-  absl::flat_hash_set<c10::StorageImpl*> written_storages_;  // of source_storages_
-  absl::flat_hash_map<uint32_t, NodeId> resizers_;           // by value
-  std::vector<bool> written_values_;                         // beside graph_.values; may be shorter
+  absl::flat_hash_set<c10::StorageImpl*> written_storages_;                  // of source_storages_
+  absl::flat_hash_map<uint32_t, NodeId> resizers_;                           // by value
+  absl::flat_hash_map<const c10::TensorImpl*, at::Tensor> metadata_before_;  // AsAtEntry
+  std::vector<bool> written_values_;                                         // beside graph_.values; may be shorter
   bool writes_inputs_ = false;
   bool writes_unknown_ = false;
   uint16_t autocast_cleared_ = 0;

@@ -5,7 +5,6 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/known_objects.h"
-#include "frame_eval/metadata_before.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/rollback.h"
 #include "guards/must.h"
@@ -235,7 +234,7 @@ void Recorder::DescribeExamples(Segment* segment) const {
     PyObject* const seen = guards_.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
     if (examples.values.back().isTensor()) {
-      const at::Tensor before = MetadataBefore::Of(examples.values.back().toTensor());
+      const at::Tensor before = aten_.AsAtEntry(examples.values.back().toTensor());
       examples.values.back() = first_values_ != nullptr ? first_values_->Of(before) : before;
     }
     if (!numbers_open() || !store_.backend().assumptions().static_sizes) continue;

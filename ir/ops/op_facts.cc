@@ -31,11 +31,12 @@ enum Bit : uint16_t {
   kNoResult = 1 << 8,
   kRaises = 1 << 9,
   kMetadata = 1 << 10,
+  kAsksElements = 1 << 11,
 };
-constexpr size_t kAllBits = 1 << 11;
-constexpr uint16_t kFollows = 1 << 13;     // of a row: sizes and ranks follow from sizes
-constexpr uint16_t kTakesAny = 1 << 12;    // … it raises for no element
-constexpr uint16_t kByOverload = 1 << 11;  // … one of name.overload goes before it
+constexpr size_t kAllBits = 1 << 12;
+constexpr uint16_t kFollows = 1 << 14;     // of a row: sizes and ranks follow from sizes
+constexpr uint16_t kTakesAny = 1 << 13;    // … it raises for no element
+constexpr uint16_t kByOverload = 1 << 12;  // … one of name.overload goes before it
 
 struct Row {
   const char* name;  // all overloads, or one
@@ -129,10 +130,15 @@ constexpr Row kRows[] = {
     {"aten::squeeze", kSizeRank},
     {"aten::squeeze_", kSizeRank},
     {"aten::squeeze_copy", kSizeRank},
-    {"aten::cov", kSizeRank},
-    {"aten::corrcoef", kSizeRank},
+    {"aten::cov", kSizeRank | kAsksElements},
+    {"aten::corrcoef", kSizeRank | kAsksElements},
     {"aten::linalg_solve_ex", kSizeRank},  // and its relatives: whether `B` is a batch of vectors
     {"aten::_linalg_solve_ex", kSizeRank},
+
+    // Composed ops that ask tensors for elements on their way.
+    {"aten::combinations", kAsksElements},
+    {"aten::narrow", kByOverload},
+    {"aten::narrow.Tensor", kAsksElements},
 
     // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the
     // schema's guess. Nor have numbers that no guard compares, which are asked for at each run as elements are: those of
@@ -407,6 +413,7 @@ const std::array<OpFacts, kAllBits>& Combinations() {
       f.no_result = bits & kNoResult;
       f.raises_on_elements = bits & kRaises;
       f.changes_metadata = bits & kMetadata;
+      f.asks_for_elements = bits & kAsksElements;
     }
     return facts;
   }();

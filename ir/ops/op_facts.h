@@ -21,6 +21,7 @@ struct OpFacts {
   bool list_result = false;           // a result is a list of tensors; its length may follow from sizes
   bool no_result = false;             // run for its side effects: assertions, backward
   bool changes_metadata = false;      // an argument may have other sizes, strides or memory afterwards
+  bool asks_for_elements = false;     // asks a tensor for an element while it runs, which is not in its results
   bool raises_on_elements = false;    // may raise for some elements and not for others (an index out of range)
 
   // Something that existed before may be another afterwards.
