@@ -328,17 +328,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         if (open) note.expect.kind = Expect::Kind::kItems;
         return;
       }
-      const bool has_keys = e.op == Op::kBuildSet || e.op == Op::kBuildMap;
-      note.has_open_keys = has_keys && DecideKeys(e);
-      const int key_step = e.op == Op::kBuildMap ? 2 : 1;
-      for (int i = 0; i < e.n; ++i) {
-        const bool is_key = has_keys && i % key_step == 0;
-        if (!is_key) Force(e.in[i], e.shadows[i]);
-        if (is_key && !note.has_open_keys) ForceKey(e.in[i], e.shadows[i]);
+      if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) {
+        for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+        return;
       }
-      if (!has_keys) return;
+      note.has_open_keys = DecideKeys(e);
+      for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Force(e.in[i], e.shadows[i]);
       std::vector<PyObject*> keys;
-      for (int i = 0; i < e.n; i += key_step) {
+      for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
         RefuseNan(e.in[i]);
         if (IsScalar(e.in[i])) continue;
         RefuseForeignKey(e.in[i]);
@@ -349,18 +346,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kListAppend:
     case Op::kSetAdd:
     case Op::kMapAdd: {
-      const bool keeps_key = e.op != Op::kListAppend && AddKey(e.in[0], e.in[1], e.shadows[1]);
+      const bool has_key = e.op != Op::kListAppend;
+      if (has_key && !AddKey(e.in[0], e.in[1], e.shadows[1])) ForceKey(e.in[1], e.shadows[1]);
       note.expect.kind = Expect::Kind::kNothing;
       if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       // A comprehension that was begun before the segment.
       if (e.op == Op::kListAppend && AppendOutside(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
-      if (e.op == Op::kMapAdd) {
-        if (!keeps_key) ForceDeep(e.in[1], e.shadows[1], true);
-        if (StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
-      }
-      if (e.op == Op::kSetAdd && !keeps_key) ForceKey(e.in[1], e.shadows[1]);
-      for (int i = keeps_key ? 2 : 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
-      if (e.op != Op::kListAppend) ReadKey(e.in[0], e.in[1]);
+      if (e.op == Op::kMapAdd && StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
+      for (int i = has_key ? 2 : 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+      if (has_key) ReadKey(e.in[0], e.in[1]);
       if (SourceOf(e.in[0]).valid()) {
         Own(e.in[0]);
         if (e.op == Op::kMapAdd) {

@@ -3,7 +3,8 @@
 //       that two sources lead to one object is guarded when the second is met (FromSource).
 //   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
 //   E3  A table of many objects: their addresses are guarded instead of each pair.
-//   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed.
+//   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed. The id of
+//       an object that is passed is a number like its sizes until it is fixed (OpenAddress).
 //   E5  NaN has the hash of its address and is equal to itself only. It ends the segment as a key, or among elements that
 //       are compared with it. One that the recording fixes is guarded by identity.
 //   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been

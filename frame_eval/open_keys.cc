@@ -33,6 +33,9 @@ std::vector<PyObject*> KeysOf(PyObject* table) {
   return keys;
 }
 
+// `{key: value, …}` and `{key, …}` have their keys at these steps.
+int StepOfKeys(const Event& e) { return e.op == Op::kBuildMap ? 2 : 1; }
+
 bool AreEqualInts(PyObject* a, PyObject* b) {
   return PyLong_CheckExact(a) && PyLong_CheckExact(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
@@ -75,10 +78,9 @@ void Recorder::ForceKey(PyObject* key, Shadow shadow) { ForceDeep(key, shadow, t
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
 bool Recorder::DecideKey(PyObject* table, PyObject* key, Shadow shadow) {
   const bool is_open = IsOpenKey(key, shadow);
-  const bool is_table = PyDict_CheckExact(table) || PySet_CheckExact(table);
-  const Known* const known = is_table ? Find(table) : nullptr;
-  const bool is_own = known != nullptr && known->state == Known::State::kFresh;
-  if (!is_own || (!is_open && !known->open_keys)) return false;
+  if (!is_open && OpenKeysOf(table) == nullptr) return false;
+  const Known* const known = PyDict_CheckExact(table) || PySet_CheckExact(table) ? Find(table) : nullptr;
+  if (known == nullptr || known->state != Known::State::kFresh) return false;
   if (!is_open) ForceKey(key, shadow);
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (PyObject* other : KeysOf(table)) keys.emplace_back(other, KeyShadow(table, other));
@@ -96,31 +98,32 @@ bool Recorder::AddKey(PyObject* table, PyObject* key, Shadow shadow) {
     return false;  // K3
   }
   if (!DecideKey(table, key, shadow)) return false;
-  const std::vector<PyObject*> keys = KeysOf(table);
-  const bool is_there = std::any_of(keys.begin(), keys.end(), [&](PyObject* k) { return AreEqualInts(k, key); });
-  Known* const known = Find(table);
-  if (!known->open_keys) known->open_keys = std::make_unique<OpenKeys>();
+  std::unique_ptr<OpenKeys>& open = Find(table)->open_keys;
+  if (!open) open = std::make_unique<OpenKeys>();
   has_open_keys_ = true;
-  if (!is_there) known->open_keys->emplace_back(Ref<>::New(key), shadow);
+  const auto is_key = [key](const auto& one) { return AreEqualInts(one.first.get(), key); };
+  if (std::none_of(open->begin(), open->end(), is_key)) open->emplace_back(Ref<>::New(key), shadow);
   return true;
 }
 
-// `{id(x): a, id(y): b}`, `{id(x), id(y)}`: before the table is made.
+// Records the keys of `{id(x): a, id(y): b}` or `{id(x), id(y)}` before the table is made. Returns false, with all of them
+// fixed, if none stays open.
 bool Recorder::DecideKeys(const Event& e) {
-  const int step = e.op == Op::kBuildMap ? 2 : 1;
-  bool is_open = false;
+  const int step = StepOfKeys(e);
+  bool stays_open = false;
+  for (int i = 0; i < e.n; i += step) stays_open = stays_open || IsOpenKey(e.in[i], e.shadows[i]);
   std::vector<std::pair<PyObject*, Shadow>> keys;
-  for (int i = 0; i < e.n; i += step) is_open = is_open || IsOpenKey(e.in[i], e.shadows[i]);
-  for (int i = 0; is_open && i < e.n; i += step) {
+  for (int i = 0; stays_open && i < e.n; i += step) {
     if (!IsOpenKey(e.in[i], e.shadows[i])) ForceKey(e.in[i], e.shadows[i]);
-    if (!DecideAmongKeys(keys, e.in[i], e.shadows[i])) return false;
+    stays_open = DecideAmongKeys(keys, e.in[i], e.shadows[i]);
     keys.emplace_back(e.in[i], e.shadows[i]);
   }
-  return is_open;
+  for (int i = 0; !stays_open && i < e.n; i += step) ForceKey(e.in[i], e.shadows[i]);
+  return stays_open;
 }
 
 void Recorder::KeepKeys(PyObject* table, const Event& e) {
-  const int step = e.op == Op::kBuildMap ? 2 : 1;
+  const int step = StepOfKeys(e);
   OpenKeys& open = *(Find(table)->open_keys = std::make_unique<OpenKeys>());
   has_open_keys_ = true;
   for (int i = 0; i < e.n; i += step) open.emplace_back(Ref<>::New(e.in[i]), e.shadows[i]);

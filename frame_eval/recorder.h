@@ -221,8 +221,7 @@ struct RecordingNote {
     for_new.clear();
     called_type = nullptr;
     is_index = converts = calls_function = follows_kernel = switches_inference = makes_tensor = makes_iterator = false;
-    makes_parameter = false;
-    has_open_keys = false;
+    makes_parameter = has_open_keys = false;
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -406,6 +405,7 @@ class Recorder {
   // -- keys that are not fixed (open_keys.cc) --
   bool DecideKey(PyObject* table, PyObject* key, Shadow shadow);
   bool AddKey(PyObject* table, PyObject* key, Shadow shadow);
+  void ForceKey(PyObject* key, Shadow shadow);
   bool ViewValues(PyObject* dict);
   bool StoreOutside(PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
   bool AppendOutside(PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
@@ -581,7 +581,6 @@ class Recorder {
   bool DecideKeys(const Event& e);
   void KeepKeys(PyObject* table, const Event& e);
   void FixKeys(PyObject* table);
-  void ForceKey(PyObject* key, Shadow shadow);
   void MeetOpenKeys(const Event& e);
 
   struct Decided {

@@ -364,7 +364,7 @@ void SetItem(Recorder& r, Call& call) {
   if (PySlice_Check(call.args[1])) {
     r.ForceArguments(call, 1, true);  // what is assigned is iterated over
   } else {
-    r.ForceDeep(call.args[1], call.shadows[1], true);
+    r.ForceKey(call.args[1], call.shadows[1]);
     r.Force(call.args[2], call.shadows[2]);
   }
   Known* known = r.Find(call.args[0]);
@@ -384,7 +384,7 @@ void DeleteItem(Recorder& r, Call& call) {
   if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
     throw Break{Reason::unknown_mutation, "__delitem__"};
   }
-  r.ForceDeep(call.args[1], call.shadows[1], true);
+  r.ForceKey(call.args[1], call.shadows[1]);
   r.Own(call.args[0]);
   r.ReadKey(call.args[0], call.args[1]);
   if (is_source) r.AddEffect(Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
