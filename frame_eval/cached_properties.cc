@@ -2,25 +2,21 @@
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
-#include "guards/must.h"
 
 namespace frametap {
-namespace {
-
-const PyObject* CodeOfGet() {
-  static const PyObject* const code = [] {
-    const Ref<> module = Must(PyImport_ImportModule("functools"));
-    const Ref<> type = Must(PyObject_GetAttrString(module.get(), "cached_property"));
-    const Ref<> get = Must(PyObject_GetAttrString(type.get(), "__get__"));
-    return Must(PyObject_GetAttrString(get.get(), "__code__")).Release();
+const void* CodeOfCachedProperty() {
+  static const void* const code = []() -> const void* {
+    const ErrScope keep;
+    const Ref<> type = OwnerOf("functools", "cached_property");
+    const Ref<> get = type ? Ref<>::Steal(PyObject_GetAttrString(type.get(), "__get__")) : Ref<>();
+    PyErr_Clear();
+    return get && PyFunction_Check(get.get()) ? PyFunction_GET_CODE(get.get()) : nullptr;
   }();
   return code;
 }
 
-}  // namespace
-
 bool IsLockOfOwnProperty(Recorder& r, const FrameState& frame, PyObject* lock) {
-  if (reinterpret_cast<PyObject*>(frame.code) != CodeOfGet() || Py_TYPE(lock) != Objects().locks[1]) return false;
+  if (frame.code != CodeOfCachedProperty() || Py_TYPE(lock) != Objects().locks[1]) return false;
   PyObject* const instance = frame.objects[1];  // of __get__(self, instance, owner)
   const Known* const known = instance != nullptr ? r.Find(instance) : nullptr;
   return known != nullptr && known->state == Known::State::kFresh;

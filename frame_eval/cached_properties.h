@@ -8,6 +8,8 @@
 
 namespace frametap {
 
+// The code of cached_property.__get__; null if there is none.
+const void* CodeOfCachedProperty();
 // Whether the frame computes a cached property of an object of the trace's own, under this lock.
 bool IsLockOfOwnProperty(Recorder& recorder, const FrameState& frame, PyObject* lock);
 void LeaveLock(Recorder& recorder, Call& call);  // lock.__exit__

@@ -216,10 +216,9 @@ void Recorder::DropAllGarbage() {
   for (bool backwards = true; DropGarbage(&made_, backwards);) backwards = !backwards;
 }
 
+// Drops an object that only the recorder holds. Returns false if a variable of the entry frame has it, too.
 bool Recorder::DropContainer(Known* known) {
   PyObject* const object = known->pin.get();
-  if (object == nullptr) return true;
-  if (Py_REFCNT(object) > 1) return false;
   if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) return false;
   Forget(object);
   const Ref<> last = std::move(known->pin);
@@ -240,8 +239,8 @@ void Recorder::DropContainers(size_t from) {
     const size_t count = containers_.size();
     for (size_t i = from; i < count; ++i) {
       Known*& known = containers_[backwards ? count - 1 - (i - from) : i];
-      const bool may_drop = !known->pin || Py_REFCNT(known->pin.get()) == 1;
-      if (may_drop && DropContainer(known)) known = nullptr;
+      PyObject* const object = known->pin.get();  // null: it has been dropped before
+      if (object == nullptr || (Py_REFCNT(object) == 1 && DropContainer(known))) known = nullptr;
     }
     containers_.erase(std::remove(containers_.begin() + static_cast<std::ptrdiff_t>(from), containers_.end(), nullptr),
                       containers_.end());

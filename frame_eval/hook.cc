@@ -54,6 +54,7 @@ PyObject* PassOn(hook::Thread* here, PyThreadState* ts, _PyInterpreterFrame* raw
   return result;
 }
 
+// As in hook::Thread.
 const char* StackMark() {
 #ifdef __linux__
   pthread_attr_t attributes;

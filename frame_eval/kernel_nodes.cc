@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "frame_eval/cached_properties.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/python_ops.h"
@@ -26,14 +27,6 @@ const void* GlobalsOf(const char* module) {
   PyObject* const found = modules != nullptr ? PyDict_GetItemString(modules, module) : nullptr;
   if (found == nullptr || !PyModule_Check(found)) return nullptr;
   return Py_NewRef(PyModule_GetDict(found));  // kept for ever, so that the address stays its own
-}
-
-const void* CodeOfCachedProperty() {
-  const ErrScope keep;
-  const Ref<> type = OwnerOf("functools", "cached_property");
-  const Ref<> get = type ? Ref<>::Steal(PyObject_GetAttrString(type.get(), "__get__")) : Ref<>();
-  PyErr_Clear();
-  return get && PyFunction_Check(get.get()) ? PyFunction_GET_CODE(get.get()) : nullptr;
 }
 
 bool IsDefaultOf(const PyFunctionObject* function, PyObject* object) {
@@ -154,8 +147,7 @@ bool RunsForDispatcher(const FrameFacts& frame) {
     if (globals[i] == nullptr) globals[i] = GlobalsOf(kModules[i]);
     if (globals[i] == frame.globals) return true;
   }
-  static const void* const cached_property = CodeOfCachedProperty();  // OpOverload has some
-  return frame.code == cached_property;
+  return frame.code == CodeOfCachedProperty();  // OpOverload has some
 }
 
 bool Recorder::MayFollowKernel() const {

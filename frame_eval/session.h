@@ -84,6 +84,7 @@ class Session : public FrameFilter, public Tracer {
   Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
   void ConfirmSuspicion(bool returned);
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
+  // (Inline, as each event of a recording comes here: a call more was 0.4 % of a first call.)
   [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
   bool IsRefused(Reason reason) const;
   void RefuseFullGraph(const Break& reason, const Position& at);
