@@ -103,7 +103,8 @@ class GuardRecorder {
   void Length(SourceId id, const Spot& why, Py_ssize_t length = -1);
   void Keys(SourceId id, const Spot& why);      // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Spot& why);  // set of plain values: its elements
-  void Layout(SourceId set, const Spot& why);   // … and where in its table they stand
+  // Where the elements of a set stand in its table, or the dtype, sizes and strides of an array of NumPy.
+  void Layout(SourceId set, const Spot& why);
   bool HasLayout(SourceId set) const;
   void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
   // … an object that is hashed by its address, which is guarded by itself.

@@ -60,13 +60,4 @@ class ErrScope {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// While alive, other threads may run Python code: nothing of Python is touched.
-struct Unlocked {
-  PyThreadState* const state = PyEval_SaveThread();
-  Unlocked() = default;
-  ~Unlocked() { PyEval_RestoreThread(state); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-};
-
 }  // namespace frametap
