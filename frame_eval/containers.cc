@@ -33,7 +33,7 @@ bool IsSequence(PyObject* object) {
 // error.
 bool MakesNewObjects(PyObject* dict) {
   if (!PyType_IsSubtype(Py_TYPE(dict), DefaultDict())) return false;
-  const Ref<> factory = Must(PyObject_GetAttrString(dict, "default_factory"));
+  const Ref<> factory = FactoryOf(dict);
   for (PyTypeObject* type : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type,
                              &PyTuple_Type, &PyBool_Type}) {
     if (factory.get() == reinterpret_cast<PyObject*>(type)) return true;

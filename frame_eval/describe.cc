@@ -102,11 +102,21 @@ bool IsMadeOfPythonCode(PyObject* reduced) {
 }
 
 // A class of Python code whose instances hold the content of `builtin`, a __dict__ and slots.
+bool IsPythonClass(const PyTypeObject* type) { return type->tp_dealloc == Objects().module->tp_dealloc; }
+
 bool IsPythonClassOf(PyTypeObject* type, PyTypeObject* builtin) {
   for (; type != builtin; type = type->tp_base) {
-    if (type == nullptr || type->tp_dealloc != Objects().module->tp_dealloc) return false;
+    if (type == nullptr || !IsPythonClass(type)) return false;
   }
   return true;
+}
+
+// Whether it is a struct sequence with fields that are not among its items, as time.struct_time and os.stat_result have.
+bool HasHiddenFields(PyTypeObject* type) {
+  while (IsPythonClass(type)) type = type->tp_base;
+  PyObject* const fields = PyDict_GetItemString(type->tp_dict, "n_fields");
+  PyObject* const items = PyDict_GetItemString(type->tp_dict, "n_sequence_fields");
+  return fields != nullptr && items != nullptr && PyObject_RichCompareBool(fields, items, Py_EQ) != 1;
 }
 
 }  // namespace
@@ -484,6 +494,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
   operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
   operand.text = TypeName(type);
   if (PyTuple_Check(object)) {
+    if (HasHiddenFields(type)) throw Escapes(object);
     operand.index = static_cast<int64_t>(NewKind::kTuple);
     Operand content;
     content.kind = Operand::Kind::kTuple;
@@ -492,7 +503,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
       content.items.push_back(Describe(PyTuple_GET_ITEM(object, i), shadow));
     }
     operand.items.push_back(std::move(content));
-    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == Objects().size) return operand;
+    if (!IsPythonClass(type)) return operand;  // no __dict__, and members that only its own __new__ sets
   } else if (PyDict_Check(object) &&
              (IsPythonClassOf(type, &PyDict_Type) || IsPythonClassOf(type, Objects().ordered_dict) ||
               IsPythonClassOf(type, DefaultDict()))) {
@@ -520,10 +531,8 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     }
     operand.items.push_back(std::move(content));
     if (PyType_IsSubtype(type, DefaultDict())) {
-      static PyObject* const field = _PyType_Lookup(DefaultDict(), InternedName("default_factory"));
-      const Ref<> factory = Must(Py_TYPE(field)->tp_descr_get(field, object, nullptr));
-      operand.items.push_back(ConstantOperand(field));
-      operand.items.push_back(Describe(factory.get(), Shadow()));
+      operand.items.push_back(ConstantOperand(FactoryField()));
+      operand.items.push_back(Describe(FactoryOf(object).get(), Shadow()));
     }
   } else {
     operand.index = static_cast<int64_t>(NewKind::kObject);

@@ -14,6 +14,7 @@
 
 #include "frame_eval/class_names.h"
 #include "frame_eval/known_objects.h"
+#include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
@@ -360,6 +361,10 @@ void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
   if (plain_row || PyDict_Check(object)) {
     ForEachElement(object, [&](PyObject* element) { ReadPrinted(element, Printed::kRepr, depth + 1); });
     if (!PyDict_Check(object)) return;
+    if (PyType_IsSubtype(Py_TYPE(object), DefaultDict())) {
+      if (SourceOf(object).valid()) throw Break{Reason::unknown_callable, "a defaultdict from outside is printed"};
+      ReadPrinted(FactoryOf(object).get(), Printed::kRepr, depth + 1);
+    }
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(value, Printed::kRepr, depth + 1);

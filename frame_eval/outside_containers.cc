@@ -64,6 +64,15 @@ PyTypeObject* DefaultDict() {
   return type;
 }
 
+PyObject* FactoryField() {
+  static PyObject* const field = _PyType_Lookup(DefaultDict(), InternedName("default_factory"));
+  return field;
+}
+
+Ref<> FactoryOf(PyObject* defaultdict) {
+  return Must(Py_TYPE(FactoryField())->tp_descr_get(FactoryField(), defaultdict, nullptr));
+}
+
 // Returns one object for all plain keys that are equal, borrowed. Classes and members are themselves. Returns null for other
 // keys.
 PyObject* Recorder::PlainKey(PyObject* key) {

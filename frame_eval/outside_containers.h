@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include "frame_eval/shadow.h"
+#include "guards/ref.h"
 
 namespace frametap {
 
@@ -15,6 +16,8 @@ bool HasPlainStore(PyObject* dict);
 // nothing noted, if the number is fixed.
 bool StoreUnderNewKey(Recorder& recorder, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
 PyTypeObject* DefaultDict();  // collections.defaultdict
+PyObject* FactoryField();     // its descriptor of default_factory
+Ref<> FactoryOf(PyObject* defaultdict);
 // Whether a key is a number, string or another scalar except NaN, or a tuple of plain keys.
 bool IsPlainKey(PyObject* key, int depth = 0);
 // Whether it is a member of an enumeration that is compared by identity and hashed by the code of Enum alone.
