@@ -1,6 +1,7 @@
 // Attribute reads and writes: the look-up order of CPython's generic getattr, of nn.Module and of modules and classes,
 // step by step, so that each step that decided is guarded.
 #include <Python.h>
+#include <c10/core/InferenceMode.h>
 #include <structmember.h>
 
 #include <cstring>
@@ -503,6 +504,13 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
   }
 }
 
+// Where autograd's kernel does not run, aten::data first makes a copy of a conjugate. The getter makes none.
+static bool OpCopiesData(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet unresolved(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  return tensor.key_set().has_any(unresolved) && (tensor.is_inference() || c10::InferenceMode::is_enabled());
+}
+
 void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
   if (!IsExactTensor(owner)) throw Break{Reason::tensor_subclass, Py_TYPE(owner)->tp_name};
   const at::Tensor& tensor = TensorOf(owner);
@@ -573,6 +581,7 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     // The getter dispatches nothing; there is an op that does the same.
     const std::optional<ValueId> value = aten_.ValueOf(tensor);
     if (!value) throw Break{Reason::tensor_from_nowhere, text};
+    if (OpCopiesData(tensor)) throw Break{Reason::tensor_attribute, text};
     note.expect.kind = Expect::Kind::kData;
     note.expect.shadow = {Shadow::Kind::kValue, value->raw()};
     if (repeated_calls_) repeated_calls_->Spoil();  // ops of another layer do not show it

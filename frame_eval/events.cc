@@ -405,7 +405,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:
-      return;
+      guards_.Class(Py_TYPE(e.in[0]), Here());
+      return ForceDeep(e.in[1], e.shadows[1], true);
     case Op::kRaise:
       ForceAll(e);
       return;

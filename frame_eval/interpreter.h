@@ -101,6 +101,15 @@ class Execution : public FrameState {
   // NameError and its kinds, with the interpreter's own words.
   Step Unbound(int slot);
   Step NotDefined(PyObject* name);
+
+  // Reports that an instruction without an operation before has raised.
+  Step RaisedOnly(Op op, Step raised) {
+    if (!traced) return raised;
+    Event event;
+    event.op = op;
+    TellRaised(event);
+    return raised;
+  }
 };
 
 struct Refused {};  // by the tracer; a Python exception is set

@@ -577,6 +577,11 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   }
 }
 
+static bool ReadsVariable(Op op) {
+  return op == Op::kLoadGlobal || op == Op::kLoadName || op == Op::kLoadDeref || op == Op::kDeleteDeref ||
+         op == Op::kOther;  // a local
+}
+
 void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
   if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (repeated_calls_) repeated_calls_->Forget();
@@ -589,6 +594,12 @@ void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
   if (aten_.pending) return;
   if (note.expect.kind == Expect::Kind::kTorch || is_of_numpy) {
     aten_.pending = Break{Reason::exception_from_op, ""};
+  } else if (ReadsVariable(e.op)) {
+    // No guard can be on the value of a variable without one.
+    aten_.pending = Break{Reason::unknown_operation, "a variable without a value"};
+  } else if (e.op == Op::kRaise && e.n > 0 && PyExceptionInstance_Check(e.in[0]) && SourceOf(e.in[0]).valid()) {
+    // A handler leaves it with another traceback and context.
+    aten_.pending = Break{Reason::unknown_mutation, "an exception that existed before is raised"};
   } else if (note.own_effect || e.op == Op::kStoreAttr || e.op == Op::kDeleteAttr || e.op == Op::kStoreSubscr ||
              e.op == Op::kDeleteSubscr) {
     // Before has taken the change for done; it was not, or only in part.

@@ -1278,11 +1278,15 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
 
 void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
-  note.in_event = false;
+  const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return;
   OwnCode own(thread_);
   ErrScope keep;
   recorder_->aten().ExpectNothing();
+  if (!begun) {
+    recorder_->MarkInstruction(f, note);
+    note.ForgetOperands();
+  }
   recorder_->Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {

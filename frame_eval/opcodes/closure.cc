@@ -26,7 +26,7 @@ OPCODE(LoadClosure, "-- cell") {
 
 OPCODE(LoadDeref, "-- value") {
   PyObject* value = PyCell_GET(m.objects[arg]);
-  if (value == nullptr) return m.Unbound(arg);
+  if (value == nullptr) return m.RaisedOnly(Op::kLoadDeref, m.Unbound(arg));
   Py_INCREF(value);
   m.Push(value, m.AfterOnly(Op::kLoadDeref, arg, nullptr, value));
   return Step::kNext;
@@ -45,7 +45,7 @@ OPCODE(StoreDeref, "value --") {
 OPCODE(DeleteDeref, "--") {
   PyObject* cell = m.objects[arg];
   PyObject* old = PyCell_GET(cell);
-  if (old == nullptr) return m.Unbound(arg);
+  if (old == nullptr) return m.RaisedOnly(Op::kDeleteDeref, m.Unbound(arg));
   Operation op(m, Op::kDeleteDeref, 0, arg);
   PyCell_SET(cell, nullptr);
   Step step = op.Finish(0, 0);

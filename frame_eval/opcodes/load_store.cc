@@ -57,7 +57,7 @@ OPCODE(LoadConst, "-- value") {
 
 OPCODE(LoadFast, "-- value") {
   PyObject* value = m.objects[arg];
-  if (value == nullptr) return m.Unbound(arg);
+  if (value == nullptr) return m.RaisedOnly(Op::kOther, m.Unbound(arg));
   m.Push(Py_NewRef(value), m.shadows[arg]);
   return Step::kNext;
 }
@@ -69,7 +69,7 @@ OPCODE(StoreFast, "value --") {
 }
 
 OPCODE(DeleteFast, "--") {
-  if (m.objects[arg] == nullptr) return m.Unbound(arg);
+  if (m.objects[arg] == nullptr) return m.RaisedOnly(Op::kOther, m.Unbound(arg));
   m.SetLocal(arg, nullptr, {});
   return Step::kNext;
 }
@@ -91,7 +91,7 @@ OPCODE(LoadName, "-- value") {
     where = 2;
     value = Find(m.builtins, name);
   }
-  if (value == nullptr) return PyErr_Occurred() ? Step::kRaised : m.NotDefined(name);
+  if (value == nullptr) return PyErr_Occurred() ? Step::kRaised : m.RaisedOnly(Op::kLoadName, m.NotDefined(name));
   m.Push(value, m.AfterOnly(Op::kLoadName, where, name, value));
   return Step::kNext;
 }
@@ -140,7 +140,7 @@ OPCODE(LoadGlobal, "-- [null] value") {
       value = Find(m.builtins, name);
     }
   }
-  if (value == nullptr) return PyErr_Occurred() ? Step::kRaised : m.NotDefined(name);
+  if (value == nullptr) return PyErr_Occurred() ? Step::kRaised : m.RaisedOnly(Op::kLoadGlobal, m.NotDefined(name));
   Shadow shadow = m.AfterOnly(Op::kLoadGlobal, where, name, value);
   if (arg & 1) m.Push(nullptr);
   m.Push(value, shadow);

@@ -5,8 +5,8 @@
 //       arguments and views of them. Nor may the schema tell of either. What else is the same (a composite op) is named
 //       in below_autograd.cc.
 //   A2  That holds while grad mode, inference mode and autocast are off (MayLeaveOutAutograd), no level of forward-mode
-//       AD is open, and ops are not observed. Every tensor must be a plain one: strided, on the CPU, with no other
-//       dispatch key (a subclass, a wrapper of functorch, a conjugate).
+//       AD is open, and ops are not observed. Every tensor must be a plain one: strided, on the CPU, not of inference
+//       mode, with no other dispatch key (a subclass, a wrapper of functorch, a conjugate).
 //   A3  Kernels may be registered at any time. KernelsNoted() shows that some may have been: judge again.
 #pragma once
 
@@ -42,9 +42,11 @@ inline bool MayLeaveOutAutograd(const EagerState& state) {
 }
 bool NobodyLooksOn();  // at ops of this thread
 inline bool IsPlain(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet plain({c10::DispatchKey::CPU, c10::DispatchKey::AutocastCPU,
-                                       c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradCPU});
-  return (tensor.key_set().raw_repr() & ~plain.raw_repr()) == 0;
+  constexpr c10::DispatchKeySet plain(
+      {c10::DispatchKey::CPU, c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutogradCPU});
+  // A tensor of inference mode lacks this key. Outside of that mode, kernels count versions of its results.
+  constexpr c10::DispatchKeySet normal(c10::DispatchKey::ADInplaceOrView);
+  return (tensor.key_set().raw_repr() & ~plain.raw_repr()) == normal.raw_repr();
 }
 
 // A3. `stamp` is another number once kernels were registered or taken away.
