@@ -8,6 +8,7 @@
 #include "frame_eval/callables/table.h"
 #include "frame_eval/compiled_function.h"
 #include "frame_eval/descriptors.h"
+#include "frame_eval/elements.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
@@ -343,7 +344,9 @@ void Recorder::ReadCallbacks(const Call& call) {
       continue;  // who calls it has fixed all that is in its arguments
     } else if (row->by_value) {
       const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
-      if (bound) ForceDeep(PyCFunction_GET_SELF(function), MeetSelf(function, PyCFunction_GET_SELF(function)), false);
+      PyObject* const self = bound ? PyCFunction_GET_SELF(function) : nullptr;
+      if (bound) ForceDeep(self, MeetSelf(function, self), false);
+      if (bound && PyDict_Check(self) && !HoldsPlainValues(self)) throw Refusal(function);  // it compares with the keys
       continue;
     } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
       // str of numbers and strings

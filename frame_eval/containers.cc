@@ -1,5 +1,6 @@
 // Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
 #include "frame_eval/class_references.h"
+#include "frame_eval/elements.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/mapping_proxies.h"
 #include "frame_eval/outside_containers.h"
@@ -112,6 +113,12 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   Touch(object);
 }
 
+static bool SearchesInPython(PyObject* container) {
+  static PyObject* const name = InternedName("__contains__");
+  PyObject* const found = _PyType_Lookup(Py_TYPE(container), name);
+  return found != nullptr && PyFunction_Check(found);
+}
+
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
   if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
@@ -148,7 +155,10 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   }
   if (!IsSequence(container) || IsDeque(container)) {
     Touch(container);
-    if (!IsScalar(item)) ForceDeep(item, Shadow(), false);
+    if (IsScalar(item)) return;
+    ForceDeep(item, Shadow(), false);
+    if (PyDictKeys_Check(container)) return ReadKey(DictOfView(container), item);
+    if (!IsScalar(container) && !SearchesInPython(container)) ReadSearch(container, item);
     return;
   }
   if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);

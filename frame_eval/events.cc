@@ -7,6 +7,7 @@
 #include "frame_eval/callables/getters.h"
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/elements.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
@@ -380,7 +381,11 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return;
       }
       ForceDeep(e.in[1], e.shadows[1], true);
-      if (e.op != Op::kListExtend) ReadElements({e.in[0], e.in[1]});
+      if (e.op != Op::kListExtend && !HasKnownElements(e.in[1])) {
+        ReadElements({e.in[0]});  // After reads the elements of the iterator
+      } else if (e.op != Op::kListExtend) {
+        ReadElements({e.in[0], e.in[1]});
+      }
       if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
       MarkMutated(e.in[0]);
@@ -531,6 +536,11 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     case Op::kStoreDeref:
       if (f.shadows[e.arg].kind == Shadow::Kind::kCell) cells_[f.shadows[e.arg].id] = e.shadows[0];
       return Shadow();
+    case Op::kCall:
+    case Op::kForIter:
+    case Op::kSetUpdate:
+      ReadTableOfIterator(*this, e, result);
+      break;
     default:
       break;
   }

@@ -11,14 +11,18 @@
 //       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
 #include <algorithm>
+#include <cstring>
 
+#include "frame_eval/callables/table.h"
 #include "frame_eval/class_names.h"
+#include "frame_eval/elements.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/outside_containers.h"
 #include "frame_eval/quiet.h"
 #include "frame_eval/recorder.h"
 #include "frame_eval/repeated_calls.h"
 #include "guards/dict_read.h"
+#include "guards/held_object.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
@@ -59,32 +63,103 @@ bool PrintsItself(PyObject* object, Printed how) {
          (how == Printed::kStr && type->tp_str != PyBaseObject_Type.tp_str);
 }
 
-template <class F>
-void ForEachElement(PyObject* container, F&& f) {
-  if (IsRow(container)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) f(PySequence_Fast_GET_ITEM(container, i));
-  } else if (PyDict_Check(container)) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(container, &at, &key, &value)) f(key);
-  } else if (PyAnySet_Check(container)) {
-    Py_ssize_t at = 0;
-    PyObject* element;
-    Py_hash_t hash;
-    while (_PySet_NextEntry(container, &at, &element, &hash)) f(element);
-  }
-}
-
 // Objects, also in tuples and lists, as in the items of dict([(key, value)]).
 void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
   if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
   if (levels > 0 && IsRow(object)) {
-    return ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
+    ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
+    return;
   }
   leaves->push_back(object);
 }
 
+bool IsTable(PyObject* object) { return PyAnySet_Check(object) || PyDict_Check(object); }
+
+// Returns whether == of the object compares no identities unseen. Python code comes as a frame.
+bool ComparesByValue(PyObject* object) {
+  if (PyLong_Check(object) || PyFloat_Check(object) || PyComplex_Check(object) || PyUnicode_Check(object) ||
+      PyBytes_Check(object) || PyByteArray_Check(object) || PyCode_Check(object) || IsPlainValue(object)) {
+    return true;
+  }
+  static PyObject* const name = InternedName("__eq__");
+  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
+  return found != nullptr && PyFunction_Check(found);
+}
+
+// Methods of sets whose result does not hold all elements of the arguments.
+bool DropsElements(PyObject* self, PyObject* callable) {
+  const CallableRow* const row = self != nullptr && PyAnySet_Check(self) ? FindCallable(callable) : nullptr;
+  return row != nullptr && std::strcmp(row->name, "union") != 0 && std::strcmp(row->name, "update") != 0;
+}
+
+[[noreturn]] void ThrowUnknownElements(PyObject* container) {
+  throw Break{Reason::unknown_operation, std::string("a comparison of the elements of ") + Py_TYPE(container)->tp_name};
+}
+
 }  // namespace
+
+bool HoldsPlainItems(PyObject* dict) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!IsPlainValue(key) || !IsPlainValue(value)) return false;
+  }
+  return true;
+}
+
+bool HoldsPlainValues(PyObject* container) {
+  bool plain = true;
+  const bool known = ForEachElement(container, [&](PyObject* element) { plain = plain && IsPlainValue(element); });
+  return known && plain;
+}
+
+PyTypeObject* GroupType() {
+  static PyTypeObject* const type = [] {
+    const Ref<> module = Ref<>::Steal(PyImport_ImportModule("itertools"));
+    PyObject* const found = module ? PyObject_GetAttrString(module.get(), "groupby") : nullptr;
+    PyErr_Clear();
+    return reinterpret_cast<PyTypeObject*>(found);
+  }();
+  return type;
+}
+
+// The keys that a key function gives are seen here first. Two objects are compared only after one was seen.
+static void ReadGroup(Recorder& r, PyObject* group) {
+  PyObject* const key =
+      PyTuple_CheckExact(group) && PyTuple_GET_SIZE(group) == 2 ? PyTuple_GET_ITEM(group, 0) : nullptr;
+  if (key == nullptr || IsPlainValue(key) || (!IsRow(key) && r.IsFixed(key))) return;
+  throw Break{Reason::unknown_operation, "groups of objects"};
+}
+
+// The table that a call of C code or a display fills, or null.
+static PyObject* TableFilledBy(const Event& e, PyObject* result) {
+  if (e.op == Op::kSetUpdate) return e.in[0];
+  if (result == nullptr || PyFunction_Check(e.in[0]) || PyMethod_Check(e.in[0])) return nullptr;
+  PyObject* const self = PyCFunction_Check(e.in[0]) ? PyCFunction_GET_SELF(e.in[0]) : nullptr;
+  for (PyObject* object : {result, self, e.n > 1 ? e.in[1] : nullptr}) {
+    if (object != nullptr && IsTable(object)) return object;
+  }
+  return nullptr;
+}
+
+void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
+  const int from = e.op == Op::kForIter ? 0 : 1;
+  for (int i = from; result != nullptr && i < e.n; ++i) {
+    if (e.in[i] == nullptr || Py_TYPE(e.in[i]) != GroupType()) continue;
+    ReadGroup(r, result);
+    if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
+  }
+  if (e.op == Op::kForIter) return;
+  PyObject* const table = TableFilledBy(e, result);
+  bool from_iterator = false;
+  for (int i = 1; table != nullptr && i < e.n; ++i) {
+    from_iterator = from_iterator || (e.in[i] != nullptr && !HasKnownElements(e.in[i]));
+  }
+  if (!from_iterator) return;
+  std::vector<PyObject*> keys;
+  ForEachElement(table, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
+  r.ReadDistinct(keys);
+}
 
 bool Recorder::IsFixed(PyObject* object) {
   if (IsScalar(object)) return true;
@@ -172,6 +247,18 @@ void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
   } else if (PyCFunction_Check(a) && PyCFunction_Check(b)) {
     PyObject *self_a = PyCFunction_GET_SELF(a), *self_b = PyCFunction_GET_SELF(b);
     if (self_a != nullptr && self_b != nullptr) ReadSame(self_a, self_b);
+  } else if (IsDeque(a) && IsDeque(b)) {
+    for (Py_ssize_t i = 0; i < std::min(DequeLength(a), DequeLength(b)); ++i) {
+      ReadEqualElements(DequeItem(a, i), DequeItem(b, i), depth + 1);
+    }
+  } else if (PyWeakref_Check(a) && PyWeakref_Check(b)) {
+    ReadEqualElements(PyWeakref_GET_OBJECT(a), PyWeakref_GET_OBJECT(b), depth + 1);
+  } else if (IsMappingProxy(a) || IsMappingProxy(b)) {
+    ReadEqual(IsMappingProxy(a) ? HeldObject(a) : a, IsMappingProxy(b) ? HeldObject(b) : b, depth + 1);
+  } else if (PyDictViewSet_Check(a) || PyDictViewSet_Check(b)) {
+    ReadElements({a, b});
+  } else if (!ComparesByValue(a) && !ComparesByValue(b) && Py_TYPE(a)->tp_richcompare == Py_TYPE(b)->tp_richcompare) {
+    ThrowUnknownElements(a);
   }
 }
 
@@ -188,7 +275,10 @@ void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
 
 void Recorder::ReadAddress(PyObject* object, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
-  if (IsRow(object)) return ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
+  if (IsRow(object)) {
+    ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
+    return;
+  }
   RefuseNan(object);
   if (IsFixed(object)) return;
   if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
@@ -220,10 +310,11 @@ void Recorder::ReadKey(PyObject* table, PyObject* key) {
 void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
   std::vector<PyObject*> objects;
   for (PyObject* container : containers) {
-    ForEachElement(container, [&](PyObject* element) {
+    const bool known = ForEachElement(container, [&](PyObject* element) {
       if (IsScalar(element)) return RefuseNan(element);
       objects.push_back(element);
     });
+    if (!known) ThrowUnknownElements(container);
   }
   ReadDistinct(objects);
 }
@@ -243,13 +334,16 @@ void Recorder::ReadIdentities(Reads reads, const Call& call) {
     case Reads::kKeys: {
       std::vector<PyObject*> objects;
       for (PyObject* arg : call.args) {
-        if (arg != nullptr) ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
+        if (arg == nullptr) continue;
+        const bool known = ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
+        if (!known && DropsElements(first, call.callable)) ThrowUnknownElements(arg);
       }
       return ReadDistinct(objects);
     }
     case Reads::kEqual:
-      if (second != nullptr) ReadEqual(first, second);
-      return;
+      if (second == nullptr) return;
+      ReadSame(first, second);  // object.__eq__, whatever the classes say about ==
+      return ReadEqual(first, second);
     case Reads::kHash:
       if (first != nullptr) ReadHash(first);
       return;
@@ -265,11 +359,12 @@ void Recorder::ReadIdentities(Reads reads, const Call& call) {
 // `item` is looked for among the elements of a sequence, which are compared one after the other.
 void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
   bool found = false;
-  ForEachElement(sequence, [&](PyObject* element) {
+  const bool known = ForEachElement(sequence, [&](PyObject* element) {
     if (!found && (IsTensor(element) || IsTensor(item))) throw Break{Reason::value_of_tensor, "a test for membership"};
     if (!found) ReadEqualElements(element, item);
     found = found || element == item;
   });
+  if (!known && !IsPlainValue(item)) ThrowUnknownElements(sequence);
 }
 
 // E6
@@ -287,8 +382,8 @@ void Recorder::ReadOrder(PyObject* set) {
   const Known* known = Find(set);
   if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(set);
   ForEachElement(set, [&](PyObject* element) {
-    if (PyTuple_CheckExact(element)) return ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
-    ReadOrderOf(element);
+    if (!PyTuple_CheckExact(element)) return ReadOrderOf(element);
+    ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
   });
 }
 
@@ -342,7 +437,8 @@ void Recorder::ReadsAddress() {
 
 void Recorder::ReadHash(PyObject* object) {
   if (PyTuple_Check(object) || PyFrozenSet_CheckExact(object)) {
-    return ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
+    ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
+    return;
   }
   RefuseNan(object);
   const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||

@@ -360,7 +360,9 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {
     ReadPrinted(right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
   }
-  if (PyAnySet_Check(left) || PyDict_Check(left)) ReadElements({left, right});
+  if (PyAnySet_Check(left) || PyDict_Check(left) || PyDictViewSet_Check(left) || PyDictViewSet_Check(right)) {
+    ReadElements({left, right});
+  }
   ReadLayout(left);
   ReadLayout(right);
   if (in_place && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {

@@ -9,6 +9,7 @@
 #include "guards/dict_read.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
+#include "guards/tensor_door.h"
 #include "guards/watch.h"
 
 namespace frametap {
@@ -166,7 +167,7 @@ HashBy HashOf(PyObject* key) {
       PyObject* const item = PyTuple_GET_ITEM(key, i);
       const HashBy by = HashOf(item);
       by_code |= by == HashBy::kCode;
-      by_both |= by == HashBy::kBoth;
+      by_both |= by == HashBy::kBoth || IsExactTensor(item);
       by_address |= IsHashedByAddress(item) || PyTuple_Check(item) || PyFrozenSet_Check(item);
     }
     if (by_both || (by_code && by_address)) return HashBy::kBoth;
@@ -195,7 +196,9 @@ Ref<> HashesByCode(PyObject* table) {
       if (SameKey(other, key) == Found::kDoubt && !(IsPlainValue(other) && IsPlainValue(key))) ThrowEscapes();
     }
     others.push_back(key);
-    if (PyList_Append(hashes.get(), Must(PyLong_FromSsize_t(hash)).get()) < 0) throw std::bad_alloc();
+    const bool is_computed = by == HashBy::kC || IsExactTensor(key);
+    const Ref<> told = is_computed ? Ref<>::New(Py_None) : Must(PyLong_FromSsize_t(hash));
+    if (PyList_Append(hashes.get(), told.get()) < 0) throw std::bad_alloc();
   };
   Py_ssize_t at = 0;
   PyObject *key, *value;
@@ -217,8 +220,16 @@ bool StoreByIdentity(PyObject* dict, PyObject* key, PyObject* value) {
   return _PyDict_SetItem_KnownHash(dict, key, value, Key::Of(key, dict).hash) == 0;
 }
 
+// Returns the hash of a key. The hash of a tensor is the hash of its id.
+static Py_hash_t HashWithoutCode(PyObject* key) {
+  if (!IsExactTensor(key)) return PyObject_Hash(key);
+  const Ref<> id = Ref<>::Steal(PyLong_FromVoidPtr(key));
+  return id ? PyObject_Hash(id.get()) : -1;
+}
+
 bool PutQuietly(PyObject* dict, PyObject* key, PyObject* value, PyObject* hash) {
-  return _PyDict_SetItem_KnownHash(dict, key, value, PyLong_AsSsize_t(hash)) == 0;
+  const Py_hash_t known = hash == Py_None ? HashWithoutCode(key) : PyLong_AsSsize_t(hash);
+  return known != -1 && _PyDict_SetItem_KnownHash(dict, key, value, known) == 0;
 }
 
 Ref<> CopyDict(PyObject* dict) {

@@ -61,7 +61,8 @@ enum class HashBy : uint8_t {
 };
 HashBy HashOf(PyObject* key);
 
-// The hashes in a dict or set, a tuple of ints in its order, if Python code computed one of them. Empty if none did.
+// The hashes in a dict or set, a tuple in its order, if Python code computed one of them. Empty if none did. None stands
+// for a hash that is computed again, because it may be the address of another object then.
 // Throws Break if putting the keys into a table again would call their code to compare two of them.
 Ref<> HashesByCode(PyObject* table);
 
@@ -69,7 +70,7 @@ Ref<> HashesByCode(PyObject* table);
 bool StoresByIdentity(PyObject* dict, PyObject* key);
 bool StoreByIdentity(PyObject* dict, PyObject* key, PyObject* value);  // … by the hash that the dict knows
 
-// A dict that holds keys with these hashes.
+// Stores under a key with this hash, which is one of HashesByCode.
 bool PutQuietly(PyObject* dict, PyObject* key, PyObject* value, PyObject* hash);
 
 // dict.copy that asks no key whether it is another. Throws Break.

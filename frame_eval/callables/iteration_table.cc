@@ -2,6 +2,7 @@
 // existed before only `for` and next() take in a graph.
 #include "frame_eval/callables/table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/elements.h"
 #include "frame_eval/known_objects.h"
 #include "frame_eval/rows.h"
 #include "guards/must.h"
@@ -109,6 +110,16 @@ void MakeTable(Recorder& r, Call& call) {
   r.ReadIdentities(Reads::kKeys, call);
 }
 
+// itertools.groupby(iterable, key): what the key function gives is read when a group is taken (ReadTableOfIterator).
+void Group(Recorder& r, Call& call) {
+  IterateLater(r, call);
+  r.ReadCallbacks(call);
+  const bool has_key = call.args.size() > 1 && call.args[1] != Py_None;
+  if (has_key || call.args.empty() || HoldsPlainValues(call.args[0])) return;
+  if (!HasKnownElements(call.args[0])) throw Break{Reason::unknown_operation, "groups of the items of an iterator"};
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
 // functools.partial(function, …): of a partial it takes function and arguments, unless that has attributes of its own.
 void MakePartial(Recorder& r, Call& call) {
   PyObject* const function = call.args.empty() ? nullptr : call.args[0];
@@ -137,9 +148,10 @@ void LoadIteration() {
   AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
   AddRows("itertools", "", Conduct::kTransparent,
           {"accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
-           "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "starmap",
-           "takewhile", "zip_longest"});
+           "dropwhile", "filterfalse", "islice", "pairwise", "permutations", "product", "starmap", "takewhile",
+           "zip_longest"});
   AddSpecial("itertools", "", "repeat", Repeat, true);
+  AddSpecial("itertools", "", "groupby", Group);
   for (const auto& [owner, name] : {std::pair("", "tee"), std::pair("chain", "from_iterable")}) {
     AddSpecial("itertools", owner, name, IterateRows);
   }

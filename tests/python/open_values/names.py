@@ -88,6 +88,25 @@ class Own:
         return f"Own({self.items})"
 
 
+class Iterated:
+    """An object that C code searches by its iterator."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+
+class Plain:
+    """Compared by identity."""
+
+    def meth(self) -> None: ...
+
+    def __repr__(self) -> str:
+        return "Plain()"
+
+
 class Slotted:
     __slots__ = ("a",)
 
@@ -210,6 +229,11 @@ def numbered(v: Any) -> Any:
         if k not in store:
             store[k] = len(store)
     return store, store[v]
+
+
+def updated(table: Any, items: Any) -> Any:
+    table.update(items)
+    return len(table)
 
 
 def numbered_texts(v: Any) -> Any:
