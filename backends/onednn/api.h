@@ -19,12 +19,14 @@
   X(memory_destroy)                              \
   X(memory_get_memory_desc)                      \
   X(memory_set_data_handle)                      \
+  X(post_ops_append_binary)                      \
   X(post_ops_append_eltwise)                     \
   X(post_ops_append_sum)                         \
   X(post_ops_create)                             \
   X(post_ops_destroy)                            \
   X(primitive_attr_create)                       \
   X(primitive_attr_destroy)                      \
+  X(primitive_attr_set_fpmath_mode)              \
   X(primitive_attr_set_post_ops)                 \
   X(primitive_attr_set_scales_mask)              \
   X(primitive_attr_set_scratchpad_mode)          \

@@ -18,12 +18,11 @@ int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
   const int64_t padding = 2 * layer.padding[axis] - layer.output_padding[axis];
   if (layer.is_transposed) {
     const int64_t outputs = (size - 1) * layer.stride[axis] + window - padding;
-    TORCH_CHECK(outputs > 0, "int8 transposed convolution: padding of ", padding, " leaves nothing of the result");
+    TORCH_CHECK(outputs > 0, "transposed convolution: padding of ", padding, " leaves nothing of the result");
     return outputs;
   }
   const int64_t room = size + padding - window;
-  TORCH_CHECK(room >= 0, "int8 convolution: the window of ", window, " is larger than the padded image of ",
-              size + padding);
+  TORCH_CHECK(room >= 0, "convolution: the window of ", window, " is larger than the padded image of ", size + padding);
   return room / layer.stride[axis] + 1;
 }
 

@@ -1,7 +1,8 @@
-// Layer: a linear layer, a convolution or a transposed convolution on bytes, as data.
-//   Y1  Activations are uint8; images of one, two or three axes lie pixel by pixel (channels_last). Weights are int8
-//       with one scale for each output, and no zero points. Biases are f32. Results are uint8, or f32.
-//   Y2  The order is: products, bias, the accumulator, the curve, the output's scale and zero point.
+// Layer: a linear layer, a convolution or a transposed convolution as data, on bytes or on floats.
+//   Y1  Images of one, two or three axes lie pixel by pixel (channels_last). The type of the weight decides: with int8, one
+//       scale for each output and no zero points, activations are uint8 and results are uint8 or f32; with f32, activations
+//       and results are f32, and nothing is quantized. Biases are f32.
+//   Y2  The order is: products, bias, the accumulator or the addend, the curve, the output's scale and zero point.
 //   Y3  Products that saturate (HasExactProducts of library.h) are the caller's matter: it keeps activations below 128.
 #pragma once
 
@@ -17,23 +18,38 @@ struct Quantization {
   int32_t zero_point = 0;
 };
 
-enum class Curve : uint8_t { kNone, kRelu, kClamp, kHardswish, kSwish, kGelu, kGeluTanh };
+enum class Curve : uint8_t {
+  kNone,
+  kRelu,
+  kClamp,
+  kHardswish,
+  kSwish,
+  kGelu,
+  kGeluTanh,
+  // Of layers on floats only.
+  kSigmoid,
+  kTanh,
+  kLeakyRelu,
+};
 
 struct Layer {
-  // int8 [outputs, inputs], or [outputs, inputs / groups, window...]. Transposed: [inputs, outputs / groups, window...].
+  // [outputs, inputs], or [outputs, inputs / groups, window...]. Transposed: [inputs, outputs / groups, window...].
   at::Tensor weight;
-  at::Tensor scales;  // f32 [outputs]
+  at::Tensor scales;  // of bytes: f32 [outputs]
   at::Tensor bias;    // f32 [outputs], or undefined
   Quantization x;
   std::optional<Quantization> out;          // none: the result is f32
   std::optional<Quantization> accumulator;  // what a run adds to is quantized so; none: a run adds to nothing
+  // Of floats: a run takes a tensor of the result's sizes that is added; products are of bfloat16, and their sums of f32.
+  bool has_addend = false, multiplies_bfloat16 = false;
   Curve curve = Curve::kNone;
-  float low = 0, high = 0;  // of kClamp
+  float low = 0, high = 0;  // of kClamp; `low`: the slope of kLeakyRelu below 0
   // For convolutions, by axis of the image. `output_padding`: of transposed ones; at most `padding`.
   std::array<int64_t, 3> stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1}, output_padding{0, 0, 0};
   int64_t groups = 1;
   bool is_transposed = false;
 
+  bool is_float() const { return weight.scalar_type() == at::kFloat; }
   bool is_convolution() const { return weight.dim() > 2; }
   size_t axes() const { return static_cast<size_t>(weight.dim()) - 2; }
   int64_t window(size_t axis) const { return dilation[axis] * (weight.size(2 + static_cast<int64_t>(axis)) - 1) + 1; }
@@ -47,7 +63,7 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// The same layer with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of the time of a
+// Of bytes. The same layer with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of the time of a
 // small layer. Scales of the input and, where the curve allows, of the output become part of the scales of the
 // weights. A linear layer's zero point of the input becomes part of its bias.
 Layer Folded(Layer layer);

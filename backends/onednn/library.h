@@ -3,7 +3,7 @@
 //       itself first.
 //   N2  A library that is missing or has another interface is a Status that says what to install.
 //   N3  It is never unloaded: primitives may be freed at the end of the process.
-// Not here: its functions (api.h); what is computed (primitive.h, int8_kernel.h).
+// Not here: its functions (api.h); what is computed (primitive.h, layer_kernel.h).
 #pragma once
 
 #include <string>

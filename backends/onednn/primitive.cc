@@ -11,15 +11,18 @@ MemoryDesc Desc(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_fo
   return MemoryDesc(made);
 }
 
+dnnl_data_type_t InputType(const Layer& layer) { return layer.is_float() ? dnnl_f32 : dnnl_u8; }
+dnnl_data_type_t WeightType(const Layer& layer) { return layer.is_float() ? dnnl_f32 : dnnl_s8; }
 dnnl_data_type_t ResultType(const Layer& layer) { return layer.out ? dnnl_u8 : dnnl_f32; }
 
 // Weights as the primitives count their dimensions: (groups,) outputs, inputs, window. `is_plain`: as they lie in
 // `layer.weight`; else oneDNN chooses.
 MemoryDesc Weights(const Layer& layer, bool is_plain) {
   const at::IntArrayRef sizes = layer.weight.sizes();
+  const dnnl_data_type_t type = WeightType(layer);
   if (!layer.is_convolution()) {
     const dnnl_dims_t dims{sizes[1], sizes[0]};
-    return Desc(2, dims, dnnl_s8, is_plain ? dnnl_ba : dnnl_format_tag_any);
+    return Desc(2, dims, type, is_plain ? dnnl_ba : dnnl_format_tag_any);
   }
   dnnl_dims_t dims{}, strides{};
   int rank = 0;
@@ -37,9 +40,9 @@ MemoryDesc Weights(const Layer& layer, bool is_plain) {
   add(inputs, layer.is_transposed ? first : second);
   int64_t step = second;
   for (const int64_t size : sizes.slice(2)) add(size, step /= size);
-  if (!is_plain) return Desc(rank, dims, dnnl_s8, dnnl_format_tag_any);
+  if (!is_plain) return Desc(rank, dims, type, dnnl_format_tag_any);
   dnnl_memory_desc_t made = nullptr;
-  Check(Api().memory_desc_create_with_strides(&made, rank, dims, dnnl_s8, strides), "describe memory");
+  Check(Api().memory_desc_create_with_strides(&made, rank, dims, type, strides), "describe memory");
   return MemoryDesc(made);
 }
 
@@ -57,6 +60,12 @@ dnnl_alg_kind_t KindOf(Curve curve) {
       return dnnl_eltwise_gelu_erf;
     case Curve::kGeluTanh:
       return dnnl_eltwise_gelu_tanh;
+    case Curve::kSigmoid:
+      return dnnl_eltwise_logistic;
+    case Curve::kTanh:
+      return dnnl_eltwise_tanh;
+    case Curve::kLeakyRelu:
+      return dnnl_eltwise_relu;
     case Curve::kNone:
       break;
   }
@@ -72,12 +81,14 @@ std::array<float, 2> NumbersOf(const Layer& layer) {
       return {1.0f / 6.0f, 0.5f};
     case Curve::kSwish:
       return {1, 0};
+    case Curve::kLeakyRelu:
+      return {layer.low, 0};
     default:
       return {0, 0};
   }
 }
 
-PostOps After(const Layer& layer) {
+PostOps After(const Layer& layer, const_dnnl_memory_desc_t result) {
   dnnl_post_ops_t made = nullptr;
   Check(Api().post_ops_create(&made), "make post ops");
   PostOps ops(made);
@@ -86,6 +97,7 @@ PostOps After(const Layer& layer) {
         Api().post_ops_append_sum(made, layer.accumulator->scale, layer.accumulator->zero_point, dnnl_data_type_undef),
         "append a sum");
   }
+  if (layer.has_addend) Check(Api().post_ops_append_binary(made, dnnl_binary_add, result), "append an addend");
   if (layer.curve != Curve::kNone) {
     const auto [alpha, beta] = NumbersOf(layer);
     Check(Api().post_ops_append_eltwise(made, KindOf(layer.curve), alpha, beta), "append a curve");
@@ -93,11 +105,18 @@ PostOps After(const Layer& layer) {
   return ops;
 }
 
-Attributes AttributesOf(const Layer& layer) {
+Attributes AttributesOf(const Layer& layer, const_dnnl_memory_desc_t result) {
   dnnl_primitive_attr_t made = nullptr;
   Check(Api().primitive_attr_create(&made), "make attributes");
   Attributes attributes(made);
   Check(Api().primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user), "set the scratchpad");
+  const PostOps ops = After(layer, result);
+  Check(Api().primitive_attr_set_post_ops(made, ops.get()), "set post ops");
+  if (layer.is_float()) {
+    const dnnl_fpmath_mode_t mode = layer.multiplies_bfloat16 ? dnnl_fpmath_mode_bf16 : dnnl_fpmath_mode_strict;
+    Check(Api().primitive_attr_set_fpmath_mode(made, mode), "set the type of products");
+    return attributes;
+  }
   const int each_output = !layer.is_convolution() ? 1 << 1 : layer.groups == 1 ? 1 : 3;
   if (layer.x.scale != 1) Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_SRC, 0), "set a scale");
   Check(Api().primitive_attr_set_scales_mask(made, DNNL_ARG_WEIGHTS, each_output), "set a scale");
@@ -110,8 +129,6 @@ Attributes AttributesOf(const Layer& layer) {
       Check(Api().primitive_attr_set_zero_points_mask(made, DNNL_ARG_DST, 0), "set a zero point");
     }
   }
-  const PostOps ops = After(layer);
-  Check(Api().primitive_attr_set_post_ops(made, ops.get()), "set post ops");
   return attributes;
 }
 
@@ -130,7 +147,7 @@ void PassBrokenKernelsBy(dnnl_primitive_desc_t desc) {
     const char* kernel = nullptr;
     Check(Api().primitive_desc_query(desc, dnnl_query_impl_info_str, 0, static_cast<void*>(&kernel)), "name a kernel");
     if (std::strstr(kernel, "amx") == nullptr) return;
-    Check(Api().primitive_desc_next_impl(desc), "make an int8 transposed convolution");
+    Check(Api().primitive_desc_next_impl(desc), "make a transposed convolution");
   }
 }
 
@@ -146,16 +163,16 @@ MemoryDesc BiasOf(const Layer& layer) {
 }
 
 PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
-  const Attributes attributes = AttributesOf(layer);
-  const MemoryDesc from = Activation(layer, x, dnnl_u8);
+  const MemoryDesc from = Activation(layer, x, InputType(layer));
   const MemoryDesc to = Activation(layer, ResultOf(layer, x), ResultType(layer));
+  const Attributes attributes = AttributesOf(layer, to.get());
   const MemoryDesc weights = Weights(layer, false);
   const MemoryDesc bias = BiasOf(layer);
   dnnl_primitive_desc_t made = nullptr;
   if (!layer.is_convolution()) {
     Check(Api().matmul_primitive_desc_create(&made, Cpu(), from.get(), weights.get(), bias.get(), to.get(),
                                              attributes.get()),
-          "make an int8 linear");
+          "make a linear layer");
     return PrimitiveDesc(made);
   }
   dnnl_dims_t stride{}, gaps{}, padding{}, end{};
@@ -173,7 +190,7 @@ PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
     Check(Api().deconvolution_forward_primitive_desc_create(
               &made, Cpu(), dnnl_forward_inference, dnnl_deconvolution_direct, from.get(), weights.get(), bias.get(),
               to.get(), stride, gaps, padding, end, attributes.get()),
-          "make an int8 transposed convolution");
+          "make a transposed convolution");
     PrimitiveDesc desc(made);
     PassBrokenKernelsBy(desc.get());
     return desc;
@@ -181,7 +198,7 @@ PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
   Check(Api().convolution_forward_primitive_desc_create(&made, Cpu(), dnnl_forward_inference, dnnl_convolution_direct,
                                                         from.get(), weights.get(), bias.get(), to.get(), stride, gaps,
                                                         padding, end, attributes.get()),
-        "make an int8 convolution");
+        "make a convolution");
   return PrimitiveDesc(made);
 }
 

@@ -1,5 +1,5 @@
 // Primitive: what oneDNN makes for one layer and one size of its input.
-// Not here: weights that are packed, sizes that are remembered, runs (int8_kernel.h).
+// Not here: weights that are packed, sizes that are remembered, runs (layer_kernel.h).
 #pragma once
 
 #include "backends/onednn/handles.h"

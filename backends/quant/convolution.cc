@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
 
 namespace frametap::quant {
 namespace {
@@ -60,18 +61,42 @@ std::optional<Convolution> ConvolutionOf(const Node& node, size_t input_rank, c1
   if (!Read(node, "padding", c.axes, &c.padding, why)) return std::nullopt;
   if (!c.is_transposed) return c;
   if (c.groups > 1 && c.groups == weight[0]) {
-    *why = "it is depthwise, and oneDNN's int8 kernels for transposed ones take longer than float32";
+    *why = "it is depthwise and transposed, and oneDNN's kernels for these take longer than torch's";
     return std::nullopt;
   }
   if (!Read(node, "output_padding", c.axes, &c.output_padding, why)) return std::nullopt;
   for (size_t i = 0; i < c.axes; ++i) {
     if (c.output_padding[i] <= c.padding[i]) continue;
     *why =
-        "its output padding is larger than its padding, and oneDNN's int8 kernels are wrong at pixels that no window "
+        "its output padding is larger than its padding, and oneDNN's kernels are wrong at pixels that no window "
         "reaches";
     return std::nullopt;
   }
   return c;
+}
+
+void SetNumbers(const Convolution& c, onednn::Layer* layer) {
+  layer->stride = c.stride;
+  layer->padding = c.padding;
+  layer->output_padding = c.output_padding;
+  layer->dilation = c.dilation;
+  layer->groups = c.groups;
+  layer->is_transposed = c.is_transposed;
+}
+
+ValueId PaddedAtEnd(const Convolution& c, ValueId x, Type type, const c10::IValue& zero, const Node& like,
+                    Rewrite* out) {
+  std::vector<int64_t> around;  // from the last axis
+  for (size_t i = c.axes; i-- > 0;) around.insert(around.end(), {0, c.more_at_end[i]});
+  if (*std::max_element(around.begin(), around.end()) == 0) return x;
+  type.sizes = SizesAtEnd(c, type.sizes);
+  return out->Emit(FindOperator("aten::constant_pad_nd"), {Arg::Of(x), Arg::Const(around), Arg::Const(zero)},
+                   out->graph.value(x).name + "_padded", type, ValueId(), like);
+}
+
+Sizes SizesAtEnd(const Convolution& c, Sizes x) {
+  for (size_t i = 0; i < c.axes; ++i) x[2 + i] += c.more_at_end[i];
+  return x;
 }
 
 }  // namespace frametap::quant

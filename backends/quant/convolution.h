@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "backends/onednn/layer.h"
+#include "backends/quant/rewrite.h"
 #include "ir/graph.h"
 
 namespace frametap::quant {
@@ -31,5 +33,14 @@ int64_t OutputAxisOf(const Node& layer);
 // `node`: of Family::kConv. `input`, `weight`: sizes. Where it returns nothing, `why` completes "it is float because".
 std::optional<Convolution> ConvolutionOf(const Node& node, size_t input_rank, c10::IntArrayRef weight,
                                          std::string* why);
+
+void SetNumbers(const Convolution& convolution, onednn::Layer* layer);
+
+// The sizes that the kernel reads, of an input of sizes `x`.
+Sizes SizesAtEnd(const Convolution& convolution, Sizes x);
+// Returns the images that a convolution reads. "same" padding may need one more pixel after the last than before the first.
+// oneDNN 3.2 would take both numbers, and gives wrong results with AVX2. `x`: of `out`; `zero`: the number that means 0.
+ValueId PaddedAtEnd(const Convolution& convolution, ValueId x, Type type, const c10::IValue& zero, const Node& like,
+                    Rewrite* out);
 
 }  // namespace frametap::quant

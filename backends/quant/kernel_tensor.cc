@@ -14,13 +14,14 @@
 namespace frametap::quant {
 namespace {
 
-using onednn::Int8Kernel;
+using onednn::LayerKernel;
+
 // A layer, and a second form of it for few rows.
 struct Kernel {
   explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
     if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
   }
-  Int8Kernel onednn;
+  LayerKernel onednn;
   std::optional<SmallLinear> small;
 };
 
@@ -35,7 +36,7 @@ Kernel* FindKernel(const at::Tensor& tensor) {
 
 Kernel& KernelOrThrow(const at::Tensor& tensor) {
   Kernel* const kernel = FindKernel(tensor);
-  TORCH_CHECK(kernel != nullptr, "expected an int8 kernel, which only lowering makes, not a tensor of sizes ",
+  TORCH_CHECK(kernel != nullptr, "expected a kernel, which only lowering makes, not a tensor of sizes ",
               tensor.sizes());
   return *kernel;
 }
@@ -59,6 +60,11 @@ at::Tensor RunInto(const at::Tensor& x, at::Tensor accumulator, const at::Tensor
   return KernelOrThrow(kernel).onednn.RunInto(x, accumulator);
 }
 
+at::Tensor RunPacked(const at::Tensor& x, const at::Tensor& kernel, const std::optional<at::Tensor>& addend) {
+  LayerKernel& k = KernelOrThrow(kernel).onednn;
+  return k.Run(x, addend ? &*addend : nullptr);
+}
+
 }  // namespace
 
 at::Tensor MakeKernelTensor(onednn::Layer layer) {
@@ -68,17 +74,17 @@ at::Tensor MakeKernelTensor(onednn::Layer layer) {
                                                    weight.device(), kernel, weight.sizes());
 }
 
-Int8Kernel* KernelIn(const at::Tensor& tensor) {
+LayerKernel* KernelIn(const at::Tensor& tensor) {
   Kernel* const kernel = FindKernel(tensor);
   return kernel == nullptr ? nullptr : &kernel->onednn;
 }
 
 KernelTotals CountKernels(const std::vector<const Graph*>& graphs) {
   KernelTotals totals;
-  absl::flat_hash_set<const Int8Kernel*> seen;
+  absl::flat_hash_set<const LayerKernel*> seen;
   for (const Graph* graph : graphs) {
     for (const auto& [id, tensor] : graph->constants) {
-      const Int8Kernel* const kernel = KernelIn(tensor);
+      const LayerKernel* const kernel = KernelIn(tensor);
       if (kernel == nullptr || !seen.insert(kernel).second) continue;
       const onednn::KernelCounts counts = kernel->counts();
       ++totals.kernels;
@@ -95,10 +101,14 @@ void RegisterKernelOperators() {
   defs->def("qlinear(Tensor x, Tensor kernel) -> Tensor");
   defs->def("qconv(Tensor x, Tensor kernel) -> Tensor");
   defs->def("qconv_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
+  defs->def("packed_linear(Tensor x, Tensor kernel, Tensor? addend=None) -> Tensor");
+  defs->def("packed_conv(Tensor x, Tensor kernel, Tensor? addend=None) -> Tensor");
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
   cpu->impl("qlinear", TORCH_FN(RunLinear));
   cpu->impl("qconv", TORCH_FN(RunConvolution));
   cpu->impl("qconv_add", TORCH_FN(RunInto));
+  cpu->impl("packed_linear", TORCH_FN(RunPacked));
+  cpu->impl("packed_conv", TORCH_FN(RunPacked));
 }
 
 }  // namespace frametap::quant

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/convolution.h"
+#include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -197,32 +198,15 @@ class Lowering {
                                 ConstantOf(weight.args[0].value)->sizes(), &why);
   }
 
-  struct Post {
-    Curve curve = Curve::kNone;
-    double low = 0, high = 0;
-  };
-
   // The post op that `n` is for the kernel of `anchor`.
-  std::optional<Post> PostOf(NodeId n, NodeId anchor, bool after_sum) const {
-    const Node& node = from_.node(n);
-    if (Is(node, "aten::relu")) return Post{Curve::kRelu};
+  std::optional<CurveOp> PostOf(NodeId n, NodeId anchor, bool after_sum) const {
+    const std::optional<CurveOp> op = CurveOf(from_.node(n));
+    if (!op || op->curve == Curve::kRelu) return op;
     if (after_sum) return std::nullopt;
-    if (IsFamily(anchor, Family::kLinear)) {
-      if (!Is(node, "aten::gelu")) return std::nullopt;
-      const Arg* form = FindArg(node, "approximate");
-      if (form == nullptr || form->kind != Arg::Kind::kConst || !form->constant.isString()) return std::nullopt;
-      return Post{form->constant.toStringRef() == "tanh" ? Curve::kGeluTanh : Curve::kGelu};
-    }
-    if (Is(node, "aten::hardtanh") || Is(node, "aten::relu6")) {
-      const bool six = Is(node, "aten::relu6");
-      const auto low = six ? 0.0 : ConstNumber(FindArg(node, "min_val"));
-      const auto high = six ? 6.0 : ConstNumber(FindArg(node, "max_val"));
-      if (!low || !high) return std::nullopt;
-      return Post{Curve::kClamp, *low, *high};
-    }
-    if (Is(node, "aten::hardswish")) return Post{Curve::kHardswish};
-    if (Is(node, "aten::silu")) return Post{Curve::kSwish};
-    return std::nullopt;
+    const bool is_gelu = op->curve == Curve::kGelu || op->curve == Curve::kGeluTanh;
+    if (IsFamily(anchor, Family::kLinear)) return is_gelu ? op : std::nullopt;
+    const bool is_taken = op->curve == Curve::kClamp || op->curve == Curve::kHardswish || op->curve == Curve::kSwish;
+    return is_taken ? op : std::nullopt;
   }
 
   std::vector<ValueId> ActivationsOf(const Node& node, Family family) const {
@@ -390,40 +374,13 @@ class Lowering {
     if (k.quantize.valid()) layer.out = QuantizationOf(ParamsOf(from_.node(k.quantize)));
     if (k.add.valid()) layer.accumulator = QuantizationOf(*Dequantized(k.other));
     if (k.post.valid()) {
-      const Post post = *PostOf(k.post, k.anchor, k.add.valid());
+      const CurveOp post = *PostOf(k.post, k.anchor, k.add.valid());
       layer.curve = post.curve;
       layer.low = static_cast<float>(post.low);
       layer.high = static_cast<float>(post.high);
     }
-    if (IsFamily(k.anchor, Family::kConv)) {
-      const Convolution c = *ConvolutionOf(k.anchor);
-      layer.stride = c.stride;
-      layer.padding = c.padding;
-      layer.output_padding = c.output_padding;
-      layer.dilation = c.dilation;
-      layer.groups = c.groups;
-      layer.is_transposed = c.is_transposed;
-    }
+    if (IsFamily(k.anchor, Family::kConv)) SetNumbers(*ConvolutionOf(k.anchor), &layer);
     return layer;
-  }
-
-  // Returns the bytes that a convolution reads. "same" padding may need one more pixel after the last than before the first.
-  // oneDNN 3.2 would take both numbers, and gives wrong results with AVX2.
-  ValueId PaddedAtEnd(const Kernel& k, Sizes* sizes) {
-    const Node& node = from_.node(k.anchor);
-    const ValueId x = *TensorArg(node, "input");
-    const Convolution c = *ConvolutionOf(k.anchor);
-    std::vector<int64_t> around;  // from the last axis
-    for (size_t i = c.axes; i-- > 0;) {
-      around.insert(around.end(), {0, c.more_at_end[i]});
-      (*sizes)[2 + i] += c.more_at_end[i];
-    }
-    if (*std::max_element(around.begin(), around.end()) == 0) return Bytes(x);
-    Type type = Retyped(from_.value(x).type, at::kByte);
-    type.sizes = *sizes;
-    return out_.Emit(FindOperator("aten::constant_pad_nd"),
-                     {Arg::Of(Bytes(x)), Arg::Const(around), Arg::Const(Dequantized(x)->zero_point)},
-                     from_.value(x).name + "_padded", type, ValueId(), node);
   }
 
   void EmitKernel(const Kernel& k) {
@@ -433,8 +390,15 @@ class Lowering {
     const NodeId last = k.quantize.valid() ? k.quantize : k.post.valid() ? k.post : k.anchor;
     const ValueId result = from_.node(last).outputs[0];
     const ValueId weight = Def(*TensorArg(node, "weight"))->args[0].value;
-    Sizes x_sizes = from_.value(x).type.sizes;
-    std::vector<Arg> args{Arg::Of(conv ? PaddedAtEnd(k, &x_sizes) : Bytes(x))};
+    const Type x_type = Retyped(from_.value(x).type, at::kByte);
+    Sizes x_sizes = x_type.sizes;
+    ValueId bytes = Bytes(x);
+    if (conv) {
+      const Convolution c = *ConvolutionOf(k.anchor);
+      bytes = PaddedAtEnd(c, bytes, x_type, Dequantized(x)->zero_point, node, &out_);
+      x_sizes = SizesAtEnd(c, std::move(x_sizes));
+    }
+    std::vector<Arg> args{Arg::Of(bytes)};
     if (k.add.valid()) args.push_back(Arg::Of(Accumulator(k.other, node)));
     args.push_back(Arg::Of(KernelConstant(LayerOf(k), x_sizes, from_.value(weight).name + "_kernel")));
     const char* op = k.add.valid() ? "frametap::qconv_add" : conv ? "frametap::qconv" : "frametap::qlinear";

@@ -109,6 +109,8 @@ constexpr OpRow kRows[] = {
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qconv", "", Family::kFloat, true, nullptr},
     {"frametap::qlinear", "", Family::kFloat, true, nullptr},
+    {"frametap::packed_conv", "", Family::kFloat, true, nullptr},
+    {"frametap::packed_linear", "", Family::kFloat, true, nullptr},
 };
 
 struct HashName {

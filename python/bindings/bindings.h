@@ -35,6 +35,7 @@ void BindErrors(pybind11::module_& m);     // errors.cc: absl::Status and C++ er
 void BindGraph(pybind11::module_& m);      // graph.cc: Graph, Node, Value, parse, print, verify
 void BindBackends(pybind11::module_& m);   // backends.cc: reference, native, callable
 void BindQuant(pybind11::module_& m);      // quant.cc
+void BindFreeze(pybind11::module_& m);     // freeze.cc
 void BindCallables(pybind11::module_& m);  // callables.cc: what is known of C callables
 void BindCompiled(pybind11::module_& m);   // compiled.cc: CompiledFunction, Segment, Guard
 

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindGraph(m);
   frametap::BindBackends(m);
   frametap::BindQuant(m);
+  frametap::BindFreeze(m);
   frametap::BindCompiled(m);
   frametap::BindCallables(m);
   if (frametap::SelfChecking()) Py_AtExit(frametap::ReportLeaks);  // runs when the interpreter is gone

@@ -1,8 +1,8 @@
 """frametap: captures, explains and quantizes PyTorch programs by watching their bytecode run.
 
 ``frametap.compile`` decorates a function, method or module. ``explain``, ``guards``, ``segments``
-and ``graph`` show the captured parts and the causes. ``quantize`` gives an int8 model; ``save`` and
-``load`` keep it.
+and ``graph`` show the captured parts and the causes. ``quantize`` gives an int8 model, ``freeze`` a fast float
+one; ``save`` and ``load`` keep programs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from frametap._errors import (
     ConstraintError,
     FrametapError,
     FrametapWarning,
+    FreezeError,
     FullGraphError,
     GraphError,
     QuantizationError,
     RecordingError,
 )
 from frametap._explain import Explanation, explain
+from frametap._freeze import FrozenModel, freeze
 from frametap._guards import Guard
 from frametap._marks import mark_dynamic, mark_static
 from frametap._quantize import quantize
@@ -53,6 +55,8 @@ __all__ = [
     "Explanation",
     "FrametapError",
     "FrametapWarning",
+    "FreezeError",
+    "FrozenModel",
     "FullGraphError",
     "GraphError",
     "Guard",
@@ -62,6 +66,7 @@ __all__ = [
     "assert_no_recording",
     "compile",
     "explain",
+    "freeze",
     "graph",
     "guards",
     "ir",

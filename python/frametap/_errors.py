@@ -17,6 +17,7 @@ __all__ = [
     "ConstraintError",
     "FrametapError",
     "FrametapWarning",
+    "FreezeError",
     "FullGraphError",
     "GraphError",
     "QuantizationError",
@@ -42,6 +43,10 @@ class BackendError(FrametapError):
 
 class QuantizationError(FrametapError):
     """A model cannot be quantized as asked, or the calibration data does not fit it."""
+
+
+class FreezeError(FrametapError):
+    """A model cannot be frozen as asked, or a frozen model is used for what it cannot do."""
 
 
 class ArtifactError(FrametapError):

@@ -21,7 +21,7 @@ def _decibel(value: float | None) -> str:
     return "exact" if math.isinf(value) else f"{value:.1f} dB"
 
 
-def _place(row: Mapping[str, Any]) -> str:
+def place_of(row: Mapping[str, Any]) -> str:
     # The path of the layer; its line would be one of torch.nn, the same for all of its kind.
     if row.get("scope"):
         return row["scope"]
@@ -35,7 +35,7 @@ def _place(row: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         row["op"],
-        _place(row),
+        place_of(row),
         row["decision"],
         _decibel(row.get("sqnr")),
         _decibel(row.get("cumulative_sqnr")),
@@ -64,20 +64,28 @@ def render_report(rows: Iterable[Mapping[str, Any]]) -> str:
     rows = list(rows)
     if not rows:
         return _summary(rows)
-    table = [_HEADINGS, *map(_cells, rows)]
-    widths = [max(len(cells[i]) for cells in table) for i in range(len(_HEADINGS) - 1)]
+    table = render_table(_HEADINGS, list(map(_cells, rows)), to_the_right=(3, 4))
+    return f"{table}\n\n{_summary(rows)}"
+
+
+def render_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[int] = ()
+) -> str:
+    """Gives the rows as aligned text, with the last column wrapped. `to_the_right`: columns of numbers."""
+    table = [headings, *rows]
+    widths = [max(len(cells[i]) for cells in table) for i in range(len(headings) - 1)]
     lines: list[str] = []
     for cells in table:
         why = textwrap.wrap(cells[-1], _WHY_WIDTH) or [""]
         columns = [
-            cell.rjust(width) if i in (3, 4) else cell.ljust(width)
+            cell.rjust(width) if i in to_the_right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(cells, widths))
         ]
         first = "  ".join([*columns, why[0]])
         lines.append(first.rstrip())
         lines.extend(" " * (sum(widths) + 2 * len(widths)) + more for more in why[1:])
     lines.insert(1, "-" * max(len(line) for line in lines))
-    return "\n".join([*lines, "", _summary(rows)])
+    return "\n".join(lines)
 
 
 def plain_parts(segments: Iterable[_C.Segment], compiled: _C.CompiledFunction) -> list[str]:

@@ -11,28 +11,26 @@ Not here: observers, decisions, kernels (``backends/quant``); the table's layout
 
 from __future__ import annotations
 
-import copy
 import difflib
 import functools
 import math
 import sys
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import torch
 
 from frametap import _C
-from frametap._compile import CompiledModule, compile_with, compiled_of
+from frametap._batches import Batch, ProgressLine, arguments, copied, described, iterate, tensors
+from frametap._compile import compiled_of
 from frametap._errors import FrametapError, QuantizationError
 from frametap._fused_attention import FUSED_ATTENTION_OFF
+from frametap._inference_model import captured_copy
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
 from frametap._quantized_model import QuantizedModel
 
 __all__ = ["QuantizedModel", "quantize"]
-
-Batch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _OBSERVERS = ("histogram", "minmax")
 _KEPT_BATCHES = 4  # for the SQNR of the whole model
@@ -71,14 +69,21 @@ def quantize(
     if not isinstance(strict, bool):
         raise QuantizationError(f"quantize: strict must be True or False, not {strict!r}")
     options = _options(observer, activation_bits, float_ops, float_scopes)
-    compiled, owner = _captured_copy(model)
+    compiled, owner = captured_copy(
+        model, "quantize", QuantizationError, lambda _: _C.QuantBackend()
+    )
     _refuse_unknown_names(float_ops, float_scopes, owner)
     state = _PlainState(owner)
     calibration = _Calibration(compiled)
-    line = _ProgressLine(calibration_data, sys.stderr.isatty() if progress is None else progress)
+    line = ProgressLine(
+        "calibration", calibration_data, sys.stderr.isatty() if progress is None else progress
+    )
     with line, torch.no_grad(), FUSED_ATTENTION_OFF:
-        for number, raw in enumerate(_iterate(calibration_data)):
-            batch = _arguments(raw, number)
+        for number, raw in enumerate(
+            iterate(calibration_data, "quantize: calibration_data", QuantizationError)
+        ):
+            batch = arguments(raw, f"quantize: calibration batch {number}", QuantizationError)
+            _refuse_infinite(batch, number)
             line.show(number)
             try:
                 calibration.add(batch)
@@ -87,7 +92,7 @@ def quantize(
             except Exception as error:  # whatever the model makes of data that does not fit
                 raise QuantizationError(
                     f"quantize: the model does not accept calibration batch {number} "
-                    f"({_described(batch)}): {type(error).__name__}: {error}\n"
+                    f"({described(batch)}): {type(error).__name__}: {error}\n"
                     "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
                 ) from error
     if not calibration.batches:
@@ -113,7 +118,7 @@ def _measured_on_calls(
     """dB by output, measured by calling the program on batches of the calibration."""
     noise = OutputNoise()
     for batch, want in kept:
-        args, kwargs = _copied(batch)
+        args, kwargs = copied(batch)
         got = dict(named_tensors(model(*args, **kwargs)))
         for name, tensor in want:
             noise.add(name, tensor, got.get(name, tensor.new_empty(0)))
@@ -141,46 +146,6 @@ def _options(
             raise QuantizationError(f"quantize: {name} must be a list of strings, not {value!r}")
         options[name] = list(value)
     return options
-
-
-def _captured_copy(model: Any) -> tuple[Any, torch.nn.Module | None]:
-    """The captured object, its compiled form, and the module that it belongs to."""
-    if isinstance(model, CompiledModule):
-        model = type(model)._orig_mod
-    if isinstance(model, QuantizedModel):
-        raise QuantizationError("quantize: the model is quantized already; pass the float model")
-    if not isinstance(model, torch.nn.Module):
-        if not callable(model) or isinstance(model, type):
-            raise QuantizationError(
-                f"quantize: a torch.nn.Module or a function expected, got {type(model).__name__} "
-                f"{model!r:.60}"
-            )
-        owner = getattr(model, "__self__", None)
-        return _compiled(model), owner if isinstance(owner, torch.nn.Module) else None
-    try:
-        twin = copy.deepcopy(model).eval()
-    except Exception as error:
-        raise QuantizationError(
-            f"quantize: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}); "
-            "the copy is what gets quantized, so that the model itself stays as it is"
-        ) from error
-    forward = getattr(type(twin), "forward", None)
-    if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
-        return _compiled(types.MethodType(forward._function, twin)), twin
-    return _compiled(twin), twin
-
-
-def _compiled(model: Any) -> Any:
-    """An int8 graph has its weights in it: no two layers share one."""
-    return compile_with(
-        model,
-        backend=_C.QuantBackend(),
-        fullgraph=False,
-        dynamic=None,
-        segment_limit=64,
-        by_identity=True,
-        answers_by_replay=True,
-    )
 
 
 def _refuse_unknown_names(
@@ -216,62 +181,17 @@ def _did_you_mean(near: list[str]) -> str:
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
-def _iterate(data: Any) -> Iterator[Any]:
-    if isinstance(data, (torch.Tensor, str, bytes, Mapping)) or not isinstance(data, Iterable):
+def _refuse_infinite(batch: Batch, number: int) -> None:
+    if not all(map(_may_be_calibrated, tensors(batch))):
         raise QuantizationError(
-            f"quantize: calibration_data must be an iterable of batches, got {type(data).__name__}"
-            + ("; put it in a list" if isinstance(data, (torch.Tensor, Mapping)) else "")
+            f"quantize: calibration batch {number} ({described(batch)}) has NaN or infinite "
+            "values; ranges cannot be taken from it: remove such samples"
         )
-    return iter(data)
-
-
-def _arguments(batch: Any, number: int) -> Batch:
-    if isinstance(batch, torch.Tensor):
-        arguments: Batch = ((batch,), {})
-    elif isinstance(batch, (tuple, list)):
-        arguments = (tuple(batch), {})
-    elif isinstance(batch, Mapping):
-        arguments = ((), dict(batch))
-    else:
-        raise QuantizationError(
-            f"quantize: calibration batch {number} is {type(batch).__name__} {batch!r:.40}; a batch is a "
-            "tensor, a tuple of positional or a dict of keyword arguments"
-        )
-    for tensor in _tensors(arguments):
-        if not _may_be_calibrated(tensor):
-            raise QuantizationError(
-                f"quantize: calibration batch {number} ({_described(arguments)}) has NaN or infinite "
-                "values; ranges cannot be taken from it: remove such samples"
-            )
-    return arguments
 
 
 def _may_be_calibrated(tensor: torch.Tensor) -> bool:
     """Admits -inf, which an additive mask holds. The conversion refuses it where an int8 op would read it."""
     return not tensor.is_floating_point() or bool((tensor < math.inf).all())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _described(batch: Batch) -> str:
-    def one(value: Any) -> str:
-        if isinstance(value, torch.Tensor):
-            return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-        return type(value).__name__
-
-    args, kwargs = batch
-    return ", ".join(
-        [*map(one, args), *(f"{name}: {one(value)}" for name, value in kwargs.items())]
-    )
 
 
 # -- calibration --
@@ -320,11 +240,11 @@ class _Calibration:
         self.batches += 1
         if len(self.kept) < _KEPT_BATCHES:
             self.kept.append(
-                (_copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])
+                (copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])
             )
 
     def _call(self, batch: Batch) -> Any:
-        args, kwargs = _copied(batch)  # the program may write to it
+        args, kwargs = copied(batch)  # the program may write to it
         return self.model(*args, **kwargs)
 
     def _was_put_off(self) -> bool:
@@ -349,50 +269,6 @@ class _Calibration:
         with torch.random.fork_rng(devices=[]):
             segment.run_first_inputs(observing)
         segment.set_executable(observing)
-
-
-def _copied(batch: Batch) -> Batch:
-    """The batch with tensors of its own. One that occurs twice is one in the copy, too."""
-    memo: dict[int, Any] = {}
-    for tensor in _tensors(batch):
-        # deepcopy refuses tensors with a history; a batch has none that counts.
-        memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
-    try:
-        return copy.deepcopy(batch, memo)
-    except Exception:  # noqa: BLE001 - an object in it cannot be copied, whatever the cause: it is passed as it is
-        return _with_tensors(batch, memo)
-
-
-def _with_tensors(value: Any, copies: Mapping[int, Any]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return copies[id(value)]
-    if type(value) is dict:
-        return {key: _with_tensors(item, copies) for key, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_with_tensors(item, copies) for item in value)
-    return value
-
-
-class _ProgressLine:
-    def __init__(self, data: Any, shown: bool) -> None:
-        self._shown = shown
-        try:
-            self._of = f" of {len(data)}"
-        except TypeError:
-            self._of = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def show(self, number: int) -> None:
-        if self._shown:
-            sys.stderr.write(f"\rcalibration: batch {number + 1}{self._of}")
-            sys.stderr.flush()
-
-    def __exit__(self, *error: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\033[K" if sys.stderr.isatty() else "\n")
-            sys.stderr.flush()
 
 
 # -- conversion --

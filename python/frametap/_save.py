@@ -35,6 +35,7 @@ from frametap import _artifact as art
 from frametap import _saved_objects as objects
 from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
+from frametap._freeze import FrozenModel
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._guards import PLAIN_TYPES, UNREAD, read
 from frametap._quantized_model import QuantizedModel
@@ -90,6 +91,11 @@ def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.L
 
 class _Converter:
     def __init__(self, f: Any) -> None:
+        if isinstance(f, FrozenModel):
+            raise ArtifactError(
+                "save: the kernels of a frozen model belong to this processor; save the original as "
+                "frametap.compile captures it, and freeze the original again where it runs"
+            )
         self.quantized = f if isinstance(f, QuantizedModel) else None
         self.compiled = compiled_of(f, "save")
         self.owner, self.function = _entry_function(self.compiled)

@@ -1,4 +1,5 @@
-// Int8Kernel against products in float64, for any shape, window, group, zero point and curve; its cache; its threads. CTest
+// LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats; its
+// cache; its threads. CTest
 // runs it once more for each instruction set that oneDNN can be held to (tests/CMakeLists.txt).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -6,6 +7,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/hardswish.h>
+#include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/rand.h>
@@ -20,7 +22,7 @@
 #include <sstream>
 #include <thread>
 
-#include "backends/onednn/int8_kernel.h"
+#include "backends/onednn/layer_kernel.h"
 #include "backends/onednn/library.h"
 
 namespace frametap::onednn {
@@ -52,11 +54,18 @@ at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
       return at::gelu(x);
     case Curve::kGeluTanh:
       return at::gelu(x, "tanh");
+    case Curve::kSigmoid:
+      return x.sigmoid();
+    case Curve::kTanh:
+      return x.tanh();
+    case Curve::kLeakyRelu:
+      return at::leaky_relu(x, layer.low);
   }
   return x;
 }
 
 at::Tensor WeightOf(const Layer& layer) {
+  if (layer.is_float()) return layer.weight.to(at::kDouble);
   // One row of scales for each group of a transposed convolution: its outputs are in the second dimension.
   const int64_t groups = layer.is_transposed ? layer.groups : 1;
   std::vector<int64_t> by_group(layer.weight.sizes().begin(), layer.weight.sizes().end());
@@ -138,6 +147,18 @@ Layer Random(bool is_convolution) {
   return layer;
 }
 
+// The same layer on floats, with more curves.
+Layer FloatForm(Layer layer) {
+  layer.weight = layer.weight.to(at::kFloat).mul(0.01f);
+  layer.scales = at::Tensor();
+  layer.out.reset();
+  layer.accumulator.reset();
+  layer.curve = static_cast<Curve>(Pick(0, 9));
+  if (layer.curve == Curve::kLeakyRelu) layer.low = 0.1f;
+  layer.has_addend = Pick(0, 1) == 1;
+  return layer;
+}
+
 at::Tensor PixelByPixel(const at::Tensor& images) { return images.movedim(1, -1).contiguous().movedim(-1, 1); }
 
 at::Tensor RandomInput(const Layer& layer) {
@@ -179,7 +200,7 @@ class Onednn : public ::testing::Test {
 TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
   for (int i = 0; i < 400; ++i) {
     const Layer layer = Random(i % 2 == 0);
-    Int8Kernel kernel(layer);
+    LayerKernel kernel(layer);
     for (int run = 0; run < 2; ++run) {  // of two sizes
       const at::Tensor x = RandomInput(layer);
       at::Tensor accumulator;
@@ -209,17 +230,50 @@ TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
   }
 }
 
+// In float64, but for the addend and the curve, which see the sum in float64 too.
+at::Tensor WantedOfFloats(const Layer& layer, const at::Tensor& x, const at::Tensor& addend) {
+  const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
+  const at::Tensor wide = x.to(at::kDouble);
+  at::Tensor sum = layer.is_convolution() ? Convolved(layer, wide, bias) : at::linear(wide, WeightOf(layer), bias);
+  if (addend.defined()) sum = sum + addend.to(at::kDouble);
+  return Curved(sum, layer);
+}
+
+TEST_F(Onednn, AnyLayerOnFloatsIsItsProducts) {
+  for (int i = 0; i < 400; ++i) {
+    Layer layer = FloatForm(Random(i % 2 == 0));
+    layer.multiplies_bfloat16 = i % 4 == 3;
+    LayerKernel kernel(layer);
+    for (int run = 0; run < 2; ++run) {  // of two sizes
+      const at::Tensor x = RandomInput(layer).to(at::kFloat).sub(100).mul(0.01f);
+      Layer alone = layer;
+      alone.curve = Curve::kNone;
+      const at::Tensor sizes = WantedOfFloats(alone, x, {});
+      at::Tensor addend;
+      if (layer.has_addend)
+        addend = Pick(0, 1) == 1 ? at::randn(sizes.sizes()) : PixelByPixel(at::randn(sizes.sizes()));
+      const at::Tensor want = WantedOfFloats(layer, x, addend);
+      at::Tensor got;
+      ASSERT_NO_THROW(got = kernel.Run(x, addend.defined() ? &addend : nullptr)) << TextOf(layer, x);
+      ASSERT_EQ(got.sizes(), want.sizes()) << TextOf(layer, x);
+      ASSERT_EQ(got.scalar_type(), at::kFloat);
+      // bfloat16 has 8 bits; errors of many products partly cancel.
+      ASSERT_LE(Difference(layer, got, want), layer.multiplies_bfloat16 ? 20000 : 50) << TextOf(layer, x);
+    }
+  }
+}
+
 TEST_F(Onednn, OneImageAndNoRows) {
   Layer layer = Random(true);
   while (layer.accumulator || layer.axes() != 2) layer = Random(true);
-  Int8Kernel convolution(layer);
+  LayerKernel convolution(layer);
   const at::Tensor x = Bytes({layer.inputs(), 9, 9});
   EXPECT_LE(Difference(layer, convolution.Run(x), Wanted(layer, x.unsqueeze(0), {}).squeeze(0)), layer.out ? 1 : 50);
   EXPECT_EQ(convolution.Run(Bytes({0, layer.inputs(), 9, 9})).size(0), 0);
   Layer plain;
   plain.weight = at::randint(-127, 128, {4, 3}, at::kChar);
   plain.scales = at::rand({4});
-  Int8Kernel linear(plain);
+  LayerKernel linear(plain);
   EXPECT_EQ(linear.Run(Bytes({2, 0, 3})).sizes(), at::IntArrayRef({2, 0, 4}));
   EXPECT_EQ(linear.Run(Bytes({3})).sizes(), at::IntArrayRef({4}));
 }
@@ -231,7 +285,7 @@ TEST_F(Onednn, AnAccumulatorOfAnotherLayoutIsCopied) {
   layer.x = {0.02f, 3};
   layer.out = Quantization{0.1f, 7};
   layer.accumulator = Quantization{0.05f, 9};
-  Int8Kernel kernel(layer);
+  LayerKernel kernel(layer);
   const at::Tensor x = Bytes({2, 5, 4, 3});
   const at::Tensor accumulator = Bytes({2, 6, 4, 3});
   const at::Tensor before = accumulator.clone();
@@ -251,7 +305,7 @@ Layer Small() {
 
 TEST_F(Onednn, K1_TheSizesThatAreKeptAreBounded) {
   const Layer layer = Small();
-  Int8Kernel kernel(layer);
+  LayerKernel kernel(layer);
   kernel.Prepare({1, 32});
   EXPECT_EQ(kernel.counts().made, 1);
   for (int64_t rows = 1; rows <= 20; ++rows) {
@@ -260,13 +314,13 @@ TEST_F(Onednn, K1_TheSizesThatAreKeptAreBounded) {
     kernel.Run(Bytes({1, 32}));  // used at all times, so never dropped
   }
   EXPECT_EQ(kernel.counts().made, 20);
-  EXPECT_EQ(kernel.counts().sizes, static_cast<int64_t>(Int8Kernel::kMaxSizes));
-  EXPECT_EQ(kernel.counts().dropped, 20 - static_cast<int64_t>(Int8Kernel::kMaxSizes));
+  EXPECT_EQ(kernel.counts().sizes, static_cast<int64_t>(LayerKernel::kMaxSizes));
+  EXPECT_EQ(kernel.counts().dropped, 20 - static_cast<int64_t>(LayerKernel::kMaxSizes));
 }
 
 TEST_F(Onednn, K1_AnotherNumberOfThreadsIsAnotherPrimitive) {
   const Layer layer = Small();
-  Int8Kernel kernel(layer);
+  LayerKernel kernel(layer);
   const at::Tensor x = Bytes({64, 32});
   for (const int threads : {1, 2, 3, 1}) {
     at::set_num_threads(threads);
@@ -277,7 +331,7 @@ TEST_F(Onednn, K1_AnotherNumberOfThreadsIsAnotherPrimitive) {
 
 TEST_F(Onednn, K3_ThreadsShareAKernel) {
   const Layer layer = Small();
-  Int8Kernel kernel(layer);
+  LayerKernel kernel(layer);
   std::vector<at::Tensor> inputs, wanted;
   for (int64_t rows = 1; rows <= 40; ++rows) {  // more than are kept
     inputs.push_back(Bytes({rows, 32}));
@@ -298,20 +352,38 @@ TEST_F(Onednn, K3_ThreadsShareAKernel) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST_F(Onednn, AnAddendThatDoesNotFitIsSaid) {
+  Layer layer;
+  layer.weight = at::randn({24, 32});
+  const at::Tensor x = at::randn({2, 32}), addend = at::randn({2, 24});
+  EXPECT_THROW(LayerKernel(layer).Run(x, &addend), c10::Error);
+  layer.has_addend = true;
+  LayerKernel kernel(layer);
+  EXPECT_THROW(kernel.Run(x), c10::Error);
+  EXPECT_EQ(kernel.Run(x, &addend).sizes(), addend.sizes());
+  const at::Tensor row = at::randn({1, 24}), whole = at::randint(0, 9, {2, 24});
+  EXPECT_THROW(kernel.Run(x, &row), c10::Error);
+  EXPECT_THROW(kernel.Run(x, &whole), c10::Error);
+  EXPECT_THROW(kernel.Run(Bytes({2, 32}), &addend), c10::Error);
+  layer = Small();
+  layer.has_addend = true;
+  EXPECT_THROW(LayerKernel{layer}, c10::Error);
+}
+
 TEST_F(Onednn, WhatDoesNotFitIsSaid) {
-  Int8Kernel kernel(Small());
+  LayerKernel kernel(Small());
   EXPECT_THROW(kernel.Run(Bytes({2, 31})), c10::Error);
   EXPECT_THROW(kernel.Run(at::randn({2, 32})), c10::Error);
   EXPECT_THROW(kernel.RunInto(Bytes({2, 32}), Bytes({2, 24})), c10::Error);
   Layer layer = Small();
   layer.scales = at::rand({23});
-  EXPECT_THROW(Int8Kernel{layer}, c10::Error);
+  EXPECT_THROW(LayerKernel{layer}, c10::Error);
   layer = Small();
   layer.weight = at::zeros({24, 0}, at::kChar);
-  EXPECT_THROW(Int8Kernel{layer}, c10::Error);
+  EXPECT_THROW(LayerKernel{layer}, c10::Error);
   layer = Small();
   layer.weight = at::zeros({24, 3, 5, 5}, at::kChar);
-  Int8Kernel convolution(layer);
+  LayerKernel convolution(layer);
   EXPECT_THROW(convolution.Run(Bytes({1, 3, 4, 9})), c10::Error);
   EXPECT_EQ(convolution.Run(Bytes({1, 3, 5, 9})).sizes(), at::IntArrayRef({1, 24, 1, 5}));
 }

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "backends/onednn/int8_kernel.h"
+#include "backends/onednn/layer_kernel.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/small_linear.h"
@@ -36,7 +36,7 @@ TEST(SmallLinear, S1_GivesWhatTheKernelGives) {
   at::manual_seed(5);
   for (int i = 0; i < 300; ++i) {
     const onednn::Layer layer = Random();
-    onednn::Int8Kernel kernel(layer);
+    onednn::LayerKernel kernel(layer);
     ASSERT_TRUE(SmallLinear::Takes(kernel.layer()));
     const SmallLinear small(kernel.layer());
     const int64_t rows = Pick(1, 4);

@@ -1,4 +1,4 @@
-#include "backends/onednn/int8_kernel.h"
+#include "backends/onednn/layer_kernel.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
@@ -49,27 +49,31 @@ Memory Vector(int64_t count, dnnl_data_type_t type, void* data) {
 }
 
 Layer Ready(Layer layer) {
-  TORCH_CHECK(layer.weight.scalar_type() == at::kChar && layer.weight.dim() >= 2 && layer.weight.dim() <= 5,
-              "int8 kernel: expected int8 weights of two to five dimensions, got ", layer.weight.scalar_type(), " of ",
-              layer.weight.sizes());
-  TORCH_CHECK(layer.weight.numel() > 0, "int8 kernel: the weights are empty: ", layer.weight.sizes());
-  TORCH_CHECK(layer.scales.scalar_type() == at::kFloat && layer.scales.numel() == layer.outputs(),
-              "int8 kernel: expected one float32 scale for each of ", layer.outputs(), " outputs");
+  TORCH_CHECK((layer.weight.scalar_type() == at::kChar || layer.is_float()) && layer.weight.dim() >= 2 &&
+                  layer.weight.dim() <= 5,
+              "kernel: expected int8 or float32 weights of two to five dimensions, got ", layer.weight.scalar_type(),
+              " of ", layer.weight.sizes());
+  TORCH_CHECK(layer.weight.numel() > 0, "kernel: the weights are empty: ", layer.weight.sizes());
+  TORCH_CHECK(layer.is_float() || (layer.scales.scalar_type() == at::kFloat && layer.scales.numel() == layer.outputs()),
+              "kernel: expected one float32 scale for each of ", layer.outputs(), " outputs");
   TORCH_CHECK(
       !layer.bias.defined() || (layer.bias.scalar_type() == at::kFloat && layer.bias.numel() == layer.outputs()),
-      "int8 kernel: expected one float32 bias for each of ", layer.outputs(), " outputs");
+      "kernel: expected one float32 bias for each of ", layer.outputs(), " outputs");
   TORCH_CHECK(layer.groups > 0 && layer.outputs() % layer.groups == 0 && layer.inputs() % layer.groups == 0,
-              "int8 kernel: ", layer.inputs(), " inputs and ", layer.outputs(), " outputs in ", layer.groups,
-              " groups");
+              "kernel: ", layer.inputs(), " inputs and ", layer.outputs(), " outputs in ", layer.groups, " groups");
   for (size_t i = 0; i < layer.padding.size(); ++i) {
     // oneDNN 3.2 takes more, and gives wrong results for three axes.
-    TORCH_CHECK(layer.output_padding[i] <= layer.padding[i], "int8 kernel: an output padding of ",
-                layer.output_padding[i], " with a padding of ", layer.padding[i]);
+    TORCH_CHECK(layer.output_padding[i] <= layer.padding[i], "kernel: an output padding of ", layer.output_padding[i],
+                " with a padding of ", layer.padding[i]);
   }
-  TORCH_CHECK(!layer.accumulator || layer.out, "int8 kernel: a sum with bytes is stored in bytes");
-  layer = Folded(std::move(layer));
+  TORCH_CHECK(!layer.accumulator || layer.out, "kernel: a sum with bytes is stored in bytes");
+  if (!layer.is_float()) {
+    TORCH_CHECK(!layer.has_addend && !layer.multiplies_bfloat16,
+                "kernel: only layers on floats take an addend or bfloat16");
+    layer = Folded(std::move(layer));
+    layer.scales = layer.scales.contiguous();
+  }
   layer.weight = layer.weight.contiguous();
-  layer.scales = layer.scales.contiguous();
   if (layer.bias.defined()) layer.bias = layer.bias.contiguous();
   return layer;
 }
@@ -77,7 +81,7 @@ Layer Ready(Layer layer) {
 }  // namespace
 
 // Arguments that all runs share.
-struct Int8Kernel::Operands {
+struct LayerKernel::Operands {
   explicit Operands(const Layer& layer)
       : numbers{layer.x.scale, layer.out ? layer.out->scale : 1},
         zeros{layer.x.zero_point, layer.out ? layer.out->zero_point : 0} {
@@ -85,6 +89,8 @@ struct Int8Kernel::Operands {
       arguments.push_back({argument, memory.get()});
       owned.push_back(std::move(memory));
     };
+    if (const MemoryDesc bias = BiasOf(layer)) add(DNNL_ARG_BIAS, MakeMemory(bias.get(), layer.bias.data_ptr()));
+    if (layer.is_float()) return;
     if (layer.x.scale != 1) add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC, Vector(1, dnnl_f32, &numbers[0]));
     add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, Vector(layer.outputs(), dnnl_f32, layer.scales.data_ptr()));
     if (layer.x.zero_point != 0) add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, Vector(1, dnnl_s32, &zeros[0]));
@@ -94,7 +100,6 @@ struct Int8Kernel::Operands {
     if (layer.out && layer.out->zero_point != 0) {
       add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, Vector(1, dnnl_s32, &zeros[1]));
     }
-    if (const MemoryDesc bias = BiasOf(layer)) add(DNNL_ARG_BIAS, MakeMemory(bias.get(), layer.bias.data_ptr()));
   }
 
   std::array<float, 2> numbers;
@@ -104,12 +109,12 @@ struct Int8Kernel::Operands {
 };
 
 // The state of one run alone (K3).
-struct Int8Kernel::Binding {
-  Memory x, result, scratchpad;
+struct LayerKernel::Binding {
+  Memory x, addend, result, scratchpad;  // `addend`: null if the layer takes none
   std::vector<dnnl_exec_arg_t> arguments;
 };
 
-struct Int8Kernel::Sized {
+struct LayerKernel::Sized {
   Extent extent;
   int threads = 0;
   PrimitiveDesc desc;
@@ -119,32 +124,33 @@ struct Int8Kernel::Sized {
   std::vector<std::unique_ptr<Binding>> idle;  // under mutex_
 };
 
-Int8Kernel::Int8Kernel(Layer layer) : layer_(Ready(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
+LayerKernel::LayerKernel(Layer layer)
+    : layer_(Ready(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
 
-Int8Kernel::~Int8Kernel() = default;
+LayerKernel::~LayerKernel() = default;
 
-KernelCounts Int8Kernel::counts() const {
+KernelCounts LayerKernel::counts() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {static_cast<int64_t>(sized_.size()), made_, dropped_};
 }
 
-Extent Int8Kernel::ExtentOf(at::IntArrayRef sizes) const {
+Extent LayerKernel::ExtentOf(at::IntArrayRef sizes) const {
   if (!layer_.is_convolution()) {
-    TORCH_CHECK(!sizes.empty() && sizes.back() == layer_.inputs(), "int8 linear: expected ", layer_.inputs(),
+    TORCH_CHECK(!sizes.empty() && sizes.back() == layer_.inputs(), "linear: expected ", layer_.inputs(),
                 " features in the last dimension, got sizes ", sizes);
     return {{c10::multiply_integers(sizes.begin(), sizes.end() - 1), layer_.inputs()}};
   }
   const size_t rank = 2 + layer_.axes();
   const bool is_one = sizes.size() + 1 == rank;
   TORCH_CHECK((is_one || sizes.size() == rank) && sizes[is_one ? 0 : 1] == layer_.inputs(),
-              "int8 convolution: expected images of ", layer_.inputs(), " channels, got sizes ", sizes);
+              "convolution: expected images of ", layer_.inputs(), " channels, got sizes ", sizes);
   Extent extent{{1}};
   std::copy(sizes.begin(), sizes.end(), extent.sizes.begin() + (is_one ? 1 : 0));
   return extent;
 }
 
 // K2
-std::shared_ptr<dnnl_memory> Int8Kernel::Packed(const dnnl_memory_desc* wanted) {
+std::shared_ptr<dnnl_memory> LayerKernel::Packed(const dnnl_memory_desc* wanted) {
   const auto is_so = [&](dnnl_memory_t memory) {
     const_dnnl_memory_desc_t desc = nullptr;
     return Api().memory_get_memory_desc(memory, &desc) == dnnl_success && Api().memory_desc_equal(desc, wanted) != 0;
@@ -172,13 +178,13 @@ std::shared_ptr<dnnl_memory> Int8Kernel::Packed(const dnnl_memory_desc* wanted) 
   return packed;
 }
 
-std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Make(const Extent& extent, int threads) {
+std::shared_ptr<LayerKernel::Sized> LayerKernel::Make(const Extent& extent, int threads) {
   auto sized = std::make_shared<Sized>();
   sized->extent = extent;
   sized->threads = threads;
   sized->desc = Describe(layer_, extent);
   dnnl_primitive_t made = nullptr;
-  Check(Api().primitive_create(&made, sized->desc.get()), "make an int8 kernel");
+  Check(Api().primitive_create(&made, sized->desc.get()), "make a kernel");
   sized->primitive.reset(made);
   sized->weights = Packed(Api().primitive_desc_query_md(sized->desc.get(), dnnl_query_weights_md, 0));
   sized->scratchpad_bytes =
@@ -188,7 +194,7 @@ std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Make(const Extent& extent, int th
 }
 
 // K1
-std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Find(const Extent& extent, int threads) {
+std::shared_ptr<LayerKernel::Sized> LayerKernel::Find(const Extent& extent, int threads) {
   const auto found = std::find_if(sized_.begin(), sized_.end(), [&](const std::shared_ptr<Sized>& s) {
     return s->extent == extent && s->threads == threads;
   });
@@ -205,7 +211,7 @@ std::shared_ptr<Int8Kernel::Sized> Int8Kernel::Find(const Extent& extent, int th
   return made;
 }
 
-std::unique_ptr<Int8Kernel::Binding> Int8Kernel::Bind(const Sized& sized) const {
+std::unique_ptr<LayerKernel::Binding> LayerKernel::Bind(const Sized& sized) const {
   const auto unbound = [&](dnnl_query_t what) {
     return MakeMemory(Api().primitive_desc_query_md(sized.desc.get(), what, 0), DNNL_MEMORY_NONE);
   };
@@ -214,6 +220,10 @@ std::unique_ptr<Int8Kernel::Binding> Int8Kernel::Bind(const Sized& sized) const 
   binding->result = unbound(dnnl_query_dst_md);
   binding->scratchpad = unbound(dnnl_query_scratchpad_md);
   binding->arguments = operands_->arguments;
+  if (layer_.has_addend) {
+    binding->addend = unbound(dnnl_query_dst_md);
+    binding->arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, binding->addend.get()});
+  }
   binding->arguments.push_back({DNNL_ARG_SRC, binding->x.get()});
   binding->arguments.push_back({DNNL_ARG_WEIGHTS, sized.weights.get()});
   binding->arguments.push_back({DNNL_ARG_DST, binding->result.get()});
@@ -221,7 +231,7 @@ std::unique_ptr<Int8Kernel::Binding> Int8Kernel::Bind(const Sized& sized) const 
   return binding;
 }
 
-void Int8Kernel::Execute(const Extent& extent, const void* x, void* result) {
+void LayerKernel::Execute(const Extent& extent, const void* x, const void* addend, void* result) {
   const int threads = at::get_num_threads();
   std::shared_ptr<Sized> sized;
   std::unique_ptr<Binding> binding;
@@ -236,18 +246,21 @@ void Int8Kernel::Execute(const Extent& extent, const void* x, void* result) {
   if (!binding) binding = Bind(*sized);
   Check(Api().memory_set_data_handle(binding->x.get(), const_cast<void*>(x)), "take its input");
   Check(Api().memory_set_data_handle(binding->result.get(), result), "take its result");
+  if (binding->addend) {
+    Check(Api().memory_set_data_handle(binding->addend.get(), const_cast<void*>(addend)), "take its addend");
+  }
   if (sized->scratchpad_bytes > 0) {
     void* const scratchpad = Scratchpad::OfThread(sized->scratchpad_bytes);
     Check(Api().memory_set_data_handle(binding->scratchpad.get(), scratchpad), "take its scratchpad");
   }
   Check(Api().primitive_execute(sized->primitive.get(), StreamOfThread(), static_cast<int>(binding->arguments.size()),
                                 binding->arguments.data()),
-        "run an int8 kernel");
+        "run a kernel");
   const std::lock_guard<std::mutex> lock(mutex_);
   sized->idle.push_back(std::move(binding));
 }
 
-void Int8Kernel::Prepare(at::IntArrayRef sizes) {
+void LayerKernel::Prepare(at::IntArrayRef sizes) {
   const Extent extent = ExtentOf(sizes);
   if (c10::multiply_integers(sizes) == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -256,9 +269,10 @@ void Int8Kernel::Prepare(at::IntArrayRef sizes) {
 
 namespace {
 
-void CheckBytes(const at::Tensor& x, const char* what) {
-  TORCH_CHECK(x.scalar_type() == at::kByte && x.device().is_cpu(), "int8 kernel: expected ", what,
-              " of uint8 on the CPU, got ", x.scalar_type(), " on ", x.device());
+void CheckInput(const Layer& layer, const at::Tensor& x, const char* what) {
+  const at::ScalarType type = layer.is_float() ? at::kFloat : at::kByte;
+  TORCH_CHECK(x.scalar_type() == type && x.device().is_cpu(), "kernel: expected ", what, " of ", type,
+              " on the CPU, got ", x.scalar_type(), " on ", x.device());
 }
 
 // The images pixel by pixel. torch has a name for this layout with two and with three axes.
@@ -275,44 +289,59 @@ at::Tensor EmptyImages(const Extent& extent, size_t axes, at::ScalarType type) {
                                axes == 2 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d);
 }
 
+void CheckAddend(const at::Tensor* addend, at::IntArrayRef result) {
+  TORCH_CHECK(addend == nullptr || addend->sizes() == result, "kernel: the addend has sizes ", addend->sizes(),
+              ", the result ", result);
+}
+
+const void* DataOf(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
+
 }  // namespace
 
-at::Tensor Int8Kernel::Run(const at::Tensor& x) {
-  TORCH_CHECK(!layer_.accumulator, "int8 kernel: this one adds to an accumulator");
-  CheckBytes(x, "an input");
+at::Tensor LayerKernel::Run(const at::Tensor& x, const at::Tensor* addend) {
+  TORCH_CHECK(!layer_.accumulator, "kernel: this one adds to an accumulator");
+  TORCH_CHECK(layer_.has_addend == (addend != nullptr), "kernel: this one takes ", layer_.has_addend ? "an" : "no",
+              " addend");
+  CheckInput(layer_, x, "an input");
+  if (addend != nullptr) CheckInput(layer_, *addend, "an addend");
   const Extent extent = ExtentOf(x.sizes());
   const at::ScalarType type = layer_.out ? at::kByte : at::kFloat;
   if (!layer_.is_convolution()) {
     c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
     sizes.back() = layer_.outputs();
     at::Tensor result = at::detail::empty_cpu(sizes, type);
+    CheckAddend(addend, sizes);
     if (result.numel() == 0) return result;
     const c10::MaybeOwned<at::Tensor> rows = x.expect_contiguous();
-    Execute(extent, rows->const_data_ptr(), result.mutable_data_ptr());
+    const at::Tensor added = addend != nullptr ? addend->contiguous() : at::Tensor();
+    Execute(extent, rows->const_data_ptr(), DataOf(added), result.mutable_data_ptr());
     return result;
   }
   at::Tensor result = EmptyImages(ResultOf(layer_, extent), layer_.axes(), type);
+  const bool is_one = x.dim() < layer_.weight.dim();
+  CheckAddend(addend, result.sizes().slice(is_one ? 1 : 0));
   if (result.numel() != 0) {
     const at::Tensor images = AsImages(x, layer_.axes());
-    Execute(extent, images.const_data_ptr(), result.mutable_data_ptr());
+    const at::Tensor added = addend != nullptr ? AsImages(*addend, layer_.axes()) : at::Tensor();
+    Execute(extent, images.const_data_ptr(), DataOf(added), result.mutable_data_ptr());
   }
-  return x.dim() < layer_.weight.dim() ? result.squeeze(0) : result;
+  return is_one ? result.squeeze(0) : result;
 }
 
-at::Tensor Int8Kernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
-  TORCH_CHECK(layer_.accumulator && layer_.is_convolution(), "int8 kernel: this one adds to no accumulator");
-  CheckBytes(x, "an input");
-  CheckBytes(accumulator, "an accumulator");
+at::Tensor LayerKernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
+  TORCH_CHECK(layer_.accumulator && layer_.is_convolution(), "kernel: this one adds to no accumulator");
+  CheckInput(layer_, x, "an input");
+  CheckInput(layer_, accumulator, "an accumulator");
   const Extent extent = ExtentOf(x.sizes());
   const Extent result = ResultOf(layer_, extent);
   const bool is_one = x.dim() < layer_.weight.dim();
   const at::IntArrayRef sizes = at::IntArrayRef(result.sizes).slice(is_one ? 1 : 0, layer_.axes() + (is_one ? 1 : 2));
-  TORCH_CHECK(accumulator.sizes() == sizes, "int8 kernel: the accumulator has sizes ", accumulator.sizes(),
-              ", the result ", sizes);
+  TORCH_CHECK(accumulator.sizes() == sizes, "kernel: the accumulator has sizes ", accumulator.sizes(), ", the result ",
+              sizes);
   const at::Tensor into = AsImages(accumulator, layer_.axes());
   if (into.numel() != 0) {
     const at::Tensor images = AsImages(x, layer_.axes());
-    Execute(extent, images.const_data_ptr(), into.mutable_data_ptr());
+    Execute(extent, images.const_data_ptr(), nullptr, into.mutable_data_ptr());
   }
   if (into.is_alias_of(accumulator)) return accumulator;
   return is_one ? into.squeeze(0) : into;

@@ -1,4 +1,4 @@
-// Int8Kernel: a linear layer or a convolution on bytes, ready to run on inputs of any size.
+// LayerKernel: a linear layer or a convolution, ready to run on inputs of any size.
 //   K1  A primitive belongs to a size of the input and a number of threads (torch's). At most kMaxSizes are kept; the one
 //       that was used longest ago goes first.
 //   K2  Weights are packed once for each layout that a primitive asks for, nearly always one.
@@ -26,15 +26,15 @@ struct KernelCounts {
   int64_t dropped = 0;  // K1
 };
 
-class Int8Kernel {
+class LayerKernel {
  public:
   static constexpr size_t kMaxSizes = 16;
 
   // Throws c10::Error if the tensors do not fit each other.
-  explicit Int8Kernel(Layer layer);
-  ~Int8Kernel();
-  Int8Kernel(const Int8Kernel&) = delete;
-  Int8Kernel& operator=(const Int8Kernel&) = delete;
+  explicit LayerKernel(Layer layer);
+  ~LayerKernel();
+  LayerKernel(const LayerKernel&) = delete;
+  LayerKernel& operator=(const LayerKernel&) = delete;
 
   const Layer& layer() const { return layer_; }  // Folded
   KernelCounts counts() const;
@@ -42,8 +42,9 @@ class Int8Kernel {
   // Makes what runs on inputs of these sizes need.
   void Prepare(at::IntArrayRef sizes);
 
-  // `x`: uint8 [..., inputs], or [images, inputs, axes of an image...], or such an image alone. Any thread.
-  at::Tensor Run(const at::Tensor& x);
+  // `x`: [..., inputs], or [images, inputs, axes of an image...], or such an image alone; uint8, or f32 for a layer on
+  // floats. `addend`: for layers that take one, f32 with the result's sizes. Any thread.
+  at::Tensor Run(const at::Tensor& x, const at::Tensor* addend = nullptr);
   // The result is written into `accumulator` if it is dense and channels_last, else into a copy of it, and returned.
   at::Tensor RunInto(const at::Tensor& x, const at::Tensor& accumulator);
 
@@ -53,7 +54,7 @@ class Int8Kernel {
   struct Operands;
 
   Extent ExtentOf(at::IntArrayRef sizes) const;
-  void Execute(const Extent& extent, const void* x, void* result);
+  void Execute(const Extent& extent, const void* x, const void* addend, void* result);
   std::shared_ptr<Sized> Find(const Extent& extent, int threads);  // under mutex_
   std::shared_ptr<Sized> Make(const Extent& extent, int threads);
   std::shared_ptr<dnnl_memory> Packed(const dnnl_memory_desc* wanted);

@@ -1,0 +1,381 @@
+#include "backends/freeze/freeze.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "backends/onednn/library.h"
+#include "backends/quant/convolution.h"
+#include "backends/quant/curves.h"
+#include "backends/quant/kernel_tensor.h"
+#include "backends/quant/normalise.h"
+#include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
+#include "backends/quant/rewrite.h"
+
+namespace frametap::freeze {
+namespace {
+
+using quant::Family;
+using quant::Is;
+using quant::TensorArg;
+
+// A layer with what its kernel takes in.
+struct Kernel {
+  NodeId layer;
+  NodeId add;      // or invalid
+  NodeId curve;    // or invalid
+  ValueId addend;  // with `add`
+  NodeId last() const { return curve.valid() ? curve : add.valid() ? add : layer; }
+};
+
+// Whether torch's op gives images of the layout of its arguments, whatever that is.
+bool KeepsLayout(const Node& node) {
+  const quant::OpRow* const row = quant::RowOf(node);
+  if (row == nullptr) return false;
+  switch (row->family) {
+    case Family::kAdd:
+    case Family::kMul:
+    case Family::kRelu:
+    case Family::kPostOp:
+    case Family::kMaxPool:
+    case Family::kAvgPool:
+    case Family::kAdaptivePool:
+    case Family::kMean:
+    case Family::kCat:
+    case Family::kBatchNorm:
+      return true;
+    case Family::kMove:
+      return absl::StrContains(node.op->operator_name().name, "upsample");
+    default:
+      return quant::CurveOf(node).has_value() || Is(node, "aten::div", "Tensor") || Is(node, "aten::hardsigmoid");
+  }
+}
+
+class Lowering {
+ public:
+  Lowering(const quant::Normal& normal, const Config& config, quant::FrozenWeights* frozen)
+      : normal_(normal),
+        from_(normal.graph),
+        config_(config),
+        frozen_(frozen),
+        uses_(from_),
+        aliases_(from_),
+        out_(from_, &normal.origin) {
+    for (EagerState& state : out_.graph.states) state.grad_mode = false;  // F6
+    kernel_of_.resize(from_.nodes.size());
+    reason_.resize(from_.nodes.size());
+    contiguous_.resize(from_.values.size());
+    is_image_.assign(from_.values.size(), false);
+    for (const Node& node : from_.nodes) {
+      if (node.op && absl::StartsWith(node.op->operator_name().name, "aten::as_strided")) order_reader_ = &node;
+    }
+  }
+
+  Graph Run() {
+    for (size_t i = 0; i < from_.nodes.size(); ++i) {
+      if (quant::IsLayer(from_.nodes[i])) Find(NodeId(i));
+    }
+    for (size_t i = 0; i < from_.nodes.size(); ++i) {
+      const NodeId n(i);
+      const NodeId layer = kernel_of_[i];
+      if (!layer.valid()) {
+        EmitOp(n);
+      } else if (const Kernel& kernel = kernels_.at(layer); kernel.last() == n) {
+        EmitKernel(kernel);
+      }
+    }
+    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Contiguous(v, Node()));
+    return std::move(out_.graph);
+  }
+
+  // Of a node of the normalised graph.
+  Form FormOf(NodeId n) const {
+    const NodeId layer = kernel_of_[n.raw()];
+    return !layer.valid() ? Form::kTorch : layer == n ? Form::kKernel : Form::kFused;
+  }
+  std::string ReasonOf(NodeId n) const {
+    return FormOf(n) == Form::kFused ? quant::NameWithPlace(from_.node(kernel_of_[n.raw()])) : reason_[n.raw()];
+  }
+  int kernels() const { return static_cast<int>(kernels_.size()); }
+
+ private:
+  const Type& TypeOf(ValueId v) const { return from_.value(v).type; }
+  bool IsWritten(ValueId v) const { return normal_.written[v.raw()]; }
+
+  // The frozen float tensor in an argument; undefined if there is none.
+  at::Tensor Known(const Node& node, const char* name) const {
+    const auto value = TensorArg(node, name);
+    if (!value) return at::Tensor();
+    const at::Tensor& tensor = normal_.known[value->raw()];
+    const bool is_float = tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device().is_cpu();
+    return is_float ? tensor : at::Tensor();
+  }
+
+  // Why torch runs the layer; "" if a kernel does.
+  std::string WhyNot(NodeId n) const {
+    const Node& node = from_.node(n);
+    const auto x = TensorArg(node, "input");
+    if (node.state.valid() && from_.states[node.state.raw()].autocast_cpu) return "it ran under autocast";
+    if (!x || !quant::IsFloatTensor(TypeOf(*x)) || !quant::IsFloatTensor(TypeOf(node.outputs[0]))) {
+      return "it does not compute in float32 on the CPU";
+    }
+    const at::Tensor weight = Known(node, "weight");
+    if (!weight.defined() || weight.numel() == 0) return "its weight is not a parameter or buffer of float32";
+    if (!quant::IsNone(quant::FindArg(node, "bias")) && !Known(node, "bias").defined()) {
+      return "its bias is not a parameter or buffer of float32";
+    }
+    if (IsConvolution(node) && order_reader_ != nullptr) {
+      return absl::StrCat(quant::NameWithPlace(*order_reader_),
+                          " reads memory in the order in which torch would have it");
+    }
+    std::string why;
+    if (IsConvolution(node)) quant::ConvolutionOf(node, TypeOf(*x).sizes.size(), weight.sizes(), &why);
+    if (!IsConvolution(node) && weight.dim() != 2) why = "its weight is not a matrix";
+    return why;
+  }
+
+  static bool IsConvolution(const Node& node) { return quant::RowOf(node)->family == Family::kConv; }
+
+  // F4. What is written in place may not be read later than the program reads it.
+  void Find(NodeId n) {
+    reason_[n.raw()] = WhyNot(n);
+    if (!reason_[n.raw()].empty()) return;
+    Kernel kernel;
+    kernel.layer = n;
+    if (!IsWritten(*TensorArg(from_.node(n), "input"))) {
+      NodeId next = After(n);
+      if (next.valid() && TakeSum(next, &kernel)) next = After(next);
+      if (next.valid() && quant::CurveOf(from_.node(next))) kernel.curve = next;
+    }
+    for (const NodeId part : {kernel.layer, kernel.add, kernel.curve}) {
+      if (part.valid()) kernel_of_[part.raw()] = n;
+    }
+    kernels_.emplace(n, kernel);
+  }
+
+  // The only reader of the node's result, if a kernel may take it in.
+  NodeId After(NodeId n) const {
+    const ValueId result = from_.node(n).outputs[0];
+    const NodeId next = uses_.sole(result);
+    if (!next.valid() || kernel_of_[next.raw()].valid() || IsWritten(result)) return NodeId();
+    const Node& node = from_.node(next);
+    const bool is_plain =
+        !node.is_scalar() && node.outputs.size() == 1 && quant::IsFloatTensor(TypeOf(node.outputs[0]));
+    const bool is_cast = node.state.valid() && from_.states[node.state.raw()].autocast_cpu;
+    return is_plain && !is_cast ? next : NodeId();
+  }
+
+  bool TakeSum(NodeId add, Kernel* kernel) const {
+    const Node& node = from_.node(add);
+    if (!Is(node, "aten::add", "Tensor") || quant::ConstNumber(quant::FindArg(node, "alpha")) != 1.0) return false;
+    const auto a = TensorArg(node, "self"), b = TensorArg(node, "other");
+    if (!a || !b) return false;
+    const ValueId result = from_.node(kernel->layer).outputs[0];
+    const ValueId addend = *a == result ? *b : *a;
+    const Type& type = TypeOf(addend);
+    if (!quant::IsFloatTensor(type) || type.sizes != TypeOf(result).sizes || IsWritten(addend)) return false;
+    kernel->add = add;
+    kernel->addend = addend;
+    return true;
+  }
+
+  onednn::Layer LayerOf(const Kernel& kernel) const {
+    const Node& node = from_.node(kernel.layer);
+    onednn::Layer layer;
+    layer.weight = Known(node, "weight");
+    layer.bias = Known(node, "bias");
+    layer.has_addend = kernel.add.valid();
+    layer.multiplies_bfloat16 = config_.multiplies_bfloat16;
+    if (kernel.curve.valid()) {
+      const quant::CurveOp curve = *quant::CurveOf(from_.node(kernel.curve));
+      layer.curve = curve.curve;
+      layer.low = static_cast<float>(curve.low);
+      layer.high = static_cast<float>(curve.high);
+    }
+    if (const auto convolution = ConvolutionOf(node)) quant::SetNumbers(*convolution, &layer);
+    return layer;
+  }
+
+  std::optional<quant::Convolution> ConvolutionOf(const Node& node) const {
+    if (!IsConvolution(node)) return std::nullopt;
+    std::string why;
+    const size_t rank = TypeOf(*TensorArg(node, "input")).sizes.size();
+    return quant::ConvolutionOf(node, rank, Known(node, "weight").sizes(), &why);
+  }
+
+  // The weight is copied where the kernel would share it with the program (F1).
+  at::Tensor Packed(const onednn::Layer& layer, const Sizes& x) {
+    const std::string what =
+        absl::StrCat("float kernel ", layer.has_addend, " ", layer.multiplies_bfloat16, " ",
+                     static_cast<int>(layer.curve), " ", std::bit_cast<uint32_t>(layer.low), " ",
+                     std::bit_cast<uint32_t>(layer.high), " ", absl::StrJoin(layer.stride, ","), " ",
+                     absl::StrJoin(layer.padding, ","), " ", absl::StrJoin(layer.output_padding, ","), " ",
+                     absl::StrJoin(layer.dilation, ","), " ", layer.groups, " ", layer.is_transposed);
+    const auto made = quant::FrozenWeights::Of(frozen_, what, {layer.weight, layer.bias}, [&] {
+      onednn::Layer own = layer;
+      own.weight = layer.weight.detach().clone(at::MemoryFormat::Contiguous);
+      if (layer.bias.defined()) own.bias = layer.bias.detach().clone(at::MemoryFormat::Contiguous);
+      return quant::FrozenWeights::Tensors{quant::MakeKernelTensor(std::move(own))};
+    });
+    if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) {
+      quant::KernelIn(made[0])->Prepare(c10::IntArrayRef(x.data(), x.size()));
+    }
+    return made[0];
+  }
+
+  void EmitKernel(const Kernel& kernel) {
+    const Node& node = from_.node(kernel.layer);
+    const ValueId x = *TensorArg(node, "input");
+    const ValueId result = from_.node(kernel.last()).outputs[0];
+    const auto convolution = ConvolutionOf(node);
+    ValueId images = out_.at(x);
+    Sizes sizes = TypeOf(x).sizes;
+    if (convolution) {
+      images = quant::PaddedAtEnd(*convolution, images, TypeOf(x), 0, node, &out_);
+      sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
+    }
+    const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
+    const ValueId packed = out_.AddConstant(name, Packed(LayerOf(kernel), sizes));
+    const Arg addend = kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue());
+    const char* const op = convolution ? "frametap::packed_conv" : "frametap::packed_linear";
+    Type type = quant::Retyped(TypeOf(result), at::kFloat);
+    const ValueId now = out_.Emit(quant::FindOperator(op), {Arg::Of(images), Arg::Of(packed), addend},
+                                  from_.value(result).name, type, result, node);
+    out_.Map(result, now);
+    SetImage(result, convolution.has_value(), node);
+  }
+
+  // F5. What is written in place has one copy, and that is contiguous.
+  void SetImage(ValueId v, bool is_image, const Node& like) {
+    is_image_[v.raw()] = is_image;
+    if (is_image && IsWritten(v)) {
+      out_.Map(v, Contiguous(v, like));
+      is_image_[v.raw()] = false;
+    }
+  }
+
+  ValueId Contiguous(ValueId v, const Node& like) {
+    if (!is_image_[v.raw()]) return out_.at(v);
+    ValueId& made = contiguous_[v.raw()];
+    if (!made.valid()) {
+      made = out_.Emit(quant::FindOperator("aten::contiguous"),
+                       {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))},
+                       from_.value(v).name + "_dense", TypeOf(v), v, like);
+    }
+    return made;
+  }
+
+  std::vector<Arg> ContiguousArgs(const std::vector<Arg>& args, const Node& like) {
+    std::vector<Arg> now = args;
+    for (Arg& arg : now) {
+      if (arg.kind == Arg::Kind::kValue) arg.value = Contiguous(arg.value, like);
+      if (arg.kind == Arg::Kind::kList) arg.items = ContiguousArgs(arg.items, like);
+    }
+    return now;
+  }
+
+  void EmitOp(NodeId n) {
+    const Node& node = from_.node(n);
+    bool has_images = false, shares_memory = false;
+    ForEachUse(node.args, [&](ValueId v) {
+      has_images = has_images || is_image_[v.raw()];
+      for (ValueId result : node.outputs) shares_memory = shares_memory || aliases_.same(v, result);
+    });
+    if (!has_images) {
+      out_.Copy(node);
+      return;
+    }
+    const bool keeps_layout = KeepsLayout(node) && !shares_memory;
+    Node now = node;
+    now.args = keeps_layout ? out_.Args(node.args) : ContiguousArgs(node.args, node);
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const Value& value = from_.value(node.outputs[i]);
+      now.outputs[i] = out_.NewValue(value.name, value.type, node.outputs[i]);
+      out_.Map(node.outputs[i], now.outputs[i]);
+    }
+    out_.graph.AddNode(std::move(now));
+    if (!keeps_layout) return;
+    for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);
+  }
+
+  const quant::Normal& normal_;
+  const Graph& from_;
+  const Config& config_;
+  quant::FrozenWeights* const frozen_;
+  const quant::Uses uses_;
+  const quant::Aliases aliases_;
+  quant::Rewrite out_;
+  const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
+  absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
+  std::vector<NodeId> kernel_of_;                // by node: the layer whose kernel it is in
+  std::vector<std::string> reason_;              // by node: why a layer has no kernel
+  std::vector<ValueId> contiguous_;              // by value: its contiguous copy
+  std::vector<bool> is_image_;                   // by value: its new value may lie pixel by pixel
+};
+
+std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, const Lowering& lowering) {
+  std::vector<OpReport> report;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const quant::Fate& fate = normal.fates[i];
+    OpReport row;
+    row.op = node.op_name();
+    if (node.where != nullptr) {
+      row.position = node.where->position;
+      if (!node.where->scope.empty()) row.scope = node.where->scope.back().path.str();
+    }
+    row.form = fate.now.valid() ? lowering.FormOf(fate.now) : Form::kFolded;
+    row.reason = fate.now.valid() ? lowering.ReasonOf(fate.now) : fate.folded;
+    if (row.reason.empty() && row.form == Form::kTorch) row.reason = fate.note;
+    report.push_back(std::move(row));
+  }
+  return report;
+}
+
+}  // namespace
+
+const char* ToString(Form form) {
+  switch (form) {
+    case Form::kKernel:
+      return "kernel";
+    case Form::kFused:
+      return "fused";
+    case Form::kFolded:
+      return "folded";
+    case Form::kTorch:
+      return "torch";
+  }
+  return "?";
+}
+
+absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
+                                   quant::FrozenWeights* frozen) {
+  quant::RegisterOperators();
+  if (absl::Status loaded = onednn::Load(); !loaded.ok()) return loaded;
+  const auto normal = quant::Normalise(graph, weights, frozen);
+  if (!normal.ok()) return normal.status();
+  try {
+    const c10::InferenceMode no_inference_mode(false);  // what is made here outlives the call
+    const at::NoGradGuard no_grad;
+    Lowering lowering(*normal, config, frozen);
+    FrozenGraph made;
+    made.graph = lowering.Run();
+    made.report = ReportOf(graph, *normal, lowering);
+    made.kernels = lowering.kernels();
+    return made;
+  } catch (const c10::Error& e) {
+    return absl::UnimplementedError(absl::StrCat("freezing the graph: ", e.what_without_backtrace()));
+  }
+}
+
+}  // namespace frametap::freeze

@@ -1,0 +1,59 @@
+// Freeze: a float graph with its weights packed for oneDNN, and with fewer and larger ops.
+//   F1  Weights are inputs of the graph whose tensors are given beside it. They are frozen: results do not see later changes
+//       of them.
+//   F2  The result has the same inputs in the same order (weights are still taken, and ignored), and as many outputs, with
+//       the same sizes and dtypes. Images in outputs are contiguous.
+//   F3  Values differ from those of the float graph by rounding: batch norms are folded into weights in float64, and sums
+//       are taken in another order. With bfloat16, factors of products are rounded to it, and sums are of float32.
+//   F4  A layer takes the ops after it into its kernel if nothing else reads what is between them: the sum with a tensor of
+//       its result's sizes, then a curve (relu, gelu …).
+//   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read contiguous copies.
+//   F6  No gradients: all ops run in no-grad mode.
+//   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.
+// Not here: when graphs are recorded (freeze_backend.h), kernels (backends/onednn).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "backends/quant/frozen.h"
+#include "ir/graph.h"
+
+namespace frametap::freeze {
+
+struct Config {
+  bool multiplies_bfloat16 = false;
+};
+
+enum class Form : uint8_t {
+  kKernel,  // a kernel of oneDNN
+  kFused,   // part of the kernel before it
+  kFolded,  // gone, into a weight or into nothing
+  kTorch,   // torch's own op
+};
+const char* ToString(Form form);
+
+struct OpReport {
+  std::string op;
+  Position position;  // may be unknown
+  std::string scope;  // module path, "" if unknown
+  Form form = Form::kTorch;
+  std::string reason;  // where it went; for a layer of torch, why
+};
+
+struct FrozenGraph {
+  Graph graph;
+  std::vector<OpReport> report;  // by node of the float graph
+  int kernels = 0;
+};
+
+// kInvalidArgument: weights and graph do not fit. kUnimplemented: oneDNN is missing, or has no kernel. `frozen`: where
+// folded and packed weights are kept; may be null.
+absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
+                                   quant::FrozenWeights* frozen = nullptr);
+
+}  // namespace frametap::freeze

@@ -1,0 +1,189 @@
+"""``frametap.freeze``: a captured model with packed weights and fused ops, in float32 or with products of bfloat16.
+
+F1  The model that was given is not changed: a deep copy in eval mode is captured, and later changes of weights do not show.
+F2  Each graph is frozen when it is recorded, at the first call of its kind. Python between the graphs stays alive.
+F3  Each op has a row in the report; a layer that torch runs has a reason.
+
+Not here: passes and kernels (``backends/freeze``); calls, and uses that are refused (``_inference_model.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from frametap import _C
+from frametap._batches import ProgressLine, arguments, described, iterate
+from frametap._errors import FrametapError, FrametapWarning, FreezeError
+from frametap._inference_model import InferenceModel, captured_copy, outside
+from frametap._quant_report import place_of, render_table
+
+__all__ = ["FrozenModel", "freeze"]
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def freeze(
+    model: Callable[..., Any],
+    data: Iterable[Any] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    progress: bool | None = None,
+) -> FrozenModel:
+    """Captures `model` and gives it back for fast inference, with its weights packed and its ops fused.
+
+    `model`: a ``torch.nn.Module`` (compiled or not), or a method of one. A deep copy of a module is taken, in
+    eval mode; the module itself stays as it is. Its parameters and buffers are taken as constants.
+
+    `data`: batches to record now, so that the first call of the user is a fast one, too. A batch is a tensor, a
+    tuple or list of positional arguments, or a dict of keyword arguments; the program runs once for each. Without it,
+    the first call of each kind is recorded.
+
+    `dtype`: ``torch.float32``, or ``torch.bfloat16``, which rounds the factors of the products in convolutions and
+    linear layers to bfloat16 and sums them in float32. Inputs, results and everything else stay float32. It pays on
+    processors with bfloat16 instructions (AMX, AVX-512 BF16); others compute in float32.
+
+    Batch norms are folded into the convolutions before them, activations and residual sums are done by the kernel of
+    the layer before them, and images stay in channels_last between layers. Results differ from those of the model by
+    rounding.
+
+    Raises :class:`FreezeError` if the model is not a module or a method of one, and if it does not accept a batch.
+    """
+    if dtype not in _DTYPES:
+        raise FreezeError(
+            f"freeze: dtype must be torch.float32 or torch.bfloat16, not {dtype!r:.60}; for int8 there is frametap.quantize"
+        )
+    compiled, owner = captured_copy(
+        model, "freeze", FreezeError, lambda owner: _backend(owner, dtype)
+    )
+    assert owner is not None
+    frozen = FrozenModel(compiled, dtype)
+    if data is None:
+        return frozen
+    line = ProgressLine("freeze", data, sys.stderr.isatty() if progress is None else progress)
+    with line:
+        for number, raw in enumerate(iterate(data, "freeze: data", FreezeError)):
+            batch = arguments(raw, f"freeze: batch {number}", FreezeError)
+            line.show(number)
+            try:
+                frozen(*batch[0], **batch[1])
+            except FrametapError:
+                raise
+            except Exception as error:  # whatever the model makes of data that does not fit
+                raise FreezeError(
+                    f"freeze: the model does not accept batch {number} ({described(batch)}): "
+                    f"{type(error).__name__}: {error}\n"
+                    "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
+                ) from error
+    return frozen
+
+
+def _backend(owner: torch.nn.Module | None, dtype: torch.dtype) -> _C.Backend:
+    if owner is None:
+        raise FreezeError(
+            "freeze: a torch.nn.Module or a method of one expected: the weights to freeze are its parameters and "
+            "buffers, and a function has none"
+        )
+    weights = [*owner.parameters(), *owner.buffers()]
+    return _C.FreezeBackend(weights, multiplies_bfloat16=dtype is torch.bfloat16)
+
+
+class FrozenModel(InferenceModel):
+    """A fast form of a model, as :func:`freeze` gives it; see :class:`InferenceModel` for calls.
+
+    `report` has one row an op of the graphs recorded so far, `report_text()` the same as a table. `dtype` is the
+    type of the factors of products.
+    """
+
+    _kind = "frozen"
+    _verb = "freeze"
+    _original_name = "the original"
+    _weights_name = "packed weights"
+    _instead = "{} the original"
+    _error = FreezeError
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        super().__init__(model)
+        self.dtype = dtype
+        self._backend = _C.settings(self._frametap)["backend"]
+        self._said: set[str] = set()
+
+    def _note_call(self, problem: dict[str, Any] | None) -> None:
+        """Warns once of each layer that plain Python ran, and of each graph that could not be frozen."""
+        problems = self._backend.problems
+        if problem is not None and problem["plain_layer"]:
+            problems.append(
+                f"plain Python ran {problem['plain_layer']}, outside of all graphs; report_text() and "
+                "frametap.explain name the places where graphs end"
+            )
+        for text in problems:
+            if text not in self._said:
+                self._said.add(text)
+                warnings.warn(
+                    f"a part of a frozen model is as slow as before: {text}",
+                    FrametapWarning,
+                    stacklevel=outside(),
+                )
+
+    def frozen_graph(self, segment: _C.Segment) -> _C.Graph | None:
+        """The graph that runs for a segment; None if it runs as it was recorded."""
+        made = _C.freeze_of(segment.executable)
+        return None if made is None else made["graph"]
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """One row an op: ``op``, ``scope``, ``file``, ``line``, ``form``, ``reason``, ``segment``.
+
+        ``form``: ``"kernel"`` (of oneDNN), ``"fused"`` into the kernel before it, ``"folded"`` into a weight or
+        dropped, ``"torch"``.
+        """
+        return [
+            {**row, "segment": segment.name}
+            for segment in _C.segments(self._frametap)
+            if (made := _C.freeze_of(segment.executable)) is not None
+            for row in made["report"]
+        ]
+
+    def report_text(self) -> str:
+        """A table for each recorded graph: how each op runs, and why."""
+        lines: list[str] = []
+        for segment in _C.segments(self._frametap):
+            made = _C.freeze_of(segment.executable)
+            if made is None:
+                continue
+            lines += [f"{segment.name}, from {segment.entry}, {made['runs']} runs"]
+            lines += [_table(made["report"]), ""]
+        if not lines:
+            return "nothing was recorded yet; call the model once, or give freeze some data"
+        return "\n".join(lines).rstrip()
+
+    def __repr__(self) -> str:
+        count = sum(row["form"] == "kernel" for row in self.report)
+        name = str(self.dtype).removeprefix("torch.")
+        return f"FrozenModel({self._name_of_original()}, {name}, {count} kernels)"
+
+
+_FORMS = {
+    "kernel": "kernels",
+    "fused": "fused into them",
+    "folded": "folded away",
+    "torch": "by torch",
+}
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    count = Counter(row["form"] for row in rows)
+    parts = [f"{count[form]} {words}" for form, words in _FORMS.items() if count[form]]
+    reasons = {"fused": "by the kernel of {}", "folded": "{}", "torch": "{}", "kernel": "{}"}
+    cells = [
+        (row["op"], place_of(row), row["form"], reasons[row["form"]].format(row["reason"]))
+        for row in rows
+    ]
+    return render_table(("op", "where", "runs as", "why"), cells) + (
+        f"\n\n{len(rows)} ops: {', '.join(parts) or 'none'}"
+    )

@@ -1,0 +1,243 @@
+"""The base of what :func:`frametap.quantize` and :func:`frametap.freeze` return: a model for inference that took another's place.
+
+R1  A call runs the converted graphs, whatever the thread's grad mode, autocast, tracer or compiler is.
+R3  Uses that would lose the conversion in silence (export, copies, dtypes, state dicts) are refused.
+
+Not here: R2, which says when a part of a call was not converted (``_quantized_model.py``, ``_freeze.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from frametap import _C
+from frametap._compile import CompiledModule, compile_with, compiled_of
+from frametap._errors import FrametapError, FrametapWarning
+
+__all__ = ["InferenceModel", "captured_copy", "outside"]
+
+_HERE = os.path.dirname(__file__)
+
+
+class InferenceModel(torch.nn.Module):
+    """A model in another form for inference. It is called as the original was.
+
+    Calls run without gradients, in eval mode, and without autocast: under autocast, inputs in half precision are
+    taken as float32. Debuggers, profilers and coverage do not see into a call, as with code in C.
+    """
+
+    # For texts of errors.
+    _kind = "converted"  # "a quantized model …"
+    _verb = "convert"  # the function that made it
+    _original_name = "the original"
+    _weights_name = "its weights"
+    _instead = "{} the original instead"
+    _error: type[FrametapError] = FrametapError
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.training = False
+        self.__dict__["_model"] = model  # no submodule: its float weights are not this model's
+        self._frametap = compiled_of(model, self._verb)
+        owner = self._frametap.__self__
+        has_parameters = isinstance(owner, torch.nn.Module)
+        self._weights = _C.OwnWeights(list(owner.parameters()) if has_parameters else [])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_exporting() or torch.jit.is_tracing() or _has_proxy(args, kwargs):
+            self._refuse(
+                "cannot be exported or traced: the program would be the float one", "export"
+            )
+        if torch.is_autocast_enabled("cpu"):
+            args, kwargs = _in_float32(args), _in_float32(kwargs)
+            with torch.autocast("cpu", enabled=False):
+                result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
+        else:
+            result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
+        if problem is not None and problem["modes"] and _is_traced_below():
+            self._refuse("cannot be traced: the program would be the float one", "trace")
+        self._note_call(problem)
+        return result
+
+    # torch.compile calls it as it is.
+    forward._torchdynamo_disable = True  # type: ignore[attr-defined]
+    forward._torchdynamo_disable_msg = "a converted model of frametap"  # type: ignore[attr-defined]
+
+    def _note_call(self, problem: dict[str, Any] | None) -> None:
+        """R2. `problem`: what the call did not run in converted graphs, or None."""
+
+    # -- R3 --
+
+    def _refuse(self, text: str, verb: str) -> NoReturn:
+        raise self._error(f"a {self._kind} model {text}; {self._instead.format(verb)}")
+
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            raise self._error(
+                f"train: a {self._kind} model has no gradients; train {self._original_name}, then "
+                f"{self._verb} again"
+            )
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.onnx.is_in_onnx_export():
+            self._refuse(
+                f"cannot be exported to ONNX: {self._weights_name} are in no state dict", "export"
+            )
+        if not args and kwargs.get("destination") is None:
+            raise self._error(
+                f"state_dict: {self._weights_name} are in no state dict; "
+                + self._instead.format("take the state dict of")
+            )
+        warnings.warn(
+            f"the state dict of a module leaves out the {self._kind} model in it{self._how_to_keep()}",
+            FrametapWarning,
+            stacklevel=outside(),
+        )
+        return super().state_dict(*args, **kwargs)
+
+    def _how_to_keep(self) -> str:
+        return ""
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._error(
+            f"load_state_dict: {self._weights_name} are fixed; load them into {self._original_name} and "
+            f"{self._verb} that"
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        probe = torch.empty(1)
+        moved = fn(probe)
+        if moved.dtype != probe.dtype or moved.device != probe.device:
+            raise self._error(
+                f"to: a {self._kind} model runs on {probe.device} and takes {probe.dtype}, not {moved.device} and "
+                f"{moved.dtype}; move or convert {self._original_name} instead"
+            )
+        return self
+
+    def __prepare_scriptable__(self) -> Any:
+        self._refuse("cannot be scripted by torch.jit", "script")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # of copy, deepcopy and pickle
+        raise self._error(f"a {self._kind} model cannot be copied or pickled{self._how_to_keep()}")
+
+    def _name_of_original(self) -> str:
+        original = self._frametap.__self__
+        return (
+            self._frametap._function.__qualname__ if original is None else type(original).__name__
+        )
+
+
+_C.set_own_executable(InferenceModel.forward.__code__)
+# torch.compile is not to look at it even where it is called for itself.
+_dynamo = torch._C._dynamo.eval_frame
+_dynamo.set_code_exec_strategy(
+    InferenceModel.forward.__code__,
+    _dynamo._FrameExecStrategy(_dynamo._FrameAction.SKIP, _dynamo._FrameAction.SKIP),
+)
+
+
+def captured_copy(
+    model: Any,
+    who: str,
+    error: type[FrametapError],
+    make_backend: Callable[[torch.nn.Module | None], _C.Backend],
+) -> tuple[Any, torch.nn.Module | None]:
+    """The captured object and the module that it belongs to: a deep copy in eval mode, if a module was given.
+
+    `who`: the function that asks, for errors.
+    """
+    if isinstance(model, CompiledModule):
+        model = type(model)._orig_mod
+    if isinstance(model, InferenceModel):
+        raise error(f"{who}: the model is {model._kind} already; pass {model._original_name}")
+    if not isinstance(model, torch.nn.Module):
+        if not callable(model) or isinstance(model, type):
+            raise error(
+                f"{who}: a torch.nn.Module or a function expected, got {type(model).__name__} "
+                f"{model!r:.60}"
+            )
+        owner = getattr(model, "__self__", None)
+        owner = owner if isinstance(owner, torch.nn.Module) else None
+        return _compiled(model, make_backend(owner)), owner
+    try:
+        twin = copy.deepcopy(model).eval()
+    except Exception as cause:
+        raise error(
+            f"{who}: {type(model).__name__} cannot be copied ({type(cause).__name__}: {cause}); "
+            "the copy is what gets converted, so that the model itself stays as it is"
+        ) from cause
+    backend = make_backend(twin)
+    forward = getattr(type(twin), "forward", None)
+    if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
+        return _compiled(types.MethodType(forward._function, twin), backend), twin
+    return _compiled(twin, backend), twin
+
+
+def _compiled(model: Any, backend: _C.Backend) -> Any:
+    """A converted graph has its weights in it: no two layers share one."""
+    return compile_with(
+        model,
+        backend=backend,
+        fullgraph=False,
+        dynamic=None,
+        segment_limit=64,
+        by_identity=True,
+        answers_by_replay=True,
+    )
+
+
+def _has_proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether torch.fx.symbolic_trace is the caller, which may give one proxy for all."""
+    # Loops, because a generator would take longer than all other checks of a call.
+    proxy = torch.fx.Proxy
+    if isinstance(args, proxy) or isinstance(kwargs, proxy):
+        return True
+    for value in args:
+        if isinstance(value, proxy):
+            return True
+    for value in kwargs.values():
+        if isinstance(value, proxy):
+            return True
+    return False
+
+
+def _is_traced_below() -> bool:
+    """By make_fx and what is built on it, which see the ops of plain Python."""
+    key = torch._C._TorchDispatchModeKey
+    return any(
+        torch._C._get_dispatch_mode(mode) is not None for mode in (key.PROXY, key.FUNCTIONAL)
+    )
+
+
+def _in_float32(value: Any) -> Any:
+    """With floating-point tensors as float32, as torch.amp.custom_fwd casts them."""
+    if isinstance(value, torch.Tensor):
+        return (
+            value.float() if value.is_floating_point() and value.dtype != torch.float64 else value
+        )
+    if isinstance(value, dict) and type(value) is dict:
+        return {key: _in_float32(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_in_float32(item) for item in value)
+    return value
+
+
+def outside() -> int:
+    """The level of the frame that called the model, for warnings."""
+    level, frame = 1, sys._getframe(1)
+    while frame is not None and _is_inside(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    return level
+
+
+def _is_inside(file: str) -> bool:
+    return file == torch.nn.modules.module.__file__ or os.path.dirname(file) == _HERE
