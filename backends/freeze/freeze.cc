@@ -29,7 +29,7 @@ using quant::Family;
 using quant::Is;
 using quant::TensorArg;
 
-// A layer with what its kernel takes in.
+// A layer with the ops that its kernel takes in.
 struct Kernel {
   NodeId layer;
   NodeId add;      // or invalid
@@ -98,7 +98,7 @@ class Lowering {
     return std::move(out_.graph);
   }
 
-  // Of a node of the normalised graph.
+  // `n`: a node of the normalised graph.
   Form FormOf(NodeId n) const {
     const NodeId layer = kernel_of_[n.raw()];
     return !layer.valid() ? Form::kTorch : layer == n ? Form::kKernel : Form::kFused;
@@ -146,7 +146,7 @@ class Lowering {
 
   static bool IsConvolution(const Node& node) { return quant::RowOf(node)->family == Family::kConv; }
 
-  // F4. What is written in place may not be read later than the program reads it.
+  // F4. A value that is written in place may not be read later than the program reads it.
   void Find(NodeId n) {
     reason_[n.raw()] = WhyNot(n);
     if (!reason_[n.raw()].empty()) return;
@@ -255,7 +255,7 @@ class Lowering {
     SetImage(result, convolution.has_value(), node);
   }
 
-  // F5. What is written in place has one copy, and that is contiguous.
+  // F5. A value that is written in place has one copy, which is contiguous.
   void SetImage(ValueId v, bool is_image, const Node& like) {
     is_image_[v.raw()] = is_image;
     if (is_image && IsWritten(v)) {

@@ -3,10 +3,10 @@
 //       of them.
 //   F2  The result has the same inputs in the same order (weights are still taken, and ignored), and as many outputs, with
 //       the same sizes and dtypes. Images in outputs are contiguous.
-//   F3  Values differ from those of the float graph by rounding: batch norms are folded into weights in float64, and sums
-//       are taken in another order. With bfloat16, factors of products are rounded to it, and sums are of float32.
-//   F4  A layer takes the ops after it into its kernel if nothing else reads what is between them: the sum with a tensor of
-//       its result's sizes, then a curve (relu, gelu …).
+//   F3  Values differ from the float graph's by rounding. Batch norms are folded into weights in float64, and sums are taken
+//       in another order. With bfloat16, factors of products are rounded to it, and sums are of float32.
+//   F4  A layer takes the ops after it into its kernel if nothing else reads the values between them. These are the sum with a
+//       tensor of its result's sizes, then a curve (relu, gelu …).
 //   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read contiguous copies.
 //   F6  No gradients: all ops run in no-grad mode.
 //   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.
@@ -51,8 +51,8 @@ struct FrozenGraph {
   int kernels = 0;
 };
 
-// kInvalidArgument: weights and graph do not fit. kUnimplemented: oneDNN is missing, or has no kernel. `frozen`: where
-// folded and packed weights are kept; may be null.
+// Returns kInvalidArgument if weights and graph do not fit, and kUnimplemented if oneDNN is missing or has no kernel.
+// `frozen`: where folded and packed weights are kept; may be null.
 absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
                                    quant::FrozenWeights* frozen = nullptr);
 

@@ -1,7 +1,7 @@
 // Layer: a linear layer, a convolution or a transposed convolution as data, on bytes or on floats.
-//   Y1  Images of one, two or three axes lie pixel by pixel (channels_last). The type of the weight decides: with int8, one
-//       scale for each output and no zero points, activations are uint8 and results are uint8 or f32; with f32, activations
-//       and results are f32, and nothing is quantized. Biases are f32.
+//   Y1  Images of one, two or three axes lie pixel by pixel (channels_last). The type of the weight decides. With int8, there
+//       is one scale for each output and no zero point; activations are uint8, and results are uint8 or f32. With f32,
+//       activations and results are f32, and nothing is quantized. Biases are f32.
 //   Y2  The order is: products, bias, the accumulator or the addend, the curve, the output's scale and zero point.
 //   Y3  Products that saturate (HasExactProducts of library.h) are the caller's matter: it keeps activations below 128.
 #pragma once
@@ -26,7 +26,7 @@ enum class Curve : uint8_t {
   kSwish,
   kGelu,
   kGeluTanh,
-  // Of layers on floats only.
+  // For layers on floats only.
   kSigmoid,
   kTanh,
   kLeakyRelu,
@@ -39,9 +39,9 @@ struct Layer {
   at::Tensor bias;    // f32 [outputs], or undefined
   Quantization x;
   std::optional<Quantization> out;          // none: the result is f32
-  std::optional<Quantization> accumulator;  // what a run adds to is quantized so; none: a run adds to nothing
-  // Of floats: a run takes a tensor of the result's sizes that is added; products are of bfloat16, and their sums of f32.
-  bool has_addend = false, multiplies_bfloat16 = false;
+  std::optional<Quantization> accumulator;  // a run adds to bytes that are quantized so; none: it does not
+  bool has_addend = false;                  // on floats: a run takes a tensor of the result's sizes, which is added
+  bool multiplies_bfloat16 = false;         // on floats: products are of bfloat16, and their sums of f32
   Curve curve = Curve::kNone;
   float low = 0, high = 0;  // of kClamp; `low`: the slope of kLeakyRelu below 0
   // For convolutions, by axis of the image. `output_padding`: of transposed ones; at most `padding`.
@@ -63,7 +63,7 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// Of bytes. The same layer with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of the time of a
+// The same layer, on bytes, with fewer numbers for oneDNN to apply at each run, each of which costs a tenth of the time of a
 // small layer. Scales of the input and, where the curve allows, of the output become part of the scales of the
 // weights. A linear layer's zero point of the input becomes part of its bias.
 Layer Folded(Layer layer);

@@ -53,7 +53,7 @@ void BindFreeze(py::module_& m) {
         d["graph"] = std::move(graph);
         return d;
       },
-      py::arg("executable"), "What freezing has made of a graph; None for others.");
+      py::arg("executable"), "The frozen form of a graph; None for others.");
 }
 
 }  // namespace frametap

@@ -46,7 +46,7 @@ class QuantizationError(FrametapError):
 
 
 class FreezeError(FrametapError):
-    """A model cannot be frozen as asked, or a frozen model is used for what it cannot do."""
+    """A model cannot be frozen as asked, or a frozen model does not take part in such a use."""
 
 
 class ArtifactError(FrametapError):

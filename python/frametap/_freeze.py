@@ -49,7 +49,7 @@ def freeze(
     processors with bfloat16 instructions (AMX, AVX-512 BF16); others compute in float32.
 
     Batch norms are folded into the convolutions before them, activations and residual sums are done by the kernel of
-    the layer before them, and images stay in channels_last between layers. Results differ from those of the model by
+    the layer before them, and images stay in channels_last between layers. Results differ from the model's by
     rounding.
 
     Raises :class:`FreezeError` if the model is not a module or a method of one, and if it does not accept a batch.
@@ -86,8 +86,8 @@ def freeze(
 def _backend(owner: torch.nn.Module | None, dtype: torch.dtype) -> _C.Backend:
     if owner is None:
         raise FreezeError(
-            "freeze: a torch.nn.Module or a method of one expected: the weights to freeze are its parameters and "
-            "buffers, and a function has none"
+            "freeze: a torch.nn.Module or a method of one expected; parameters and buffers are frozen, and a "
+            "function has none"
         )
     weights = [*owner.parameters(), *owner.buffers()]
     return _C.FreezeBackend(weights, multiplies_bfloat16=dtype is torch.bfloat16)
@@ -127,7 +127,7 @@ class FrozenModel(InferenceModel):
                 warnings.warn(
                     f"a part of a frozen model is as slow as before: {text}",
                     FrametapWarning,
-                    stacklevel=outside(),
+                    stacklevel=outside(globals()),
                 )
 
     def frozen_graph(self, segment: _C.Segment) -> _C.Graph | None:

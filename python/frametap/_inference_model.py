@@ -1,4 +1,4 @@
-"""The base of what :func:`frametap.quantize` and :func:`frametap.freeze` return: a model for inference that took another's place.
+"""The base of the models that :func:`frametap.quantize` and :func:`frametap.freeze` return.
 
 R1  A call runs the converted graphs, whatever the thread's grad mode, autocast, tracer or compiler is.
 R3  Uses that would lose the conversion in silence (export, copies, dtypes, state dicts) are refused.
@@ -9,7 +9,6 @@ Not here: R2, which says when a part of a call was not converted (``_quantized_m
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import types
 import warnings
@@ -23,8 +22,6 @@ from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._errors import FrametapError, FrametapWarning
 
 __all__ = ["InferenceModel", "captured_copy", "outside"]
-
-_HERE = os.path.dirname(__file__)
 
 
 class InferenceModel(torch.nn.Module):
@@ -69,7 +66,7 @@ class InferenceModel(torch.nn.Module):
 
     # torch.compile calls it as it is.
     forward._torchdynamo_disable = True  # type: ignore[attr-defined]
-    forward._torchdynamo_disable_msg = "a converted model of frametap"  # type: ignore[attr-defined]
+    forward._torchdynamo_disable_msg = "a quantized model or a frozen one of frametap"  # type: ignore[attr-defined]
 
     def _note_call(self, problem: dict[str, Any] | None) -> None:
         """R2. `problem`: what the call did not run in converted graphs, or None."""
@@ -100,7 +97,7 @@ class InferenceModel(torch.nn.Module):
         warnings.warn(
             f"the state dict of a module leaves out the {self._kind} model in it{self._how_to_keep()}",
             FrametapWarning,
-            stacklevel=outside(),
+            stacklevel=outside(globals()),
         )
         return super().state_dict(*args, **kwargs)
 
@@ -231,13 +228,10 @@ def _in_float32(value: Any) -> Any:
     return value
 
 
-def outside() -> int:
-    """The level of the frame that called the model, for warnings."""
+def outside(variables: dict[str, Any]) -> int:
+    """The level of the frame that called the model, for warnings. `variables`: the module of the code that warns."""
+    inside = (variables, globals(), vars(torch.nn.modules.module))
     level, frame = 1, sys._getframe(1)
-    while frame is not None and _is_inside(frame.f_code.co_filename):
+    while frame is not None and any(frame.f_globals is known for known in inside):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
     return level
-
-
-def _is_inside(file: str) -> bool:
-    return file == torch.nn.modules.module.__file__ or os.path.dirname(file) == _HERE

@@ -2,7 +2,7 @@
 
 R2  Where float runs in a call, one warning for each cause names it; under ``strict`` it is an error.
 
-Not here: R1 and R3 (``_inference_model.py``); calibration and conversion (``_quantize.py``); which graphs become int8 (``backends/quant``).
+Not here: R1 and R3 (``_inference_model.py``), calibration and conversion (``_quantize.py``), which graphs become int8 (``backends/quant``).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class QuantizedModel(InferenceModel):
         if self._strict:
             raise QuantizationError(text)
         if self._causes[cause] == 1:
-            warnings.warn(text, FrametapWarning, stacklevel=outside())
+            warnings.warn(text, FrametapWarning, stacklevel=outside(globals()))
 
     def quantized_graph(self, segment: _C.Segment) -> _C.QuantizedGraph | None:
         """The int8 form of a segment; None if it runs in float."""

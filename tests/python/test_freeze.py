@@ -1,4 +1,4 @@
-"""``frametap.freeze`` against plain torch. F1–F3 are the laws of _freeze.py, R1 and R3 those of _inference_model.py."""
+"""``frametap.freeze`` against plain torch. F1–F3 are laws of _freeze.py, R1 and R3 of _inference_model.py."""
 
 from __future__ import annotations
 

@@ -109,9 +109,13 @@ def test_Q1_the_model_is_unchanged() -> None:
 
 
 def test_Q2_each_batch_is_observed_once() -> None:
-    from frametap._quantize import _Calibration, _captured_copy
+    from frametap import _C
+    from frametap._inference_model import captured_copy
+    from frametap._quantize import _Calibration
 
-    compiled, _ = _captured_copy(Small())
+    compiled, _ = captured_copy(
+        Small(), "quantize", frametap.QuantizationError, lambda _: _C.QuantBackend()
+    )
     calibration = _Calibration(compiled)
     with torch.no_grad():
         for seed in range(3):

@@ -230,7 +230,7 @@ TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
   }
 }
 
-// In float64, but for the addend and the curve, which see the sum in float64 too.
+// In float64.
 at::Tensor WantedOfFloats(const Layer& layer, const at::Tensor& x, const at::Tensor& addend) {
   const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
   const at::Tensor wide = x.to(at::kDouble);

@@ -1,6 +1,6 @@
-"""The cost of a call in int8: eager in float, `frametap.quantize`, and torch.compile in float
-(inductor, where there is a C++ compiler). The second table has the error of int8: the
-signal-to-noise ratio (SQNR) on an input that is not part of the calibration.
+"""The cost of a call in int8: eager in float, `frametap.quantize`, `frametap.freeze` in float32 and bfloat16, and
+torch.compile in float (inductor, where there is a C++ compiler). The second table has the errors of int8 and
+bfloat16: the signal-to-noise ratio (SQNR) on an input that is not part of the calibration.
 """
 
 from __future__ import annotations
@@ -106,10 +106,11 @@ def sqnr(want: Tensor, got: Tensor) -> float:
 
 
 def main() -> int:
-    arguments = timing.arguments("Calls in int8.", rounds=60)
+    arguments = timing.arguments("Calls in int8 and of frozen models.", rounds=60)
     dynamo = not arguments.no_dynamo and any(map(shutil.which, ("c++", "g++", "clang++")))
-    times = timing.Table("Later call, int8 beside float (no_grad)")
-    errors = timing.Numbers("Error of int8", {"SQNR": lambda n: f"{n:.1f} dB"})
+    times = timing.Table("Later call, int8 and frozen beside float (no_grad)")
+    decibels = lambda n: f"{n:.1f} dB"
+    errors = timing.Numbers("SQNR", {"int8": decibels, "bfloat16": decibels})
     for row in ROWS:
         if not timing.wanted(arguments, row.name):
             continue
@@ -122,7 +123,14 @@ def main() -> int:
                 calls["frametap int8"] = frametap.quantize(
                     model, [torch.randn(row.sizes) for _ in range(8)], progress=False
                 )
-                errors.add(row.name, sqnr(model(x), calls["frametap int8"](x)))
+                for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+                    calls[f"frametap {name}"] = frametap.freeze(model, [x], dtype=dtype)
+                want = model(x)
+                errors.add(
+                    row.name,
+                    sqnr(want, calls["frametap int8"](x)),
+                    sqnr(want, calls["frametap bfloat16"](x)),
+                )
             if dynamo:
                 torch._dynamo.reset()
                 warnings.simplefilter("ignore")  # of inductor, about the processor
