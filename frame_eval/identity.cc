@@ -134,7 +134,7 @@ static void ReadGroup(Recorder& r, PyObject* group) {
 // The table that a call of C code or a display fills, or null.
 static PyObject* TableFilledBy(const Event& e, PyObject* result) {
   if (e.op == Op::kSetUpdate) return e.in[0];
-  if (result == nullptr || PyFunction_Check(e.in[0]) || PyMethod_Check(e.in[0])) return nullptr;
+  if (result == nullptr) return nullptr;
   PyObject* const self = PyCFunction_Check(e.in[0]) ? PyCFunction_GET_SELF(e.in[0]) : nullptr;
   for (PyObject* object : {result, self, e.n > 1 ? e.in[1] : nullptr}) {
     if (object != nullptr && IsTable(object)) return object;
@@ -142,20 +142,31 @@ static PyObject* TableFilledBy(const Event& e, PyObject* result) {
   return nullptr;
 }
 
+// Returns whether C code could take elements from it that the recorder has not seen. A field of the type decides for nearly
+// all arguments of calls. Iteration makes the parts of a tensor, so that no two are one object.
+static bool HasUnseenElements(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  constexpr unsigned long kKnown = Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
+                                   Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  if ((type->tp_flags & kKnown) != 0) return false;
+  const bool has_items = type->tp_as_sequence != nullptr && type->tp_as_sequence->sq_item != nullptr;
+  if (type->tp_iter == nullptr && !has_items) return false;
+  return !IsTensor(object) && !HasKnownElements(object);
+}
+
 void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
-  const int from = e.op == Op::kForIter ? 0 : 1;
-  for (int i = from; result != nullptr && i < e.n; ++i) {
-    if (e.in[i] == nullptr || Py_TYPE(e.in[i]) != GroupType()) continue;
+  if (e.op == Op::kCall && (PyFunction_Check(e.in[0]) || PyMethod_Check(e.in[0]))) return;  // its frame is seen
+  bool from_iterator = false;
+  for (int i = e.op == Op::kForIter ? 0 : 1; i < e.n; ++i) {
+    if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
+    from_iterator = true;
+    if (result == nullptr || Py_TYPE(e.in[i]) != GroupType()) continue;
     ReadGroup(r, result);
     if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
   }
-  if (e.op == Op::kForIter) return;
+  if (!from_iterator || e.op == Op::kForIter) return;
   PyObject* const table = TableFilledBy(e, result);
-  bool from_iterator = false;
-  for (int i = 1; table != nullptr && i < e.n; ++i) {
-    from_iterator = from_iterator || (e.in[i] != nullptr && !HasKnownElements(e.in[i]));
-  }
-  if (!from_iterator) return;
+  if (table == nullptr) return;
   std::vector<PyObject*> keys;
   ForEachElement(table, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
   r.ReadDistinct(keys);
