@@ -7,7 +7,8 @@
 //   I2  Before is called with the operands in place and may end the trace; it never changes the frame, but may leave
 //       the result of a look-up in `answer`, or refuse the operation: then that is not done, and the instruction raises.
 //       After is called when the operation has succeeded, Raised when it raised; neither if Before has refused it, or
-//       was not called because the frame is not traced.
+//       was not called because the frame is not traced. Where a variable has no value, Raised is called
+//       without Before: its op is kLoadGlobal, kLoadName, kLoadDeref, kDeleteDeref, or kOther for a local.
 //   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
 //       result from After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).

@@ -145,8 +145,8 @@ class CheckingTracer : public Tracer {
     MaybeThrow();
     ++raised;
     Frame& frame = FrameOf(f);
-    if (!frame.pending) Violation(f, "Raised without Before");
-    CheckOperands(f, frame, event);
+    if (!frame.pending && !ReadsVariable(event.op)) Violation(f, "Raised without Before");
+    if (frame.pending) CheckOperands(f, frame, event);
     frame.pending = false;
     if (!PyErr_Occurred()) Violation(f, "I2: Raised without an error");
   }
@@ -159,6 +159,12 @@ class CheckingTracer : public Tracer {
     Op op = Op::kOther;
     std::vector<PyObject*> in;
   };
+
+  // I2: such an instruction raises alone.
+  static bool ReadsVariable(Op op) {
+    return op == Op::kLoadGlobal || op == Op::kLoadName || op == Op::kLoadDeref || op == Op::kDeleteDeref ||
+           op == Op::kOther;
+  }
 
   Frame& FrameOf(FrameState& f) { return *static_cast<Frame*>(f.tracer_data); }
 
