@@ -3,16 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
@@ -35,6 +31,7 @@ struct Kernel {
   NodeId add;      // or invalid
   NodeId curve;    // or invalid
   ValueId addend;  // with `add`
+  std::optional<quant::Convolution> convolution;
   NodeId last() const { return curve.valid() ? curve : add.valid() ? add : layer; }
 };
 
@@ -112,35 +109,26 @@ class Lowering {
   const Type& TypeOf(ValueId v) const { return from_.value(v).type; }
   bool IsWritten(ValueId v) const { return normal_.written[v.raw()]; }
 
-  // The frozen float tensor in an argument; undefined if there is none.
-  at::Tensor Known(const Node& node, const char* name) const {
-    const auto value = TensorArg(node, name);
-    if (!value) return at::Tensor();
-    const at::Tensor& tensor = normal_.known[value->raw()];
-    const bool is_float = tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device().is_cpu();
-    return is_float ? tensor : at::Tensor();
-  }
-
-  // Why torch runs the layer; "" if a kernel does.
-  std::string WhyNot(NodeId n) const {
-    const Node& node = from_.node(n);
+  // Why torch runs the layer; "" if a kernel does, which is then given its convolution.
+  std::string WhyNot(Kernel* kernel) const {
+    const Node& node = from_.node(kernel->layer);
     const auto x = TensorArg(node, "input");
-    if (node.state.valid() && from_.states[node.state.raw()].autocast_cpu) return "it ran under autocast";
+    if (quant::IsUnderAutocast(from_, node)) return "it ran under autocast";
     if (!x || !quant::IsFloatTensor(TypeOf(*x)) || !quant::IsFloatTensor(TypeOf(node.outputs[0]))) {
       return "it does not compute in float32 on the CPU";
     }
-    const at::Tensor weight = Known(node, "weight");
+    const at::Tensor weight = normal_.FrozenFloat(node, "weight");
     if (!weight.defined() || weight.numel() == 0) return "its weight is not a parameter or buffer of float32";
-    if (!quant::IsNone(quant::FindArg(node, "bias")) && !Known(node, "bias").defined()) {
+    if (!quant::IsNone(quant::FindArg(node, "bias")) && !normal_.FrozenFloat(node, "bias").defined()) {
       return "its bias is not a parameter or buffer of float32";
     }
-    if (IsConvolution(node) && order_reader_ != nullptr) {
+    if (!IsConvolution(node)) return weight.dim() == 2 ? "" : "its weight is not a matrix";
+    if (order_reader_ != nullptr) {
       return absl::StrCat(quant::NameWithPlace(*order_reader_),
                           " reads memory in the order in which torch would have it");
     }
     std::string why;
-    if (IsConvolution(node)) quant::ConvolutionOf(node, TypeOf(*x).sizes.size(), weight.sizes(), &why);
-    if (!IsConvolution(node) && weight.dim() != 2) why = "its weight is not a matrix";
+    kernel->convolution = quant::ConvolutionOf(node, TypeOf(*x).sizes.size(), weight.sizes(), &why);
     return why;
   }
 
@@ -148,10 +136,10 @@ class Lowering {
 
   // F4. A value that is written in place may not be read later than the program reads it.
   void Find(NodeId n) {
-    reason_[n.raw()] = WhyNot(n);
-    if (!reason_[n.raw()].empty()) return;
     Kernel kernel;
     kernel.layer = n;
+    reason_[n.raw()] = WhyNot(&kernel);
+    if (!reason_[n.raw()].empty()) return;
     if (!IsWritten(*TensorArg(from_.node(n), "input"))) {
       NodeId next = After(n);
       if (next.valid() && TakeSum(next, &kernel)) next = After(next);
@@ -171,8 +159,7 @@ class Lowering {
     const Node& node = from_.node(next);
     const bool is_plain =
         !node.is_scalar() && node.outputs.size() == 1 && quant::IsFloatTensor(TypeOf(node.outputs[0]));
-    const bool is_cast = node.state.valid() && from_.states[node.state.raw()].autocast_cpu;
-    return is_plain && !is_cast ? next : NodeId();
+    return is_plain && !quant::IsUnderAutocast(from_, node) ? next : NodeId();
   }
 
   bool TakeSum(NodeId add, Kernel* kernel) const {
@@ -192,52 +179,27 @@ class Lowering {
   onednn::Layer LayerOf(const Kernel& kernel) const {
     const Node& node = from_.node(kernel.layer);
     onednn::Layer layer;
-    layer.weight = Known(node, "weight");
-    layer.bias = Known(node, "bias");
+    layer.weight = normal_.FrozenFloat(node, "weight");
+    layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
     layer.multiplies_bfloat16 = config_.multiplies_bfloat16;
-    if (kernel.curve.valid()) {
-      const quant::CurveOp curve = *quant::CurveOf(from_.node(kernel.curve));
-      layer.curve = curve.curve;
-      layer.low = static_cast<float>(curve.low);
-      layer.high = static_cast<float>(curve.high);
-    }
-    if (const auto convolution = ConvolutionOf(node)) quant::SetNumbers(*convolution, &layer);
+    if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
+    if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
     return layer;
   }
 
-  std::optional<quant::Convolution> ConvolutionOf(const Node& node) const {
-    if (!IsConvolution(node)) return std::nullopt;
-    std::string why;
-    const size_t rank = TypeOf(*TensorArg(node, "input")).sizes.size();
-    return quant::ConvolutionOf(node, rank, Known(node, "weight").sizes(), &why);
-  }
-
-  // The weight is copied where the kernel would share it with the program (F1).
-  at::Tensor Packed(const onednn::Layer& layer, const Sizes& x) {
-    const std::string what =
-        absl::StrCat("float kernel ", layer.has_addend, " ", layer.multiplies_bfloat16, " ",
-                     static_cast<int>(layer.curve), " ", std::bit_cast<uint32_t>(layer.low), " ",
-                     std::bit_cast<uint32_t>(layer.high), " ", absl::StrJoin(layer.stride, ","), " ",
-                     absl::StrJoin(layer.padding, ","), " ", absl::StrJoin(layer.output_padding, ","), " ",
-                     absl::StrJoin(layer.dilation, ","), " ", layer.groups, " ", layer.is_transposed);
-    const auto made = quant::FrozenWeights::Of(frozen_, what, {layer.weight, layer.bias}, [&] {
-      onednn::Layer own = layer;
-      own.weight = layer.weight.detach().clone(at::MemoryFormat::Contiguous);
-      if (layer.bias.defined()) own.bias = layer.bias.detach().clone(at::MemoryFormat::Contiguous);
-      return quant::FrozenWeights::Tensors{quant::MakeKernelTensor(std::move(own))};
-    });
-    if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) {
-      quant::KernelIn(made[0])->Prepare(c10::IntArrayRef(x.data(), x.size()));
-    }
-    return made[0];
+  // F1. Otherwise the kernel would share its tensors with the program.
+  static onednn::Layer Copied(onednn::Layer layer) {
+    layer.weight = layer.weight.detach().clone(at::MemoryFormat::Contiguous);
+    if (layer.bias.defined()) layer.bias = layer.bias.detach().clone(at::MemoryFormat::Contiguous);
+    return layer;
   }
 
   void EmitKernel(const Kernel& kernel) {
     const Node& node = from_.node(kernel.layer);
     const ValueId x = *TensorArg(node, "input");
     const ValueId result = from_.node(kernel.last()).outputs[0];
-    const auto convolution = ConvolutionOf(node);
+    const auto& convolution = kernel.convolution;
     ValueId images = out_.at(x);
     Sizes sizes = TypeOf(x).sizes;
     if (convolution) {
@@ -245,10 +207,12 @@ class Lowering {
       sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
     }
     const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
-    const ValueId packed = out_.AddConstant(name, Packed(LayerOf(kernel), sizes));
+    const onednn::Layer layer = LayerOf(kernel);
+    const ValueId packed =
+        out_.AddConstant(name, quant::FrozenKernel(frozen_, layer, sizes, [&] { return Copied(layer); }));
     const Arg addend = kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue());
     const char* const op = convolution ? "frametap::packed_conv" : "frametap::packed_linear";
-    Type type = quant::Retyped(TypeOf(result), at::kFloat);
+    const Type type = quant::Retyped(TypeOf(result), at::kFloat);
     const ValueId now = out_.Emit(quant::FindOperator(op), {Arg::Of(images), Arg::Of(packed), addend},
                                   from_.value(result).name, type, result, node);
     out_.Map(result, now);
@@ -275,15 +239,6 @@ class Lowering {
     return made;
   }
 
-  std::vector<Arg> ContiguousArgs(const std::vector<Arg>& args, const Node& like) {
-    std::vector<Arg> now = args;
-    for (Arg& arg : now) {
-      if (arg.kind == Arg::Kind::kValue) arg.value = Contiguous(arg.value, like);
-      if (arg.kind == Arg::Kind::kList) arg.items = ContiguousArgs(arg.items, like);
-    }
-    return now;
-  }
-
   void EmitOp(NodeId n) {
     const Node& node = from_.node(n);
     bool has_images = false, shares_memory = false;
@@ -296,14 +251,8 @@ class Lowering {
       return;
     }
     const bool keeps_layout = KeepsLayout(node) && !shares_memory;
-    Node now = node;
-    now.args = keeps_layout ? out_.Args(node.args) : ContiguousArgs(node.args, node);
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const Value& value = from_.value(node.outputs[i]);
-      now.outputs[i] = out_.NewValue(value.name, value.type, node.outputs[i]);
-      out_.Map(node.outputs[i], now.outputs[i]);
-    }
-    out_.graph.AddNode(std::move(now));
+    out_.CopyWith(node, keeps_layout ? out_.Args(node.args)
+                                     : quant::WithValues(node.args, [&](ValueId v) { return Contiguous(v, node); }));
     if (!keeps_layout) return;
     for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);
   }
@@ -326,14 +275,8 @@ class Lowering {
 std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, const Lowering& lowering) {
   std::vector<OpReport> report;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
     const quant::Fate& fate = normal.fates[i];
-    OpReport row;
-    row.op = node.op_name();
-    if (node.where != nullptr) {
-      row.position = node.where->position;
-      if (!node.where->scope.empty()) row.scope = node.where->scope.back().path.str();
-    }
+    OpReport row{quant::ReportedOpOf(graph.nodes[i])};
     row.form = fate.now.valid() ? lowering.FormOf(fate.now) : Form::kFolded;
     row.reason = fate.now.valid() ? lowering.ReasonOf(fate.now) : fate.folded;
     if (row.reason.empty() && row.form == Form::kTorch) row.reason = fate.note;

@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "backends/quant/frozen.h"
+#include "backends/quant/reported_op.h"
 #include "ir/graph.h"
 
 namespace frametap::freeze {
@@ -37,12 +38,9 @@ enum class Form : uint8_t {
 };
 const char* ToString(Form form);
 
-struct OpReport {
-  std::string op;
-  Position position;  // may be unknown
-  std::string scope;  // module path, "" if unknown
+struct OpReport : quant::ReportedOp {
   Form form = Form::kTorch;
-  std::string reason;  // where it went; for a layer of torch, why
+  std::string reason{};  // where it went; for a layer of torch, why
 };
 
 struct FrozenGraph {

@@ -5,7 +5,7 @@
 namespace frametap::freeze {
 
 FreezeBackend::FreezeBackend(const std::vector<at::Tensor>& weights, Config config) : config_(config) {
-  for (const at::Tensor& weight : weights) weights_.emplace(quant::IdentityOf(weight), weight);
+  for (const at::Tensor& weight : weights) weights_.Add(weight);
 }
 
 std::vector<std::string> FreezeBackend::problems() const {
@@ -14,13 +14,7 @@ std::vector<std::string> FreezeBackend::problems() const {
 }
 
 absl::StatusOr<std::unique_ptr<Executable>> FreezeBackend::CompileFor(const Graph& graph, const Examples& examples) {
-  std::vector<at::Tensor> weights(graph.inputs.size());
-  for (size_t i = 0; i < examples.values.size() && i < weights.size(); ++i) {
-    if (!examples.values[i].isTensor()) continue;
-    const auto found = weights_.find(quant::IdentityOf(examples.values[i].toTensor()));
-    if (found != weights_.end()) weights[i] = found->second;
-  }
-  auto frozen = Freeze(graph, weights, config_, &frozen_);
+  auto frozen = Freeze(graph, weights_.Among(examples.values, graph.inputs.size()), config_, &frozen_);
   absl::Status problem = frozen.status();
   if (problem.ok()) {
     auto inner = native_->Compile(frozen->graph);

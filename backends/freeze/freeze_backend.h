@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "backends/backend.h"
 #include "backends/freeze/freeze.h"
@@ -55,7 +54,7 @@ class FreezeBackend : public Backend {
  private:
   const std::unique_ptr<Backend> native_ = MakeNativeBackend();
   const Config config_;
-  absl::flat_hash_map<std::string, at::Tensor> weights_;  // by IdentityOf
+  quant::WeightSet weights_;
   quant::FrozenWeights frozen_;
   mutable std::mutex mutex_;
   std::vector<std::string> problems_;

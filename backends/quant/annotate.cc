@@ -56,7 +56,7 @@ class Annotator {
   std::string Excluded(NodeId n) const {
     const Node& node = graph_.node(n);
     if (const std::string request = FloatByRequest(config_, node); !request.empty()) return request;
-    if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) {
+    if (IsUnderAutocast(graph_, node)) {
       return "it ran under autocast; capture without autocast to quantize it";
     }
     if (n.raw() < excluded_.size() && !excluded_[n.raw()].empty()) return excluded_[n.raw()];
@@ -75,9 +75,7 @@ class Annotator {
   bool FrozenFloat(const Node& node, const char* name, bool optional) const {
     const Arg* arg = FindArg(node, name);
     if (arg == nullptr || IsNone(arg)) return optional;
-    if (arg->kind != Arg::Kind::kValue) return false;
-    const at::Tensor& t = normal_.known[arg->value.raw()];
-    return t.defined() && t.scalar_type() == at::kFloat && t.device().is_cpu();
+    return normal_.FrozenFloat(node, name).defined();
   }
 
   // A1.

@@ -38,7 +38,7 @@ void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights
   known.by_loose = PlacesOf(known.structure.loose);
   known_.push_back(std::move(known));
   for (const at::Tensor& weight : weights) {
-    if (weight.defined()) weights_.emplace(IdentityOf(weight), weight);
+    if (weight.defined()) weights_.Add(weight);
   }
 }
 
@@ -107,15 +107,9 @@ absl::StatusOr<Converted> Conversions::ConvertCalibrated(const Graph& graph, con
 }
 
 absl::StatusOr<Converted> Conversions::ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs) {
-  std::vector<at::Tensor> weights(graph.inputs.size());
-  for (size_t i = 0; i < inputs.size() && i < weights.size(); ++i) {
-    if (!inputs[i].isTensor()) continue;
-    const auto found = weights_.find(IdentityOf(inputs[i].toTensor()));
-    if (found != weights_.end()) weights[i] = found->second;
-  }
   ObservationView seen;
   seen.runs = 1;
-  return Convert(graph, weights, std::move(seen), true);
+  return Convert(graph, weights_.Among(inputs, graph.inputs.size()), std::move(seen), true);
 }
 
 }  // namespace frametap::quant

@@ -55,8 +55,8 @@ class Conversions {
   Names names_;
   FrozenWeights frozen_;
   std::vector<Known> known_;
-  absl::flat_hash_map<std::string, at::Tensor> weights_;  // by IdentityOf
-  absl::flat_hash_set<std::string> int8_weights_;         // likewise
+  WeightSet weights_;
+  absl::flat_hash_set<std::string> int8_weights_;  // by IdentityOf
 };
 
 }  // namespace frametap::quant

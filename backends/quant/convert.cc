@@ -67,14 +67,7 @@ class Converter {
       if (a_.role[i] == Role::kAnchor) {
         EmitAnchor(NodeId(i));
       } else {
-        Node now = node;
-        now.args = Reads(NodeId(i), node.args);
-        for (size_t o = 0; o < node.outputs.size(); ++o) {
-          const Value& value = from_.value(node.outputs[o]);
-          now.outputs[o] = out_.NewValue(value.name, value.type, node.outputs[o]);
-          out_.Map(node.outputs[o], now.outputs[o]);
-        }
-        out_.graph.AddNode(std::move(now));
+        out_.CopyWith(node, Reads(NodeId(i), node.args));
       }
       for (ValueId v : node.outputs) Store(v, node);
     }
@@ -104,12 +97,7 @@ class Converter {
   }
 
   std::vector<Arg> Reads(NodeId n, const std::vector<Arg>& args) {
-    std::vector<Arg> now = args;
-    for (Arg& arg : now) {
-      if (arg.kind == Arg::Kind::kValue) arg.value = Read(arg.value, a_.int8(n));
-      if (arg.kind == Arg::Kind::kList) arg.items = Reads(n, arg.items);
-    }
-    return now;
+    return WithValues(args, [&](ValueId v) { return Read(v, a_.int8(n)); });
   }
 
   void Store(ValueId v, const Node& like) {
@@ -192,16 +180,6 @@ class Converter {
   const c10::OperatorHandle dequantize_ = FindOperator("frametap::dequantize_per_tensor");
   const c10::OperatorHandle dequantize_channel_ = FindOperator("frametap::dequantize_per_channel");
 };
-
-OpReport Describe(const Node& node) {
-  OpReport row;
-  row.op = node.op_name();
-  if (node.where != nullptr) {
-    row.position = node.where->position;
-    if (!node.where->scope.empty()) row.scope = node.where->scope.back().path.str();
-  }
-  return row;
-}
 
 Decision DecisionOf(Role role) {
   switch (role) {
@@ -311,7 +289,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
 
     QuantizedGraph result;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
-      OpReport row = Describe(graph.nodes[i]);
+      OpReport row{ReportedOpOf(graph.nodes[i])};
       const Fate& fate = normal->fates[i];
       ValueId measured;
       if (!fate.now.valid()) {

@@ -39,7 +39,8 @@ void SetNumbers(const Convolution& convolution, onednn::Layer* layer);
 // The sizes that the kernel reads, of an input of sizes `x`.
 Sizes SizesAtEnd(const Convolution& convolution, Sizes x);
 // Returns the images that a convolution reads. "same" padding may need one more pixel after the last than before the first.
-// oneDNN 3.2 would take both numbers, and gives wrong results with AVX2. `x` is a value of `out`, and `zero` is the number that means 0.
+// oneDNN 3.2 would take both numbers, and gives wrong results with AVX2. `x` is a value of `out`, and `zero` is the number
+// that means 0.
 ValueId PaddedAtEnd(const Convolution& convolution, ValueId x, Type type, const c10::IValue& zero, const Node& like,
                     Rewrite* out);
 

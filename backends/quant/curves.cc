@@ -41,4 +41,10 @@ std::optional<CurveOp> CurveOf(const Node& node) {
   return std::nullopt;
 }
 
+void SetCurve(const CurveOp& op, onednn::Layer* layer) {
+  layer->curve = op.curve;
+  layer->low = static_cast<float>(op.low);
+  layer->high = static_cast<float>(op.high);
+}
+
 }  // namespace frametap::quant

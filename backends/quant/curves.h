@@ -17,4 +17,6 @@ struct CurveOp {
 // The op as a curve; nothing if it is not one, or if its numbers are not constants.
 std::optional<CurveOp> CurveOf(const Node& node);
 
+void SetCurve(const CurveOp& op, onednn::Layer* layer);
+
 }  // namespace frametap::quant

@@ -14,6 +14,16 @@ std::string IdentityOf(const at::Tensor& tensor) {
                       "[", absl::StrJoin(tensor.sizes(), ","), "/", absl::StrJoin(tensor.strides(), ","), "]");
 }
 
+std::vector<at::Tensor> WeightSet::Among(const std::vector<c10::IValue>& inputs, size_t count) const {
+  std::vector<at::Tensor> weights(count);
+  for (size_t i = 0; i < inputs.size() && i < count; ++i) {
+    if (!inputs[i].isTensor()) continue;
+    const auto found = weights_.find(IdentityOf(inputs[i].toTensor()));
+    if (found != weights_.end()) weights[i] = found->second;
+  }
+  return weights;
+}
+
 FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string& what, const Tensors& from,
                                          absl::FunctionRef<Tensors()> make) {
   if (made == nullptr) return make();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <mutex>
 #include <string>
@@ -18,6 +19,17 @@ namespace frametap::quant {
 
 // Tells tensors of different memory, sizes, strides or dtype apart; "-" for an undefined one.
 std::string IdentityOf(const at::Tensor& tensor);
+
+// Tensors that inputs of a graph are found among (Z1).
+class WeightSet {
+ public:
+  void Add(const at::Tensor& weight) { weights_.emplace(IdentityOf(weight), weight); }
+  // Beside the inputs: the weight that an input is, or an undefined tensor. `count`: of the inputs of the graph.
+  std::vector<at::Tensor> Among(const std::vector<c10::IValue>& inputs, size_t count) const;
+
+ private:
+  absl::flat_hash_map<std::string, at::Tensor> weights_;  // by IdentityOf
+};
 
 class FrozenWeights {
  public:

@@ -4,11 +4,16 @@
 #include <ATen/OpaqueTensorImpl.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
+#include <string>
 #include <typeinfo>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backends/quant/small_linear.h"
 
 namespace frametap::quant {
@@ -65,6 +70,20 @@ at::Tensor RunPacked(const at::Tensor& x, const at::Tensor& kernel, const std::o
   return k.Run(x, addend ? &*addend : nullptr);
 }
 
+// The numbers of a layer.
+std::string TextOf(const onednn::Layer& layer) {
+  const auto text = [](const onednn::Quantization& q) {
+    return absl::StrCat(std::bit_cast<uint32_t>(q.scale), "+", q.zero_point);
+  };
+  return absl::StrCat("kernel ", text(layer.x), " ", layer.out ? text(*layer.out) : "-", " ",
+                      layer.accumulator ? text(*layer.accumulator) : "-", " ", layer.has_addend, " ",
+                      layer.multiplies_bfloat16, " ", static_cast<int>(layer.curve), " ",
+                      std::bit_cast<uint32_t>(layer.low), " ", std::bit_cast<uint32_t>(layer.high), " ",
+                      absl::StrJoin(layer.stride, ","), " ", absl::StrJoin(layer.padding, ","), " ",
+                      absl::StrJoin(layer.output_padding, ","), " ", absl::StrJoin(layer.dilation, ","), " ",
+                      layer.groups, layer.is_transposed ? " transposed" : "");
+}
+
 }  // namespace
 
 at::Tensor MakeKernelTensor(onednn::Layer layer) {
@@ -72,6 +91,14 @@ at::Tensor MakeKernelTensor(onednn::Layer layer) {
   const at::Tensor& weight = kernel->onednn.layer().weight;
   return at::detail::make_tensor<KernelTensorImpl>(c10::DispatchKeySet(c10::DispatchKey::CPU), weight.dtype(),
                                                    weight.device(), kernel, weight.sizes());
+}
+
+at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::IntArrayRef x,
+                        absl::FunctionRef<onednn::Layer()> make) {
+  const auto made = FrozenWeights::Of(frozen, TextOf(layer), {layer.weight, layer.scales, layer.bias},
+                                      [&] { return FrozenWeights::Tensors{MakeKernelTensor(make())}; });
+  if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) KernelIn(made[0])->Prepare(x);
+  return made[0];
 }
 
 LayerKernel* KernelIn(const at::Tensor& tensor) {

@@ -9,12 +9,19 @@
 
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "backends/onednn/layer_kernel.h"
+#include "backends/quant/frozen.h"
 #include "ir/graph.h"
 
 namespace frametap::quant {
 
 at::Tensor MakeKernelTensor(onednn::Layer layer);
+
+// Returns the kernel of a layer, ready for inputs of sizes `x`. Layers of equal tensors and numbers share one. `make`
+// returns the layer that a new one is made of. `frozen`: where it is kept; may be null.
+at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::IntArrayRef x,
+                        absl::FunctionRef<onednn::Layer()> make);
 
 // The kernel in a tensor; null for other tensors.
 onednn::LayerKernel* KernelIn(const at::Tensor& tensor);

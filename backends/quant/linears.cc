@@ -172,7 +172,7 @@ class WeightOps {
         !IsFloatTensor(graph_.value(node.outputs[0]).type)) {
       return false;
     }
-    if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) return false;
+    if (IsUnderAutocast(graph_, node)) return false;
     // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (M4 of normalise.h).
     bool any = false;
     for (const Arg& arg : node.args) {

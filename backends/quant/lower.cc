@@ -9,12 +9,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
@@ -334,32 +332,10 @@ class Lowering {
                      value.name + "_dense", value.type, ValueId(), reader);
   }
 
-  static std::string TextOf(const onednn::Layer& layer) {
-    const auto text = [](const onednn::Quantization& q) {
-      return absl::StrCat(std::bit_cast<uint32_t>(q.scale), "+", q.zero_point);
-    };
-    return absl::StrCat("int8 kernel ", text(layer.x), " ", layer.out ? text(*layer.out) : "-", " ",
-                        layer.accumulator ? text(*layer.accumulator) : "-", " ", static_cast<int>(layer.curve), " ",
-                        std::bit_cast<uint32_t>(layer.low), " ", std::bit_cast<uint32_t>(layer.high), " ",
-                        absl::StrJoin(layer.stride, ","), " ", absl::StrJoin(layer.padding, ","), " ",
-                        absl::StrJoin(layer.output_padding, ","), " ", absl::StrJoin(layer.dilation, ","), " ",
-                        layer.groups, layer.is_transposed ? " transposed" : "");
-  }
-
   // P3 of params.h: one scale for each output, also where groups share them.
   static onednn::Layer ByOutput(onednn::Layer layer) {
     if (layer.is_transposed && layer.groups > 1) layer.scales = layer.scales.repeat({layer.groups});
     return layer;
-  }
-
-  // The kernel as a constant, ready for inputs of the sizes that the graph was recorded with.
-  ValueId KernelConstant(const onednn::Layer& layer, const Sizes& x_sizes, const std::string& name) {
-    const auto made = FrozenWeights::Of(frozen_, TextOf(layer), {layer.weight, layer.scales, layer.bias},
-                                        [&] { return FrozenWeights::Tensors{MakeKernelTensor(ByOutput(layer))}; });
-    if (std::all_of(x_sizes.begin(), x_sizes.end(), [](int64_t s) { return s > 0; })) {
-      KernelIn(made[0])->Prepare(x_sizes);
-    }
-    return out_.AddConstant(name, made[0]);
   }
 
   onednn::Layer LayerOf(const Kernel& k) const {
@@ -373,12 +349,7 @@ class Lowering {
     layer.x = QuantizationOf(*Dequantized(x));
     if (k.quantize.valid()) layer.out = QuantizationOf(ParamsOf(from_.node(k.quantize)));
     if (k.add.valid()) layer.accumulator = QuantizationOf(*Dequantized(k.other));
-    if (k.post.valid()) {
-      const CurveOp post = *PostOf(k.post, k.anchor, k.add.valid());
-      layer.curve = post.curve;
-      layer.low = static_cast<float>(post.low);
-      layer.high = static_cast<float>(post.high);
-    }
+    if (k.post.valid()) SetCurve(*PostOf(k.post, k.anchor, k.add.valid()), &layer);
     if (IsFamily(k.anchor, Family::kConv)) SetNumbers(*ConvolutionOf(k.anchor), &layer);
     return layer;
   }
@@ -400,7 +371,9 @@ class Lowering {
     }
     std::vector<Arg> args{Arg::Of(bytes)};
     if (k.add.valid()) args.push_back(Arg::Of(Accumulator(k.other, node)));
-    args.push_back(Arg::Of(KernelConstant(LayerOf(k), x_sizes, from_.value(weight).name + "_kernel")));
+    const onednn::Layer layer = LayerOf(k);
+    const at::Tensor kernel = FrozenKernel(frozen_, layer, x_sizes, [&] { return ByOutput(layer); });
+    args.push_back(Arg::Of(out_.AddConstant(from_.value(weight).name + "_kernel", kernel)));
     const char* op = k.add.valid() ? "frametap::qconv_add" : conv ? "frametap::qconv" : "frametap::qlinear";
     const Value& value = from_.value(result);
     ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);

@@ -267,13 +267,12 @@ void GoOn(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
 
 }  // namespace
 
-std::string NameWithPlace(const Node& node) {
-  const bool placed = node.where != nullptr && node.where->position.known();
-  if (!placed) return node.op_name();
-  // The module's path distinguishes layers; the line of an op inside torch.nn does not.
-  const std::string scope = node.where->scope.empty() ? "" : node.where->scope.back().path.str();
-  if (!scope.empty()) return absl::StrCat(node.op_name(), " in ", scope);
-  return absl::StrCat(node.op_name(), " at ", ToString(node.where->position));
+at::Tensor Normal::FrozenFloat(const Node& node, const char* name) const {
+  const auto value = TensorArg(node, name);
+  if (!value) return at::Tensor();
+  const at::Tensor& tensor = known[value->raw()];
+  const bool is_float = tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device().is_cpu();
+  return is_float ? tensor : at::Tensor();
 }
 
 absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights, FrozenWeights* frozen) {

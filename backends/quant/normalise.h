@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "backends/quant/frozen.h"
+#include "backends/quant/reported_op.h"
 #include "backends/quant/rewrite.h"
 #include "ir/graph.h"
 
@@ -39,13 +40,13 @@ struct Normal {
   std::vector<bool> written;        // by value of `graph`: a remaining op may write its memory
   std::vector<std::string> writer;  // by value: that op, in words
   std::vector<Fate> fates;          // by node of the source graph
+
+  // The frozen float32 tensor on the CPU in an argument of a node of `graph`; undefined if there is none.
+  at::Tensor FrozenFloat(const Node& node, const char* name) const;
 };
 
 // `frozen`: where folded weights are kept; may be null.
 absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
                                  FrozenWeights* frozen = nullptr);
-
-// "aten.conv2d at forward:12:7"
-std::string NameWithPlace(const Node& node);
 
 }  // namespace frametap::quant

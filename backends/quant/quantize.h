@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "backends/backend.h"
 #include "backends/quant/frozen.h"
+#include "backends/quant/reported_op.h"
 #include "backends/quant/statistics.h"
 #include "ir/graph.h"
 
@@ -42,15 +43,12 @@ struct QuantConfig {
 enum class Decision : uint8_t { kInt8, kFloat, kFolded, kFollows };
 const char* ToString(Decision decision);
 
-struct OpReport {
-  std::string op;     // "aten.conv2d"
-  Position position;  // may be unknown
-  std::string scope;  // module path, "" if unknown
+struct OpReport : ReportedOp {
   Decision decision = Decision::kFloat;
-  std::string reason;                     // how it is int8, where it was folded, or why it is float, with advice
-  std::optional<double> sqnr;             // dB: this op quantized, everything before it in float
-  std::optional<double> cumulative_sqnr;  // dB: everything up to here quantized; infinite if nothing differs
-  std::string not_comparable;             // why there is none: the sizes in float and in int8 differ
+  std::string reason{};                     // how it is int8, where it was folded, or why it is float, with advice
+  std::optional<double> sqnr{};             // dB: this op quantized, everything before it in float
+  std::optional<double> cumulative_sqnr{};  // dB: everything up to here quantized; infinite if nothing differs
+  std::string not_comparable{};             // why there is none: the sizes in float and in int8 differ
 };
 
 // The statistics of calibration. Any thread may add to it.

@@ -61,17 +61,12 @@ ValueId Rewrite::AddConstant(const std::string& name, const at::Tensor& tensor) 
 }
 
 std::vector<Arg> Rewrite::Args(const std::vector<Arg>& old) {
-  std::vector<Arg> now = old;
-  for (Arg& a : now) {
-    if (a.kind == Arg::Kind::kValue) a.value = at(a.value);
-    if (a.kind == Arg::Kind::kList) a.items = Args(a.items);
-  }
-  return now;
+  return WithValues(old, [this](ValueId v) { return at(v); });
 }
 
-NodeId Rewrite::Copy(const Node& node) {
+NodeId Rewrite::CopyWith(const Node& node, std::vector<Arg> args) {
   Node now = node;
-  now.args = Args(node.args);
+  now.args = std::move(args);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const Value& value = from_.value(node.outputs[i]);
     now.outputs[i] = NewValue(value.name, value.type, node.outputs[i]);
@@ -95,6 +90,10 @@ ValueId Rewrite::Emit(const c10::OperatorHandle& op, std::vector<Arg> args, cons
 
 void Rewrite::CopyOutputs() {
   for (ValueId v : from_.outputs) graph.outputs.push_back(at(v));
+}
+
+bool IsUnderAutocast(const Graph& graph, const Node& node) {
+  return node.state.valid() && graph.states[node.state.raw()].autocast_cpu;
 }
 
 std::vector<ValueId> WrittenBy(const Node& node) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -23,6 +24,16 @@ struct Uses {
   NodeId sole(ValueId v) const { return count(v) == 1 && outputs[v.raw()] == 0 ? nodes[v.raw()][0] : NodeId(); }
 };
 
+// The arguments with `f` of each value in the place of the value.
+template <class F>
+std::vector<Arg> WithValues(std::vector<Arg> args, const F& f) {
+  for (Arg& arg : args) {
+    if (arg.kind == Arg::Kind::kValue) arg.value = f(arg.value);
+    if (arg.kind == Arg::Kind::kList) arg.items = WithValues(std::move(arg.items), f);
+  }
+  return args;
+}
+
 class Rewrite {
  public:
   // `from_origin[v]`: the origin of value v of `from`; null: each value is its own.
@@ -38,7 +49,8 @@ class Rewrite {
   ValueId AddConstant(const std::string& name, const at::Tensor& tensor);
   std::vector<Arg> Args(const std::vector<Arg>& old);
   // Copies a node with mapped arguments; its outputs stand for the old ones.
-  NodeId Copy(const Node& node);
+  NodeId Copy(const Node& node) { return CopyWith(node, Args(node.args)); }
+  NodeId CopyWith(const Node& node, std::vector<Arg> args);  // … with these arguments, which are of the new graph
   // Adds a one-output node. `state` and `where` are taken from `like`.
   ValueId Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
                ValueId old_origin, const Node& like);
@@ -62,6 +74,8 @@ class Aliases {
  private:
   mutable std::vector<uint32_t> parent_;
 };
+
+bool IsUnderAutocast(const Graph& graph, const Node& node);
 
 // The arguments a node writes to.
 std::vector<ValueId> WrittenBy(const Node& node);

@@ -143,7 +143,7 @@ class Namer {
       std::string& one = text[is_loose];
       one = node.is_scalar() ? absl::StrCat("scalar ", static_cast<int>(node.scalar_op))
                              : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
-      if (node.state.valid() && graph_.states[node.state.raw()].autocast_cpu) one += " autocast";
+      if (IsUnderAutocast(graph_, node)) one += " autocast";
       for (size_t i = 0; i < node.args.size(); ++i) {
         absl::StrAppend(&one, " ", Text(node.args[i], is_loose, !node.is_scalar() && IsSize(node, i)));
       }

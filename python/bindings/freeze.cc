@@ -5,6 +5,7 @@
 #include "backends/freeze/freeze_backend.h"
 #include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/op_rows.h"
 
 namespace frametap {
 namespace {
@@ -12,20 +13,10 @@ namespace {
 namespace py = pybind11;
 
 py::list Rows(const std::vector<freeze::OpReport>& report) {
-  py::list rows;
-  for (const freeze::OpReport& r : report) {
-    py::dict row;
-    row["op"] = r.op;
-    row["function"] = r.position.function.str();
-    row["file"] = r.position.file.str();
-    row["line"] = r.position.line;
-    row["column"] = r.position.col;
-    row["scope"] = r.scope;
+  return OpRows(report, [](const freeze::OpReport& r, py::dict& row) {
     row["form"] = freeze::ToString(r.form);
     row["reason"] = r.reason;
-    rows.append(std::move(row));
-  }
-  return rows;
+  });
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
+#include "python/bindings/op_rows.h"
 #include "python/bindings/plain_layers.h"
 
 namespace frametap {
@@ -66,23 +67,13 @@ quant::QuantConfig ConfigOf(const py::dict& options) {
 py::object Number(const std::optional<double>& number) { return number ? py::object(py::float_(*number)) : py::none(); }
 
 py::list Rows(const std::vector<quant::OpReport>& report) {
-  py::list rows;
-  for (const quant::OpReport& r : report) {
-    py::dict row;
-    row["op"] = r.op;
-    row["function"] = r.position.function.str();
-    row["file"] = r.position.file.str();
-    row["line"] = r.position.line;
-    row["column"] = r.position.col;
-    row["scope"] = r.scope;
+  return OpRows(report, [](const quant::OpReport& r, py::dict& row) {
     row["decision"] = quant::ToString(r.decision);
     row["reason"] = r.reason;
     row["sqnr"] = Number(r.sqnr);
     row["cumulative_sqnr"] = Number(r.cumulative_sqnr);
     row["not_comparable"] = r.not_comparable;
-    rows.append(std::move(row));
-  }
-  return rows;
+  });
 }
 
 struct QuantizedHandle {

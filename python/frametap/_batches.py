@@ -5,6 +5,7 @@ Not here: what is done with them (``_quantize.py``, ``_freeze.py``).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,16 @@ import torch
 
 from frametap._errors import FrametapError
 
-__all__ = ["Batch", "ProgressLine", "arguments", "copied", "described", "iterate", "tensors"]
+__all__ = [
+    "Batch",
+    "ProgressLine",
+    "accepting",
+    "arguments",
+    "copied",
+    "described",
+    "iterate",
+    "tensors",
+]
 
 Batch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -88,10 +98,26 @@ def _with_tensors(value: Any, copies: Mapping[int, Any]) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def accepting(batch: Batch, who: str, which: str, error: type[FrametapError]) -> Iterator[None]:
+    """A call of the model on the batch: errors of the model say which batch it was. `which`: as in ``"batch 3"``."""
+    try:
+        yield
+    except FrametapError:
+        raise
+    except Exception as cause:  # whatever the model makes of data that does not fit
+        raise error(
+            f"{who}: the model does not accept {which} ({described(batch)}): {type(cause).__name__}: {cause}\n"
+            "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
+        ) from cause
+
+
 class ProgressLine:
-    def __init__(self, word: str, data: Any, shown: bool) -> None:
+    """A line on stderr. `shown`: None stands for where that is a terminal."""
+
+    def __init__(self, word: str, data: Any, shown: bool | None) -> None:
         self._word = word
-        self._shown = shown
+        self._shown = sys.stderr.isatty() if shown is None else shown
         try:
             self._of = f" of {len(data)}"
         except TypeError:

@@ -9,7 +9,6 @@ Not here: passes and kernels (``backends/freeze``); calls, and uses that are ref
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,8 +17,8 @@ from typing import Any
 import torch
 
 from frametap import _C
-from frametap._batches import ProgressLine, arguments, described, iterate
-from frametap._errors import FrametapError, FrametapWarning, FreezeError
+from frametap._batches import ProgressLine, accepting, arguments, iterate
+from frametap._errors import FrametapWarning, FreezeError
 from frametap._inference_model import InferenceModel, captured_copy, outside
 from frametap._quant_report import place_of, render_table
 
@@ -58,28 +57,16 @@ def freeze(
         raise FreezeError(
             f"freeze: dtype must be torch.float32 or torch.bfloat16, not {dtype!r:.60}; for int8 there is frametap.quantize"
         )
-    compiled, owner = captured_copy(
-        model, "freeze", FreezeError, lambda owner: _backend(owner, dtype)
-    )
-    assert owner is not None
+    compiled, _ = captured_copy(model, "freeze", FreezeError, lambda owner: _backend(owner, dtype))
     frozen = FrozenModel(compiled, dtype)
     if data is None:
         return frozen
-    line = ProgressLine("freeze", data, sys.stderr.isatty() if progress is None else progress)
-    with line:
+    with ProgressLine("freeze", data, progress) as line:
         for number, raw in enumerate(iterate(data, "freeze: data", FreezeError)):
             batch = arguments(raw, f"freeze: batch {number}", FreezeError)
             line.show(number)
-            try:
+            with accepting(batch, "freeze", f"batch {number}", FreezeError):
                 frozen(*batch[0], **batch[1])
-            except FrametapError:
-                raise
-            except Exception as error:  # whatever the model makes of data that does not fit
-                raise FreezeError(
-                    f"freeze: the model does not accept batch {number} ({described(batch)}): "
-                    f"{type(error).__name__}: {error}\n"
-                    "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
-                ) from error
     return frozen
 
 

@@ -14,16 +14,24 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from frametap import _C
-from frametap._batches import Batch, ProgressLine, arguments, copied, described, iterate, tensors
+from frametap._batches import (
+    Batch,
+    ProgressLine,
+    accepting,
+    arguments,
+    copied,
+    described,
+    iterate,
+    tensors,
+)
 from frametap._compile import compiled_of
-from frametap._errors import FrametapError, QuantizationError
+from frametap._errors import QuantizationError
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._inference_model import captured_copy
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
@@ -75,9 +83,7 @@ def quantize(
     _refuse_unknown_names(float_ops, float_scopes, owner)
     state = _PlainState(owner)
     calibration = _Calibration(compiled)
-    line = ProgressLine(
-        "calibration", calibration_data, sys.stderr.isatty() if progress is None else progress
-    )
+    line = ProgressLine("calibration", calibration_data, progress)
     with line, torch.no_grad(), FUSED_ATTENTION_OFF:
         for number, raw in enumerate(
             iterate(calibration_data, "quantize: calibration_data", QuantizationError)
@@ -85,16 +91,8 @@ def quantize(
             batch = arguments(raw, f"quantize: calibration batch {number}", QuantizationError)
             _refuse_infinite(batch, number)
             line.show(number)
-            try:
+            with accepting(batch, "quantize", f"calibration batch {number}", QuantizationError):
                 calibration.add(batch)
-            except FrametapError:
-                raise
-            except Exception as error:  # whatever the model makes of data that does not fit
-                raise QuantizationError(
-                    f"quantize: the model does not accept calibration batch {number} "
-                    f"({described(batch)}): {type(error).__name__}: {error}\n"
-                    "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
-                ) from error
     if not calibration.batches:
         raise QuantizationError(
             "quantize: the calibration data is empty; give some batches as the model will meet them "

@@ -1,6 +1,5 @@
 // LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats; its
-// cache; its threads. CTest
-// runs it once more for each instruction set that oneDNN can be held to (tests/CMakeLists.txt).
+// cache; its threads. CTest runs it once more for each instruction set that oneDNN can be held to (tests/CMakeLists.txt).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -85,11 +84,14 @@ at::Tensor Convolved(const Layer& layer, const at::Tensor& x, const at::Tensor& 
                          layer.is_transposed, list(layer.output_padding), layer.groups);
 }
 
+at::Tensor Products(const Layer& layer, const at::Tensor& x) {
+  const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
+  return layer.is_convolution() ? Convolved(layer, x, bias) : at::linear(x, WeightOf(layer), bias);
+}
+
 // In float64; bytes where the layer gives bytes.
 at::Tensor Wanted(const Layer& layer, const at::Tensor& x, const at::Tensor& accumulator) {
-  const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
-  at::Tensor real = layer.is_convolution() ? Convolved(layer, Real(x, layer.x), bias)
-                                           : at::linear(Real(x, layer.x), WeightOf(layer), bias);
+  at::Tensor real = Products(layer, Real(x, layer.x));
   if (layer.accumulator) real = real + Real(accumulator, *layer.accumulator);
   real = Curved(real, layer);
   if (!layer.out) return real;
@@ -232,9 +234,7 @@ TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
 
 // In float64.
 at::Tensor WantedOfFloats(const Layer& layer, const at::Tensor& x, const at::Tensor& addend) {
-  const at::Tensor bias = layer.bias.defined() ? layer.bias.to(at::kDouble) : at::Tensor();
-  const at::Tensor wide = x.to(at::kDouble);
-  at::Tensor sum = layer.is_convolution() ? Convolved(layer, wide, bias) : at::linear(wide, WeightOf(layer), bias);
+  at::Tensor sum = Products(layer, x.to(at::kDouble));
   if (addend.defined()) sum = sum + addend.to(at::kDouble);
   return Curved(sum, layer);
 }

@@ -109,8 +109,7 @@ def main() -> int:
     arguments = timing.arguments("Calls in int8 and of frozen models.", rounds=60)
     dynamo = not arguments.no_dynamo and any(map(shutil.which, ("c++", "g++", "clang++")))
     times = timing.Table("Later call, int8 and frozen beside float (no_grad)")
-    decibels = lambda n: f"{n:.1f} dB"
-    errors = timing.Numbers("SQNR", {"int8": decibels, "bfloat16": decibels})
+    errors = timing.Numbers("SQNR", dict.fromkeys(("int8", "bfloat16"), "{:.1f} dB".format))
     for row in ROWS:
         if not timing.wanted(arguments, row.name):
             continue
