@@ -113,12 +113,6 @@ void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
   Touch(object);
 }
 
-static bool SearchesInPython(PyObject* container) {
-  static PyObject* const name = InternedName("__contains__");
-  PyObject* const found = _PyType_Lookup(Py_TYPE(container), name);
-  return found != nullptr && PyFunction_Check(found);
-}
-
 void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
   if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
@@ -158,7 +152,8 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
     if (IsScalar(item)) return;
     ForceDeep(item, Shadow(), false);
     if (PyDictKeys_Check(container)) return ReadKey(DictOfView(container), item);
-    if (!IsScalar(container) && !SearchesInPython(container)) ReadSearch(container, item);
+    static PyObject* const name = InternedName("__contains__");
+    if (!IsScalar(container) && !HasMethodInPython(container, name)) ReadSearch(container, item);
     return;
   }
   if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);

@@ -102,8 +102,6 @@ bool IsMadeOfPythonCode(PyObject* reduced) {
 }
 
 // A class of Python code whose instances hold the content of `builtin`, a __dict__ and slots.
-bool IsPythonClass(const PyTypeObject* type) { return type->tp_dealloc == Objects().module->tp_dealloc; }
-
 bool IsPythonClassOf(PyTypeObject* type, PyTypeObject* builtin) {
   for (; type != builtin; type = type->tp_base) {
     if (type == nullptr || !IsPythonClass(type)) return false;

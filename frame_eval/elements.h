@@ -56,8 +56,11 @@ inline bool HasKnownElements(PyObject* container) {
 // Returns whether each element is known and a scalar, or a tuple of these.
 bool HoldsPlainValues(PyObject* container);
 
-// The type itertools.groupby, which compares each key with the one before.
-PyTypeObject* GroupType();
+// Returns whether the object's class has this method in Python code, which comes as a frame.
+inline bool HasMethodInPython(PyObject* object, PyObject* name) {
+  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
+  return found != nullptr && PyFunction_Check(found);
+}
 
 // Reads the keys of a table that the call or display `e` has filled (L2).
 void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result);

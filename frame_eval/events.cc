@@ -381,10 +381,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return;
       }
       ForceDeep(e.in[1], e.shadows[1], true);
-      if (e.op != Op::kListExtend && !HasKnownElements(e.in[1])) {
-        ReadElements({e.in[0]});  // After reads the elements of the iterator
-      } else if (e.op != Op::kListExtend) {
-        ReadElements({e.in[0], e.in[1]});
+      if (e.op != Op::kListExtend) {
+        // After reads the elements of an iterator.
+        HasKnownElements(e.in[1]) ? ReadElements({e.in[0], e.in[1]}) : ReadElements({e.in[0]});
       }
       if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
       if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};

@@ -154,9 +154,8 @@ void Recorder::ThrowForeignOperator(PyObject* object) {
 }
 
 bool Recorder::IsOfPythonClass(PyObject* object) {
-  const PyTypeObject* python_class = Objects().module;
   for (const PyTypeObject* type = Py_TYPE(object); type != &PyBaseObject_Type; type = type->tp_base) {
-    if (type == nullptr || type->tp_dealloc != python_class->tp_dealloc) return false;
+    if (type == nullptr || !IsPythonClass(type)) return false;
   }
   return true;
 }

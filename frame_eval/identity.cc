@@ -11,7 +11,6 @@
 //       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
 // Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
 #include <algorithm>
-#include <cstring>
 
 #include "frame_eval/callables/table.h"
 #include "frame_eval/class_names.h"
@@ -82,14 +81,7 @@ bool ComparesByValue(PyObject* object) {
     return true;
   }
   static PyObject* const name = InternedName("__eq__");
-  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
-  return found != nullptr && PyFunction_Check(found);
-}
-
-// Methods of sets whose result does not hold all elements of the arguments.
-bool DropsElements(PyObject* self, PyObject* callable) {
-  const CallableRow* const row = self != nullptr && PyAnySet_Check(self) ? FindCallable(callable) : nullptr;
-  return row != nullptr && std::strcmp(row->name, "union") != 0 && std::strcmp(row->name, "update") != 0;
+  return HasMethodInPython(object, name);
 }
 
 [[noreturn]] void ThrowUnknownElements(PyObject* container) {
@@ -113,13 +105,9 @@ bool HoldsPlainValues(PyObject* container) {
   return known && plain;
 }
 
-PyTypeObject* GroupType() {
-  static PyTypeObject* const type = [] {
-    const Ref<> module = Ref<>::Steal(PyImport_ImportModule("itertools"));
-    PyObject* const found = module ? PyObject_GetAttrString(module.get(), "groupby") : nullptr;
-    PyErr_Clear();
-    return reinterpret_cast<PyTypeObject*>(found);
-  }();
+// The type itertools.groupby, which compares each key with the one before.
+static const PyTypeObject* GroupType() {
+  static const auto* const type = reinterpret_cast<PyTypeObject*>(OwnerOf("itertools", "groupby").Release());
   return type;
 }
 
@@ -342,12 +330,13 @@ void Recorder::ReadIdentities(Reads reads, const Call& call) {
     case Reads::kKey:
       if (second != nullptr) ReadKey(first, second);
       return;
-    case Reads::kKeys: {
+    case Reads::kKeys:
+    case Reads::kCommon: {
       std::vector<PyObject*> objects;
       for (PyObject* arg : call.args) {
         if (arg == nullptr) continue;
         const bool known = ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
-        if (!known && DropsElements(first, call.callable)) ThrowUnknownElements(arg);
+        if (!known && reads == Reads::kCommon) ThrowUnknownElements(arg);
       }
       return ReadDistinct(objects);
     }

@@ -53,4 +53,7 @@ struct KnownObjects {
 const KnownObjects& Objects();
 bool LoadKnownObjects();  // false with a Python exception set
 
+// Whether Python code has made the class: its instances end by the function that CPython gives to all of these.
+inline bool IsPythonClass(const PyTypeObject* type) { return type->tp_dealloc == Objects().module->tp_dealloc; }
+
 }  // namespace frametap

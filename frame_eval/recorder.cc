@@ -272,6 +272,11 @@ void Recorder::MarkInstruction(FrameState& f, FrameNote& note) {
   if (note.marked) SetMark(f, note);
 }
 
+void Recorder::BeginWithoutBefore(FrameState& f, FrameNote& note) {
+  MarkInstruction(f, note);
+  note.ForgetOperands();
+}
+
 int Recorder::base_offset() const { return NoteOf(*frames_.front()).mark.offset; }
 
 void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,
@@ -575,11 +580,6 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
     caller.returned = value;
     caller.returned_shadow = shadow;
   }
-}
-
-static bool ReadsVariable(Op op) {
-  return op == Op::kLoadGlobal || op == Op::kLoadName || op == Op::kLoadDeref || op == Op::kDeleteDeref ||
-         op == Op::kOther;  // a local
 }
 
 void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {

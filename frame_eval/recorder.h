@@ -94,6 +94,7 @@ enum class Reads : uint8_t {
   kSearch,  // the second argument is looked for in the first: list.index
   kKey,     // … as a key: dict.pop
   kKeys,    // the elements of all arguments are keys of one table: set.union, dict(pairs)
+  kCommon,  // … and the result does not hold all of them: set.intersection
   kEqual,   // the first two are compared
   kHash,    // the first is hashed
   kRepr,    // arguments are printed
@@ -302,8 +303,9 @@ class Recorder {
   ~Recorder();
 
   // -- events (session.cc); may throw Break --
-  void StartInstruction();                               // of the entry frame
-  void MarkInstruction(FrameState& f, FrameNote& note);  // of a frame above it, before its first event
+  void StartInstruction();                                  // of the entry frame
+  void MarkInstruction(FrameState& f, FrameNote& note);     // of a frame above it, before its first event
+  void BeginWithoutBefore(FrameState& f, FrameNote& note);  // … of which After or Raised is the first event
   void Before(FrameState& f, FrameNote& note, const Event& e);
   Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   void Raised(FrameState& f, FrameNote& note, const Event& e);

@@ -1254,10 +1254,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   try {
     recorder_->aten().ExpectNothing();
     if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
-    if (!begun) {
-      recorder_->MarkInstruction(f, note);
-      note.ForgetOperands();
-    }
+    if (!begun) recorder_->BeginWithoutBefore(f, note);
     Shadow shadow = recorder_->After(f, note, event, result);
     MustBeClean();
     if (SelfChecking() && recorder_->repeated_calls() != nullptr && !recorder_->repeated_calls()->fault().empty())
@@ -1283,10 +1280,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   OwnCode own(thread_);
   ErrScope keep;
   recorder_->aten().ExpectNothing();
-  if (!begun) {
-    recorder_->MarkInstruction(f, note);
-    note.ForgetOperands();
-  }
+  if (!begun) recorder_->BeginWithoutBefore(f, note);
   recorder_->Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {

@@ -7,8 +7,8 @@
 //   I2  Before is called with the operands in place and may end the trace; it never changes the frame, but may leave
 //       the result of a look-up in `answer`, or refuse the operation: then that is not done, and the instruction raises.
 //       After is called when the operation has succeeded, Raised when it raised; neither if Before has refused it, or
-//       was not called because the frame is not traced. Where a variable has no value, Raised is called
-//       without Before: its op is kLoadGlobal, kLoadName, kLoadDeref, kDeleteDeref, or kOther for a local.
+//       was not called because the frame is not traced. Where a variable has no value, Raised is called without Before
+//       (ReadsVariable).
 //   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
 //       result from After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).
@@ -89,6 +89,12 @@ enum class Op : uint8_t {
   kYield,             // YIELD_VALUE: the frame is about to be left        in: value
   kOther,             // anything else that is not a mere move             in: operands
 };
+
+// Whether it is the op of an instruction that has met a variable without a value. A local's is kOther.
+inline bool ReadsVariable(Op op) {
+  return op == Op::kLoadGlobal || op == Op::kLoadName || op == Op::kLoadDeref || op == Op::kDeleteDeref ||
+         op == Op::kOther;
+}
 
 struct FrameState;
 

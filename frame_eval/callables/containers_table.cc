@@ -285,9 +285,10 @@ void LoadContainers() {
   AddRows("builtins", "set", Conduct::kMutates, {"update"}, Reads::kKeys);
   for (const char* type : {"set", "frozenset"}) {
     AddRows("builtins", type, Conduct::kPureObjects, {"copy"});
+    AddRows("builtins", type, Conduct::kPureObjects, {"union"}, Reads::kKeys);
     AddRows("builtins", type, Conduct::kPureObjects,
-            {"union", "difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"},
-            Reads::kKeys);
+            {"difference", "intersection", "symmetric_difference", "issubset", "issuperset", "isdisjoint"},
+            Reads::kCommon);
   }
   AddSpecial("builtins", "list", "sort", Sort);
   AddSpecial("_collections", "", "_count_elements", CountElements);
@@ -300,7 +301,7 @@ void LoadContainers() {
     AddSpecial("collections", "deque", name, ChangeDeque);
   }
   AddRows("builtins", "set", Conduct::kMutates,
-          {"difference_update", "intersection_update", "symmetric_difference_update"}, Reads::kKeys);
+          {"difference_update", "intersection_update", "symmetric_difference_update"}, Reads::kCommon);
   AddRows("builtins", "tuple", Conduct::kPureObjects, {"__getnewargs__"});
   AddRows("builtins", "list", Conduct::kPureObjects, {"__reversed__"});
   AddRows("builtins", "dict", Conduct::kPureObjects, {"__reversed__"});

@@ -24,10 +24,7 @@ namespace {
 // __getattribute__, as configurations of transformers have, is taken to do nothing for the names that copy asks for.)
 bool CopiesByDict(PyTypeObject* type) {
   for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
-    if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
-        base->tp_dealloc != Objects().module->tp_dealloc) {
-      return false;
-    }
+    if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || !IsPythonClass(base)) return false;
   }
   for (const char* name :
        {"__deepcopy__", "__setstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__", "__getattr__"}) {

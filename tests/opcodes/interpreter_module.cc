@@ -160,12 +160,6 @@ class CheckingTracer : public Tracer {
     std::vector<PyObject*> in;
   };
 
-  // I2: such an instruction raises alone.
-  static bool ReadsVariable(Op op) {
-    return op == Op::kLoadGlobal || op == Op::kLoadName || op == Op::kLoadDeref || op == Op::kDeleteDeref ||
-           op == Op::kOther;
-  }
-
   Frame& FrameOf(FrameState& f) { return *static_cast<Frame*>(f.tracer_data); }
 
   void MaybeThrow() {
