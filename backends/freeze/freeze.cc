@@ -68,7 +68,9 @@ class Lowering {
         uses_(from_),
         aliases_(from_),
         out_(from_, &normal.origin) {
-    for (EagerState& state : out_.graph.states) state.grad_mode = false;  // F6
+    for (EagerState& state : out_.graph.states) {
+      if (!config_.keeps_grad_mode) state.grad_mode = false;  // F6
+    }
     kernel_of_.resize(from_.nodes.size());
     reason_.resize(from_.nodes.size());
     contiguous_.resize(from_.values.size());
@@ -91,7 +93,7 @@ class Lowering {
         EmitKernel(kernel);
       }
     }
-    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Contiguous(v, Node()));
+    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Result(v));
     return std::move(out_.graph);
   }
 
@@ -231,12 +233,21 @@ class Lowering {
   ValueId Contiguous(ValueId v, const Node& like) {
     if (!is_image_[v.raw()]) return out_.at(v);
     ValueId& made = contiguous_[v.raw()];
-    if (!made.valid()) {
-      made = out_.Emit(quant::FindOperator("aten::contiguous"),
-                       {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))},
-                       from_.value(v).name + "_dense", TypeOf(v), v, like);
-    }
+    if (!made.valid()) made = InFormat(v, at::MemoryFormat::Contiguous, like);
     return made;
+  }
+
+  // F2.
+  ValueId Result(ValueId v) {
+    const size_t rank = TypeOf(v).sizes.size();
+    if (!config_.images_last || !is_image_[v.raw()] || rank < 4) return Contiguous(v, Node());
+    return InFormat(v, rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d, Node());
+  }
+
+  ValueId InFormat(ValueId v, at::MemoryFormat format, const Node& like) {
+    return out_.Emit(quant::FindOperator("aten::contiguous"),
+                     {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(format))}, from_.value(v).name + "_dense",
+                     TypeOf(v), v, like);
   }
 
   void EmitOp(NodeId n) {

@@ -28,6 +28,8 @@ namespace frametap::freeze {
 
 struct Config {
   bool multiplies_bfloat16 = false;
+  bool keeps_grad_mode = false;  // instead of F6, for a graph that computes no gradients
+  bool images_last = false;      // instead of F2: images in outputs are channels_last
 };
 
 enum class Form : uint8_t {

@@ -24,7 +24,10 @@ bool Read(const Node& node, const char* name, size_t axes, Numbers* to, std::str
 
 }  // namespace
 
-bool IsTransposedConvolution(const Node& node) { return FindArg(node, "output_padding") != nullptr; }
+bool IsTransposedConvolution(const Node& node) {
+  const Arg* const transposed = FindArg(node, "transposed");
+  return transposed == nullptr ? FindArg(node, "output_padding") != nullptr : ConstBool(transposed) == true;
+}
 
 bool TakesSum(const Node& convolution, size_t rank) { return rank == 4 && !IsTransposedConvolution(convolution); }
 

@@ -28,11 +28,20 @@ FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string&
                                          absl::FunctionRef<Tensors()> make) {
   if (made == nullptr) return make();
   std::string key = what;
-  for (const at::Tensor& tensor : from) absl::StrAppend(&key, " ", IdentityOf(tensor));
   const std::lock_guard<std::mutex> lock(made->mutex_);
+  for (const at::Tensor& tensor : from) {
+    std::string identity = IdentityOf(tensor);
+    absl::StrAppend(&key, " ", identity);
+    made->used_.insert(std::move(identity));
+  }
   const auto found = made->entries_.find(key);
   if (found != made->entries_.end()) return found->second.result;
   return made->entries_.emplace(key, Entry{from, make()}).first->second.result;
+}
+
+bool FrozenWeights::HasUsed(const at::Tensor& weight) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return used_.contains(IdentityOf(weight));
 }
 
 }  // namespace frametap::quant

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 
 namespace frametap::quant {
@@ -24,6 +25,7 @@ std::string IdentityOf(const at::Tensor& tensor);
 class WeightSet {
  public:
   void Add(const at::Tensor& weight) { weights_.emplace(IdentityOf(weight), weight); }
+  bool contains(const at::Tensor& tensor) const { return weights_.contains(IdentityOf(tensor)); }
   // Beside the inputs: the weight that an input is, or an undefined tensor. `count`: of the inputs of the graph.
   std::vector<at::Tensor> Among(const std::vector<c10::IValue>& inputs, size_t count) const;
 
@@ -40,6 +42,9 @@ class FrozenWeights {
   static Tensors Of(FrozenWeights* made, const std::string& what, const Tensors& from,
                     absl::FunctionRef<Tensors()> make);
 
+  // Whether something was made of the tensor.
+  bool HasUsed(const at::Tensor& weight);
+
  private:
   struct Entry {
     Tensors from;  // Z1
@@ -47,6 +52,7 @@ class FrozenWeights {
   };
   std::mutex mutex_;
   absl::flat_hash_map<std::string, Entry> entries_;
+  absl::flat_hash_set<std::string> used_;  // by IdentityOf
 };
 
 }  // namespace frametap::quant

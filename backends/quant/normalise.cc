@@ -179,8 +179,13 @@ NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Te
     *why = absl::StrCat("the result of ", NameWithPlace(before), " is read by others too");
     return NodeId();
   }
-  if (ConstBool(FindArg(norm, "training")) != false) {
+  if (FindArg(norm, "training") != nullptr && ConstBool(FindArg(norm, "training")) != false) {
     *why = "it is in training mode; call eval() before capturing";
+    return NodeId();
+  }
+  for (size_t i = 1; i < norm.outputs.size(); ++i) {
+    if (uses.count(norm.outputs[i]) == 0) continue;
+    *why = "its statistics are read";
     return NodeId();
   }
   if (row->family == Family::kLinear && graph.value(*input).type.sizes.size() != 2) {

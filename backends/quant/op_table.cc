@@ -26,6 +26,7 @@ constexpr OpRow kRows[] = {
     {"aten::conv_transpose1d", "", Family::kConv, true, nullptr},
     {"aten::conv_transpose2d", "input", Family::kConv, true, nullptr},
     {"aten::conv_transpose3d", "input", Family::kConv, true, nullptr},
+    {"aten::convolution", "", Family::kConv, true, nullptr},  // of AOTAutograd, for all of these
     {"aten::linear", "", Family::kLinear, true, nullptr},
     {"aten::add", "Tensor", Family::kAdd, true, nullptr},
     {"aten::sub", "Tensor", Family::kAdd, true, nullptr},
@@ -72,6 +73,7 @@ constexpr OpRow kRows[] = {
     {"aten::cat", "", Family::kCat, true, nullptr},
     {"aten::stack", "", Family::kCat, true, nullptr},
     {"aten::batch_norm", "", Family::kBatchNorm, true, nullptr},
+    {"aten::_native_batch_norm_legit_no_training", "", Family::kBatchNorm, true, nullptr},
     {"aten::dropout", "", Family::kDropout, false, nullptr},
     {"aten::feature_dropout", "", Family::kDropout, false, nullptr},
     {"aten::layer_norm", "", Family::kFloat, true, kNorm},

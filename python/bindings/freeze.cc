@@ -1,7 +1,8 @@
-// FreezeBackend, freeze_of: the backend of frozen models as Python sees it.
+// FreezeBackend, FollowingBackend, freeze_of: the backends of frozen models as Python sees them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "backends/freeze/following.h"
 #include "backends/freeze/freeze_backend.h"
 #include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
@@ -19,6 +20,24 @@ py::list Rows(const std::vector<freeze::OpReport>& report) {
   });
 }
 
+// Whether a tensor is a parameter, or a buffer that TorchDynamo has marked as one that stays in its place.
+bool StaysInItsPlace(const at::Tensor& tensor) {
+  const py::gil_scoped_acquire locked;
+  const py::object parameter = py::module_::import("torch.nn").attr("Parameter");
+  const py::object object = py::reinterpret_steal<py::object>(WrapTensor(tensor));
+  return py::isinstance(object, parameter) || py::hasattr(object, "_dynamo_static_input_type");
+}
+
+py::dict Made(const freeze::FrozenGraph& frozen, uint64_t runs) {
+  GraphHandle graph;
+  graph.graph = std::make_shared<const Graph>(frozen.graph);
+  py::dict d;
+  d["runs"] = runs;
+  d["report"] = Rows(frozen.report);
+  d["graph"] = std::move(graph);
+  return d;
+}
+
 }  // namespace
 
 void BindFreeze(py::module_& m) {
@@ -31,20 +50,33 @@ void BindFreeze(py::module_& m) {
            }),
            py::arg("weights"), py::kw_only(), py::arg("multiplies_bfloat16"))
       .def_property_readonly("problems", &freeze::FreezeBackend::problems);
+  py::class_<freeze::FollowingBackend, Backend, std::shared_ptr<freeze::FollowingBackend>>(
+      m, "FollowingBackend", "Freezes graphs whose weights are inputs, and freezes again where a weight has changed.")
+      .def(py::init([](const py::sequence& weights, bool multiplies_bfloat16) {
+             quant::WeightSet known;
+             for (const py::handle weight : weights) known.Add(TensorOf(weight.ptr()));
+             return std::make_shared<freeze::FollowingBackend>(
+                 [known](const at::Tensor& tensor) { return known.contains(tensor) || StaysInItsPlace(tensor); },
+                 freeze::Config{multiplies_bfloat16});
+           }),
+           py::arg("weights"), py::kw_only(), py::arg("multiplies_bfloat16"))
+      .def_property_readonly("problem_count", &freeze::FollowingBackend::problem_count)
+      .def_property_readonly("problems", &freeze::FollowingBackend::problems);
   m.def(
       "freeze_of",
       [](const ExecutableHandle& handle) -> py::object {
-        const auto* executable = dynamic_cast<const freeze::FreezeExecutable*>(handle.executable.get());
-        if (executable == nullptr) return py::none();
-        GraphHandle graph;
-        graph.graph = std::make_shared<const Graph>(executable->frozen().graph);
-        py::dict d;
-        d["runs"] = executable->runs();
-        d["report"] = Rows(executable->frozen().report);
-        d["graph"] = std::move(graph);
+        if (const auto* executable = dynamic_cast<const freeze::FreezeExecutable*>(handle.executable.get())) {
+          return Made(executable->frozen(), executable->runs());
+        }
+        const auto* following = dynamic_cast<const freeze::FollowingExecutable*>(handle.executable.get());
+        const auto frozen = following == nullptr ? nullptr : following->frozen();
+        if (frozen == nullptr) return py::none();
+        py::dict d = Made(*frozen, following->runs());
+        d["forms"] = following->forms();
+        d["freezes"] = following->freezes();
         return d;
       },
-      py::arg("executable"), "The frozen form of a graph; None for others.");
+      py::arg("executable"), "The frozen form of a graph that ran last; None for others.");
 }
 
 }  // namespace frametap

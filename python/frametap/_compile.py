@@ -26,7 +26,9 @@ from frametap._guards import Guard
 from frametap._stack_words import name_of_root
 
 __all__ = [
+    "OPTIONS",
     "CompiledModule",
+    "checked_options",
     "compile",
     "compile_with",
     "compiled_of",
@@ -40,7 +42,7 @@ __all__ = [
     "segments",
 ]
 
-_OPTIONS = {"segment_limit": 64, "by_identity": False, "strict": False}
+OPTIONS = {"segment_limit": 64, "by_identity": False, "strict": False}
 
 
 def compile(  # the name users know from torch.compile
@@ -110,7 +112,7 @@ def compile(  # the name users know from torch.compile
         )
     if dynamic not in (None, True, False):
         raise FrametapError(f"compile: dynamic must be True, False or None, got {dynamic!r:.60}")
-    limit, by_identity, strict = _checked(options)
+    checked = checked_options(options)
     if isinstance(f, (staticmethod, classmethod)):
         return type(f)(
             compile(
@@ -131,9 +133,7 @@ def compile(  # the name users know from torch.compile
         backend=resolve_backend(backend),
         fullgraph=bool(fullgraph),
         dynamic=dynamic,
-        segment_limit=limit,
-        by_identity=by_identity,
-        strict=strict,
+        **checked,
     )
     return f if disable else _compiled(f, make)
 
@@ -210,24 +210,29 @@ def reduced(compiled: _C.CompiledFunction) -> Any:
     return compiled.__qualname__ if found is compiled else (plain, (compiled._original,))
 
 
-def _checked(options: dict[str, Any] | None) -> tuple[int, bool, bool]:
+def checked_options(
+    options: dict[str, Any] | None, known: dict[str, Any] = OPTIONS
+) -> dict[str, Any]:
+    """Returns the options with their defaults. `known`: the names that there are, and their defaults."""
     if not isinstance(options, dict | None):
         raise FrametapError(f"compile: options must be a dict, got {type(options).__name__}")
     given = options or {}
-    unknown = [name for name in given if name not in _OPTIONS]
+    unknown = [name for name in given if name not in known]
     if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), _OPTIONS, n=2, cutoff=0.4)
+        near = difflib.get_close_matches(str(unknown[0]), known, n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise FrametapError(
-            f"compile: unknown option {unknown[0]!r}; {hint}there is {', '.join(sorted(_OPTIONS))}"
+            f"compile: unknown option {unknown[0]!r}; {hint}there is {', '.join(sorted(known))}"
         )
-    limit, by_identity, strict = ({**_OPTIONS, **given}[name] for name in _OPTIONS)
+    checked = {**known, **given}
+    limit = checked["segment_limit"]
     if type(limit) is not int or limit < 1:
         raise FrametapError(f"compile: segment_limit must be a positive int, got {limit!r:.60}")
-    for name, value in (("by_identity", by_identity), ("strict", strict)):
+    for name in ("by_identity", "strict"):
+        value = checked[name]
         if type(value) is not bool:
             raise FrametapError(f"compile: {name} must be True or False, got {value!r:.60}")
-    return limit, by_identity, strict
+    return checked
 
 
 def compiled_of(f: Any, caller: str) -> Any:

@@ -18,11 +18,11 @@ import torch
 
 from frametap import _C
 from frametap._batches import ProgressLine, accepting, arguments, iterate
-from frametap._errors import FrametapWarning, FreezeError
+from frametap._errors import FrametapError, FrametapWarning, FreezeError
 from frametap._inference_model import InferenceModel, captured_copy, outside
 from frametap._quant_report import place_of, render_table
 
-__all__ = ["FrozenModel", "freeze"]
+__all__ = ["FrozenModel", "checked_dtype", "freeze"]
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -53,10 +53,7 @@ def freeze(
 
     Raises :class:`FreezeError` if the model is not a module or a method of one, and if it does not accept a batch.
     """
-    if dtype not in _DTYPES:
-        raise FreezeError(
-            f"freeze: dtype must be torch.float32 or torch.bfloat16, not {dtype!r:.60}; for int8 there is frametap.quantize"
-        )
+    checked_dtype(dtype, "freeze", FreezeError)
     compiled, _ = captured_copy(model, "freeze", FreezeError, lambda owner: _backend(owner, dtype))
     frozen = FrozenModel(compiled, dtype)
     if data is None:
@@ -68,6 +65,14 @@ def freeze(
             with accepting(batch, "freeze", f"batch {number}", FreezeError):
                 frozen(*batch[0], **batch[1])
     return frozen
+
+
+def checked_dtype(dtype: torch.dtype, who: str, error: type[FrametapError]) -> None:
+    if dtype not in _DTYPES:
+        raise error(
+            f"{who}: dtype must be torch.float32 or torch.bfloat16, not {dtype!r:.60}; for int8 there is "
+            "frametap.quantize"
+        )
 
 
 def _backend(owner: torch.nn.Module | None, dtype: torch.dtype) -> _C.Backend:
