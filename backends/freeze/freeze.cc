@@ -43,7 +43,7 @@ bool KeepsLayout(const Node& node) {
     case Family::kAdd:
     case Family::kMul:
     case Family::kRelu:
-    case Family::kPostOp:
+    case Family::kCurve:
     case Family::kMaxPool:
     case Family::kAvgPool:
     case Family::kAdaptivePool:
@@ -54,7 +54,7 @@ bool KeepsLayout(const Node& node) {
     case Family::kMove:
       return absl::StrContains(node.op->operator_name().name, "upsample");
     default:
-      return quant::CurveOf(node).has_value() || Is(node, "aten::div", "Tensor") || Is(node, "aten::hardsigmoid");
+      return Is(node, "aten::div", "Tensor");
   }
 }
 

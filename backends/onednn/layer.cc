@@ -11,7 +11,9 @@ namespace {
 constexpr int64_t kMostInputsToFold = 4096;
 
 // curve(x / s) is curve(x) / s, where `s` is the scale.
-bool KeepsScale(Curve curve) { return curve == Curve::kNone || curve == Curve::kRelu || curve == Curve::kClamp; }
+bool KeepsScale(Curve curve) {
+  return curve == Curve::kNone || curve == Curve::kRelu || curve == Curve::kClamp || curve == Curve::kLeakyRelu;
+}
 
 int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
   const int64_t window = layer.window(axis);
@@ -42,8 +44,10 @@ Layer Folded(Layer layer) {
     scales = scales.mul(inverse);
     if (bias.defined()) bias = bias.mul(inverse);
     if (layer.accumulator) layer.accumulator->scale = static_cast<float>(layer.accumulator->scale * inverse);
-    layer.low = static_cast<float>(layer.low * inverse);
-    layer.high = static_cast<float>(layer.high * inverse);
+    if (layer.curve == Curve::kClamp) {
+      layer.low = static_cast<float>(layer.low * inverse);
+      layer.high = static_cast<float>(layer.high * inverse);
+    }
     layer.out->scale = 1;
   }
   layer.scales = scales.to(at::kFloat);

@@ -26,8 +26,8 @@ enum class Curve : uint8_t {
   kSwish,
   kGelu,
   kGeluTanh,
-  // For layers on floats only.
   kSigmoid,
+  kHardsigmoid,
   kTanh,
   kLeakyRelu,
 };

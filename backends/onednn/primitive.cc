@@ -62,6 +62,8 @@ dnnl_alg_kind_t KindOf(Curve curve) {
       return dnnl_eltwise_gelu_tanh;
     case Curve::kSigmoid:
       return dnnl_eltwise_logistic;
+    case Curve::kHardsigmoid:
+      return dnnl_eltwise_hardsigmoid;
     case Curve::kTanh:
       return dnnl_eltwise_tanh;
     case Curve::kLeakyRelu:
@@ -78,6 +80,7 @@ std::array<float, 2> NumbersOf(const Layer& layer) {
     case Curve::kClamp:
       return {layer.low, layer.high};
     case Curve::kHardswish:
+    case Curve::kHardsigmoid:
       return {1.0f / 6.0f, 0.5f};
     case Curve::kSwish:
       return {1, 0};

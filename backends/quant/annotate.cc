@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "backends/quant/convolution.h"
+#include "backends/quant/curves.h"
 #include "backends/quant/op_table.h"
 
 namespace frametap::quant {
@@ -27,8 +28,7 @@ class Annotator {
     a_.source.assign(values, true);
     parent_.resize(values);
     for (size_t v = 0; v < values; ++v) parent_[v] = static_cast<uint32_t>(v);
-    rows_.resize(nodes);
-    for (size_t i = 0; i < nodes; ++i) rows_[i] = RowOf(graph_.nodes[i]);
+    for (const Node& node : graph_.nodes) families_.push_back(FamilyOf(node));
   }
 
   Annotation Run() {
@@ -44,7 +44,7 @@ class Annotator {
   }
 
  private:
-  Family family(NodeId n) const { return rows_[n.raw()] ? rows_[n.raw()]->family : Family::kFloat; }
+  Family family(NodeId n) const { return families_[n.raw()]; }
   const Type& type(ValueId v) const { return graph_.value(v).type; }
 
   uint32_t Root(uint32_t v) {
@@ -118,7 +118,8 @@ class Annotator {
 
   bool IsPlainAdd(NodeId n) const {
     const Node& node = graph_.node(n);
-    return IsPair(n) && Is(node, "aten::add", "Tensor") && ConstNumber(FindArg(node, "alpha")) == 1.0;
+    return IsPair(n) && Is(node, "aten::add", "Tensor") && ConstNumber(FindArg(node, "alpha")) == 1.0 &&
+           type(*TensorArg(node, "self")).sizes == type(*TensorArg(node, "other")).sizes;
   }
 
   // A sum, difference or product of two tensors that has an int8 kernel of its own.
@@ -128,8 +129,7 @@ class Annotator {
     if (family(n) == Family::kAdd && !ConstNumber(FindArg(node, "alpha"))) return false;
     const auto a = TensorArg(node, "self");
     const auto b = TensorArg(node, "other");
-    return a && b && *a != *b && IsFloatTensor(type(*a)) && IsFloatTensor(type(*b)) &&
-           type(*a).sizes == type(*b).sizes && Excluded(n).empty();
+    return a && b && *a != *b && IsFloatTensor(type(*a)) && IsFloatTensor(type(*b)) && Excluded(n).empty();
   }
 
   bool TakesSum(NodeId anchor) const {
@@ -147,7 +147,7 @@ class Annotator {
       return;
     }
     const bool relu = family(next) == Family::kRelu;
-    const bool curve = family(next) == Family::kPostOp && TakesCurve(anchor, next);
+    const bool curve = family(next) == Family::kCurve && CurveOf(graph_.node(next)).has_value();
     if ((relu || curve) && Excluded(next).empty()) MakePart(next, anchor, "computed inside");
   }
 
@@ -159,19 +159,6 @@ class Annotator {
     relu_of_[add.raw()] = next;
     a_.role[next.raw()] = Role::kPart;
     a_.owner[next.raw()] = add;
-  }
-
-  static bool TakesCurveName(Family anchor, const std::string& name) {
-    if (anchor == Family::kLinear) return name == "aten::gelu";
-    return name == "aten::hardtanh" || name == "aten::relu6" || name == "aten::hardswish" || name == "aten::silu";
-  }
-  bool TakesCurve(NodeId anchor, NodeId curve) const {
-    const Node& node = graph_.node(curve);
-    if (Is(node, "aten::hardtanh") &&
-        (!ConstNumber(FindArg(node, "min_val")) || !ConstNumber(FindArg(node, "max_val")))) {
-      return false;
-    }
-    return TakesCurveName(family(anchor), node.op->operator_name().name);
   }
 
   // If two convolutions end in one add, the later one computes the sum.
@@ -216,7 +203,7 @@ class Annotator {
       case Family::kAdd:
       case Family::kMul:
         if (IsPair(n)) return true;
-        *why = "only a sum, difference or product of two different float32 tensors of one size has an int8 kernel";
+        *why = "only a sum, difference or product of two different float32 tensors has an int8 kernel";
         return false;
       case Family::kMove:
         if (PadsWithZero(node)) return true;
@@ -239,6 +226,9 @@ class Annotator {
         if (Ranked(node) && IsMeanOverImage(node, type(*TensorArg(node, "self")).sizes.size())) return true;
         *why = "only a mean over height and width of a batch of images has an int8 form";
         return false;
+      case Family::kCurve:
+        if (IsOfFirstAlone(node)) return true;
+        break;
       case Family::kRelu:
       case Family::kShape:
         return true;
@@ -250,6 +240,12 @@ class Annotator {
     }
     *why = "its arguments are not constant";
     return false;
+  }
+
+  bool IsOfFirstAlone(const Node& node) const {
+    const bool has_constants = std::all_of(node.args.begin() + 1, node.args.end(),
+                                           [](const Arg& arg) { return arg.kind == Arg::Kind::kConst; });
+    return has_constants && node.args[0].kind == Arg::Kind::kValue && IsFloatTensor(type(node.outputs[0]));
   }
 
   bool Ranked(const Node& node) const {
@@ -268,8 +264,11 @@ class Annotator {
       if (a_.role[i] == Role::kFloat && IsByteFamily(family(n)) && HasByteForm(n, &why)) {
         const auto inputs = ActivationsOf(n);
         const auto from_bytes = [&](ValueId v) { return bool(bytes_[v.raw()]); };
-        can = family(n) == Family::kAdd ? std::any_of(inputs.begin(), inputs.end(), from_bytes)
-                                        : std::all_of(inputs.begin(), inputs.end(), from_bytes);
+        const auto can_be_bytes = [&](ValueId v) { return bytes_[v.raw()] || IsKnown(v); };
+        can = std::any_of(inputs.begin(), inputs.end(), from_bytes) &&
+              (family(n) == Family::kAdd ||
+               (family(n) == Family::kMul ? std::all_of(inputs.begin(), inputs.end(), can_be_bytes)
+                                          : std::all_of(inputs.begin(), inputs.end(), from_bytes)));
       }
       for (ValueId v : graph_.nodes[i].outputs) bytes_[v.raw()] = can;
     }
@@ -279,6 +278,7 @@ class Annotator {
     switch (f) {
       case Family::kAdd:
       case Family::kMul:
+      case Family::kCurve:
       case Family::kRelu:
       case Family::kMaxPool:
       case Family::kAvgPool:
@@ -292,6 +292,9 @@ class Annotator {
         return false;
     }
   }
+
+  // A frozen operand is quantized once.
+  bool IsKnown(ValueId v) const { return normal_.known[v.raw()].defined(); }
 
   void AskFor(ValueId v) { a_.quantized[v.raw()] = true; }
 
@@ -325,6 +328,12 @@ class Annotator {
                            " comes from a float op or from outside; its result is quantized instead");
         return;
       }
+    }
+    if (family(n) == Family::kCurve) {
+      a_.role[i] = Role::kPointwise;
+      why = "int8 curve, read from a table";
+      AskFor(ActivationsOf(n)[0]);
+      return;
     }
     a_.role[i] = Role::kFollows;
     why = "on bytes, with the parameters of its input";
@@ -362,7 +371,7 @@ class Annotator {
     if (owner != n) {
       MakePart(n, owner, "added inside");
     } else {
-      a_.role[n.raw()] = Role::kAdd;
+      a_.role[n.raw()] = Role::kPointwise;
       a_.reason[n.raw()] = family(n) == Family::kMul ? "int8 product" : "int8 addition";
     }
     if (relu.valid()) MakePart(relu, owner, "computed inside");
@@ -376,15 +385,7 @@ class Annotator {
   std::string FloatReason(NodeId n) const {
     const Node& node = graph_.node(n);
     if (node.is_scalar()) return "arithmetic on numbers";
-    const OpRow* row = rows_[n.raw()];
-    if (family(n) == Family::kPostOp && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
-      const NodeId before = graph_.value(node.args[0].value).def;
-      if (before.valid() && a_.role[before.raw()] == Role::kAnchor && SoleReader(node.args[0].value) == n) {
-        return family(before) == Family::kLinear
-                   ? "the int8 kernel of a linear layer can end in relu or gelu, and in no other function"
-                   : "the int8 kernel of a convolution cannot end in this function";
-      }
-    }
+    const OpRow* row = RowOf(node);
     if (row != nullptr && row->why != nullptr) return row->why;
     if (family(n) == Family::kDropout) return "dropout in training mode; call eval() before capturing";
     return absl::StrCat("no int8 kernel for ", node.op_name());
@@ -397,7 +398,7 @@ class Annotator {
   const Uses uses_;
   Annotation a_;
   std::vector<uint32_t> parent_;
-  std::vector<const OpRow*> rows_;
+  std::vector<Family> families_;  // by node
   std::vector<bool> bytes_;
   std::vector<NodeId> relu_of_;                      // by add
   std::vector<std::pair<NodeId, NodeId>> residual_;  // add, convolution that can compute it

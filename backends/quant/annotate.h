@@ -21,10 +21,10 @@ namespace frametap::quant {
 
 enum class Role : uint8_t {
   kFloat,
-  kAnchor,   // convolution or linear
-  kPart,     // part of an anchor's kernel, or a relu that is part of an add's
-  kAdd,      // an addition with a kernel of its own
-  kFollows,  // bytes with the parameters of its input
+  kAnchor,     // convolution or linear
+  kPart,       // part of an anchor's kernel, or a relu that is part of an add's
+  kPointwise,  // a sum, a product or a curve with a kernel of its own
+  kFollows,    // bytes with the parameters of its input
 };
 
 struct Annotation {

@@ -1,11 +1,14 @@
 #include <ATen/core/grad_mode.h>
 
+#include <bit>
+
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/convolution.h"
+#include "backends/quant/curves.h"
 #include "backends/quant/observe.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -33,6 +36,10 @@ class Converter {
     std::vector<Statistics> by_class(from_.values.size());
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v] || !a_.source[v]) continue;
+      if (const at::Tensor& known = normal_.known[v]; known.defined()) {
+        by_class[a_.klass[v].raw()].Add(known.detach());
+        continue;
+      }
       const ValueId origin = normal_.origin[v];
       if (!origin.valid() || origin.raw() >= seen.statistics.size()) {
         if (unseen != nullptr) continue;
@@ -61,7 +68,12 @@ class Converter {
 
   void Run() {
     const Node start;
-    for (ValueId v : from_.inputs) Store(v, start);
+    for (size_t v = 0; v < from_.values.size(); ++v) {
+      if (normal_.known[v].defined()) StoreKnown(ValueId(v));
+    }
+    for (ValueId v : from_.inputs) {
+      if (!normal_.known[v.raw()].defined()) Store(v, start);
+    }
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       const Node& node = from_.nodes[i];
       if (a_.role[i] == Role::kAnchor) {
@@ -109,6 +121,23 @@ class Converter {
                   {Arg::Of(out_.at(v)), Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin),
                    Arg::Const(p.qmax), Arg::Const(static_cast<int64_t>(at::kByte))},
                   value.name + "_q", Retyped(value.type, at::kByte), v, like);
+    SetBytes(v, bytes, like);
+  }
+
+  // A frozen operand that is not a weight: its bytes are a constant.
+  void StoreKnown(ValueId v) {
+    if (!a_.quantized[v.raw()]) return;
+    const Params& p = params_[v.raw()];
+    const at::Tensor& known = normal_.known[v.raw()];
+    const std::string what = absl::StrCat("bytes ", std::bit_cast<uint64_t>(p.scale), " ", p.zero_point, " ", p.qmax);
+    const auto bytes =
+        FrozenWeights::Of(frozen_, what, {known}, [&] { return FrozenWeights::Tensors{QuantizeAll(known, p)}; });
+    SetBytes(v, out_.AddConstant(from_.value(v).name + "_q", bytes[0]), Node());
+  }
+
+  void SetBytes(ValueId v, ValueId bytes, const Node& like) {
+    const Params& p = params_[v.raw()];
+    const Value& value = from_.value(v);
     stored_[v.raw()] = bytes;
     dequantized_[v.raw()] = out_.Emit(dequantize_, {Arg::Of(bytes), Arg::Const(p.scale), Arg::Const(p.zero_point)},
                                       value.name + "_dq", Retyped(value.type, at::kFloat), v, like);
@@ -187,7 +216,7 @@ Decision DecisionOf(Role role) {
       return Decision::kFloat;
     case Role::kAnchor:
     case Role::kPart:
-    case Role::kAdd:
+    case Role::kPointwise:
       return Decision::kInt8;
     case Role::kFollows:
       return Decision::kFollows;

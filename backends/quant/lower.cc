@@ -123,7 +123,7 @@ class Lowering {
   }
 
   const OpRow* Row(NodeId n) const { return RowOf(from_.node(n)); }
-  bool IsFamily(NodeId n, Family f) const { return n.valid() && Row(n) != nullptr && Row(n)->family == f; }
+  bool IsFamily(NodeId n, Family f) const { return n.valid() && FamilyOf(from_.node(n)) == f; }
 
   void Find() {
     absorbed_.assign(from_.nodes.size(), false);
@@ -176,7 +176,7 @@ class Lowering {
         next = uses_.sole(from_.node(next).outputs[0]);
       }
     }
-    if (next.valid() && !absorbed_[next.raw()] && PostOf(next, n, k.add.valid())) {
+    if (next.valid() && !absorbed_[next.raw()] && PostOf(next, k.add.valid())) {
       k.post = last = next;
     }
     k.quantize = QuantizeAfter(last);
@@ -196,15 +196,10 @@ class Lowering {
                                 ConstantOf(weight.args[0].value)->sizes(), &why);
   }
 
-  // The post op that `n` is for the kernel of `anchor`.
-  std::optional<CurveOp> PostOf(NodeId n, NodeId anchor, bool after_sum) const {
+  // The post op that `n` is for a kernel.
+  std::optional<CurveOp> PostOf(NodeId n, bool after_sum) const {
     const std::optional<CurveOp> op = CurveOf(from_.node(n));
-    if (!op || op->curve == Curve::kRelu) return op;
-    if (after_sum) return std::nullopt;
-    const bool is_gelu = op->curve == Curve::kGelu || op->curve == Curve::kGeluTanh;
-    if (IsFamily(anchor, Family::kLinear)) return is_gelu ? op : std::nullopt;
-    const bool is_taken = op->curve == Curve::kClamp || op->curve == Curve::kHardswish || op->curve == Curve::kSwish;
-    return is_taken ? op : std::nullopt;
+    return !op || op->curve == Curve::kRelu || !after_sum ? op : std::nullopt;
   }
 
   std::vector<ValueId> ActivationsOf(const Node& node, Family family) const {
@@ -223,7 +218,7 @@ class Lowering {
 
   void FindByteOp(NodeId n) {
     const Node& node = from_.node(n);
-    const Family family = Row(n)->family;
+    const Family family = FamilyOf(node);
     ByteOp op;
     op.op = n;
     switch (family) {
@@ -243,6 +238,7 @@ class Lowering {
         if (!PadsWithZero(node)) return;
         break;
       case Family::kMul:
+      case Family::kCurve:
       case Family::kRelu:
       case Family::kMaxPool:
       case Family::kAvgPool:
@@ -262,8 +258,8 @@ class Lowering {
     for (ValueId v : inputs) {
       const auto p = Dequantized(v);
       if (!p) return;
-      if (!is_pair && (p->scale != out.scale || p->zero_point != out.zero_point)) return;
-      if (is_pair && from_.value(v).type.sizes != from_.value(node.outputs[0]).type.sizes) return;
+      const bool keeps_params = !is_pair && family != Family::kCurve;
+      if (keeps_params && (p->scale != out.scale || p->zero_point != out.zero_point)) return;
     }
     for (const NodeId part : {op.op, op.relu, op.quantize}) {
       if (part.valid()) absorbed_[part.raw()] = true;
@@ -349,7 +345,7 @@ class Lowering {
     layer.x = QuantizationOf(*Dequantized(x));
     if (k.quantize.valid()) layer.out = QuantizationOf(ParamsOf(from_.node(k.quantize)));
     if (k.add.valid()) layer.accumulator = QuantizationOf(*Dequantized(k.other));
-    if (k.post.valid()) SetCurve(*PostOf(k.post, k.anchor, k.add.valid()), &layer);
+    if (k.post.valid()) SetCurve(*PostOf(k.post, k.add.valid()), &layer);
     if (IsFamily(k.anchor, Family::kConv)) SetNumbers(*ConvolutionOf(k.anchor), &layer);
     return layer;
   }
@@ -397,7 +393,7 @@ class Lowering {
 
   void EmitByteOp(const ByteOp& b) {
     const Node& node = from_.node(b.op);
-    const Family family = Row(b.op)->family;
+    const Family family = FamilyOf(node);
     const Node& quantize = from_.node(b.quantize);
     const Params p = ParamsOf(quantize);
     const ValueId result = quantize.outputs[0];
@@ -437,6 +433,11 @@ class Lowering {
                 Arg::Const(p.qmax)};
         break;
       }
+      case Family::kCurve:
+        op = "frametap::qcurve";
+        args = {first(),
+                Arg::Of(out_.AddConstant(value.name + "_table", TableOf(node, *Dequantized(node.args[0].value), p)))};
+        break;
       case Family::kRelu:
         op = "aten::clamp_min";
         args = {first(), zero};

@@ -9,6 +9,7 @@
 #include "backends/quant/convolution.h"
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/pieces.h"
 
 namespace frametap::quant {
 namespace {
@@ -40,8 +41,8 @@ std::optional<c10::OperatorHandle> OutOfPlace(const Node& node) {
 }
 
 // M1 and M2.
-Step RemoveWrites(const Graph& graph) {
-  Step step{Rewrite(graph, nullptr), std::vector<Fate>(graph.nodes.size())};
+Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
+  Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const Aliases aliases(graph);
   std::vector<int> last_use(graph.values.size(), -1);
@@ -287,7 +288,8 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
   }
   const at::NoGradGuard no_grad;
   try {
-    Step first = RemoveWrites(graph);
+    Step pieces = TakePieces(graph);
+    const Step first = RemoveWrites(pieces.rewrite.graph, pieces.rewrite.origin);
     std::vector<bool> written;
     std::vector<std::string> writer;
     const auto known_of = [&](const Graph& g) {
@@ -306,7 +308,8 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
     normal.known = known_of(normal.graph);
     normal.written = written;
     normal.writer = writer;
-    normal.fates = std::move(first.fates);
+    normal.fates = std::move(pieces.fates);
+    GoOn(first.fates, &normal.fates);
     GoOn(second.fates, &normal.fates);
     GoOn(third.fates, &normal.fates);
     return normal;

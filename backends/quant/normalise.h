@@ -1,4 +1,5 @@
 // Normalise: the float graph as the later passes want it.
+//   M0  Pieces of a split are ops of their own (pieces.h).
 //   M1  An in-place op becomes its out-of-place form if nothing can see the difference. All its tensors are f32, the
 //       memory it writes belongs to the graph, and no other value that may share this memory is used later.
 //   M2  Dropout in eval mode disappears.

@@ -10,9 +10,6 @@ namespace {
 constexpr const char* kNorm = "a normalisation keeps its statistics in float; the op after it quantizes its result";
 constexpr const char* kProduct =
     "only the product of an activation and a frozen matrix (a parameter or buffer) on its right is int8 here";
-constexpr const char* kCurve =
-    "it is int8 only as the last step of an int8 convolution or linear whose result nothing "
-    "else reads";
 constexpr const char* kProbabilities = "probabilities need more than 8 bits; it usually ends the model";
 constexpr const char* kLookup = "a table look-up moves data only; int8 rows would need a weight-only scheme";
 
@@ -32,11 +29,22 @@ constexpr OpRow kRows[] = {
     {"aten::sub", "Tensor", Family::kAdd, true, nullptr},
     {"aten::mul", "Tensor", Family::kMul, true, nullptr},
     {"aten::relu", "", Family::kRelu, true, nullptr},
-    {"aten::hardtanh", "", Family::kPostOp, true, kCurve},
-    {"aten::relu6", "", Family::kPostOp, true, kCurve},
-    {"aten::hardswish", "", Family::kPostOp, true, kCurve},
-    {"aten::silu", "", Family::kPostOp, true, kCurve},
-    {"aten::gelu", "", Family::kPostOp, true, kCurve},
+    {"aten::hardtanh", "", Family::kCurve, true, nullptr},
+    {"aten::relu6", "", Family::kCurve, true, nullptr},
+    {"aten::hardswish", "", Family::kCurve, true, nullptr},
+    {"aten::silu", "", Family::kCurve, true, nullptr},
+    {"aten::gelu", "", Family::kCurve, true, nullptr},
+    {"aten::sigmoid", "", Family::kCurve, true, nullptr},
+    {"aten::hardsigmoid", "", Family::kCurve, true, nullptr},
+    {"aten::tanh", "", Family::kCurve, true, nullptr},
+    {"aten::leaky_relu", "", Family::kCurve, true, nullptr},
+    {"aten::elu", "", Family::kCurve, true, nullptr},
+    {"aten::mish", "", Family::kCurve, true, nullptr},
+    {"aten::softplus", "", Family::kCurve, true, nullptr},
+    {"aten::clamp", "", Family::kCurve, true, nullptr},
+    {"aten::neg", "", Family::kCurve, true, nullptr},
+    {"aten::abs", "", Family::kCurve, true, nullptr},
+    {"aten::rsub", "Scalar", Family::kCurve, true, nullptr},
     {"aten::max_pool2d", "", Family::kMaxPool, true, nullptr},
     {"aten::avg_pool2d", "", Family::kAvgPool, true, nullptr},
     {"aten::adaptive_avg_pool2d", "", Family::kAdaptivePool, true, nullptr},
@@ -52,6 +60,7 @@ constexpr OpRow kRows[] = {
     {"aten::squeeze", "dim", Family::kShape, false, nullptr},
     {"aten::unsqueeze", "", Family::kShape, false, nullptr},
     {"aten::select", "int", Family::kShape, false, nullptr},
+    {"frametap::chunk_piece", "", Family::kShape, false, nullptr},
     {"aten::slice", "Tensor", Family::kShape, false, nullptr},
     {"aten::narrow", "", Family::kShape, false, nullptr},
     {"aten::flip", "", Family::kMove, false, nullptr},
@@ -90,11 +99,7 @@ constexpr OpRow kRows[] = {
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
     {"aten::_softmax", "", Family::kFloat, true, kProbabilities},
     {"aten::log_softmax", "int", Family::kFloat, true, kProbabilities},
-    {"aten::sigmoid", "", Family::kFloat, true, "no int8 kernel for sigmoid on its own"},
-    {"aten::tanh", "", Family::kFloat, true, "no int8 kernel for tanh on its own"},
-    {"aten::hardsigmoid", "", Family::kFloat, true, "no int8 kernel for hardsigmoid on its own"},
-    {"aten::leaky_relu", "", Family::kFloat, true, "no int8 kernel for leaky_relu; relu has one"},
-    {"aten::div", "Tensor", Family::kFloat, true, "no int8 kernel for a quotient"},
+    {"aten::div", "Tensor", Family::kFloat, true, "no int8 kernel for a quotient of tensors"},
     {"aten::embedding", "", Family::kFloat, true, kLookup},
     // The ops that this backend itself emits.
     {"aten::clone", "", Family::kFloat, true, nullptr},
@@ -106,6 +111,7 @@ constexpr OpRow kRows[] = {
     {"frametap::dequantize_per_channel", "", Family::kFloat, true, nullptr},
     {"frametap::qadd", "", Family::kFloat, true, nullptr},
     {"frametap::qmul", "", Family::kFloat, true, nullptr},
+    {"frametap::qcurve", "", Family::kFloat, true, nullptr},
     {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
@@ -129,6 +135,13 @@ static const OpRow* RowNamed(const c10::OperatorName& op) {
   }();
   const auto it = table->find(op);
   return it == table->end() ? nullptr : it->second;
+}
+
+Family FamilyOf(const Node& node) {
+  const OpRow* const row = RowOf(node);
+  if (row == nullptr) return Family::kFloat;
+  const bool is_pair = row->family == Family::kAdd || row->family == Family::kMul || Is(node, "aten::div", "Tensor");
+  return is_pair && ConstNumber(FindArg(node, "other")) ? Family::kCurve : row->family;
 }
 
 const OpRow* RowOf(const Node& node) { return node.op ? RowNamed(node.op->operator_name()) : nullptr; }

@@ -19,7 +19,7 @@ enum class Family : uint8_t {
   kAdd,      // int8 kernel of its own, or part of a convolution; also a difference
   kMul,      // int8 kernel of its own where both factors are bytes
   kRelu,     // part of the kernel before it, or bytes with its input's parameters
-  kPostOp,   // part of the kernel before it, or float
+  kCurve,    // a function of each element: part of the kernel before it, or a table
   kMaxPool,  // bytes with its input's parameters, as the next four
   kAvgPool,
   kAdaptivePool,
@@ -42,6 +42,9 @@ struct OpRow {
 
 // The row of a node's op, or null.
 const OpRow* RowOf(const Node& node);
+
+// The family of the row. A sum, product or quotient with a number is a curve; an op without a row is kFloat.
+Family FamilyOf(const Node& node);
 
 // Whether the op is of Family::kConv or kLinear: it has a weight, and an int8 kernel.
 bool IsLayer(const c10::OperatorName& op);

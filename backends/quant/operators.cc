@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/pointwise.h"
 #include "backends/quant/quantize_images.h"
 #include "backends/quant/wide_loop.h"
 
@@ -35,25 +36,6 @@ FRAMETAP_WIDE_LOOP
 void DequantizeSignedLoop(const int8_t* __restrict from, float* __restrict to, int64_t n, float scale,
                           int32_t zero_point) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(static_cast<int32_t>(from[i]) - zero_point) * scale;
-}
-
-FRAMETAP_WIDE_LOOP
-void AddLoop(const uint8_t* __restrict a, float a_scale, int32_t a_zero, const uint8_t* __restrict b, float b_scale,
-             int32_t b_zero, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi, int32_t zero_point) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float sum = static_cast<float>(static_cast<int32_t>(a[i]) - a_zero) * a_scale +
-                      static_cast<float>(static_cast<int32_t>(b[i]) - b_zero) * b_scale;
-    to[i] = ToByte(sum, inverse, lo, hi, zero_point);
-  }
-}
-
-FRAMETAP_WIDE_LOOP
-void MulLoop(const uint8_t* __restrict a, int32_t a_zero, const uint8_t* __restrict b, int32_t b_zero,
-             uint8_t* __restrict to, int64_t n, float steps, float lo, float hi, int32_t zero_point) {
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t product = (static_cast<int32_t>(a[i]) - a_zero) * (static_cast<int32_t>(b[i]) - b_zero);
-    to[i] = ToByte(static_cast<float>(product), steps, lo, hi, zero_point);
-  }
 }
 
 FRAMETAP_WIDE_LOOP
@@ -157,50 +139,6 @@ at::Tensor DequantizePerChannel(const at::Tensor& q, const at::Tensor& scales, c
     DequantizeSignedLoop(from.const_data_ptr<int8_t>() + c * each, to.mutable_data_ptr<float>() + c * each, each,
                          s.const_data_ptr<float>()[c], static_cast<int32_t>(z.const_data_ptr<int64_t>()[c]));
   }
-  return to;
-}
-
-at::Tensor AddBytes(const at::Tensor& a, double a_scale, int64_t a_zero, const at::Tensor& b, double b_scale,
-                    int64_t b_zero, double scale, int64_t zero_point, int64_t qmin, int64_t qmax, bool relu) {
-  CheckBytes(a, "qadd");
-  CheckBytes(b, "qadd");
-  TORCH_CHECK(a.sizes() == b.sizes(), "qadd: sizes differ: ", a.sizes(), " and ", b.sizes());
-  const at::MemoryFormat format = a.suggest_memory_format();
-  const at::Tensor left = a.contiguous(format);
-  const at::Tensor right = b.contiguous(format);
-  at::Tensor to = EmptyBytes(a.sizes(), format);
-  const float inverse = 1.0f / static_cast<float>(scale);
-  const int64_t floor = relu ? std::max(qmin, zero_point) : qmin;
-  const uint8_t* l = left.const_data_ptr<uint8_t>();
-  const uint8_t* r = right.const_data_ptr<uint8_t>();
-  uint8_t* t = to.mutable_data_ptr<uint8_t>();
-  at::parallel_for(0, left.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    AddLoop(l + begin, static_cast<float>(a_scale), static_cast<int32_t>(a_zero), r + begin,
-            static_cast<float>(b_scale), static_cast<int32_t>(b_zero), t + begin, end - begin, inverse,
-            static_cast<float>(floor - zero_point), static_cast<float>(qmax - zero_point),
-            static_cast<int32_t>(zero_point));
-  });
-  return to;
-}
-
-// `product_scale`: the product of both scales.
-at::Tensor MulBytes(const at::Tensor& a, int64_t a_zero, const at::Tensor& b, int64_t b_zero, double product_scale,
-                    double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
-  CheckBytes(a, "qmul");
-  CheckBytes(b, "qmul");
-  TORCH_CHECK(a.sizes() == b.sizes(), "qmul: sizes differ: ", a.sizes(), " and ", b.sizes());
-  const at::MemoryFormat format = a.suggest_memory_format();
-  const at::Tensor left = a.contiguous(format);
-  const at::Tensor right = b.contiguous(format);
-  at::Tensor to = EmptyBytes(a.sizes(), format);
-  const uint8_t* l = left.const_data_ptr<uint8_t>();
-  const uint8_t* r = right.const_data_ptr<uint8_t>();
-  uint8_t* t = to.mutable_data_ptr<uint8_t>();
-  at::parallel_for(0, left.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    MulLoop(l + begin, static_cast<int32_t>(a_zero), r + begin, static_cast<int32_t>(b_zero), t + begin, end - begin,
-            static_cast<float>(product_scale / scale), static_cast<float>(qmin - zero_point),
-            static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point));
-  });
   return to;
 }
 
@@ -323,6 +261,10 @@ at::Tensor AdaptiveAvgPoolBytes(const at::Tensor& q, int64_t zero_point, at::Int
   return q.dim() == 3 ? y.squeeze(0) : y;
 }
 
+at::Tensor ChunkPiece(const at::Tensor& self, int64_t chunks, int64_t dim, int64_t index) {
+  return self.chunk(chunks, dim).at(static_cast<size_t>(index));
+}
+
 // Meta kernels: sizes and dtypes only.
 at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, c10::ScalarType dtype) {
   return at::empty(x.sizes(), x.options().dtype(dtype));
@@ -351,6 +293,8 @@ void RegisterOperators() {
     defs->def(
         "qmul(Tensor a, int a_zero_point, Tensor b, int b_zero_point, float product_scale, float scale, "
         "int zero_point, int qmin, int qmax) -> Tensor");
+    defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
+    defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
         "qmax_pool2d(Tensor q, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) "
         "-> Tensor");
@@ -365,6 +309,7 @@ void RegisterOperators() {
     cpu->impl("dequantize_per_channel", TORCH_FN(DequantizePerChannel));
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
+    cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
     cpu->impl("qadaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPoolBytes));
@@ -378,9 +323,9 @@ void RegisterOperators() {
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name :
-         {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d", "qconv",
-          "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
+    for (const char* name : {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd",
+                             "qavg_pool2d", "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul",
+                             "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }
     return true;

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/linear.h>
@@ -31,6 +32,8 @@ int64_t Limit() { return HasExactProducts() ? 256 : 128; }  // Y3
 
 int64_t Pick(int64_t from, int64_t to) { return at::randint(from, to + 1, {1}, at::kLong).item<int64_t>(); }
 
+Curve AnyCurve() { return static_cast<Curve>(Pick(0, static_cast<int64_t>(Curve::kLeakyRelu))); }
+
 at::Tensor Bytes(at::IntArrayRef sizes) { return at::randint(0, Limit(), sizes, at::kByte); }
 
 at::Tensor Real(const at::Tensor& bytes, const Quantization& q) {
@@ -55,6 +58,8 @@ at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
       return at::gelu(x, "tanh");
     case Curve::kSigmoid:
       return x.sigmoid();
+    case Curve::kHardsigmoid:
+      return at::hardsigmoid(x);
     case Curve::kTanh:
       return x.tanh();
     case Curve::kLeakyRelu:
@@ -136,8 +141,8 @@ Layer Random(bool is_convolution) {
   layer.scales = at::rand({layer.outputs()}).mul(0.01).add(0.001);
   if (Pick(0, 1) == 1) layer.bias = at::randn({layer.outputs()});
   layer.x = {0.02f, static_cast<int32_t>(Pick(0, 1) * Pick(0, Limit() - 1))};
-  layer.curve = static_cast<Curve>(Pick(0, 6));
-  layer.low = -0.5f;
+  layer.curve = AnyCurve();
+  layer.low = layer.curve == Curve::kLeakyRelu ? 0.1f : -0.5f;
   layer.high = 1.5f;
   if (Pick(0, 3) != 0) {
     layer.out = Quantization{0.01f * std::sqrt(static_cast<float>(products)), static_cast<int32_t>(Pick(0, 2) * 64)};
@@ -149,13 +154,13 @@ Layer Random(bool is_convolution) {
   return layer;
 }
 
-// The same layer on floats, with more curves.
+// The same layer on floats, with any curve.
 Layer FloatForm(Layer layer) {
   layer.weight = layer.weight.to(at::kFloat).mul(0.01f);
   layer.scales = at::Tensor();
   layer.out.reset();
   layer.accumulator.reset();
-  layer.curve = static_cast<Curve>(Pick(0, 9));
+  layer.curve = AnyCurve();
   if (layer.curve == Curve::kLeakyRelu) layer.low = 0.1f;
   layer.has_addend = Pick(0, 1) == 1;
   return layer;
