@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "backends/onednn/library.h"
+#include "backends/quant/annotate.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
@@ -25,8 +28,30 @@ using quant::Family;
 using quant::Is;
 using quant::TensorArg;
 
+// One way of multiplying: its op, the ops that its kernel takes in, and its words in the report.
+struct Scheme {
+  Products products;
+  const char* linear;
+  bool has_convolutions;
+  bool takes_more;  // a sum, and a curve
+  const char* words;
+};
+
+constexpr Scheme kSchemes[] = {
+    {Products::kFloat32, "frametap::packed_linear", true, true, ""},
+    {Products::kBfloat16, "frametap::packed_linear", true, true, ""},
+    {Products::kDynamicInt8, "frametap::dynamic_linear", false, false, "int8, dynamic"},
+};
+constexpr const Scheme& kFloat32 = kSchemes[0];
+
+const Scheme& SchemeOf(Products products) {
+  return *std::find_if(std::begin(kSchemes), std::end(kSchemes),
+                       [&](const Scheme& scheme) { return scheme.products == products; });
+}
+
 // A layer with the ops that its kernel takes in.
 struct Kernel {
+  const Scheme* scheme;
   NodeId layer;
   NodeId add;      // or invalid
   NodeId curve;    // or invalid
@@ -97,6 +122,9 @@ class Lowering {
     return std::move(out_.graph);
   }
 
+  bool IsInt8(NodeId n) const {
+    return FormOf(n) == Form::kKernel && kernels_.at(n).scheme->products == Products::kDynamicInt8;
+  }
   // `n`: a node of the normalised graph.
   Form FormOf(NodeId n) const {
     const NodeId layer = kernel_of_[n.raw()];
@@ -142,7 +170,8 @@ class Lowering {
     kernel.layer = n;
     reason_[n.raw()] = WhyNot(&kernel);
     if (!reason_[n.raw()].empty()) return;
-    if (!IsWritten(*TensorArg(from_.node(n), "input"))) {
+    kernel.scheme = &ChooseScheme(from_.node(n), &reason_[n.raw()]);
+    if (kernel.scheme->takes_more && !IsWritten(*TensorArg(from_.node(n), "input"))) {
       NodeId next = After(n);
       if (next.valid() && TakeSum(next, &kernel)) next = After(next);
       if (next.valid() && quant::CurveOf(from_.node(next))) kernel.curve = next;
@@ -151,6 +180,18 @@ class Lowering {
       if (part.valid()) kernel_of_[part.raw()] = n;
     }
     kernels_.emplace(n, kernel);
+  }
+
+  // The scheme of a layer, in words for the report where it is not plain.
+  const Scheme& ChooseScheme(const Node& node, std::string* words) const {
+    const Scheme& asked = SchemeOf(config_.products);
+    *words = quant::FloatByRequest(config_.by_request, node);
+    if (words->empty() && IsConvolution(node) && !asked.has_convolutions) {
+      *words = "in float, packed: a convolution has no dynamic int8 kernel; give quantize calibration data for int8";
+    }
+    if (!words->empty()) return kFloat32;
+    *words = asked.words;
+    return asked;
   }
 
   // The only reader of the node's result, if a kernel may take it in.
@@ -184,7 +225,7 @@ class Lowering {
     layer.weight = normal_.FrozenFloat(node, "weight");
     layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
-    layer.multiplies_bfloat16 = config_.multiplies_bfloat16;
+    layer.multiplies_bfloat16 = kernel.scheme->products == Products::kBfloat16;
     if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
     if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
     return layer;
@@ -209,16 +250,29 @@ class Lowering {
       sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
     }
     const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
-    const onednn::Layer layer = LayerOf(kernel);
-    const ValueId packed =
-        out_.AddConstant(name, quant::FrozenKernel(frozen_, layer, sizes, [&] { return Copied(layer); }));
-    const Arg addend = kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue());
-    const char* const op = convolution ? "frametap::packed_conv" : "frametap::packed_linear";
+    std::vector<Arg> args{Arg::Of(images), Arg::Of(out_.AddConstant(name, Packed(kernel, sizes)))};
+    if (kernel.scheme->takes_more) {
+      args.push_back(kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue()));
+    }
+    const char* const op = convolution ? "frametap::packed_conv" : kernel.scheme->linear;
     const Type type = quant::Retyped(TypeOf(result), at::kFloat);
-    const ValueId now = out_.Emit(quant::FindOperator(op), {Arg::Of(images), Arg::Of(packed), addend},
-                                  from_.value(result).name, type, result, node);
+    const ValueId now =
+        out_.Emit(quant::FindOperator(op), std::move(args), from_.value(result).name, type, result, node);
     out_.Map(result, now);
     SetImage(result, convolution.has_value(), node);
+  }
+
+  at::Tensor Packed(const Kernel& kernel, const Sizes& x) const {
+    const onednn::Layer layer = LayerOf(kernel);
+    if (kernel.scheme->products == Products::kDynamicInt8) {
+      const int bits = config_.by_request.activation_bits;
+      return quant::FrozenDynamicKernel(frozen_, layer.weight, layer.bias,
+                                        bits != 0                    ? bits
+                                        : onednn::HasExactProducts() ? 8
+                                                                     : 7,
+                                        x);
+    }
+    return quant::FrozenKernel(frozen_, layer, x, [&] { return Copied(layer); });
   }
 
   // F5. A value that is written in place has one copy, which is contiguous.
@@ -291,6 +345,7 @@ std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, 
     row.form = fate.now.valid() ? lowering.FormOf(fate.now) : Form::kFolded;
     row.reason = fate.now.valid() ? lowering.ReasonOf(fate.now) : fate.folded;
     if (row.reason.empty() && row.form == Form::kTorch) row.reason = fate.note;
+    row.is_int8 = fate.now.valid() && lowering.IsInt8(fate.now);
     report.push_back(std::move(row));
   }
   return report;

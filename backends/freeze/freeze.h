@@ -21,15 +21,24 @@
 
 #include "absl/status/statusor.h"
 #include "backends/quant/frozen.h"
+#include "backends/quant/quantize.h"
 #include "backends/quant/reported_op.h"
 #include "ir/graph.h"
 
 namespace frametap::freeze {
 
+// How layers multiply.
+enum class Products : uint8_t {
+  kFloat32,
+  kBfloat16,
+  kDynamicInt8,  // linear layers: bytes, with parameters for each row at each call; other layers as kFloat32
+};
+
 struct Config {
-  bool multiplies_bfloat16 = false;
-  bool keeps_grad_mode = false;  // instead of F6, for a graph that computes no gradients
-  bool images_last = false;      // instead of F2: images in outputs are channels_last
+  Products products = Products::kFloat32;
+  quant::QuantConfig by_request{};  // of kDynamicInt8: the layers that stay in float, and the bits of activations
+  bool keeps_grad_mode = false;     // instead of F6, for a graph that computes no gradients
+  bool images_last = false;         // instead of F2: images in outputs are channels_last
 };
 
 enum class Form : uint8_t {
@@ -42,7 +51,8 @@ const char* ToString(Form form);
 
 struct OpReport : quant::ReportedOp {
   Form form = Form::kTorch;
-  std::string reason{};  // where it went; for a layer of torch, why
+  std::string reason{};  // where it went; for a layer of torch or of another scheme, why
+  bool is_int8 = false;
 };
 
 struct FrozenGraph {

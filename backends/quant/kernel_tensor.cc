@@ -14,6 +14,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "backends/quant/dynamic_linear.h"
+#include "backends/quant/params.h"
 #include "backends/quant/small_linear.h"
 
 namespace frametap::quant {
@@ -21,13 +23,17 @@ namespace {
 
 using onednn::LayerKernel;
 
-// A layer, and a second form of it for few rows.
+// A layer, and a second form of it for few rows; or the products of a dynamic layer, and the rest of it.
 struct Kernel {
   explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
     if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
   }
+  Kernel(const onednn::Layer& layer, int bits)
+      : onednn(DynamicLinear::ProductsOf(layer)), dynamic(DynamicLinear(layer, bits)) {}
+
   LayerKernel onednn;
   std::optional<SmallLinear> small;
+  std::optional<DynamicLinear> dynamic;
 };
 
 using KernelTensorImpl = at::OpaqueTensorImpl<std::shared_ptr<Kernel>>;
@@ -70,6 +76,12 @@ at::Tensor RunPacked(const at::Tensor& x, const at::Tensor& kernel, const std::o
   return k.Run(x, addend ? &*addend : nullptr);
 }
 
+at::Tensor RunDynamic(const at::Tensor& x, const at::Tensor& kernel) {
+  Kernel& k = KernelOrThrow(kernel);
+  TORCH_CHECK(k.dynamic, "dynamic_linear: expected the kernel of a dynamic layer");
+  return k.dynamic->Run(k.onednn, x);
+}
+
 // The numbers of a layer.
 std::string TextOf(const onednn::Layer& layer) {
   const auto text = [](const onednn::Quantization& q) {
@@ -86,18 +98,37 @@ std::string TextOf(const onednn::Layer& layer) {
 
 }  // namespace
 
-at::Tensor MakeKernelTensor(onednn::Layer layer) {
-  auto kernel = std::make_shared<Kernel>(std::move(layer));
+static at::Tensor TensorOf(std::shared_ptr<Kernel> kernel) {
   const at::Tensor& weight = kernel->onednn.layer().weight;
   return at::detail::make_tensor<KernelTensorImpl>(c10::DispatchKeySet(c10::DispatchKey::CPU), weight.dtype(),
                                                    weight.device(), kernel, weight.sizes());
+}
+
+at::Tensor MakeKernelTensor(onednn::Layer layer) { return TensorOf(std::make_shared<Kernel>(std::move(layer))); }
+
+static void PrepareFor(const at::Tensor& kernel, c10::IntArrayRef x) {
+  if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) KernelIn(kernel)->Prepare(x);
+}
+
+at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const at::Tensor& weight, const at::Tensor& bias, int bits,
+                               c10::IntArrayRef x) {
+  const auto made = FrozenWeights::Of(frozen, absl::StrCat("dynamic ", bits), {weight, bias}, [&] {
+    const QuantizedWeight w = QuantizeWeight(weight, 0);
+    onednn::Layer layer;
+    layer.weight = w.bytes;
+    layer.scales = w.scales;
+    layer.bias = bias;
+    return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(layer, bits))};
+  });
+  PrepareFor(made[0], x);
+  return made[0];
 }
 
 at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::IntArrayRef x,
                         absl::FunctionRef<onednn::Layer()> make) {
   const auto made = FrozenWeights::Of(frozen, TextOf(layer), {layer.weight, layer.scales, layer.bias},
                                       [&] { return FrozenWeights::Tensors{MakeKernelTensor(make())}; });
-  if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) KernelIn(made[0])->Prepare(x);
+  PrepareFor(made[0], x);
   return made[0];
 }
 
@@ -130,11 +161,13 @@ void RegisterKernelOperators() {
   defs->def("qconv_add(Tensor x, Tensor(a!) accumulator, Tensor kernel) -> Tensor(a!)");
   defs->def("packed_linear(Tensor x, Tensor kernel, Tensor? addend=None) -> Tensor");
   defs->def("packed_conv(Tensor x, Tensor kernel, Tensor? addend=None) -> Tensor");
+  defs->def("dynamic_linear(Tensor x, Tensor kernel) -> Tensor");
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
   cpu->impl("qlinear", TORCH_FN(RunLinear));
   cpu->impl("qconv", TORCH_FN(RunConvolution));
   cpu->impl("qconv_add", TORCH_FN(RunInto));
   cpu->impl("packed_linear", TORCH_FN(RunPacked));
+  cpu->impl("dynamic_linear", TORCH_FN(RunDynamic));
   cpu->impl("packed_conv", TORCH_FN(RunPacked));
 }
 

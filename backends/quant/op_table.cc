@@ -119,6 +119,7 @@ constexpr OpRow kRows[] = {
     {"frametap::qlinear", "", Family::kFloat, true, nullptr},
     {"frametap::packed_conv", "", Family::kFloat, true, nullptr},
     {"frametap::packed_linear", "", Family::kFloat, true, nullptr},
+    {"frametap::dynamic_linear", "", Family::kFloat, true, nullptr},
 };
 
 struct HashName {

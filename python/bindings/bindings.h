@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/quant/quantize.h"
 #include "ir/graph.h"
 
 namespace frametap {
@@ -30,6 +31,9 @@ struct ExecutableHandle {
 
 // A backend as Python sees it (shared with the compiled functions that use it).
 using BackendHandle = std::shared_ptr<Backend>;
+
+// The options of a quantization. Throws for an unknown one.
+quant::QuantConfig QuantConfigOf(const pybind11::dict& options);
 
 void BindErrors(pybind11::module_& m);     // errors.cc: absl::Status and C++ errors to frametap's exceptions
 void BindGraph(pybind11::module_& m);      // graph.cc: Graph, Node, Value, parse, print, verify

@@ -17,6 +17,7 @@ py::list Rows(const std::vector<freeze::OpReport>& report) {
   return OpRows(report, [](const freeze::OpReport& r, py::dict& row) {
     row["form"] = freeze::ToString(r.form);
     row["reason"] = r.reason;
+    row["is_int8"] = r.is_int8;
   });
 }
 
@@ -26,6 +27,13 @@ bool StaysInItsPlace(const at::Tensor& tensor) {
   const py::object parameter = py::module_::import("torch.nn").attr("Parameter");
   const py::object object = py::reinterpret_steal<py::object>(WrapTensor(tensor));
   return py::isinstance(object, parameter) || py::hasattr(object, "_dynamo_static_input_type");
+}
+
+freeze::Products ProductsOf(const std::string& name) {
+  if (name == "float32") return freeze::Products::kFloat32;
+  if (name == "bfloat16") return freeze::Products::kBfloat16;
+  if (name == "dynamic int8") return freeze::Products::kDynamicInt8;
+  throw py::value_error("products: " + name);
 }
 
 py::dict Made(const freeze::FrozenGraph& frozen, uint64_t runs) {
@@ -43,23 +51,24 @@ py::dict Made(const freeze::FrozenGraph& frozen, uint64_t runs) {
 void BindFreeze(py::module_& m) {
   py::class_<freeze::FreezeBackend, Backend, std::shared_ptr<freeze::FreezeBackend>>(
       m, "FreezeBackend", "Packs the weights of each graph that is recorded, and fuses its ops.")
-      .def(py::init([](const py::sequence& weights, bool multiplies_bfloat16) {
+      .def(py::init([](const py::sequence& weights, const std::string& products, const py::dict& options) {
              std::vector<at::Tensor> tensors;
              for (const py::handle weight : weights) tensors.push_back(TensorOf(weight.ptr()));
-             return std::make_shared<freeze::FreezeBackend>(tensors, freeze::Config{multiplies_bfloat16});
+             return std::make_shared<freeze::FreezeBackend>(
+                 tensors, freeze::Config{ProductsOf(products), QuantConfigOf(options)});
            }),
-           py::arg("weights"), py::kw_only(), py::arg("multiplies_bfloat16"))
+           py::arg("weights"), py::kw_only(), py::arg("products"), py::arg("options") = py::dict())
       .def_property_readonly("problems", &freeze::FreezeBackend::problems);
   py::class_<freeze::FollowingBackend, Backend, std::shared_ptr<freeze::FollowingBackend>>(
       m, "FollowingBackend", "Freezes graphs whose weights are inputs, and freezes again where a weight has changed.")
-      .def(py::init([](const py::sequence& weights, bool multiplies_bfloat16) {
+      .def(py::init([](const py::sequence& weights, const std::string& products) {
              quant::WeightSet known;
              for (const py::handle weight : weights) known.Add(TensorOf(weight.ptr()));
              return std::make_shared<freeze::FollowingBackend>(
                  [known](const at::Tensor& tensor) { return known.contains(tensor) || StaysInItsPlace(tensor); },
-                 freeze::Config{multiplies_bfloat16});
+                 freeze::Config{ProductsOf(products)});
            }),
-           py::arg("weights"), py::kw_only(), py::arg("multiplies_bfloat16"))
+           py::arg("weights"), py::kw_only(), py::arg("products"))
       .def_property_readonly("problem_count", &freeze::FollowingBackend::problem_count)
       .def_property_readonly("problems", &freeze::FollowingBackend::problems);
   m.def(

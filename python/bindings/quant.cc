@@ -38,7 +38,9 @@ absl::flat_hash_set<std::string> Names(const py::handle& names) {
   return out;
 }
 
-quant::QuantConfig ConfigOf(const py::dict& options) {
+}  // namespace
+
+quant::QuantConfig QuantConfigOf(const py::dict& options) {
   quant::QuantConfig config;
   for (const auto& [key, value] : options) {
     const std::string name = py::cast<std::string>(key);
@@ -63,6 +65,8 @@ quant::QuantConfig ConfigOf(const py::dict& options) {
   }
   return config;
 }
+
+namespace {
 
 py::object Number(const std::optional<double>& number) { return number ? py::object(py::float_(*number)) : py::none(); }
 
@@ -245,7 +249,7 @@ void BindQuant(py::module_& m) {
   m.def(
       "quant_convert",
       [](const GraphHandle& graph, const quant::Observation& observation, const py::dict& options) {
-        const quant::QuantConfig config = ConfigOf(options);
+        const quant::QuantConfig config = QuantConfigOf(options);
         const std::vector<at::Tensor>& weights = graph.WeightsOrThrow();
         auto converted = [&] {
           const py::gil_scoped_release unlocked;
@@ -275,7 +279,7 @@ void BindQuant(py::module_& m) {
           "convert",
           [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation,
              const py::dict& options) {
-            const quant::QuantConfig config = ConfigOf(options);
+            const quant::QuantConfig config = QuantConfigOf(options);
             const std::vector<at::Tensor>& weights = graph.WeightsOrThrow();
             auto converted = [&] {
               const py::gil_scoped_release unlocked;

@@ -163,14 +163,20 @@ class QuantBackend(Backend):
 class FreezeBackend(Backend):
     """Packs the weights of each graph that is recorded, and fuses its ops."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], *, multiplies_bfloat16: bool) -> None: ...
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        *,
+        products: str,
+        options: dict[str, Any] = ...,
+    ) -> None: ...
     @property
     def problems(self) -> list[str]: ...
 
 class FollowingBackend(Backend):
     """Freezes graphs whose weights are inputs, and freezes again where a weight has changed."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], *, multiplies_bfloat16: bool) -> None: ...
+    def __init__(self, weights: Sequence[torch.Tensor], *, products: str) -> None: ...
     @property
     def problem_count(self) -> int: ...
     @property

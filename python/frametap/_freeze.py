@@ -9,9 +9,10 @@ Not here: passes and kernels (``backends/freeze``); calls, and uses that are ref
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +23,14 @@ from frametap._errors import FrametapError, FrametapWarning, FreezeError
 from frametap._inference_model import InferenceModel, captured_copy, outside
 from frametap._quant_report import place_of, render_table
 
-__all__ = ["FrozenModel", "checked_dtype", "freeze"]
+__all__ = [
+    "FrozenModel",
+    "checked_dtype",
+    "freeze",
+    "freezing_backend",
+    "products_of",
+    "record",
+]
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -54,17 +62,29 @@ def freeze(
     Raises :class:`FreezeError` if the model is not a module or a method of one, and if it does not accept a batch.
     """
     checked_dtype(dtype, "freeze", FreezeError)
-    compiled, _ = captured_copy(model, "freeze", FreezeError, lambda owner: _backend(owner, dtype))
+    backend = functools.partial(freezing_backend, "freeze", FreezeError, products_of(dtype), {})
+    compiled, _ = captured_copy(model, "freeze", FreezeError, backend)
     frozen = FrozenModel(compiled, dtype)
-    if data is None:
-        return frozen
-    with ProgressLine("freeze", data, progress) as line:
-        for number, raw in enumerate(iterate(data, "freeze: data", FreezeError)):
-            batch = arguments(raw, f"freeze: batch {number}", FreezeError)
-            line.show(number)
-            with accepting(batch, "freeze", f"batch {number}", FreezeError):
-                frozen(*batch[0], **batch[1])
+    record(frozen, "freeze", FreezeError, data, progress)
     return frozen
+
+
+def record(
+    model: FrozenModel,
+    who: str,
+    error: type[FrametapError],
+    data: Iterable[Any] | None,
+    progress: bool | None,
+) -> None:
+    """Calls the model once for each batch of the data, if there are any."""
+    if data is None:
+        return
+    with ProgressLine(who, data, progress) as line:
+        for number, raw in enumerate(iterate(data, f"{who}: data", error)):
+            batch = arguments(raw, f"{who}: batch {number}", error)
+            line.show(number)
+            with accepting(batch, who, f"batch {number}", error):
+                model(*batch[0], **batch[1])
 
 
 def checked_dtype(dtype: torch.dtype, who: str, error: type[FrametapError]) -> None:
@@ -75,14 +95,25 @@ def checked_dtype(dtype: torch.dtype, who: str, error: type[FrametapError]) -> N
         )
 
 
-def _backend(owner: torch.nn.Module | None, dtype: torch.dtype) -> _C.Backend:
+def products_of(dtype: torch.dtype) -> str:
+    """How layers multiply, for the extension."""
+    return str(dtype).removeprefix("torch.")
+
+
+def freezing_backend(
+    who: str,
+    error: type[FrametapError],
+    products: str,
+    options: dict[str, Any],
+    owner: torch.nn.Module | None,
+) -> _C.FreezeBackend:
     if owner is None:
-        raise FreezeError(
-            "freeze: a torch.nn.Module or a method of one expected; parameters and buffers are frozen, and a "
+        raise error(
+            f"{who}: a torch.nn.Module or a method of one expected; parameters and buffers are frozen, and a "
             "function has none"
         )
     weights = [*owner.parameters(), *owner.buffers()]
-    return _C.FreezeBackend(weights, multiplies_bfloat16=dtype is torch.bfloat16)
+    return _C.FreezeBackend(weights, products=products, options=options)
 
 
 class FrozenModel(InferenceModel):
@@ -97,7 +128,8 @@ class FrozenModel(InferenceModel):
     _original_name = "the original"
     _weights_name = "packed weights"
     _instead = "{} the original"
-    _error = FreezeError
+    _error: type[FrametapError] = FreezeError
+    _slow = "a part of a frozen model is as slow as before"
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         super().__init__(model)
@@ -107,20 +139,23 @@ class FrozenModel(InferenceModel):
 
     def _note_call(self, problem: dict[str, Any] | None) -> None:
         """Warns once of each layer that plain Python ran, and of each graph that could not be frozen."""
+        for text in self._problems(problem):
+            if text not in self._said:
+                self._said.add(text)
+                warnings.warn(
+                    f"{self._slow}: {text}", FrametapWarning, stacklevel=outside(globals())
+                )
+
+    def _problems(self, problem: dict[str, Any] | None) -> list[str]:
         problems = self._backend.problems
-        if problem is not None and problem["plain_layer"]:
+        if problem is not None and problem["modes"]:
+            problems.append(f"plain Python runs {problem['modes']}")
+        elif problem is not None and problem["plain_layer"]:
             problems.append(
                 f"plain Python ran {problem['plain_layer']}, outside of all graphs; report_text() and "
                 "frametap.explain name the places where graphs end"
             )
-        for text in problems:
-            if text not in self._said:
-                self._said.add(text)
-                warnings.warn(
-                    f"a part of a frozen model is as slow as before: {text}",
-                    FrametapWarning,
-                    stacklevel=outside(globals()),
-                )
+        return problems
 
     def frozen_graph(self, segment: _C.Segment) -> _C.Graph | None:
         """The graph that runs for a segment; None if it runs as it was recorded."""
@@ -138,8 +173,13 @@ class FrozenModel(InferenceModel):
             {**row, "segment": segment.name}
             for segment in _C.segments(self._frametap)
             if (made := _C.freeze_of(segment.executable)) is not None
-            for row in made["report"]
+            for row in self._shown(made["report"])
         ]
+
+    @staticmethod
+    def _shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows for users."""
+        return list(rows)
 
     def report_text(self) -> str:
         """A table for each recorded graph: how each op runs, and why."""
@@ -149,10 +189,14 @@ class FrozenModel(InferenceModel):
             if made is None:
                 continue
             lines += [f"{segment.name}, from {segment.entry}, {made['runs']} runs"]
-            lines += [_table(made["report"]), ""]
+            lines += [self._table(self._shown(made["report"])), ""]
         if not lines:
-            return "nothing was recorded yet; call the model once, or give freeze some data"
+            return f"nothing was recorded yet; call the model once, or give {self._verb} some data"
         return "\n".join(lines).rstrip()
+
+    @staticmethod
+    def _table(rows: list[dict[str, Any]]) -> str:
+        return _table(rows)
 
     def __repr__(self) -> str:
         count = sum(row["form"] == "kernel" for row in self.report)

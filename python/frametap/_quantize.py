@@ -31,14 +31,16 @@ from frametap._batches import (
     tensors,
 )
 from frametap._compile import compiled_of
+from frametap._dynamic_model import DynamicModel
 from frametap._errors import QuantizationError
+from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._inference_model import captured_copy
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
 from frametap._quantized_model import QuantizedModel
 
-__all__ = ["QuantizedModel", "quantize"]
+__all__ = ["DynamicModel", "QuantizedModel", "quantize"]
 
 _OBSERVERS = ("histogram", "minmax")
 _KEPT_BATCHES = 4  # for the SQNR of the whole model
@@ -46,15 +48,16 @@ _KEPT_BATCHES = 4  # for the SQNR of the whole model
 
 def quantize(
     model: Callable[..., Any],
-    calibration_data: Iterable[Any],
+    calibration_data: Iterable[Any] | None = None,
     *,
+    scheme: str = "static",
     observer: str = "histogram",
     activation_bits: int | None = None,
     float_ops: Collection[str] = (),
     float_scopes: Collection[str] = (),
     strict: bool = False,
     progress: bool | None = None,
-) -> QuantizedModel:
+) -> QuantizedModel | DynamicModel:
     """Captures `model` on the calibration data and gives it back in int8.
 
     `model`: a ``torch.nn.Module`` (compiled or not), or a function. A deep copy of a module is taken, in
@@ -64,6 +67,9 @@ def quantize(
     arguments, or a dict of keyword arguments. A tuple ``(x, y)`` means two arguments: if the second
     is a label, leave it out. A few hundred samples are enough; each branch that shall be int8 must be
     taken.
+
+    `scheme`: ``"static"`` takes the ranges of activations from the calibration data. ``"dynamic"`` computes them for
+    each row at each call, for linear layers alone; it needs no data, and records batches that are given.
 
     `observer`: ``"histogram"`` leaves out rare outliers, ``"minmax"`` keeps the whole range.
     `activation_bits`: 8, or 7 for processors whose int8 products saturate; by default as the processor
@@ -76,11 +82,31 @@ def quantize(
     """
     if not isinstance(strict, bool):
         raise QuantizationError(f"quantize: strict must be True or False, not {strict!r}")
+    make = _SCHEMES.get(scheme) if isinstance(scheme, str) else None
+    if make is None:
+        near = difflib.get_close_matches(str(scheme), _SCHEMES, n=1, cutoff=0.4)
+        raise QuantizationError(
+            f"quantize: scheme must be {' or '.join(map(repr, _SCHEMES))}, not {scheme!r:.60}{_did_you_mean(near)}"
+        )
     options = _options(observer, activation_bits, float_ops, float_scopes)
+    return make(model, calibration_data, options, strict, progress)
+
+
+def _static(
+    model: Callable[..., Any],
+    calibration_data: Iterable[Any] | None,
+    options: dict[str, Any],
+    strict: bool,
+    progress: bool | None,
+) -> QuantizedModel:
+    if calibration_data is None:
+        raise QuantizationError(
+            "quantize: the static scheme needs calibration data; scheme='dynamic' needs none"
+        )
     compiled, owner = captured_copy(
         model, "quantize", QuantizationError, lambda _: _C.QuantBackend()
     )
-    _refuse_unknown_names(float_ops, float_scopes, owner)
+    _refuse_unknown_names(options, owner)
     state = _PlainState(owner)
     calibration = _Calibration(compiled)
     line = ProgressLine("calibration", calibration_data, progress)
@@ -106,6 +132,32 @@ def quantize(
     return QuantizedModel(
         compiled, converted, later if measured is None else measured, strict=strict
     )
+
+
+def _dynamic(
+    model: Callable[..., Any],
+    data: Iterable[Any] | None,
+    options: dict[str, Any],
+    strict: bool,
+    progress: bool | None,
+) -> DynamicModel:
+    if options["observer"] != _OBSERVERS[0]:
+        raise QuantizationError(
+            "quantize: an observer belongs to the static scheme; the dynamic one takes the extremes of each row"
+        )
+
+    def backend(owner: torch.nn.Module | None) -> _C.Backend:
+        made = freezing_backend("quantize", QuantizationError, "dynamic int8", options, owner)
+        _refuse_unknown_names(options, owner)
+        return made
+
+    compiled, _ = captured_copy(model, "quantize", QuantizationError, backend)
+    quantized = DynamicModel(compiled, strict=strict)
+    record(quantized, "quantize", QuantizationError, data, progress)
+    return quantized
+
+
+_SCHEMES = {"static": _static, "dynamic": _dynamic}
 
 
 def _measured_on_calls(
@@ -146,11 +198,9 @@ def _options(
     return options
 
 
-def _refuse_unknown_names(
-    float_ops: Collection[str], float_scopes: Collection[str], owner: torch.nn.Module | None
-) -> None:
+def _refuse_unknown_names(options: dict[str, Any], owner: torch.nn.Module | None) -> None:
     """Raises for an op that torch does not have, and for a module that the model does not have."""
-    for name in float_ops:
+    for name in options["float_ops"]:
         if name not in _ops_of_torch():
             near = difflib.get_close_matches(name, _ops_of_torch(), n=3, cutoff=0.75)
             raise QuantizationError(
@@ -160,7 +210,7 @@ def _refuse_unknown_names(
     if owner is None:
         return
     paths = [path for path, _ in owner.named_modules() if path]
-    for name in float_scopes:
+    for name in options["float_scopes"]:
         if name not in paths:
             near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
             raise QuantizationError(

@@ -93,8 +93,8 @@ class _Converter:
     def __init__(self, f: Any) -> None:
         if isinstance(f, FrozenModel):
             raise ArtifactError(
-                "save: the kernels of a frozen model belong to this processor; save the original as "
-                "frametap.compile captures it, and freeze the original again where it runs"
+                f"save: the kernels of a {f._kind} model belong to this processor; save {f._original_name} as "
+                f"frametap.compile captures it, and {f._verb} that again where it runs"
             )
         self.quantized = f if isinstance(f, QuantizedModel) else None
         self.compiled = compiled_of(f, "save")

@@ -18,7 +18,7 @@ import torch
 from frametap import _C
 from frametap._compile import OPTIONS, checked_options, compile
 from frametap._errors import FrametapError, FrametapWarning
-from frametap._freeze import checked_dtype
+from frametap._freeze import checked_dtype, products_of
 
 __all__ = ["frametap_backend"]
 
@@ -64,7 +64,7 @@ class _FrozenGraph:
     ) -> None:
         # TorchDynamo passes weights as arguments, or keeps them in the module.
         self._backend = _C.FollowingBackend(
-            [*gm.parameters(), *gm.buffers()], multiplies_bfloat16=dtype is torch.bfloat16
+            [*gm.parameters(), *gm.buffers()], products=products_of(dtype)
         )
         self._frametap = compile(gm.forward, backend=self._backend, options=options)
         self._said = 0

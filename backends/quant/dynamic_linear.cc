@@ -1,0 +1,131 @@
+#include "backends/quant/dynamic_linear.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+
+#include "backends/quant/wide_loop.h"
+
+namespace frametap::quant {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+constexpr int64_t kVector = 16;
+
+struct Extremes {
+  float lo = 0, hi = 0;
+  float zero = 0;  // NaN if an element is not finite
+};
+
+// The extremes of a row and zero. Lanes are apart because compilers do not reorder comparisons of floats.
+FRAMETAP_WIDE_LOOP
+Extremes ExtremesOf(const float* __restrict x, int64_t n) {
+  float lo[kVector] = {}, hi[kVector] = {}, zero[kVector] = {};
+  int64_t i = 0;
+  for (; i + kVector <= n; i += kVector) {
+    for (int64_t k = 0; k < kVector; ++k) {
+      const float v = x[i + k];
+      lo[k] = v < lo[k] ? v : lo[k];
+      hi[k] = v > hi[k] ? v : hi[k];
+      zero[k] += v * 0.0f;
+    }
+  }
+  Extremes found;
+  for (; i < n; ++i) {
+    found.lo = std::min(found.lo, x[i]);
+    found.hi = std::max(found.hi, x[i]);
+    found.zero += x[i] * 0.0f;
+  }
+  for (int64_t k = 0; k < kVector; ++k) {
+    found.lo = std::min(found.lo, lo[k]);
+    found.hi = std::max(found.hi, hi[k]);
+    found.zero += zero[k];
+  }
+  return found;
+}
+
+FRAMETAP_WIDE_LOOP
+void ToBytes(const float* __restrict x, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi,
+             int32_t zero_point) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToByte(x[i], inverse, lo, hi, zero_point);
+}
+
+FRAMETAP_WIDE_LOOP
+void Rescale(float* __restrict y, int64_t n, float scale, float shift, const float* __restrict sums,
+             const float* __restrict bias) {
+  for (int64_t i = 0; i < n; ++i) y[i] = y[i] * scale - sums[i] * shift + bias[i];
+}
+
+struct RowParams {
+  float scale = 1;
+  int32_t zero_point = 0;
+};
+
+RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
+  const Extremes found = ExtremesOf(x, n);
+  RowParams p;
+  if (std::isnan(found.zero)) {  // D2
+    std::fill(to, to + n, uint8_t{0});
+    p.scale = std::numeric_limits<float>::quiet_NaN();
+    return p;
+  }
+  // Half of each before the difference, which could be infinite otherwise.
+  const float step = 2 * (found.hi / (2 * qmax) - found.lo / (2 * qmax));
+  if (step > FLT_MIN) {
+    p.scale = step;
+    p.zero_point = static_cast<int32_t>(std::clamp(std::nearbyint(-found.lo / step), 0.0f, qmax));
+  }
+  const auto zero = static_cast<float>(p.zero_point);
+  ToBytes(x, to, n, 1.0f / p.scale, -zero, qmax - zero, p.zero_point);
+  return p;
+}
+
+}  // namespace
+
+onednn::Layer DynamicLinear::ProductsOf(onednn::Layer layer) {
+  layer.bias = at::Tensor();
+  return layer;
+}
+
+DynamicLinear::DynamicLinear(const onednn::Layer& layer, int bits)
+    : inputs_(layer.inputs()), outputs_(layer.outputs()), bias_(static_cast<size_t>(outputs_), 0.0f) {
+  const at::Tensor sums =
+      layer.weight.to(at::kDouble).sum(1).mul(layer.scales.to(at::kDouble)).to(at::kFloat).contiguous();
+  sums_.assign(sums.const_data_ptr<float>(), sums.const_data_ptr<float>() + outputs_);
+  if (layer.bias.defined()) std::copy_n(layer.bias.contiguous().const_data_ptr<float>(), outputs_, bias_.begin());
+  qmax_ = bits == 7 ? 127.0f : 255.0f;
+}
+
+at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x) const {
+  TORCH_CHECK(x.scalar_type() == at::kFloat && x.device().is_cpu() && x.dim() > 0 && x.size(-1) == inputs_,
+              "dynamic_linear: expected rows of ", inputs_, " floats on the CPU, got ", x.scalar_type(), " of sizes ",
+              x.sizes());
+  const at::Tensor from = x.contiguous();
+  const int64_t rows = inputs_ == 0 ? 0 : from.numel() / inputs_;
+  const at::Tensor bytes = at::detail::empty_cpu(from.sizes(), at::kByte);
+  std::vector<RowParams> params(static_cast<size_t>(rows));
+  const float* const f = from.const_data_ptr<float>();
+  uint8_t* const q = bytes.mutable_data_ptr<uint8_t>();
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs_)), [&](int64_t a, int64_t b) {
+    for (int64_t i = a; i < b; ++i) {
+      params[static_cast<size_t>(i)] = QuantizeRow(f + i * inputs_, q + i * inputs_, inputs_, qmax_);
+    }
+  });
+  at::Tensor result = products.Run(bytes);
+  float* const y = result.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, outputs_)), [&](int64_t a, int64_t b) {
+    for (int64_t i = a; i < b; ++i) {
+      const RowParams& p = params[static_cast<size_t>(i)];
+      const float shift = p.scale * static_cast<float>(p.zero_point);
+      Rescale(y + i * outputs_, outputs_, p.scale, shift, sums_.data(), bias_.data());
+    }
+  });
+  return result;
+}
+
+}  // namespace frametap::quant
