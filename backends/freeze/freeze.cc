@@ -98,7 +98,7 @@ class Lowering {
     }
     kernel_of_.resize(from_.nodes.size());
     reason_.resize(from_.nodes.size());
-    contiguous_.resize(from_.values.size());
+    dense_.resize(from_.values.size());
     is_image_.assign(from_.values.size(), false);
     for (const Node& node : from_.nodes) {
       if (node.op && absl::StartsWith(node.op->operator_name().name, "aten::as_strided")) order_reader_ = &node;
@@ -118,7 +118,7 @@ class Lowering {
         EmitKernel(kernel);
       }
     }
-    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Result(v));
+    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Dense(v, Node()));
     return std::move(out_.graph);
   }
 
@@ -275,33 +275,32 @@ class Lowering {
     return quant::FrozenKernel(frozen_, layer, x, [&] { return Copied(layer); });
   }
 
-  // F5. A value that is written in place has one copy, which is contiguous.
+  // F5. A value that is written in place has one copy, which is dense.
   void SetImage(ValueId v, bool is_image, const Node& like) {
     is_image_[v.raw()] = is_image;
     if (is_image && IsWritten(v)) {
-      out_.Map(v, Contiguous(v, like));
+      out_.Map(v, Dense(v, like));
       is_image_[v.raw()] = false;
     }
   }
 
-  ValueId Contiguous(ValueId v, const Node& like) {
+  // The one copy of an image that views and results share.
+  ValueId Dense(ValueId v, const Node& like) {
     if (!is_image_[v.raw()]) return out_.at(v);
-    ValueId& made = contiguous_[v.raw()];
-    if (!made.valid()) made = InFormat(v, at::MemoryFormat::Contiguous, like);
+    ValueId& made = dense_[v.raw()];
+    if (!made.valid()) {
+      made = out_.Emit(quant::FindOperator("aten::contiguous"),
+                       {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(DenseFormat(v)))},
+                       from_.value(v).name + "_dense", TypeOf(v), v, like);
+    }
     return made;
   }
 
   // F2.
-  ValueId Result(ValueId v) {
+  at::MemoryFormat DenseFormat(ValueId v) const {
     const size_t rank = TypeOf(v).sizes.size();
-    if (!config_.images_last || !is_image_[v.raw()] || rank < 4) return Contiguous(v, Node());
-    return InFormat(v, rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d, Node());
-  }
-
-  ValueId InFormat(ValueId v, at::MemoryFormat format, const Node& like) {
-    return out_.Emit(quant::FindOperator("aten::contiguous"),
-                     {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(format))}, from_.value(v).name + "_dense",
-                     TypeOf(v), v, like);
+    if (!config_.images_last || rank < 4) return at::MemoryFormat::Contiguous;
+    return rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   }
 
   void EmitOp(NodeId n) {
@@ -317,7 +316,7 @@ class Lowering {
     }
     const bool keeps_layout = KeepsLayout(node) && !shares_memory;
     out_.CopyWith(node, keeps_layout ? out_.Args(node.args)
-                                     : quant::WithValues(node.args, [&](ValueId v) { return Contiguous(v, node); }));
+                                     : quant::WithValues(node.args, [&](ValueId v) { return Dense(v, node); }));
     if (!keeps_layout) return;
     for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);
   }
@@ -333,7 +332,7 @@ class Lowering {
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
   std::vector<NodeId> kernel_of_;                // by node: the layer whose kernel it is in
   std::vector<std::string> reason_;              // by node: why a layer has no kernel
-  std::vector<ValueId> contiguous_;              // by value: its contiguous copy
+  std::vector<ValueId> dense_;                   // by value: its dense copy
   std::vector<bool> is_image_;                   // by value: its new value may lie pixel by pixel
 };
 

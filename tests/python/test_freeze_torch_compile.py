@@ -304,6 +304,33 @@ def test_w5_results_lie_as_those_of_the_model() -> None:
             assert f(x).stride() == model(x).stride()
 
 
+@pytest.mark.parametrize("aot", [False, True])
+@pytest.mark.parametrize("images_last", [False, True])
+@pytest.mark.parametrize("weight_last", [False, True])
+def test_w5_views_in_results_share_memory(aot: bool, images_last: bool, weight_last: bool) -> None:
+    conv = nn.Conv2d(3, 4, 3).eval()
+    if weight_last:
+        conv.to(memory_format=torch.channels_last)
+
+    def f(x: Tensor) -> list[Tensor]:
+        y = conv(x)
+        return [y, y[:, 1:], y.transpose(1, 2), y[0], y.relu().flatten(2)]
+
+    backend = Freezing()
+    g = torch.compile(f, backend=aot_autograd(fw_compiler=backend) if aot else backend)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 3, 8, 8)
+            if images_last:
+                x = x.contiguous(memory_format=torch.channels_last)
+            want, got = f(x), g(x)
+            want[0].add_(1)
+            got[0].add_(1)
+            for a, b in zip(want, got, strict=True):
+                assert torch.allclose(a, b, atol=1e-5)
+                assert a.stride() == b.stride()
+
+
 def test_sizes_breaks_and_inference_mode() -> None:
     class Broken(Net):
         def forward(self, x: Tensor, row: Tensor | None = None) -> Tensor:
