@@ -1,6 +1,6 @@
-"""The cost of a call in int8: eager in float, `frametap.quantize`, `frametap.freeze` in float32 and bfloat16, and
-torch.compile in float (inductor, where there is a C++ compiler). The second table has the errors of int8 and
-bfloat16: the signal-to-noise ratio (SQNR) on an input that is not part of the calibration.
+"""The cost of a call in int8: eager in float, `frametap.quantize` (static and dynamic), `frametap.freeze` in float32 and
+bfloat16, and torch.compile in float (inductor, where there is a C++ compiler). The second table has the errors of int8
+and bfloat16: the signal-to-noise ratio (SQNR) on an input that is not part of the calibration.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import timing
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fixtures.models import ResNet18
 from fixtures.subject import EAGER, frametap
@@ -65,6 +66,26 @@ def mobilenet_v2() -> nn.Sequential:
     )
 
 
+class SqueezeAndExcite(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.last = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.down, self.up = (
+            nn.Conv2d(channels, channels // 4, 1),
+            nn.Conv2d(channels // 4, channels, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(self.first(x))
+        gate = self.up(F.silu(self.down(F.adaptive_avg_pool2d(y, 1))))
+        return self.last(y * torch.sigmoid(gate))
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, activation="gelu")
+    return nn.TransformerEncoder(layer, 2)
+
+
 def linears(count: int, width: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
@@ -83,6 +104,8 @@ class Row:
 ROWS = [
     Row("resnet18, 224x224, batch 1", ResNet18, (1, 3, 224, 224)),
     Row("mobilenet v2, 224x224, batch 1", mobilenet_v2, (1, 3, 224, 224)),
+    Row("squeeze and excite, 64 at 56x56", lambda: SqueezeAndExcite(64), (1, 64, 56, 56)),
+    Row("encoder, 2 x 768, 128 tokens", encoder, (1, 128, 768)),
     Row("mlp, 4 x 1024, batch 1", lambda: linears(4, 1024), (1, 1024)),
     Row("mlp, 4 x 1024, batch 64", lambda: linears(4, 1024), (64, 1024)),
     Row("linear, 16 x 16, batch 1", lambda: linears(1, 16), (1, 16)),
@@ -109,7 +132,9 @@ def main() -> int:
     arguments = timing.arguments("Calls in int8 and of frozen models.", rounds=60)
     dynamo = not arguments.no_dynamo and any(map(shutil.which, ("c++", "g++", "clang++")))
     times = timing.Table("Later call, int8 and frozen beside float (no_grad)")
-    errors = timing.Numbers("SQNR", dict.fromkeys(("int8", "bfloat16"), "{:.1f} dB".format))
+    errors = timing.Numbers(
+        "SQNR", dict.fromkeys(("int8", "dynamic int8", "bfloat16"), "{:.1f} dB".format)
+    )
     for row in ROWS:
         if not timing.wanted(arguments, row.name):
             continue
@@ -122,12 +147,16 @@ def main() -> int:
                 calls["frametap int8"] = frametap.quantize(
                     model, [torch.randn(row.sizes) for _ in range(8)], progress=False
                 )
+                calls["frametap dynamic"] = frametap.quantize(
+                    model, [x], scheme="dynamic", progress=False
+                )
                 for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
                     calls[f"frametap {name}"] = frametap.freeze(model, [x], dtype=dtype)
                 want = model(x)
                 errors.add(
                     row.name,
                     sqnr(want, calls["frametap int8"](x)),
+                    sqnr(want, calls["frametap dynamic"](x)),
                     sqnr(want, calls["frametap bfloat16"](x)),
                 )
             if dynamo:
