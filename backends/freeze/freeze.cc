@@ -289,8 +289,11 @@ class Lowering {
     if (!is_image_[v.raw()]) return out_.at(v);
     ValueId& made = dense_[v.raw()];
     if (!made.valid()) {
-      made = out_.Emit(quant::FindOperator("aten::contiguous"),
-                       {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(DenseFormat(v)))},
+      const at::MemoryFormat format = DenseFormat(v);
+      const bool is_last = format != at::MemoryFormat::Contiguous;
+      std::vector<Arg> args{Arg::Of(out_.at(v))};
+      if (is_last) args.push_back(Arg::Const(static_cast<int64_t>(format)));
+      made = out_.Emit(quant::FindOperator(is_last ? "aten::contiguous" : "frametap::planes"), std::move(args),
                        from_.value(v).name + "_dense", TypeOf(v), v, like);
     }
     return made;

@@ -376,9 +376,7 @@ class Lowering {
     if (k.quantize.valid()) {
       now = Limited(now, ParamsOf(from_.node(k.quantize)), node);
     } else if (conv) {
-      now = out_.Emit(FindOperator("aten::contiguous"),
-                      {Arg::Of(now), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))}, value.name,
-                      value.type, result, node);
+      now = out_.Emit(FindOperator("frametap::planes"), {Arg::Of(now)}, value.name, value.type, result, node);
     }
     out_.Map(result, now);
   }

@@ -105,6 +105,7 @@ constexpr OpRow kRows[] = {
     {"aten::clone", "", Family::kFloat, true, nullptr},
     {"aten::clamp_min", "", Family::kFloat, true, nullptr},
     {"aten::clamp_max", "", Family::kFloat, true, nullptr},
+    {"frametap::planes", "", Family::kFloat, false, nullptr},
     {"frametap::quantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},
     {"frametap::dequantize_per_tensor", "", Family::kFloat, true, nullptr},

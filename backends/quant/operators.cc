@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
 #include "backends/quant/quantize_images.h"
 #include "backends/quant/wide_loop.h"
@@ -293,6 +294,7 @@ void RegisterOperators() {
     defs->def(
         "qmul(Tensor a, int a_zero_point, Tensor b, int b_zero_point, float product_scale, float scale, "
         "int zero_point, int qmin, int qmax) -> Tensor");
+    defs->def("planes(Tensor(a) images) -> Tensor(a)");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
@@ -309,6 +311,7 @@ void RegisterOperators() {
     cpu->impl("dequantize_per_channel", TORCH_FN(DequantizePerChannel));
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
+    cpu->impl("planes", TORCH_FN(Planes));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
@@ -323,8 +326,8 @@ void RegisterOperators() {
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name : {"dequantize_per_channel", "dequantize_per_tensor", "qadaptive_avg_pool2d", "qadd",
-                             "qavg_pool2d", "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul",
+    for (const char* name : {"dequantize_per_channel", "dequantize_per_tensor", "planes", "qadaptive_avg_pool2d",
+                             "qadd", "qavg_pool2d", "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul",
                              "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }

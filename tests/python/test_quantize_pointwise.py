@@ -312,3 +312,15 @@ def test_kernels_are_within_a_step_of_the_reference(isa: str) -> None:
     inside, rest = map(float, done.stdout.split())
     assert inside < 1.01
     assert rest < 2.01  # operands may be a step away each
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 16), (1, 17), (3, 64), (0, 4), (2, 1)])
+@pytest.mark.parametrize("image", [(1,), (33,), (5, 7), (16, 16), (2, 3, 4)])
+def test_images_become_contiguous(sizes: tuple[int, int], image: tuple[int, ...]) -> None:
+    x = torch.randn(sizes[0], *image, sizes[1]).movedim(-1, 1)
+    got = torch.ops.frametap.planes(x)
+    assert torch.equal(got, x)
+    assert got.is_contiguous()
+    kept = torch.randn(2, 3, 4)
+    assert torch.ops.frametap.planes(kept).data_ptr() == kept.data_ptr()
+    assert torch.equal(torch.ops.frametap.planes(x[:, :1]), x[:, :1])

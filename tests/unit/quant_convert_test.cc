@@ -186,7 +186,7 @@ TEST_F(QuantConvertTest, CurvesJoinTheirKernel) {
     const Converted q = Quantize(m, {x});
     EXPECT_GT(q.reference_sqnr, 30) << op;
     EXPECT_LT(q.lowered_steps, 3) << op;
-    EXPECT_EQ(q.graph.lowered.nodes.size(), 4u) << op;  // quantize, conv, conv, contiguous
+    EXPECT_EQ(q.graph.lowered.nodes.size(), 4u) << op;  // quantize, conv, conv, planes
   }
   for (const char* form : {"none", "tanh"}) {
     GraphMaker m;
