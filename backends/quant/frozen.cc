@@ -4,6 +4,16 @@
 #include "absl/strings/str_join.h"
 
 namespace frametap::quant {
+namespace {
+
+// A view is of the same memory.
+const void* MemoryOf(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  return tensor.has_storage() ? static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())
+                              : tensor.unsafeGetTensorImpl();
+}
+
+}  // namespace
 
 std::string IdentityOf(const at::Tensor& tensor) {
   if (!tensor.defined()) return "-";
@@ -30,9 +40,8 @@ FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string&
   std::string key = what;
   const std::lock_guard<std::mutex> lock(made->mutex_);
   for (const at::Tensor& tensor : from) {
-    std::string identity = IdentityOf(tensor);
-    absl::StrAppend(&key, " ", identity);
-    made->used_.insert(std::move(identity));
+    absl::StrAppend(&key, " ", IdentityOf(tensor));
+    made->used_.insert(MemoryOf(tensor));
   }
   const auto found = made->entries_.find(key);
   if (found != made->entries_.end()) return found->second.result;
@@ -41,7 +50,7 @@ FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string&
 
 bool FrozenWeights::HasUsed(const at::Tensor& weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return used_.contains(IdentityOf(weight));
+  return used_.contains(MemoryOf(weight));
 }
 
 }  // namespace frametap::quant

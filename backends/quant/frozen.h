@@ -42,7 +42,7 @@ class FrozenWeights {
   static Tensors Of(FrozenWeights* made, const std::string& what, const Tensors& from,
                     absl::FunctionRef<Tensors()> make);
 
-  // Whether something was made of the tensor.
+  // Whether something was made of the tensor, or of another one in its memory.
   bool HasUsed(const at::Tensor& weight);
 
  private:
@@ -52,7 +52,7 @@ class FrozenWeights {
   };
   std::mutex mutex_;
   absl::flat_hash_map<std::string, Entry> entries_;
-  absl::flat_hash_set<std::string> used_;  // by IdentityOf
+  absl::flat_hash_set<const void*> used_;  // memory
 };
 
 }  // namespace frametap::quant

@@ -201,6 +201,35 @@ def test_w1_a_view_of_a_weight_that_is_returned_is_a_view() -> None:
             weight.add_(1)
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, w: torch.bmm(x[None], w),
+        lambda x, w: torch.bmm(x.expand(2, 3, 4), w.expand(2, 4, 4)),
+        lambda x, w: torch.einsum("bi,oi->bo", x, w[0] * 1),
+        lambda x, w: x @ w[0].t(),
+        lambda x, w: nn.functional.linear(x, w[0] * 2),
+        lambda x, w: torch.addmm(w[0, 0], x, w[0], beta=0.5),
+    ],
+)
+def test_w1_parts_of_weights_are_followed(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(1, 4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return product(x, self.weight)
+
+    backend, model = Freezing(), Part().eval()
+    f = backend.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            for _ in range(2):
+                _same(f, model, torch.randn(3, 4))
+            model.weight.mul_(2)
+
+
 def test_w2_layers_that_share_a_graph_have_forms_of_their_own() -> None:
     backend, models = Freezing(), [Net() for _ in range(4)]
     compiled = [backend.compile(model) for model in models]
