@@ -19,38 +19,67 @@ inline PyObject* DictOfView(PyObject* view) {
 // The keys and values of a dict are scalars, or tuples of these.
 bool HoldsPlainItems(PyObject* dict);
 
-// Calls `f` with each element, or with each key of a dict. Returns false if the elements are unknown.
-template <class F>
-bool ForEachElement(PyObject* container, F&& f) {
-  if (PyTuple_Check(container) || PyList_Check(container)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(container); ++i) f(PySequence_Fast_GET_ITEM(container, i));
-  } else if (PyDict_Check(container)) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(container, &at, &key, &value)) f(key);
-  } else if (PyAnySet_Check(container)) {
-    Py_ssize_t at = 0;
-    PyObject* element;
-    Py_hash_t hash;
-    while (_PySet_NextEntry(container, &at, &element, &hash)) f(element);
-  } else if (IsDeque(container)) {
-    for (Py_ssize_t i = 0; i < DequeLength(container); ++i) f(DequeItem(container, i));
-  } else if (PyDictKeys_Check(container)) {
-    ForEachElement(DictOfView(container), f);
-  } else if (PyDictValues_Check(container)) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(DictOfView(container), &at, &key, &value)) f(value);
-  } else if (PyDictItems_Check(container)) {
-    return HoldsPlainItems(DictOfView(container));
-  } else {
-    return Recorder::IsScalar(container) || PyRange_Check(container);  // scalars give scalars
-  }
-  return true;
+// The containers whose elements are known.
+enum class ElementsKind : uint8_t {
+  kUnknown,
+  kScalars,  // none, or scalars
+  kRow,      // of a tuple or list
+  kKeys,     // of a dict, whose elements are its keys
+  kSet,
+  kDeque,
+  kKeysView,
+  kValuesView,
+  kItemsView,  // the pairs are made for each walk
+};
+inline ElementsKind KindOfElements(PyObject* container) {
+  if (PyTuple_Check(container) || PyList_Check(container)) return ElementsKind::kRow;
+  if (PyDict_Check(container)) return ElementsKind::kKeys;
+  if (PyAnySet_Check(container)) return ElementsKind::kSet;
+  if (IsDeque(container)) return ElementsKind::kDeque;
+  if (PyDictKeys_Check(container)) return ElementsKind::kKeysView;
+  if (PyDictValues_Check(container)) return ElementsKind::kValuesView;
+  if (PyDictItems_Check(container)) return ElementsKind::kItemsView;
+  return Recorder::IsScalar(container) || PyRange_Check(container) ? ElementsKind::kScalars : ElementsKind::kUnknown;
 }
 
 inline bool HasKnownElements(PyObject* container) {
-  return ForEachElement(container, [](PyObject*) {});
+  const ElementsKind kind = KindOfElements(container);
+  if (kind == ElementsKind::kItemsView) return HoldsPlainItems(DictOfView(container));
+  return kind != ElementsKind::kUnknown;
+}
+
+// Calls `f` with each element, or with each key of a dict. Returns false if the elements are unknown.
+template <class F>
+bool ForEachElement(PyObject* container, F&& f) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  Py_hash_t hash;
+  switch (KindOfElements(container)) {
+    case ElementsKind::kRow:
+      for (; at < PySequence_Fast_GET_SIZE(container); ++at) f(PySequence_Fast_GET_ITEM(container, at));
+      return true;
+    case ElementsKind::kKeys:
+      while (PyDict_Next(container, &at, &key, &value)) f(key);
+      return true;
+    case ElementsKind::kSet:
+      while (_PySet_NextEntry(container, &at, &key, &hash)) f(key);
+      return true;
+    case ElementsKind::kDeque:
+      for (; at < DequeLength(container); ++at) f(DequeItem(container, at));
+      return true;
+    case ElementsKind::kKeysView:
+      return ForEachElement(DictOfView(container), f);
+    case ElementsKind::kValuesView:
+      while (PyDict_Next(DictOfView(container), &at, &key, &value)) f(value);
+      return true;
+    case ElementsKind::kItemsView:
+      return HoldsPlainItems(DictOfView(container));
+    case ElementsKind::kScalars:
+      return true;
+    case ElementsKind::kUnknown:
+      return false;
+  }
+  return false;
 }
 
 // Returns whether each element is known and a scalar, or a tuple of these.

@@ -143,17 +143,20 @@ static bool HasUnseenElements(PyObject* object) {
 }
 
 void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
+  if (e.op == Op::kForIter) {
+    if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(r, result);
+    return;
+  }
   if (e.op == Op::kCall && (PyFunction_Check(e.in[0]) || PyMethod_Check(e.in[0]))) return;  // its frame is seen
   bool from_iterator = false;
-  for (int i = e.op == Op::kForIter ? 0 : 1; i < e.n; ++i) {
+  for (int i = 1; i < e.n; ++i) {
     if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
     from_iterator = true;
     if (result == nullptr || Py_TYPE(e.in[i]) != GroupType()) continue;
     ReadGroup(r, result);
     if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
   }
-  if (!from_iterator || e.op == Op::kForIter) return;
-  PyObject* const table = TableFilledBy(e, result);
+  PyObject* const table = from_iterator ? TableFilledBy(e, result) : nullptr;
   if (table == nullptr) return;
   std::vector<PyObject*> keys;
   ForEachElement(table, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
@@ -166,6 +169,7 @@ bool Recorder::IsFixed(PyObject* object) {
   Known* known = Find(object);
   if (known == nullptr) return IsIdentityKind(object);  // a constant
   if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
+  if (known->fixed && known->touched) return true;
   if (known->pinned || IsIdentityKind(object)) {
     Touch(object);
     Fix(*known);

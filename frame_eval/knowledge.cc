@@ -276,6 +276,7 @@ void Recorder::TouchMetaclass(PyTypeObject* type) {
 void Recorder::Fix(Known& known) {
   guards_.Identity(known.source, Here());
   known.pinned = true;
+  known.fixed = true;
   pinned_[known.source.raw()] = true;
 }
 

@@ -67,6 +67,7 @@ struct Known {
   SourceId source;
   bool pinned = false;         // every object on the way is known by identity
   bool touched = false;        // its type or identity is guarded
+  bool fixed = false;          // its identity is guarded at `source` (Fix)
   bool adopted = false;        // container: content guarded, elements known
   bool counted = false;        // container: its length is guarded
   bool dict_is_out = false;    // made by the trace: its __dict__ was read
