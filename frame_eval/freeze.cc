@@ -122,6 +122,8 @@ void Recorder::GuardAgainstSharedCells(size_t kept) {
     const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
     if (!target.valid() || target.raw() >= kept) continue;
     for (const auto& [cell, fixed] : fixed_cells_) {
+      const SourceId function = SourceOf(fixed.function);
+      if (function.valid() && function.raw() >= kept) continue;  // met in the part that was cut away
       guards_.SameObject(target, ClosureCell(SourceOrPin(fixed.function), fixed.function, fixed.index), cell == set,
                          Here());
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,7 @@ SourceId GuardRecorder::Child(SourceId parent, Accessor accessor, int64_t index,
   Impl& r = *impl_;
   Ref<> canonical = r.Canonical(key);
   const size_t count = r.steps.size();
+  if (parent.raw() >= count) throw std::out_of_range("a source that Rewind has dropped");
   PyObject* from = r.object(parent);
   const SourceId id = r.Add({parent.raw(), accessor, index, canonical.get()}, seen,
                             [&] { return MakeStep(parent, from, accessor, index, canonical.get()); });
