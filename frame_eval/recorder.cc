@@ -123,16 +123,28 @@ std::unique_ptr<UndoLog> Recorder::TakeUndo() {
 
 Recorder::~Recorder() { aten_.Stop(); }
 
-// For the base frame and the lowest `depth` slots of its stack.
-void Recorder::RootShadows(FrameState& f, int depth) {
+void Recorder::RootShadows(FrameState& f, int depth, const FrameState* left) {
   // A value that is not read any more may be missing at a replay: a snapshot leaves it out.
   const std::vector<bool> live = LiveLocals(f.code, f.offset);
+  const auto count_in = [](const FrameState& frame, PyObject* object) {
+    return std::count(frame.objects, frame.objects + frame.nlocalsplus + frame.depth, object);
+  };
+  // Only the two frames hold it, and perhaps the recorder, which has met it in a frame above. The arguments of a call
+  // are on the stack of the caller until it is over.
+  const auto ends_here = [&](PyObject* object) {
+    constexpr Py_ssize_t kFew = 16;
+    if (Py_REFCNT(object) > kFew) return false;
+    Py_ssize_t others = Py_REFCNT(object) - count_in(f, object);
+    if (left != nullptr) others -= count_in(*left, object);
+    if (others > 0 && Find(object) == nullptr) return false;
+    return HoldsAnEnd(object) && (others <= 0 || others <= CountOf(object, CountInEffects(object)));
+  };
   for (int i = 0; i < f.nlocalsplus; ++i) {
     f.shadows[i] = Shadow();
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
-    const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
-    if (!live[static_cast<size_t>(i)] && !ends_here) {
+    const bool ends = ends_here(object);
+    if (!live[static_cast<size_t>(i)] && !ends) {
       f.shadows[i].kind = Shadow::Kind::kUnread;
       bound_at_entry_.emplace_back(i, SourceId());
     } else {
@@ -140,13 +152,15 @@ void Recorder::RootShadows(FrameState& f, int depth) {
       f.shadows[i] = FromSource(id, object, false);
       bound_at_entry_.emplace_back(i, id);
     }
-    if (ends_here) NoteEnd(SourceOf(object));
+    if (ends) NoteEnd(SourceOf(object));
   }
   for (int i = 0; i < depth; ++i) {
     PyObject* object = f.objects[f.nlocalsplus + i];
     f.shadows[f.nlocalsplus + i] = Shadow();
     if (object == nullptr) continue;
+    const bool ends = ends_here(object);
     f.shadows[f.nlocalsplus + i] = FromSource(guards_.Stack(FrameSlot(level(), i), object), object, false);
+    if (ends) NoteEnd(SourceOf(object));
   }
 }
 
@@ -296,7 +310,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
   guards_.ReadsNamesOf(caller.code);
   if (!left.is_generator) {
     const int below = CallSiteOf(caller).below;
-    RootShadows(caller, below);
+    RootShadows(caller, below, &left);
     awaited_ = {true, result, shadow, below, InstructionAt(caller.code, caller.offset).next};
   } else {
     RootShadows(caller, caller.depth);

@@ -692,7 +692,8 @@ class Recorder {
   Shadow TakeOpen(PyObject* iterator, PyObject* item);
   void CloseIterator(PyObject* iterator);
 
-  void RootShadows(FrameState& f, int depth);
+  // For the base frame and the lowest `depth` slots of its stack. `left`: the frame that has just ended, or null.
+  void RootShadows(FrameState& f, int depth, const FrameState* left = nullptr);
   void KeepEntry(const FrameState& f);
   std::string FaultOf(PyObject* object, Shadow shadow);
   std::string FaultOfItems(PyObject* row, const Known& known);
