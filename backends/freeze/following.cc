@@ -41,7 +41,7 @@ bool ForEachCompared(const at::Tensor& tensor, F&& f) {
 
 bool ComputesGradients(const Graph& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    const bool has_gradients = graph.states[node.state.raw()].grad_mode;
+    const bool has_gradients = node.state.valid() && graph.states[node.state.raw()].grad_mode;
     return has_gradients && std::any_of(node.outputs.begin(), node.outputs.end(),
                                         [&](ValueId v) { return graph.value(v).type.requires_grad; });
   });

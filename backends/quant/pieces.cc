@@ -1,5 +1,6 @@
 #include "backends/quant/pieces.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
