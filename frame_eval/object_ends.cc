@@ -28,7 +28,7 @@ namespace frametap {
 namespace {
 
 constexpr Py_ssize_t kMany = 16;   // more references to one object than a recording holds
-constexpr size_t kFarthest = 256;  // objects looked at; what is larger is watched without a look
+constexpr size_t kFarthest = 256;  // objects looked at
 
 // Ignored: it does not die, or nothing follows from its end.
 bool NeverEnds(PyObject* object) {
@@ -41,14 +41,15 @@ bool IsLeaf(PyObject* object) {
 
 }  // namespace
 
-bool Recorder::HoldsAnEnd(PyObject* object) {
+bool Recorder::HoldsAnEnd(PyObject* object, bool if_large) {
   absl::flat_hash_set<PyObject*> seen;
   std::vector<PyObject*> todo{object};
   while (!todo.empty()) {
     PyObject* one = todo.back();
     todo.pop_back();
     if (!seen.insert(one).second) continue;
-    if (EndRunsCode(one) || seen.size() > kFarthest) return true;
+    if (EndRunsCode(one)) return true;
+    if (seen.size() > kFarthest) return if_large;
     if (IsLeaf(one) || Py_TYPE(one)->tp_traverse == nullptr || !PyObject_IS_GC(one)) continue;
     const visitproc visit = [](PyObject* held, void* arg) {
       static_cast<std::vector<PyObject*>*>(arg)->push_back(held);

@@ -641,7 +641,8 @@ class Recorder {
   void WatchMade(PyObject* object);
   void NoteRelease(PyObject* object);
   void MeetRelease(PyObject* object);
-  static bool HoldsAnEnd(PyObject* object);  // may code run when it ends with all that it holds?
+  // May code run when it ends with all that it holds? `if_large`: the answer for more objects than are looked at.
+  static bool HoldsAnEnd(PyObject* object, bool if_large = true);
   void MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
   Py_ssize_t CountInEffects(PyObject* object) const;
   Py_ssize_t CountOf(PyObject* object, Py_ssize_t in_effects);
