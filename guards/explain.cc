@@ -1,4 +1,6 @@
 // Guards in words, and a miss in words: every predicate in read order, each path followed again.
+#include <optional>
+
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -21,13 +23,13 @@ std::vector<std::string> NamesOf(const std::vector<SourceId>& sources, const Sou
 class Explorer {
  public:
   Explorer(const FrozenGuards& guards, const Roots& roots)
-      : guards_(guards),
-        roots_(roots),
-        names_(TableOf(guards.steps)),
-        found_(guards.steps.size()),
-        state_(guards.steps.size()) {}
+      : guards_(guards), roots_(roots), found_(guards.steps.size()), state_(guards.steps.size()) {}
 
-  const SourceTable& names() const { return names_; }
+  // Made when it is asked for: the self-check follows each source by an explorer of its own, which names none.
+  const SourceTable& names() const {
+    if (!names_) names_ = TableOf(guards_.steps);
+    return *names_;
+  }
 
   // Returns false if `report` has the place where the path ends.
   bool Reach(SourceId id, Reached* out, MissReport* report) {
@@ -37,7 +39,7 @@ class Explorer {
       Reached parent;
       if (step.parent.valid() && !Reach(step.parent, &parent, report)) return false;
       if (!Follow(step, parent.object, roots_, &found_[i])) {
-        report->source = names_.Name(id);
+        report->source = names().Name(id);
         report->want = "present";
         report->got = "missing";
         report->why = WhyNotFollowed(step, parent.object, roots_);
@@ -70,15 +72,15 @@ class Explorer {
         inputs.push_back(&numbers[i]);
       }
       if (related.relation->Holds(inputs.data())) return false;
-      report->want = WantOf(p, names_);
-      report->got = related.relation->Got(inputs.data(), NamesOf(related.numbers, names_));
+      report->want = WantOf(p, names());
+      report->got = related.relation->Got(inputs.data(), NamesOf(related.numbers, names()));
       report->why = absl::StrCat("not ", report->want);
     } else if (p.guard == nullptr) {
       if (!Reach(p.other, &other, report)) return true;
       if ((at.object == other.object) == p.same) return false;
-      report->want = WantOf(p, names_);
+      report->want = WantOf(p, names());
       report->got = p.same ? "another object" : "the same object";
-      report->why = absl::StrCat("it is ", p.same ? "not " : "", names_.Name(p.other));
+      report->why = absl::StrCat("it is ", p.same ? "not " : "", names().Name(p.other));
     } else {
       if (p.guard->Holds(at)) return false;
       report->want = p.guard->Want();
@@ -91,7 +93,7 @@ class Explorer {
         report->of_size = static_cast<const TensorGuard&>(*p.guard).basics().Hold(at.object);
       }
     }
-    report->source = names_.Name(p.source);
+    report->source = names().Name(p.source);
     if (SaysTheSame(report->want, report->got)) absl::StrAppend(&report->got, " (", report->why, ")");
     return true;
   }
@@ -128,13 +130,13 @@ class Explorer {
       case Accessor::kStack:
         return absl::StrCat("a value from before this segment ", why);
       default:
-        return absl::StrCat(names_.Name(id), " ", why);
+        return absl::StrCat(names().Name(id), " ", why);
     }
   }
 
   const FrozenGuards& guards_;
   const Roots& roots_;
-  SourceTable names_;
+  mutable std::optional<SourceTable> names_;
   std::vector<Reached> found_;
   std::vector<State> state_;
 };
