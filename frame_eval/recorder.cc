@@ -130,21 +130,20 @@ void Recorder::RootShadows(FrameState& f, int depth, const FrameState* left) {
     return std::count(frame.objects, frame.objects + frame.nlocalsplus + frame.depth, object);
   };
   // Only the two frames hold it, and perhaps the recorder, which has met it in a frame above. The arguments of a call
-  // are on the stack of the caller until it is over. Iterators on the stack may hold a whole model, which is not
-  // watched: each instruction would look at it.
-  const auto ends_here = [&](PyObject* object) {
+  // are on the stack of the caller until it is over.
+  const auto ends_here = [&](PyObject* object, bool if_large) {
     constexpr Py_ssize_t kFew = 16;
     if (Py_REFCNT(object) > kFew) return false;
     Py_ssize_t others = Py_REFCNT(object) - count_in(f, object);
     if (left != nullptr) others -= count_in(*left, object);
     if (others > 0 && Find(object) == nullptr) return false;
-    return HoldsAnEnd(object, false) && (others <= 0 || others <= CountOf(object, CountInEffects(object)));
+    return HoldsAnEnd(object, if_large) && (others <= 0 || others <= CountOf(object, CountInEffects(object)));
   };
   for (int i = 0; i < f.nlocalsplus; ++i) {
     f.shadows[i] = Shadow();
     PyObject* object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) != SlotKind::kLocal) continue;
-    const bool ends = (Py_REFCNT(object) == 1 && HoldsAnEnd(object)) || ends_here(object);
+    const bool ends = ends_here(object, Py_REFCNT(object) == 1);
     if (!live[static_cast<size_t>(i)] && !ends) {
       f.shadows[i].kind = Shadow::Kind::kUnread;
       bound_at_entry_.emplace_back(i, SourceId());
@@ -159,7 +158,8 @@ void Recorder::RootShadows(FrameState& f, int depth, const FrameState* left) {
     PyObject* object = f.objects[f.nlocalsplus + i];
     f.shadows[f.nlocalsplus + i] = Shadow();
     if (object == nullptr) continue;
-    const bool ends = ends_here(object);
+    // An iterator may hold a whole model. Each instruction would look at it if it were watched.
+    const bool ends = ends_here(object, false);
     f.shadows[f.nlocalsplus + i] = FromSource(guards_.Stack(FrameSlot(level(), i), object), object, false);
     if (ends) NoteEnd(SourceOf(object));
   }
