@@ -265,11 +265,7 @@ class Lowering {
   at::Tensor Packed(const Kernel& kernel, const Sizes& x) const {
     const onednn::Layer layer = LayerOf(kernel);
     if (kernel.scheme->products == Products::kDynamicInt8) {
-      const int bits = config_.by_request.activation_bits;
-      return quant::FrozenDynamicKernel(frozen_, layer.weight, layer.bias,
-                                        bits != 0                    ? bits
-                                        : onednn::HasExactProducts() ? 8
-                                                                     : 7,
+      return quant::FrozenDynamicKernel(frozen_, layer.weight, layer.bias, quant::BitsOfActivations(config_.by_request),
                                         x);
     }
     return quant::FrozenKernel(frozen_, layer, x, [&] { return Copied(layer); });

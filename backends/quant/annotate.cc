@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "backends/onednn/library.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/op_table.h"
@@ -405,6 +406,11 @@ class Annotator {
 };
 
 }  // namespace
+
+int BitsOfActivations(const QuantConfig& config) {
+  if (config.activation_bits != 0) return config.activation_bits;
+  return onednn::HasExactProducts() ? 8 : 7;
+}
 
 std::string FloatByRequest(const QuantConfig& config, const Node& node) {
   // With its overload or without: "aten.add.Tensor" or "aten.add".

@@ -41,6 +41,9 @@ struct Annotation {
 // Why the user wants the node in float; "" if he has not said so.
 std::string FloatByRequest(const QuantConfig& config, const Node& node);
 
+// 7 or 8, where the user leaves it to the processor as well.
+int BitsOfActivations(const QuantConfig& config);
+
 // `excluded`: by node, why it must stay float; "" or nothing where it may be int8.
 Annotation Annotate(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded = {});
 

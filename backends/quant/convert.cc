@@ -5,7 +5,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
@@ -31,8 +30,7 @@ class Converter {
   // that is an error then.
   absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
                             std::vector<ValueId>* unseen) {
-    const bool full = config.activation_bits == 8 || (config.activation_bits == 0 && onednn::HasExactProducts());
-    const int64_t qmax = full ? 255 : 127;
+    const int64_t qmax = BitsOfActivations(config) == 8 ? 255 : 127;
     std::vector<Statistics> by_class(from_.values.size());
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v] || !a_.source[v]) continue;

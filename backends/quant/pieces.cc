@@ -76,14 +76,16 @@ Step TakePieces(const Graph& graph) {
            uses.outputs[node.outputs[0].raw()] == 0 &&
            std::all_of(readers.begin(), readers.end(), [&](NodeId reader) { return pieces.contains(reader); });
   };
+  std::vector<bool> gone;
+  for (const Node& node : graph.nodes) gone.push_back(is_gone(node));
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (is_gone(node)) {
+    if (gone[i]) {
       step.fates[i].folded = "its pieces are taken one by one";
       continue;
     }
     const auto piece = pieces.find(NodeId(i));
-    if (piece != pieces.end() && is_gone(graph.node(ListOf(graph, node)))) {
+    if (piece != pieces.end() && gone[ListOf(graph, node).raw()]) {
       const Value& value = graph.value(node.outputs[0]);
       const ValueId now = out.Emit(piece->second.op, out.Args(piece->second.args), value.name, value.type,
                                    node.outputs[0], graph.node(ListOf(graph, node)));
