@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fixtures.instruction_sets import output_of
 from fixtures.subject import frametap, needs_capture
 
 pytestmark = needs_capture
@@ -141,16 +142,7 @@ print(worst)
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "DEFAULT"])
 def test_random_nets_on_each_instruction_set(isa: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "5"],
-        env={**environment, "ONEDNN_MAX_CPU_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.12
+    assert float(output_of(PROGRAM, "5", ONEDNN_MAX_CPU_ISA=isa)) < 0.12
 
 
 def test_one_openmp_and_no_symbols_shared() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
+from fixtures.instruction_sets import output_of
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -81,16 +79,7 @@ print(t.worst_difference())
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "DEFAULT"])
 def test_d1_kernels_are_near_the_reference(isa: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**environment, "ONEDNN_MAX_CPU_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1e-3
+    assert float(output_of(PROGRAM, ONEDNN_MAX_CPU_ISA=isa)) < 1e-3
 
 
 @pytest.mark.parametrize("bits", [7, 8, None])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fixtures.instruction_sets import output_of
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -29,15 +27,7 @@ print((10 * torch.log10(want.square().mean() / (want - got).square().mean())).it
 @pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 @pytest.mark.parametrize("isa", ["AVX2", "avx512_core", "DEFAULT"])
 def test_no_product_saturates(name: str, isa: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**environment, name: isa},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert float(done.stdout) > 35
+    assert float(output_of(PROGRAM, **{name: isa})) > 35
 
 
 SAVES = """
@@ -62,19 +52,11 @@ else:
 """
 
 
-def _output(program: str, *args: str, **environment: str) -> str:
-    rest = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
-    command = [sys.executable, "-c", program, *args]
-    return subprocess.run(
-        command, env={**rest, **environment}, capture_output=True, text=True, check=True
-    ).stdout
-
-
 @pytest.mark.parametrize("bits", [7, 8])
 def test_a_saved_program_is_refused_where_its_products_saturate(bits: int, tmp_path: Path) -> None:
     path = str(tmp_path / "q.frametap")
-    _output(SAVES, path, str(bits))
-    loaded = _output(LOADS, path, ONEDNN_MAX_CPU_ISA="AVX2")
+    output_of(SAVES, path, str(bits))
+    loaded = output_of(LOADS, path, ONEDNN_MAX_CPU_ISA="AVX2")
     if bits == 7:
         assert loaded.strip() == "True"
     else:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
+from fixtures.instruction_sets import output_of
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -300,16 +298,7 @@ def largest_steps() -> tuple[float, float]:
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "DEFAULT"])
 def test_kernels_are_within_a_step_of_the_reference(isa: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.endswith("_MAX_CPU_ISA")}
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS],
-        env={**environment, "ONEDNN_MAX_CPU_ISA": isa},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    inside, rest = map(float, done.stdout.split())
+    inside, rest = map(float, output_of(STEPS, ONEDNN_MAX_CPU_ISA=isa).split())
     assert inside < 1.01
     assert rest < 2.01  # operands may be a step away each
 
