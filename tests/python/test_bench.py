@@ -48,3 +48,28 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert importlib.import_module(name).main() == 0
     tables = json.loads(file.read_text())["tables"]
     assert sum(len(rows) for rows in tables.values()) >= max(1, len(ROWS[name]))
+
+
+def test_int8_beside_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import int8
+    import int8_peers
+
+    def refuses(task: int8_peers.Task) -> int8_peers.Call:
+        raise ValueError("not this model\nat all")
+
+    kinds = {"int8": {"slow": lambda task: task.model, "refuses": refuses}, "float32": {}}
+    monkeypatch.setattr(int8_peers, "PEERS", kinds)
+    file = tmp_path / "numbers.json"
+    options = ["--rounds", "1", "--no-dynamo", "--batch", "3", "--rows", "linear", "--only", "int8"]
+    peers = ["--peers", sys.prefix]  # the present environment is not made again
+    argv = ["int8", *options, "slow", "refuses", *peers, "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert int8.main() == 1  # one contestant has failed
+    tables = json.loads(file.read_text())["tables"]
+    times = tables["Later call, int8 and frozen beside float (no_grad)"][0]["contestants"]
+    assert times["refuses"]["error"] == "ValueError: not this model"
+    assert times["slow"]["best_s"] > 0
+    beside = tables["Beside the quickest peer"][0]["numbers"]
+    assert beside["quickest in int8"] == "slow"
+    ratio = times["int8"]["best_s"] / times["slow"]["best_s"]
+    assert beside["int8 / quickest"] == pytest.approx(ratio)

@@ -271,7 +271,7 @@ def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def arguments(description: str, rounds: int) -> argparse.Namespace:
+def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     """The options that all benchmarks have; one thread from here on."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=description)
@@ -281,7 +281,11 @@ def arguments(description: str, rounds: int) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
     parser.add_argument("--no-dynamo", action="store_true", help="leave torch.compile out")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str, rounds: int) -> argparse.Namespace:
+    return parser(description, rounds).parse_args()
 
 
 def wanted(arguments: argparse.Namespace, row: str) -> bool:
