@@ -19,6 +19,7 @@
 #include "backends/quant/normalise.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
+#include "backends/quant/recurrence.h"
 #include "backends/quant/rewrite.h"
 
 namespace frametap::freeze {
@@ -58,6 +59,11 @@ struct Kernel {
   ValueId addend;  // with `add`
   std::optional<quant::Convolution> convolution;
   NodeId last() const { return curve.valid() ? curve : add.valid() ? add : layer; }
+};
+
+struct Sequence {
+  const Scheme* scheme;
+  quant::Recurrence recurrence;
 };
 
 // Whether torch's op gives images of the layout of its arguments, whatever that is.
@@ -108,11 +114,14 @@ class Lowering {
   Graph Run() {
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       if (quant::IsLayer(from_.nodes[i])) Find(NodeId(i));
+      if (quant::FamilyOf(from_.nodes[i]) == Family::kRecurrent) FindRecurrence(NodeId(i));
     }
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       const NodeId n(i);
       const NodeId layer = kernel_of_[i];
-      if (!layer.valid()) {
+      if (const auto recurrence = recurrences_.find(n); recurrence != recurrences_.end()) {
+        EmitRecurrence(n, recurrence->second);
+      } else if (!layer.valid()) {
         EmitOp(n);
       } else if (const Kernel& kernel = kernels_.at(layer); kernel.last() == n) {
         EmitKernel(kernel);
@@ -123,7 +132,10 @@ class Lowering {
   }
 
   bool IsInt8(NodeId n) const {
-    return FormOf(n) == Form::kKernel && kernels_.at(n).scheme->products == Products::kDynamicInt8;
+    if (FormOf(n) != Form::kKernel) return false;
+    const auto recurrence = recurrences_.find(n);
+    const Scheme& scheme = recurrence != recurrences_.end() ? *recurrence->second.scheme : *kernels_.at(n).scheme;
+    return scheme.products == Products::kDynamicInt8;
   }
   // `n`: a node of the normalised graph.
   Form FormOf(NodeId n) const {
@@ -133,7 +145,7 @@ class Lowering {
   std::string ReasonOf(NodeId n) const {
     return FormOf(n) == Form::kFused ? quant::NameWithPlace(from_.node(kernel_of_[n.raw()])) : reason_[n.raw()];
   }
-  int kernels() const { return static_cast<int>(kernels_.size()); }
+  int kernels() const { return static_cast<int>(kernels_.size() + recurrences_.size()); }
 
  private:
   const Type& TypeOf(ValueId v) const { return from_.value(v).type; }
@@ -182,6 +194,42 @@ class Lowering {
     kernels_.emplace(n, kernel);
   }
 
+  void FindRecurrence(NodeId n) {
+    const Node& node = from_.node(n);
+    std::string& why = reason_[n.raw()];
+    if (quant::IsUnderAutocast(from_, node)) why = "it ran under autocast";
+    if (!why.empty()) return;
+    const auto recurrence = quant::RecurrenceOf(normal_, node, &why);
+    if (!recurrence) return;
+    kernel_of_[n.raw()] = n;
+    recurrences_.emplace(n, Sequence{&ChooseScheme(node, &why), *recurrence});
+  }
+
+  at::Tensor PackedProduct(const Scheme& scheme, const Node& node, size_t i, ValueId weight, ValueId bias) const {
+    onednn::Layer layer;
+    layer.weight = normal_.known[weight.raw()];
+    if (bias.valid()) layer.bias = normal_.known[bias.raw()];
+    const Sizes rows = quant::RowsOfProduct(from_, node, i, layer);
+    return Packed(scheme, std::move(layer), rows);
+  }
+
+  void EmitRecurrence(NodeId n, const Sequence& sequence) {
+    const Node& node = from_.node(n);
+    std::vector<Arg> kernels;
+    const auto add = [&](ValueId weight, ValueId bias) {
+      const at::Tensor packed = PackedProduct(*sequence.scheme, node, kernels.size(), weight, bias);
+      kernels.push_back(Arg::Of(out_.AddConstant(absl::StrCat(from_.value(weight).name, "_kernel"), packed)));
+    };
+    for (const quant::RecurrentPart& part : sequence.recurrence.parts) {
+      add(part.input_weight, part.input_bias);
+      add(part.state_weight, part.state_bias);
+    }
+    std::vector<Arg> args = quant::WithValues({node.args[0], node.args[1]}, [&](ValueId v) { return Dense(v, node); });
+    const Node ours = quant::AsOurs(node, sequence.recurrence, std::move(args), std::move(kernels), {},
+                                    quant::BitsOfActivations(config_.by_request));
+    out_.CopyWith(ours, ours.args);
+  }
+
   // The scheme of a layer, in words for the report where it is not plain.
   const Scheme& ChooseScheme(const Node& node, std::string* words) const {
     const Scheme& asked = SchemeOf(config_.products);
@@ -225,7 +273,6 @@ class Lowering {
     layer.weight = normal_.FrozenFloat(node, "weight");
     layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
-    layer.multiplies_bfloat16 = kernel.scheme->products == Products::kBfloat16;
     if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
     if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
     return layer;
@@ -250,7 +297,8 @@ class Lowering {
       sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
     }
     const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
-    std::vector<Arg> args{Arg::Of(images), Arg::Of(out_.AddConstant(name, Packed(kernel, sizes)))};
+    std::vector<Arg> args{Arg::Of(images),
+                          Arg::Of(out_.AddConstant(name, Packed(*kernel.scheme, LayerOf(kernel), sizes)))};
     if (kernel.scheme->takes_more) {
       args.push_back(kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue()));
     }
@@ -262,12 +310,11 @@ class Lowering {
     SetImage(result, convolution.has_value(), node);
   }
 
-  at::Tensor Packed(const Kernel& kernel, const Sizes& x) const {
-    const onednn::Layer layer = LayerOf(kernel);
-    if (kernel.scheme->products == Products::kDynamicInt8) {
-      return quant::FrozenDynamicKernel(frozen_, layer.weight, layer.bias, quant::BitsOfActivations(config_.by_request),
-                                        x);
+  at::Tensor Packed(const Scheme& scheme, onednn::Layer layer, const Sizes& x) const {
+    if (scheme.products == Products::kDynamicInt8) {
+      return quant::FrozenDynamicKernel(frozen_, layer, quant::BitsOfActivations(config_.by_request), x);
     }
+    layer.multiplies_bfloat16 = scheme.products == Products::kBfloat16;
     return quant::FrozenKernel(frozen_, layer, x, [&] { return Copied(layer); });
   }
 
@@ -329,10 +376,11 @@ class Lowering {
   quant::Rewrite out_;
   const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
-  std::vector<NodeId> kernel_of_;                // by node: the layer whose kernel it is in
-  std::vector<std::string> reason_;              // by node: why a layer has no kernel
-  std::vector<ValueId> dense_;                   // by value: its dense copy
-  std::vector<bool> is_image_;                   // by value: its new value may lie pixel by pixel
+  absl::flat_hash_map<NodeId, Sequence> recurrences_;
+  std::vector<NodeId> kernel_of_;    // by node: the layer whose kernel it is in
+  std::vector<std::string> reason_;  // by node: why a layer has no kernel
+  std::vector<ValueId> dense_;       // by value: its dense copy
+  std::vector<bool> is_image_;       // by value: its new value may lie pixel by pixel
 };
 
 std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, const Lowering& lowering) {

@@ -8,6 +8,7 @@
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/recurrence.h"
 
 namespace frametap::quant {
 namespace {
@@ -33,7 +34,10 @@ class Annotator {
   }
 
   Annotation Run() {
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) ChooseAnchor(NodeId(i));
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      ChooseAnchor(NodeId(i));
+      ChooseDynamic(NodeId(i));
+    }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (a_.role[i] == Role::kAnchor) Absorb(NodeId(i));
     }
@@ -101,6 +105,16 @@ class Annotator {
     a_.role[n.raw()] = Role::kAnchor;
     why =
         kind == Family::kConv ? "int8 convolution, one weight scale a channel" : "int8 linear, one weight scale a row";
+  }
+
+  // A6.
+  void ChooseDynamic(NodeId n) {
+    if (family(n) != Family::kRecurrent) return;
+    std::string& why = a_.reason[n.raw()];
+    why = Excluded(n);
+    if (!why.empty() || !RecurrenceOf(normal_, graph_.node(n), &why)) return;
+    a_.role[n.raw()] = Role::kDynamic;
+    why = "int8 products; each row of the input and of the state has parameters of its own";
   }
 
   std::string ConvObstacle(const Node& node, ValueId input) const {
@@ -307,6 +321,7 @@ class Annotator {
       AskFor(*TensorArg(node, "input"));
       return;
     }
+    if (a_.role[i] == Role::kDynamic) return;
     if (a_.role[i] == Role::kPart) return;  // what it reads beside its owner's result was asked for when it was made
     std::string& why = a_.reason[i];
     if (!IsByteFamily(family(n))) {

@@ -7,6 +7,7 @@
 //   A3  Ops on bytes that cannot leave the range of their input share its parameters (union-find).
 //   A4  Every node has a role and, if it stays float, a reason in words.
 //   A5  A value whose memory some op writes in place stays float.
+//   A6  A recurrence with frozen weights multiplies bytes, and needs no calibration.
 // Not here: numbers (statistics.h), graphs (convert.cc).
 #pragma once
 
@@ -25,6 +26,7 @@ enum class Role : uint8_t {
   kPart,       // part of an anchor's kernel, or a relu that is part of an add's
   kPointwise,  // a sum, a product or a curve with a kernel of its own
   kFollows,    // bytes with the parameters of its input
+  kDynamic,    // products of bytes inside; reads and gives floats
 };
 
 struct Annotation {
@@ -35,7 +37,8 @@ struct Annotation {
   std::vector<ValueId> klass;       // by value: representative of the values that share its parameters
   std::vector<bool> source;         // by value: its range counts for its class
 
-  bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat; }
+  // Whether the node reads and gives bytes.
+  bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat && role[n.raw()] != Role::kDynamic; }
 };
 
 // Why the user wants the node in float; "" if he has not said so.

@@ -12,14 +12,20 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
+#include "backends/quant/recurrence.h"
 
 namespace frametap::quant {
 namespace {
 
 class Converter {
  public:
-  Converter(const Normal& normal, const Annotation& annotation, FrozenWeights* frozen)
-      : normal_(normal), from_(normal.graph), a_(annotation), frozen_(frozen), out_(normal.graph, &normal.origin) {
+  Converter(const Normal& normal, const Annotation& annotation, int bits, FrozenWeights* frozen)
+      : normal_(normal),
+        from_(normal.graph),
+        a_(annotation),
+        bits_(bits),
+        frozen_(frozen),
+        out_(normal.graph, &normal.origin) {
     params_.resize(from_.values.size());
     dequantized_.resize(from_.values.size());
     stored_.resize(from_.values.size());
@@ -30,7 +36,7 @@ class Converter {
   // that is an error then.
   absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
                             std::vector<ValueId>* unseen) {
-    const int64_t qmax = BitsOfActivations(config) == 8 ? 255 : 127;
+    const int64_t qmax = bits_ == 8 ? 255 : 127;
     std::vector<Statistics> by_class(from_.values.size());
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v] || !a_.source[v]) continue;
@@ -76,6 +82,8 @@ class Converter {
       const Node& node = from_.nodes[i];
       if (a_.role[i] == Role::kAnchor) {
         EmitAnchor(NodeId(i));
+      } else if (a_.role[i] == Role::kDynamic) {
+        EmitRecurrence(NodeId(i));
       } else {
         out_.CopyWith(node, Reads(NodeId(i), node.args));
       }
@@ -193,9 +201,25 @@ class Converter {
     out_.Map(result, out_.Emit(*node.op, std::move(args), value.name, Retyped(value.type, at::kFloat), result, node));
   }
 
+  void EmitRecurrence(NodeId n) {
+    const Node& node = from_.node(n);
+    std::string why;
+    const Recurrence recurrence = *RecurrenceOf(normal_, node, &why);
+    std::vector<Arg> weights, biases;
+    for (const RecurrentPart& part : recurrence.parts) {
+      for (const ValueId v : {part.input_weight, part.state_weight}) weights.push_back(Arg::Of(Weight(v, node)));
+      if (!part.input_bias.valid()) continue;
+      for (const ValueId v : {part.input_bias, part.state_bias}) biases.push_back(Arg::Of(Bias(v)));
+    }
+    std::vector<Arg> args = Reads(n, {node.args[0], node.args[1]});
+    const Node ours = AsOurs(node, recurrence, std::move(args), std::move(weights), std::move(biases), bits_);
+    out_.CopyWith(ours, ours.args);
+  }
+
   const Normal& normal_;
   const Graph& from_;
   const Annotation& a_;
+  const int bits_;
   FrozenWeights* const frozen_;
   Rewrite out_;
   std::vector<Params> params_;
@@ -215,6 +239,7 @@ Decision DecisionOf(Role role) {
     case Role::kAnchor:
     case Role::kPart:
     case Role::kPointwise:
+    case Role::kDynamic:
       return Decision::kInt8;
     case Role::kFollows:
       return Decision::kFollows;
@@ -226,6 +251,7 @@ Decision DecisionOf(Role role) {
 std::vector<std::string> NotMet(const Normal& normal, const ObservationView& seen) {
   std::vector<std::string> excluded(normal.graph.nodes.size());
   for (size_t i = 0; i < excluded.size() && !seen.met.empty(); ++i) {
+    if (FamilyOf(normal.graph.nodes[i]) == Family::kRecurrent) continue;  // needs no calibration
     for (ValueId v : normal.graph.nodes[i].outputs) {
       const ValueId origin = normal.origin[v.raw()];
       if (!origin.valid() || seen.met[origin.raw()]) continue;
@@ -304,7 +330,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
     for (bool is_settled = false; !is_settled;) {
       chosen.reset();
       annotation = Annotate(*normal, config, excluded);
-      chosen.emplace(*normal, annotation, frozen);
+      chosen.emplace(*normal, annotation, BitsOfActivations(config), frozen);
       std::vector<ValueId> unseen;
       const auto status = chosen->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
       if (!status.ok()) return status;

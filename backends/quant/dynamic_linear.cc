@@ -66,6 +66,8 @@ struct RowParams {
   int32_t zero_point = 0;
 };
 
+float MostOf(int bits) { return bits == 7 ? 127.0f : 255.0f; }
+
 RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
   const Extremes found = ExtremesOf(x, n);
   RowParams p;
@@ -98,7 +100,20 @@ DynamicLinear::DynamicLinear(const onednn::Layer& layer, int bits)
       layer.weight.to(at::kDouble).sum(1).mul(layer.scales.to(at::kDouble)).to(at::kFloat).contiguous();
   sums_.assign(sums.const_data_ptr<float>(), sums.const_data_ptr<float>() + outputs_);
   if (layer.bias.defined()) std::copy_n(layer.bias.contiguous().const_data_ptr<float>(), outputs_, bias_.begin());
-  qmax_ = bits == 7 ? 127.0f : 255.0f;
+  qmax_ = MostOf(bits);
+}
+
+at::Tensor RoundedRows(const at::Tensor& x, int bits) {
+  const at::Tensor from = x.contiguous();
+  const at::Tensor to = at::detail::empty_cpu(from.sizes(), at::kFloat);
+  const int64_t n = from.size(-1), rows = n == 0 ? 0 : from.numel() / n;
+  std::vector<uint8_t> bytes(static_cast<size_t>(n));
+  for (int64_t i = 0; i < rows; ++i) {
+    const RowParams p = QuantizeRow(from.const_data_ptr<float>() + i * n, bytes.data(), n, MostOf(bits));
+    float* const row = to.mutable_data_ptr<float>() + i * n;
+    for (int64_t k = 0; k < n; ++k) row[k] = static_cast<float>(bytes[static_cast<size_t>(k)] - p.zero_point) * p.scale;
+  }
+  return to;
 }
 
 at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x) const {

@@ -33,4 +33,7 @@ class DynamicLinear {
   float qmax_;
 };
 
+// The rows of `x` as D1 has them, in float32 again. `bits`: 7 or 8.
+at::Tensor RoundedRows(const at::Tensor& x, int bits);
+
 }  // namespace frametap::quant

@@ -110,15 +110,16 @@ static void PrepareFor(const at::Tensor& kernel, c10::IntArrayRef x) {
   if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) KernelIn(kernel)->Prepare(x);
 }
 
-at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const at::Tensor& weight, const at::Tensor& bias, int bits,
-                               c10::IntArrayRef x) {
-  const auto made = FrozenWeights::Of(frozen, absl::StrCat("dynamic ", bits), {weight, bias}, [&] {
-    const QuantizedWeight w = QuantizeWeight(weight, 0);
-    onednn::Layer layer;
-    layer.weight = w.bytes;
-    layer.scales = w.scales;
-    layer.bias = bias;
-    return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(layer, bits))};
+at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, int bits, c10::IntArrayRef x) {
+  const FrozenWeights::Tensors from{layer.weight, layer.scales, layer.bias};
+  const auto made = FrozenWeights::Of(frozen, absl::StrCat("dynamic ", bits), from, [&] {
+    onednn::Layer bytes = layer;
+    if (layer.is_float()) {
+      const QuantizedWeight w = QuantizeWeight(layer.weight, 0);
+      bytes.weight = w.bytes;
+      bytes.scales = w.scales;
+    }
+    return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(bytes, bits))};
   });
   PrepareFor(made[0], x);
   return made[0];
@@ -130,6 +131,11 @@ at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::
                                       [&] { return FrozenWeights::Tensors{MakeKernelTensor(make())}; });
   PrepareFor(made[0], x);
   return made[0];
+}
+
+at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel) {
+  Kernel& k = KernelOrThrow(kernel);
+  return k.dynamic ? k.dynamic->Run(k.onednn, x) : k.onednn.Run(x);
 }
 
 LayerKernel* KernelIn(const at::Tensor& tensor) {

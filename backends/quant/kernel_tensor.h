@@ -23,9 +23,12 @@ at::Tensor MakeKernelTensor(onednn::Layer layer);
 at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::IntArrayRef x,
                         absl::FunctionRef<onednn::Layer()> make);
 
-// The kernel of a linear layer of floats that multiplies bytes (dynamic_linear.h). `bits`: of the input, 7 or 8.
-at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const at::Tensor& weight, const at::Tensor& bias, int bits,
-                               c10::IntArrayRef x);
+// The kernel of a linear layer of floats that multiplies bytes (dynamic_linear.h). `layer`: its weight is float32, or int8
+// with scales. `bits`: of the input, 7 or 8.
+at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, int bits, c10::IntArrayRef x);
+
+// `kernel`: of a linear layer that takes and gives floats, dynamic or not.
+at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel);
 
 // The kernel in a tensor; null for other tensors.
 onednn::LayerKernel* KernelIn(const at::Tensor& tensor);

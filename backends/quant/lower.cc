@@ -20,6 +20,7 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
+#include "backends/quant/recurrence.h"
 #include "backends/quant/rewrite.h"
 
 namespace frametap::quant {
@@ -68,6 +69,8 @@ class Lowering {
         continue;
       } else if (Is(node, "frametap::quantize_per_tensor")) {
         EmitQuantize(node);
+      } else if (IsRecurrence(node)) {
+        EmitRecurrence(node);
       } else {
         Materialise(node.args, node);
         out_.Copy(node);
@@ -265,6 +268,30 @@ class Lowering {
       if (part.valid()) absorbed_[part.raw()] = true;
     }
     byte_op_at_.emplace(op.quantize, op);
+  }
+
+  void EmitRecurrence(const Node& node) {
+    const auto& weights = node.args[2].items;
+    const auto& biases = node.args[3].items;
+    const int bits = static_cast<int>(*ConstInt(FindArg(node, "bits")));
+    std::vector<Arg> kernels;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Node* const weight = Def(weights[i].value);
+      onednn::Layer layer;
+      layer.weight = *ConstantOf(weight->args[0].value);
+      layer.scales = *ConstantOf(weight->args[1].value);
+      if (!biases.empty()) layer.bias = *ConstantOf(biases[i].value);
+      const at::Tensor kernel = FrozenDynamicKernel(frozen_, layer, bits, RowsOfProduct(from_, node, i, layer));
+      kernels.push_back(Arg::Of(out_.AddConstant(from_.value(weights[i].value).name + "_kernel", kernel)));
+    }
+    Materialise({node.args[0], node.args[1]}, node);
+    Node now = node;
+    now.args = {node.args[0], node.args[1]};
+    std::vector<Arg> args = out_.Args(now.args);
+    args.push_back(Arg::List(std::move(kernels)));
+    args.push_back(Arg::List({}));
+    for (size_t i = 4; i < node.args.size(); ++i) args.push_back(node.args[i]);
+    out_.CopyWith(now, std::move(args));
   }
 
   // The bytes of a dequantized value, in the new graph.

@@ -25,6 +25,18 @@ constexpr OpRow kRows[] = {
     {"aten::conv_transpose3d", "input", Family::kConv, true, nullptr},
     {"aten::convolution", "", Family::kConv, true, nullptr},  // of AOTAutograd, for all of these
     {"aten::linear", "", Family::kLinear, true, nullptr},
+    {"aten::lstm", "input", Family::kRecurrent, true, nullptr},
+    {"aten::lstm", "data", Family::kRecurrent, true, nullptr},
+    {"aten::gru", "input", Family::kRecurrent, true, nullptr},
+    {"aten::gru", "data", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_tanh", "input", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_tanh", "data", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_relu", "input", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_relu", "data", Family::kRecurrent, true, nullptr},
+    {"aten::lstm_cell", "", Family::kRecurrent, true, nullptr},
+    {"aten::gru_cell", "", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_tanh_cell", "", Family::kRecurrent, true, nullptr},
+    {"aten::rnn_relu_cell", "", Family::kRecurrent, true, nullptr},
     {"aten::add", "Tensor", Family::kAdd, true, nullptr},
     {"aten::sub", "Tensor", Family::kAdd, true, nullptr},
     {"aten::mul", "Tensor", Family::kMul, true, nullptr},
@@ -121,6 +133,10 @@ constexpr OpRow kRows[] = {
     {"frametap::packed_conv", "", Family::kFloat, true, nullptr},
     {"frametap::packed_linear", "", Family::kFloat, true, nullptr},
     {"frametap::dynamic_linear", "", Family::kFloat, true, nullptr},
+    {"frametap::lstm", "", Family::kFloat, true, nullptr},
+    {"frametap::rnn", "", Family::kFloat, true, nullptr},
+    {"frametap::lstm_cell", "", Family::kFloat, true, nullptr},
+    {"frametap::rnn_cell", "", Family::kFloat, true, nullptr},
 };
 
 struct HashName {

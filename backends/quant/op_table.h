@@ -14,13 +14,14 @@
 namespace frametap::quant {
 
 enum class Family : uint8_t {
-  kConv,     // int8 kernel with a weight
-  kLinear,   // int8 kernel with a weight
-  kAdd,      // int8 kernel of its own, or part of a convolution; also a difference
-  kMul,      // int8 kernel of its own where both factors are bytes
-  kRelu,     // part of the kernel before it, or bytes with its input's parameters
-  kCurve,    // a function of each element: part of the kernel before it, or a table
-  kMaxPool,  // bytes with its input's parameters, as the next four
+  kConv,       // int8 kernel with a weight
+  kLinear,     // int8 kernel with a weight
+  kRecurrent,  // int8 products, dynamic
+  kAdd,        // int8 kernel of its own, or part of a convolution; also a difference
+  kMul,        // int8 kernel of its own where both factors are bytes
+  kRelu,       // part of the kernel before it, or bytes with its input's parameters
+  kCurve,      // a function of each element: part of the kernel before it, or a table
+  kMaxPool,    // bytes with its input's parameters, as the next four
   kAvgPool,
   kAdaptivePool,
   kMean,  // over height and width only

@@ -15,6 +15,7 @@
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
 #include "backends/quant/quantize_images.h"
+#include "backends/quant/recurrence.h"
 #include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
@@ -322,13 +323,15 @@ void RegisterOperators() {
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();
+    RegisterRecurrentOperators();
     // They run without gradients only (Q5 of quantize.h), and have none. torch's own kernel for ops that have none takes
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name : {"dequantize_per_channel", "dequantize_per_tensor", "planes", "qadaptive_avg_pool2d",
-                             "qadd", "qavg_pool2d", "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul",
-                             "quantize_per_tensor", "quantize_per_tensor_channels_last"}) {
+    for (const char* name :
+         {"dequantize_per_channel", "dequantize_per_tensor", "planes", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d",
+          "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor",
+          "quantize_per_tensor_channels_last", "lstm", "lstm_cell", "rnn", "rnn_cell"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }
     return true;

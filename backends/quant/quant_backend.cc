@@ -30,7 +30,7 @@ class Running {
 
 bool HasLayers(const Graph& graph) {
   for (const Node& node : graph.nodes) {
-    if (IsLayer(node) || MayBeLinear(node)) return true;
+    if (IsLayer(node) || MayBeLinear(node) || FamilyOf(node) == Family::kRecurrent) return true;
   }
   return false;
 }

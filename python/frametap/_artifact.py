@@ -671,7 +671,9 @@ def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     return manifest
 
 
-_TAKES_8_BITS = re.compile(rb"frametap\.quantize_per_tensor\([^()]*, 0, 255, u8\)")
+_TAKES_8_BITS = re.compile(
+    rb"frametap\.(?:quantize_per_tensor\([^()]*, 0, 255, u8\)|(?:lstm|rnn)(?:_cell)?\([^()]*\], 8[,)])"
+)
 
 
 def _refuse_saturation(source: Path, files: Mapping[str, bytes]) -> None:

@@ -70,6 +70,17 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
     layer.weight = weight.view({8, 8});
     return {Bytes({4, 8}), MakeKernelTensor(layer)};
   }
+  if (op == "frametap::qcurve") return {image, Bytes({256})};
+  onednn::Layer floats;
+  floats.weight = at::randn({8, 8});
+  if (op == "frametap::dynamic_linear") return {at::randn({4, 8}), FrozenDynamicKernel(nullptr, floats, 7, {4, 8})};
+  floats.has_addend = true;
+  if (op == "frametap::packed_linear") return {at::randn({4, 8}), MakeKernelTensor(floats), at::randn({4, 8})};
+  if (op == "frametap::packed_conv") {
+    floats.weight = floats.weight.view({8, 8, 1, 1});
+    const auto images = [] { return at::randn({1, 8, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast); };
+    return {images(), MakeKernelTensor(floats), images()};
+  }
   ADD_FAILURE() << "no arguments for " << op;
   return {};
 }

@@ -1,7 +1,7 @@
 """The cost of a call in int8: eager in float, `frametap.quantize` (static and dynamic), `frametap.freeze` in float32 and
 bfloat16, and torch.compile in float (inductor, where there is a C++ compiler). `--peers` adds other frameworks, installed
-into an environment of their own. Two more tables have the signal-to-noise ratio (SQNR) of each beside eager, on an input
-that is not part of the calibration, and the time from the float model to the first result.
+into an environment of their own. Two more tables have the signal-to-noise ratio (SQNR) of each beside eager, and the time
+from the float model to the first result. The input is not part of the calibration.
 """
 
 from __future__ import annotations

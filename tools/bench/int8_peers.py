@@ -34,7 +34,7 @@ Call = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """A float model in eval mode, batches for calibration, and an input that is none of them."""
+    """A float model in eval mode, batches for calibration, and another input."""
 
     model: nn.Module
     batches: list[Tensor]
@@ -46,7 +46,7 @@ class Task:
 def run_among_peers(folder: Path) -> None:
     """Starts this program again in the environment of the peers, which is made if it is not there.
 
-    The environment adds to the present one: torch and frametap are those of the present one.
+    The environment adds to the present one, which has torch and frametap.
     """
     if Path(sys.prefix).resolve() == folder.resolve():
         return
