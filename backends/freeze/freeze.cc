@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -89,6 +90,33 @@ bool KeepsLayout(const Node& node) {
   }
 }
 
+// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded.
+bool TakesBfloat16(const Node& node) {
+  if (Is(node, "aten::scaled_dot_product_attention")) {
+    // The least number of float32 in a mask would become minus infinity.
+    return quant::IsNone(quant::FindArg(node, "attn_mask")) &&
+           quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
+  }
+  switch (quant::FamilyOf(node)) {
+    case Family::kAdd:
+    case Family::kMul:
+    case Family::kRelu:
+    case Family::kCurve:
+    case Family::kMaxPool:
+    case Family::kAvgPool:
+    case Family::kAdaptivePool:
+    case Family::kShape:
+    case Family::kCat:
+      return true;
+    case Family::kMean:
+      return quant::IsNone(quant::FindArg(node, "dtype"));
+    case Family::kMove:
+      return absl::StrContains(node.op->operator_name().name, "upsample");
+    default:
+      return false;
+  }
+}
+
 class Lowering {
  public:
   Lowering(const quant::Normal& normal, const Config& config, quant::FrozenWeights* frozen)
@@ -105,7 +133,9 @@ class Lowering {
     kernel_of_.resize(from_.nodes.size());
     reason_.resize(from_.nodes.size());
     dense_.resize(from_.values.size());
+    converted_.resize(from_.values.size());
     is_image_.assign(from_.values.size(), false);
+    is_half_.assign(from_.values.size(), false);
     for (const Node& node : from_.nodes) {
       if (node.op && absl::StartsWith(node.op->operator_name().name, "aten::as_strided")) order_reader_ = &node;
     }
@@ -116,6 +146,7 @@ class Lowering {
       if (quant::IsLayer(from_.nodes[i])) Find(NodeId(i));
       if (quant::FamilyOf(from_.nodes[i]) == Family::kRecurrent) FindRecurrence(NodeId(i));
     }
+    if (config_.products == Products::kBfloat16 && onednn::HasBfloat16Products()) FindHalves();
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       const NodeId n(i);
       const NodeId layer = kernel_of_[i];
@@ -127,7 +158,7 @@ class Lowering {
         EmitKernel(kernel);
       }
     }
-    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Dense(v, Node()));
+    for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, Node(), true, false));
     return std::move(out_.graph);
   }
 
@@ -149,6 +180,8 @@ class Lowering {
 
  private:
   const Type& TypeOf(ValueId v) const { return from_.value(v).type; }
+  // The type in which the new graph has the value.
+  Type StoredType(ValueId v) const { return is_half_[v.raw()] ? quant::Retyped(TypeOf(v), at::kBFloat16) : TypeOf(v); }
   bool IsWritten(ValueId v) const { return normal_.written[v.raw()]; }
 
   // Why torch runs the layer; "" if a kernel does, which is then given its convolution.
@@ -224,7 +257,8 @@ class Lowering {
       add(part.input_weight, part.input_bias);
       add(part.state_weight, part.state_bias);
     }
-    std::vector<Arg> args = quant::WithValues({node.args[0], node.args[1]}, [&](ValueId v) { return Dense(v, node); });
+    std::vector<Arg> args =
+        quant::WithValues({node.args[0], node.args[1]}, [&](ValueId v) { return Read(v, node, true, false); });
     const Node ours = quant::AsOurs(node, sequence.recurrence, std::move(args), std::move(kernels), {},
                                     quant::BitsOfActivations(config_.by_request));
     out_.CopyWith(ours, ours.args);
@@ -267,12 +301,81 @@ class Lowering {
     return true;
   }
 
+  // F8. From the first node to the last: values that could be bfloat16. From the last to the first: those that are,
+  // because all their readers take it.
+  void FindHalves() {
+    reads_half_ = true;
+    std::vector<bool> can_be(from_.values.size(), false);
+    for (size_t i = 0; i < from_.nodes.size(); ++i) {
+      const Node& node = from_.nodes[i];
+      if (node.outputs.size() == 1) can_be[node.outputs[0].raw()] = CanBeHalf(NodeId(i), can_be);
+    }
+    for (size_t i = from_.nodes.size(); i-- > 0;) {
+      if (from_.nodes[i].outputs.size() != 1) continue;
+      const ValueId v = from_.nodes[i].outputs[0];
+      const auto& readers = uses_.nodes[v.raw()];
+      is_half_[v.raw()] = can_be[v.raw()] && !readers.empty() &&
+                          std::all_of(readers.begin(), readers.end(), [&](NodeId n) { return ReadsHalf(n, v); });
+    }
+  }
+
+  bool CanBeHalf(NodeId n, const std::vector<bool>& can_be) const {
+    const Node& node = from_.node(n);
+    const ValueId v = node.outputs[0];
+    const auto shares = [&](ValueId other) { return aliases_.same(v, other); };
+    if (!quant::IsFloatTensor(TypeOf(v)) || IsWritten(v) || quant::IsUnderAutocast(from_, node) ||
+        std::any_of(from_.outputs.begin(), from_.outputs.end(), shares)) {
+      return false;
+    }
+    if (const auto found = kernels_.find(kernel_of_[n.raw()]); found != kernels_.end()) {
+      return found->second.last() == n && found->second.scheme->products == Products::kBfloat16;
+    }
+    if (node.is_scalar() || !TakesBfloat16(node)) return false;
+    bool all = true, any = false;
+    ForEachUse(node.args, [&](ValueId read) {
+      all = all && can_be[read.raw()];
+      any = true;
+    });
+    return all && any;
+  }
+
+  // Whether the node takes the value in bfloat16. Its result is decided already.
+  bool ReadsHalf(NodeId n, ValueId v) const {
+    const Node& node = from_.node(n);
+    const auto found = kernels_.find(kernel_of_[n.raw()]);
+    if (found == kernels_.end()) return RunsInHalf(node);
+    const Kernel& kernel = found->second;
+    if (!ReadsHalf(kernel)) return false;
+    if (n == kernel.layer) return TensorArg(node, "input") == v;
+    return n == kernel.add && v == kernel.addend && is_half_[from_.node(kernel.last()).outputs[0].raw()];
+  }
+  bool ReadsHalf(const Kernel& kernel) const { return reads_half_ && kernel.scheme->products == Products::kBfloat16; }
+
+  // `node`: of torch.
+  bool RunsInHalf(const Node& node) const { return node.outputs.size() == 1 && is_half_[node.outputs[0].raw()]; }
+
+  // The value in this type, as an op reads it.
+  ValueId Read(ValueId v, const Node& like, bool is_dense, bool is_half) {
+    const ValueId now = is_dense ? Dense(v, like) : out_.at(v);
+    if (is_half_[v.raw()] == is_half || !quant::IsFloatTensor(TypeOf(v))) return now;
+    ValueId& made = converted_[v.raw()][is_dense ? 1 : 0];
+    if (made.valid() && !IsWritten(v)) return made;
+    const at::ScalarType to = is_half ? at::kBFloat16 : at::kFloat;
+    const Arg none = Arg::Const(c10::IValue());
+    made = out_.Emit(quant::FindOperator("aten::_to_copy"),
+                     {Arg::Of(now), Arg::Const(static_cast<int64_t>(to)), none, none, none, Arg::Const(false), none},
+                     from_.value(v).name + (is_half ? "_half" : "_float"), quant::Retyped(TypeOf(v), to), v, like);
+    return made;
+  }
+
   onednn::Layer LayerOf(const Kernel& kernel) const {
     const Node& node = from_.node(kernel.layer);
     onednn::Layer layer;
     layer.weight = normal_.FrozenFloat(node, "weight");
     layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
+    layer.reads_bfloat16 = ReadsHalf(kernel);
+    layer.gives_bfloat16 = is_half_[from_.node(kernel.last()).outputs[0].raw()];
     if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
     if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
     return layer;
@@ -290,20 +393,21 @@ class Lowering {
     const ValueId x = *TensorArg(node, "input");
     const ValueId result = from_.node(kernel.last()).outputs[0];
     const auto& convolution = kernel.convolution;
-    ValueId images = out_.at(x);
+    ValueId images = Read(x, node, false, ReadsHalf(kernel));
     Sizes sizes = TypeOf(x).sizes;
     if (convolution) {
-      images = quant::PaddedAtEnd(*convolution, images, TypeOf(x), 0, node, &out_);
+      images = quant::PaddedAtEnd(*convolution, images, out_.graph.value(images).type, 0, node, &out_);
       sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
     }
     const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
     std::vector<Arg> args{Arg::Of(images),
                           Arg::Of(out_.AddConstant(name, Packed(*kernel.scheme, LayerOf(kernel), sizes)))};
     if (kernel.scheme->takes_more) {
-      args.push_back(kernel.add.valid() ? Arg::Of(out_.at(kernel.addend)) : Arg::Const(c10::IValue()));
+      args.push_back(kernel.add.valid() ? Arg::Of(Read(kernel.addend, node, false, is_half_[result.raw()]))
+                                        : Arg::Const(c10::IValue()));
     }
     const char* const op = convolution ? "frametap::packed_conv" : kernel.scheme->linear;
-    const Type type = quant::Retyped(TypeOf(result), at::kFloat);
+    const Type type = quant::Retyped(TypeOf(result), is_half_[result.raw()] ? at::kBFloat16 : at::kFloat);
     const ValueId now =
         out_.Emit(quant::FindOperator(op), std::move(args), from_.value(result).name, type, result, node);
     out_.Map(result, now);
@@ -337,7 +441,7 @@ class Lowering {
       std::vector<Arg> args{Arg::Of(out_.at(v))};
       if (is_last) args.push_back(Arg::Const(static_cast<int64_t>(format)));
       made = out_.Emit(quant::FindOperator(is_last ? "aten::contiguous" : "frametap::planes"), std::move(args),
-                       from_.value(v).name + "_dense", TypeOf(v), v, like);
+                       from_.value(v).name + "_dense", StoredType(v), v, like);
     }
     return made;
   }
@@ -351,19 +455,21 @@ class Lowering {
 
   void EmitOp(NodeId n) {
     const Node& node = from_.node(n);
-    bool has_images = false, shares_memory = false;
+    const bool is_half = RunsInHalf(node);
+    bool has_images = false, shares_memory = false, has_halves = is_half;
     ForEachUse(node.args, [&](ValueId v) {
       has_images = has_images || is_image_[v.raw()];
+      has_halves = has_halves || is_half_[v.raw()];
       for (ValueId result : node.outputs) shares_memory = shares_memory || aliases_.same(v, result);
     });
-    if (!has_images) {
+    if (!has_images && !has_halves) {
       out_.Copy(node);
       return;
     }
     const bool keeps_layout = KeepsLayout(node) && !shares_memory;
-    out_.CopyWith(node, keeps_layout ? out_.Args(node.args)
-                                     : quant::WithValues(node.args, [&](ValueId v) { return Dense(v, node); }));
-    if (!keeps_layout) return;
+    out_.CopyWith(node, quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
+    if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);
+    if (!keeps_layout || !has_images) return;
     for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);
   }
 
@@ -377,10 +483,13 @@ class Lowering {
   const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
   absl::flat_hash_map<NodeId, Sequence> recurrences_;
-  std::vector<NodeId> kernel_of_;    // by node: the layer whose kernel it is in
-  std::vector<std::string> reason_;  // by node: why a layer has no kernel
-  std::vector<ValueId> dense_;       // by value: its dense copy
-  std::vector<bool> is_image_;       // by value: its new value may lie pixel by pixel
+  std::vector<NodeId> kernel_of_;                  // by node: the layer whose kernel it is in
+  std::vector<std::string> reason_;                // by node: why a layer has no kernel
+  std::vector<ValueId> dense_;                     // by value: its dense copy
+  std::vector<bool> is_half_;                      // by value: its new value is of bfloat16
+  std::vector<std::array<ValueId, 2>> converted_;  // by value: it and its dense copy in the other type
+  bool reads_half_ = false;                        // layers read bfloat16
+  std::vector<bool> is_image_;                     // by value: its new value may lie pixel by pixel
 };
 
 std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, const Lowering& lowering) {

@@ -66,6 +66,8 @@ Layer Ready(Layer layer) {
     TORCH_CHECK(layer.output_padding[i] <= layer.padding[i], "kernel: an output padding of ", layer.output_padding[i],
                 " with a padding of ", layer.padding[i]);
   }
+  TORCH_CHECK((!layer.reads_bfloat16 || layer.multiplies_bfloat16) && (!layer.gives_bfloat16 || layer.reads_bfloat16),
+              "kernel: tensors of bfloat16 need products of it");
   TORCH_CHECK(!layer.accumulator || layer.out, "kernel: a sum with bytes is stored in bytes");
   if (!layer.is_float()) {
     TORCH_CHECK(!layer.has_addend && !layer.multiplies_bfloat16,
@@ -269,8 +271,7 @@ void LayerKernel::Prepare(at::IntArrayRef sizes) {
 
 namespace {
 
-void CheckInput(const Layer& layer, const at::Tensor& x, const char* what) {
-  const at::ScalarType type = layer.is_float() ? at::kFloat : at::kByte;
+void CheckInput(at::ScalarType type, const at::Tensor& x, const char* what) {
   TORCH_CHECK(x.scalar_type() == type && x.device().is_cpu(), "kernel: expected ", what, " of ", type,
               " on the CPU, got ", x.scalar_type(), " on ", x.device());
 }
@@ -302,10 +303,10 @@ at::Tensor LayerKernel::Run(const at::Tensor& x, const at::Tensor* addend) {
   TORCH_CHECK(!layer_.accumulator, "kernel: this one adds to an accumulator");
   TORCH_CHECK(layer_.has_addend == (addend != nullptr), "kernel: this one takes ", layer_.has_addend ? "an" : "no",
               " addend");
-  CheckInput(layer_, x, "an input");
-  if (addend != nullptr) CheckInput(layer_, *addend, "an addend");
+  const at::ScalarType type = layer_.result_type();
+  CheckInput(layer_.input_type(), x, "an input");
+  if (addend != nullptr) CheckInput(type, *addend, "an addend");
   const Extent extent = ExtentOf(x.sizes());
-  const at::ScalarType type = layer_.out ? at::kByte : at::kFloat;
   if (!layer_.is_convolution()) {
     c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
     sizes.back() = layer_.outputs();
@@ -330,8 +331,8 @@ at::Tensor LayerKernel::Run(const at::Tensor& x, const at::Tensor* addend) {
 
 at::Tensor LayerKernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
   TORCH_CHECK(layer_.accumulator && layer_.is_convolution(), "kernel: this one adds to no accumulator");
-  CheckInput(layer_, x, "an input");
-  CheckInput(layer_, accumulator, "an accumulator");
+  CheckInput(layer_.input_type(), x, "an input");
+  CheckInput(layer_.result_type(), accumulator, "an accumulator");
   const Extent extent = ExtentOf(x.sizes());
   const Extent result = ResultOf(layer_, extent);
   const bool is_one = x.dim() < layer_.weight.dim();

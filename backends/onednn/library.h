@@ -21,4 +21,7 @@ std::string Version();
 // Whether u8 x s8 products are exact: the processor has VNNI, and oneDNN is not held below it (ONEDNN_MAX_CPU_ISA).
 bool HasExactProducts();
 
+// Whether the processor has instructions for products of bfloat16, and oneDNN may use them.
+bool HasBfloat16Products();
+
 }  // namespace frametap::onednn

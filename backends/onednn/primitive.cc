@@ -11,15 +11,24 @@ MemoryDesc Desc(int rank, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_fo
   return MemoryDesc(made);
 }
 
-dnnl_data_type_t InputType(const Layer& layer) { return layer.is_float() ? dnnl_f32 : dnnl_u8; }
-dnnl_data_type_t WeightType(const Layer& layer) { return layer.is_float() ? dnnl_f32 : dnnl_s8; }
-dnnl_data_type_t ResultType(const Layer& layer) { return layer.out ? dnnl_u8 : dnnl_f32; }
+dnnl_data_type_t TypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+      return dnnl_u8;
+    case at::kChar:
+      return dnnl_s8;
+    case at::kBFloat16:
+      return dnnl_bf16;
+    default:
+      return dnnl_f32;
+  }
+}
 
 // Weights as the primitives count their dimensions: (groups,) outputs, inputs, window. `is_plain`: as they lie in
 // `layer.weight`; else oneDNN chooses.
 MemoryDesc Weights(const Layer& layer, bool is_plain) {
   const at::IntArrayRef sizes = layer.weight.sizes();
-  const dnnl_data_type_t type = WeightType(layer);
+  const dnnl_data_type_t type = !is_plain && layer.reads_bfloat16 ? dnnl_bf16 : TypeOf(layer.weight.scalar_type());
   if (!layer.is_convolution()) {
     const dnnl_dims_t dims{sizes[1], sizes[0]};
     return Desc(2, dims, type, is_plain ? dnnl_ba : dnnl_format_tag_any);
@@ -166,8 +175,8 @@ MemoryDesc BiasOf(const Layer& layer) {
 }
 
 PrimitiveDesc Describe(const Layer& layer, const Extent& x) {
-  const MemoryDesc from = Activation(layer, x, InputType(layer));
-  const MemoryDesc to = Activation(layer, ResultOf(layer, x), ResultType(layer));
+  const MemoryDesc from = Activation(layer, x, TypeOf(layer.input_type()));
+  const MemoryDesc to = Activation(layer, ResultOf(layer, x), TypeOf(layer.result_type()));
   const Attributes attributes = AttributesOf(layer, to.get());
   const MemoryDesc weights = Weights(layer, false);
   const MemoryDesc bias = BiasOf(layer);

@@ -89,11 +89,11 @@ std::string TextOf(const onednn::Layer& layer) {
   };
   return absl::StrCat("kernel ", text(layer.x), " ", layer.out ? text(*layer.out) : "-", " ",
                       layer.accumulator ? text(*layer.accumulator) : "-", " ", layer.has_addend, " ",
-                      layer.multiplies_bfloat16, " ", static_cast<int>(layer.curve), " ",
-                      std::bit_cast<uint32_t>(layer.low), " ", std::bit_cast<uint32_t>(layer.high), " ",
-                      absl::StrJoin(layer.stride, ","), " ", absl::StrJoin(layer.padding, ","), " ",
-                      absl::StrJoin(layer.output_padding, ","), " ", absl::StrJoin(layer.dilation, ","), " ",
-                      layer.groups, layer.is_transposed ? " transposed" : "");
+                      layer.multiplies_bfloat16, layer.reads_bfloat16, layer.gives_bfloat16, " ",
+                      static_cast<int>(layer.curve), " ", std::bit_cast<uint32_t>(layer.low), " ",
+                      std::bit_cast<uint32_t>(layer.high), " ", absl::StrJoin(layer.stride, ","), " ",
+                      absl::StrJoin(layer.padding, ","), " ", absl::StrJoin(layer.output_padding, ","), " ",
+                      absl::StrJoin(layer.dilation, ","), " ", layer.groups, layer.is_transposed ? " transposed" : "");
 }
 
 }  // namespace

@@ -335,6 +335,7 @@ void BindQuant(py::module_& m) {
            }),
            py::arg("parameters"));
   m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("weights"), py::arg("args"), py::arg("kwargs"));
+  m.def("bfloat16_products", &onednn::HasBfloat16Products, "Whether this CPU multiplies bfloat16.");
   m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }
 

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations
 
 import frametap
 from fixtures.subject import needs_capture
+from frametap import _C
 
 pytestmark = needs_capture
 
@@ -524,3 +525,64 @@ def test_threads_share_a_frozen_model() -> None:
     with ThreadPoolExecutor(4) as pool:
         for want, got in zip(wanted, pool.map(frozen, inputs), strict=True):
             assert torch.allclose(want, got, atol=1e-5)
+
+
+HALVES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "layers, curves, a pool and a reshape": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.Softplus(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
+        ),
+        (2, 3, 12, 12),
+        1,  # of the input
+    ),
+    "a residual sum": (
+        lambda: Program(lambda m, x: m.b(F.relu(m.b(F.relu(y := m.a(x))) + y)), _conv()),
+        (2, 6, 8, 8),
+        1,
+    ),
+    "attention": (
+        lambda: Program(
+            lambda m, x: m.b(F.scaled_dot_product_attention(y := m.a(x), y * 2, y.relu())),
+            nn.Linear(16, 16),
+        ),
+        (2, 6, 16),
+        1,
+    ),
+    "a norm between layers": (
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)),
+        (3, 8),
+        2,
+    ),
+    "a value that is also a result": (
+        lambda: Program(lambda m, x: [y := m.a(x), m.b(y.view(-1, 8))], nn.Linear(8, 8)),
+        (3, 8),
+        2,
+    ),
+    "a value that is written later": (
+        lambda: Program(
+            lambda m, x: [y := m.a(x), z := m.b(y), y[:, 1:].zero_(), m.b(y) + z][3],
+            nn.Linear(8, 8),
+        ),
+        (3, 8),
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_f8_values_between_layers_are_bfloat16(name: str) -> None:
+    """The number of conversions shows which values are stored in it."""
+    build, sizes, conversions = HALVES[name]
+    torch.manual_seed(9)
+    model, x = build().eval(), torch.randn(sizes)
+    frozen = frametap.freeze(model, [x], dtype=torch.bfloat16)
+    _compare(model, frozen, x)
+    [segment] = frametap.segments(frozen)
+    made = str(_C.freeze_of(segment.executable)["graph"]).count("aten._to_copy")
+    assert made == (conversions if _C.bfloat16_products() else 0)

@@ -248,20 +248,23 @@ TEST_F(Onednn, AnyLayerOnFloatsIsItsProducts) {
   for (int i = 0; i < 400; ++i) {
     Layer layer = FloatForm(Random(i % 2 == 0));
     layer.multiplies_bfloat16 = i % 4 == 3;
+    layer.reads_bfloat16 = i % 8 == 3 && HasBfloat16Products();
+    layer.gives_bfloat16 = layer.reads_bfloat16 && i % 16 == 3;
     LayerKernel kernel(layer);
     for (int run = 0; run < 2; ++run) {  // of two sizes
-      const at::Tensor x = RandomInput(layer).to(at::kFloat).sub(100).mul(0.01f);
+      const at::Tensor x = RandomInput(layer).to(at::kFloat).sub(100).mul(0.01f).to(layer.input_type());
       Layer alone = layer;
       alone.curve = Curve::kNone;
       const at::Tensor sizes = WantedOfFloats(alone, x, {});
       at::Tensor addend;
       if (layer.has_addend)
         addend = Pick(0, 1) == 1 ? at::randn(sizes.sizes()) : PixelByPixel(at::randn(sizes.sizes()));
+      if (addend.defined()) addend = addend.to(layer.result_type());
       const at::Tensor want = WantedOfFloats(layer, x, addend);
       at::Tensor got;
       ASSERT_NO_THROW(got = kernel.Run(x, addend.defined() ? &addend : nullptr)) << TextOf(layer, x);
       ASSERT_EQ(got.sizes(), want.sizes()) << TextOf(layer, x);
-      ASSERT_EQ(got.scalar_type(), at::kFloat);
+      ASSERT_EQ(got.scalar_type(), layer.result_type());
       // bfloat16 has 8 bits; errors of many products partly cancel.
       ASSERT_LE(Difference(layer, got, want), layer.multiplies_bfloat16 ? 60000 : 50) << TextOf(layer, x);
     }
