@@ -683,19 +683,19 @@ void Recorder::Mutate(Call& call, const CallableRow& row) {
     if (std::strcmp(row.name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1])) return;
     if (std::strcmp(row.name, "extend") == 0 && AppendOutside(self, call.args[1], nullptr, Shadow())) return;
   }
-  const auto adds_key = [&] { return std::strcmp(row.name, PyAnySet_Check(self) ? "add" : "setdefault") == 0; };
+  const auto adds_key = [&] { return std::strcmp(row.name, IsAnySet(self) ? "add" : "setdefault") == 0; };
   const bool may_be_open = call.args.size() > 1 && (has_open_keys_ || AddressedBy(call.shadows[1]).valid());
   const bool stays_open = may_be_open && adds_key() && AddKey(self, call.args[1], call.shadows[1]);
   for (size_t i = stays_open ? 2 : 1; i < call.args.size(); ++i) {
     if (std::strcmp(row.name, "append") == 0 || std::strcmp(row.name, "add") == 0) {
-      PyAnySet_Check(self) ? ForceKey(call.args[i], call.shadows[i]) : Force(call.args[i], call.shadows[i]);
+      IsAnySet(self) ? ForceKey(call.args[i], call.shadows[i]) : Force(call.args[i], call.shadows[i]);
     } else {
       ForceDeep(call.args[i], call.shadows[i], true);
       ReadLayout(call.args[i]);
     }
   }
   if (std::strcmp(row.name, "pop") == 0) {
-    if (PyAnySet_Check(self)) ReadOrder(self);
+    if (IsAnySet(self)) ReadOrder(self);
     ReadLayout(self);
   }
   Known* known = Find(self);

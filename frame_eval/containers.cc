@@ -26,8 +26,7 @@ bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
 }
 
 bool IsSequence(PyObject* object) {
-  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
-         IsDeque(object);
+  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || IsAnySet(object) || IsDeque(object);
 }
 
 // The value that a defaultdict stores under a missing key: Python code returns it, or C code makes it, or there is an

@@ -34,7 +34,7 @@ enum class ElementsKind : uint8_t {
 inline ElementsKind KindOfElements(PyObject* container) {
   if (PyTuple_Check(container) || PyList_Check(container)) return ElementsKind::kRow;
   if (PyDict_Check(container)) return ElementsKind::kKeys;
-  if (PyAnySet_Check(container)) return ElementsKind::kSet;
+  if (IsAnySet(container)) return ElementsKind::kSet;
   if (IsDeque(container)) return ElementsKind::kDeque;
   if (PyDictKeys_Check(container)) return ElementsKind::kKeysView;
   if (PyDictValues_Check(container)) return ElementsKind::kValuesView;

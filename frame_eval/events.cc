@@ -33,6 +33,11 @@ constexpr uint64_t kOperators =
     SetOf({Op::kUnary, Op::kBinary, Op::kCompare, Op::kContains, Op::kSubscr, Op::kStoreSubscr, Op::kDeleteSubscr,
            Op::kGetIter, Op::kUnpack, Op::kUnpackEx, Op::kTruth, Op::kBeforeWith, Op::kFormatValue, Op::kGetLen,
            Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate, Op::kDictMerge});
+// … and that take elements out of each.
+constexpr uint64_t kTakesElements =
+    SetOf({Op::kUnpack, Op::kUnpackEx, Op::kContains, Op::kListExtend, Op::kSetUpdate, Op::kDictUpdate});
+static_assert((kTakesElements & ~kOperators) == 0);
+constexpr bool IsIn(uint64_t set, Op op) { return (set >> static_cast<int>(op) & 1) != 0; }
 
 // Whether the keys of the dict that the instruction makes are strings, one for each value. So the values of the dict stand
 // in the order of the instruction.
@@ -132,6 +137,18 @@ static void ReadClassPattern(Recorder& r, const Event& e) {
   }
 }
 
+static bool HasTensor(const Event& e) {
+  return std::any_of(e.in, e.in + e.n, [](PyObject* object) { return object != nullptr && IsTensor(object); });
+}
+
+// An instruction on tensors: its operands are the arguments of an op.
+static void CallOp(Recorder& r, FrameState& f, FrameNote& note, const Event& e) {
+  Call call{f, note, nullptr, {}, {}, {}};
+  call.args.assign(e.in, e.in + e.n);
+  call.shadows.assign(e.shadows, e.shadows + e.n);
+  r.TorchCall(note, &call, "");
+}
+
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.expect.Reset();
   note.ForgetOperands();
@@ -145,43 +162,19 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     MeetStores(f, e);
   if (has_open_keys_) [[unlikely]]
     MeetOpenKeys(e);
-  auto tensor_among = [&] {
-    for (int i = 0; i < e.n; ++i) {
-      if (e.in[i] != nullptr && IsTensor(e.in[i])) return true;
-    }
-    return false;
-  };
-  auto torch_operands = [&] {
-    Call call{f, note, nullptr, {}, {}, {}};
-    for (int i = 0; i < e.n; ++i) {
-      call.args.push_back(e.in[i]);
-      call.shadows.push_back(e.shadows[i]);
-    }
-    TorchCall(note, &call, "");
-  };
-  if ((kOperators >> static_cast<int>(e.op) & 1) != 0) {
+  if (IsIn(kOperators, e.op)) {
     if (ArrayOperator(*this, note, e)) return;
     RefuseForeign(e);
-  }
-  switch (e.op) {
-    case Op::kUnpack:
-    case Op::kUnpackEx:
-    case Op::kContains:
-    case Op::kListExtend:
-    case Op::kSetUpdate:
-    case Op::kDictUpdate:
-    case Op::kListToTuple:
+    if (IsIn(kTakesElements, e.op)) {
       for (int i = 0; i < e.n; ++i) MarkAdvanced(e.in[i]);
-      break;
-    default:
-      break;
+    }
   }
   switch (e.op) {
     case Op::kLoadGlobal:  // reported before only where code of the program decides
       throw Break{Reason::unknown_operation, "globals or builtins that are not a plain dict"};
     case Op::kUnary:
       if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
-      if (tensor_among()) return torch_operands();
+      if (HasTensor(e)) return CallOp(*this, f, note, e);
       if (ScalarNode(note, e)) return;
       return ForceAll(e);
     case Op::kBinary:
@@ -251,15 +244,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       Force(object, e.shadows[0]);
       if (IsTensor(object)) {
         ReadTensor(object, true, false);
-        return torch_operands();
+        return CallOp(*this, f, note, e);
       }
       if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
       if (open_iterators_.contains(object)) return;
       const Known* const known = PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? Find(object) : nullptr;
       if (known != nullptr && known->state == Known::State::kFresh) return FixKeys(object);  // its order reads nothing
-      note.makes_iterator = LeavesContentOpen(object);
-      if (note.makes_iterator) iterated_.assign(1, object);
-      if (note.makes_iterator) return;
+      note.marks.makes_iterator = LeavesContentOpen(object);
+      if (note.marks.makes_iterator) iterated_.assign(1, object);
+      if (note.marks.makes_iterator) return;
       ForceDeep(object, Shadow(), true);
       return ViewRows(*this, object);
     }
@@ -281,10 +274,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       note.unpacks = e.arg;
       if (IsTensor(e.in[0])) {
         ReadTensor(e.in[0], true, false);
-        return torch_operands();
+        return CallOp(*this, f, note, e);
       }
       if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
-      if (PyAnySet_Check(e.in[0])) ReadOrder(e.in[0]);
+      if (IsAnySet(e.in[0])) ReadOrder(e.in[0]);
       return ForceAll(e);
     case Op::kBuildTuple: {
       note.expect.kind = Expect::Kind::kItems;
@@ -292,6 +285,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return;
     }
     case Op::kListToTuple:  // also whatever stands behind `*` in a call
+      MarkAdvanced(e.in[0]);
       if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       if (PyList_CheckExact(e.in[0])) {
         AdoptElements(e.in[0]);
@@ -333,7 +327,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
         return;
       }
-      note.has_open_keys = DecideKeys(e);
+      note.marks.has_open_keys = DecideKeys(e);
       for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Force(e.in[i], e.shadows[i]);
       std::vector<PyObject*> keys;
       for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
@@ -462,8 +456,25 @@ static bool IsPythonCode(PyObject* callable) {
          Py_TYPE(callable)->tp_call == Objects().module->tp_call;
 }
 
+// Returns none for a result that is like those of other operations.
+std::optional<Shadow> Recorder::MarkedResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
+  if (note.marks.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
+  if (note.marks.makes_iterator) OpenIteratorOver(result);
+  if (note.marks.follows_kernel) {
+    KernelResult(note);
+    return TorchResult(f, note, e, result);
+  }
+  if (note.marks.makes_parameter) return ParameterResult(result);
+  if (note.marks.has_open_keys) {
+    AdoptResult(result);
+    KeepKeys(result, e);
+    return Shadow();
+  }
+  return std::nullopt;
+}
+
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
-  if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
+  if (note.marks.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (IsArrayCall(note)) {
     // N7 of array_nodes.h. The result is an object of the program's, whether or not the segment ends before it.
     if (!store_.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
@@ -536,6 +547,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       if (f.shadows[e.arg].kind == Shadow::Kind::kCell) cells_[f.shadows[e.arg].id] = e.shadows[0];
       return Shadow();
     case Op::kCall:
+      if (!IsPythonCode(e.in[0])) ReadTableOfIterator(*this, e, result);  // else its frame is seen
+      break;
     case Op::kForIter:
     case Op::kSetUpdate:
       ReadTableOfIterator(*this, e, result);
@@ -548,17 +561,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     for (const Shadow shadow : note.for_new) Force(nullptr, shadow);  // its own class has initialised it
   }
   if (checkpoint_ && checkpoint_->caller == &f) CheckpointResult(note, result);
-  if (note.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
-  if (note.makes_iterator) OpenIteratorOver(result);
-  if (note.follows_kernel) {
-    KernelResult(note);
-    return TorchResult(f, note, e, result);
-  }
-  if (note.makes_parameter) return ParameterResult(result);
-  if (note.has_open_keys) {
-    AdoptResult(result);
-    KeepKeys(result, e);
-    return Shadow();
+  if (note.marks.any()) {
+    if (const std::optional<Shadow> shadow = MarkedResult(f, note, e, result)) return *shadow;
   }
   if (note.expect.kind == Expect::Kind::kTorch && !(note.returned != nullptr && note.returned == result)) {
     return TorchResult(f, note, e, result);
@@ -680,7 +684,8 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
       if (shadow.kind == Shadow::Kind::kNone) return shadow;
     }
     const bool is_float = PyFloat_CheckExact(result);
-    if (!note.converts || is_float == (aten_.graph().value(number).type.kind == Type::Kind::kFloat)) return shadow;
+    if (!note.marks.converts || is_float == (aten_.graph().value(number).type.kind == Type::Kind::kFloat))
+      return shadow;
     return AddNumber(is_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf, {{nullptr, shadow}});
   }
   if (IsScalar(result)) {
@@ -689,7 +694,7 @@ Shadow Recorder::TorchResult(FrameState&, FrameNote& note, const Event& e, PyObj
     return Shadow();
   }
   // The number of tensors that a kernel in Python returns follows from its guarded reads.
-  if ((PyTuple_Check(result) || PyList_Check(result)) && !note.follows_kernel) {
+  if ((PyTuple_Check(result) || PyList_Check(result)) && !note.marks.follows_kernel) {
     bool list_op = made == 0;
     for (size_t i = note.nodes_before; i < node_count(); ++i) {
       const Node& node = aten_.graph().nodes[i];

@@ -165,7 +165,7 @@ bool Recorder::IsForeign(PyObject* object) {
   if (IsNamespace(object)) return true;  // its equality and repr read it all
   Known* known = Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
-  if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+  if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || IsAnySet(object) ||
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
     return false;
   }

@@ -113,7 +113,7 @@ void Recorder::CallFunction(Call& call) {
   Touch(function_class);
   guards_.Class(reinterpret_cast<PyTypeObject*>(function_class), Here());
   if (repeated_calls_) repeated_calls_->Spoil();  // no call of another layer is repeated by its ops alone
-  call.note.calls_function = true;
+  call.note.marks.calls_function = true;
   call.note.before_nodes = aten_.mark();
   call.note.effects_before = effects_.size();
 }

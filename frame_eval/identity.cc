@@ -72,7 +72,7 @@ void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
   leaves->push_back(object);
 }
 
-bool IsTable(PyObject* object) { return PyAnySet_Check(object) || PyDict_Check(object); }
+bool IsTable(PyObject* object) { return IsAnySet(object) || PyDict_Check(object); }
 
 // Returns whether == of the object compares no identities unseen. Python code comes as a frame.
 bool ComparesByValue(PyObject* object) {
@@ -147,7 +147,6 @@ void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
     if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(r, result);
     return;
   }
-  if (e.op == Op::kCall && (PyFunction_Check(e.in[0]) || PyMethod_Check(e.in[0]))) return;  // its frame is seen
   bool from_iterator = false;
   for (int i = 1; i < e.n; ++i) {
     if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
@@ -242,7 +241,7 @@ void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
       PyObject* const other = is_quiet ? PyDict_GetItemWithError(b, key) : ItemQuietly(b, key);
       if (other != nullptr) ReadEqualElements(value, other, depth + 1);
     }
-  } else if (PyAnySet_Check(a) && PyAnySet_Check(b)) {
+  } else if (IsAnySet(a) && IsAnySet(b)) {
     ForEachElement(a, [&](PyObject* element) { ReadKey(b, element); });
   } else if (PyMethod_Check(a) && PyMethod_Check(b)) {
     ReadSame(PyMethod_GET_SELF(a), PyMethod_GET_SELF(b));
@@ -373,7 +372,7 @@ void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
 
 // E6
 void Recorder::ReadLayout(PyObject* object) {
-  Known* known = PyAnySet_Check(object) ? Find(object) : nullptr;
+  Known* known = IsAnySet(object) ? Find(object) : nullptr;
   if (known == nullptr || known->state != Known::State::kSource) return;
   if (!known->mutated) return guards_.Layout(known->source, Here());
   if (!guards_.HasLayout(known->source)) {
@@ -456,8 +455,8 @@ void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsScalar(object)) return;
   ReadClassName(*this, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
-  const bool plain_row = IsRow(object) || PyAnySet_Check(object);
-  if (PyAnySet_Check(object)) ReadOrder(object);
+  const bool plain_row = IsRow(object) || IsAnySet(object);
+  if (IsAnySet(object)) ReadOrder(object);
   if (plain_row || PyDict_Check(object)) {
     ForEachElement(object, [&](PyObject* element) { ReadPrinted(element, Printed::kRepr, depth + 1); });
     if (!PyDict_Check(object)) return;

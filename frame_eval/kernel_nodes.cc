@@ -172,7 +172,7 @@ void Recorder::EnterKernel(FrameState& f, FrameNote& caller) {
   if (op_at_work == nullptr) throw Break{Reason::python_kernel, ""};
   const c10::OperatorHandle& op = *op_at_work;
   ReadState();  // the dispatcher switches gradients and autocast off
-  if (!caller.follows_kernel) {
+  if (!caller.marks.follows_kernel) {
     if (MayBeSeen(effects_)) throw RefuseKernel(op, ", after changes of objects that the kernel may read");
     if (!context_sets_.empty()) throw RefuseKernel(op, ", after a context variable was set");
     for (const OpenNumber& number : caller.open) {
@@ -181,7 +181,7 @@ void Recorder::EnterKernel(FrameState& f, FrameNote& caller) {
     }
     caller.open.clear();
     if (repeated_calls_) repeated_calls_->Spoil();
-    caller.follows_kernel = true;
+    caller.marks.follows_kernel = true;
     caller.effects_before = effects_.size();
     caller.decisions_before = decisions_.size();
     caller.mutated_before = mutated_sources_.size();

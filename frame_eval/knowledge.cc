@@ -215,7 +215,7 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
       adopt(key);
       adopt(value);
     }
-  } else if (PyAnySet_Check(object)) {
+  } else if (IsAnySet(object)) {
     AddFresh(object);
     Py_ssize_t at = 0;
     PyObject* item;
@@ -358,7 +358,7 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     AdoptElements(object);
     for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(DequeItem(object, i), Shadow(), walk);
   } else {
-    if (PyAnySet_Check(object)) {
+    if (IsAnySet(object)) {
       FixKeys(object);
       AdoptElements(object);
       ReadOrder(object);
@@ -466,7 +466,7 @@ void Recorder::AdoptElements(PyObject* container) {
       if (!IsScalar(element)) throw Break{Reason::set_from_outside, ""};
     }
     guards_.Elements(source, Here());
-  } else if (PyAnySet_Check(container)) {
+  } else if (IsAnySet(container)) {
     throw Break{Reason::set_from_outside, ""};
   }
 }

@@ -275,7 +275,7 @@ void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
       throw Break{Reason::value_of_tensor, "aten::item"};
     }
   }
-  if (note.makes_tensor) {
+  if (note.marks.makes_tensor) {
     LinkData(note, result);
   } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];

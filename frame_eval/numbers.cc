@@ -360,12 +360,12 @@ void Recorder::BinaryNumbers(FrameNote& note, const Event& e) {
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {
     ReadPrinted(right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
   }
-  if (PyAnySet_Check(left) || PyDict_Check(left) || PyDictViewSet_Check(left) || PyDictViewSet_Check(right)) {
+  if (IsAnySet(left) || PyDict_Check(left) || PyDictViewSet_Check(left) || PyDictViewSet_Check(right)) {
     ReadElements({left, right});
   }
   ReadLayout(left);
   ReadLayout(right);
-  if (in_place && (PyList_Check(left) || PyDict_Check(left) || PyAnySet_Check(left))) {
+  if (in_place && (PyList_Check(left) || PyDict_Check(left) || IsAnySet(left))) {
     Known* known = Find(left);
     if (known == nullptr || known->state == Known::State::kSource) {
       throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};

@@ -38,10 +38,11 @@ bool IsOneOf(c10::ScalarType dtype, const c10::ScalarType (&dtypes)[n]) {
 void Recorder::DataCall(Call& call, size_t data) {
   FrameNote& note = call.note;
   note.expect.kind = Expect::Kind::kTorch;
-  note.makes_tensor = data < call.positional() && LeaveDataOpen(note, call.args[data], call.shadows[data], 0) &&
-                      std::any_of(note.open.begin(), note.open.end(),
-                                  [](const OpenNumber& number) { return number.shadow.kind != Shadow::Kind::kNone; });
-  if (!note.makes_tensor) {
+  note.marks.makes_tensor = data < call.positional() && LeaveDataOpen(note, call.args[data], call.shadows[data], 0) &&
+                            std::any_of(note.open.begin(), note.open.end(), [](const OpenNumber& number) {
+                              return number.shadow.kind != Shadow::Kind::kNone;
+                            });
+  if (!note.marks.makes_tensor) {
     note.open.clear();
     return ForceArguments(call, data, false);
   }
@@ -171,7 +172,7 @@ bool Recorder::ConvertTensor(Call& call, bool) {
   ReadRank(object);
   if (tensor.dim() > 0) ReadTensor(object, true, false);
   TorchCall(call.note, &call, "item");
-  call.note.converts = true;
+  call.note.marks.converts = true;
   aten_.expect_number = true;
   return true;
 }

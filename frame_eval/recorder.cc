@@ -26,12 +26,20 @@ namespace frametap {
 
 // Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
 // among them (enumerations): their value is not compared by parts.
+// The checks that walk the bases of a class come last.
 bool Recorder::IsIdentityKind(PyObject* object) {
-  return PyFunction_Check(object) || PyCFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) ||
-         PyCode_Check(object) || PyMethod_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type ||
-         Py_TYPE(object) == &PyWrapperDescr_Type || Py_TYPE(object) == Objects().method_wrapper ||
-         PyObject_TypeCheck(object, Objects().module) || Py_TYPE(object) == Objects().partial || PyLong_Check(object) ||
-         PyFloat_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object);
+  constexpr unsigned long kByFlag =
+      Py_TPFLAGS_TYPE_SUBCLASS | Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  PyTypeObject* const type = Py_TYPE(object);
+  if ((type->tp_flags & kByFlag) != 0 || PyFunction_Check(object) || PyMethod_Check(object) || PyCode_Check(object)) {
+    return true;
+  }
+  if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == Objects().method_wrapper ||
+      type == Objects().partial) {
+    return true;
+  }
+  return PyObject_TypeCheck(object, Objects().module) || PyCFunction_Check(object) || PyModule_Check(object) ||
+         PyFloat_Check(object) || PyComplex_Check(object);
 }
 
 bool Recorder::IsExchangeable(PyObject* object) const {
@@ -407,7 +415,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     if (has_first) is_made ? AdoptMade(f.objects[0]) : AdoptResult(f.objects[0]);
   } else if (note.is_kernel) {
     EnterKernel(f, NoteOf(caller));
-  } else if (NoteOf(caller).calls_function) {
+  } else if (NoteOf(caller).marks.calls_function) {
     // The context, and what C code has put together for `forward` or `setup_context`.
     for (int i = 0; i < f.nlocalsplus; ++i) {
       PyObject* const object = f.objects[i];
@@ -561,8 +569,8 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   note.inlined = false;
   FrameNote& caller = *static_cast<FrameNote*>(frames_.back()->tracer_data);
   const auto hand_over = [&] {
-    const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) ||
-                             PyAnySet_Check(value) || open_iterators_.contains(value);
+    const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) || IsAnySet(value) ||
+                             open_iterators_.contains(value);
     if (has_content && GoesToC(*frames_.back(), f)) return ForceDeep(value, shadow, true);
     Force(value, shadow);
   };
@@ -598,7 +606,7 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
 }
 
 void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
-  if (note.switches_inference) AtenRecorder::SeeEveryOp(true);
+  if (note.marks.switches_inference) AtenRecorder::SeeEveryOp(true);
   if (repeated_calls_) repeated_calls_->Forget();
   if (checkpoint_ && checkpoint_->caller == &f) {
     checkpoint_.reset();

@@ -16,6 +16,7 @@
 #include <Python.h>
 
 #include <array>
+#include <bit>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -33,6 +34,7 @@
 #include "frame_eval/places.h"
 #include "frame_eval/reasons.h"
 #include "frame_eval/segment.h"
+#include "frame_eval/set_check.h"
 #include "frame_eval/tracer.h"
 #include "frame_eval/undo.h"
 #include "guards/guard_recorder.h"
@@ -177,6 +179,20 @@ struct OpenNumber {
   bool is_taken = false;     // the binding has asked for it
 };
 
+// What Before has found out about an operation, for After. Together, as nearly each operation has none of them.
+struct OperationMarks {
+  bool converts = false;            // float(x), int(x) of a tensor
+  bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
+  bool follows_kernel = false;      // … or an op, whose kernels' frames have come
+  bool switches_inference = false;  // a block of inference mode begins or ends; the key of ops is off meanwhile
+  bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
+  bool makes_iterator = false;      // over rows of which something is not fixed (OpenIterator)
+  bool makes_parameter = false;     // nn.Parameter(…)
+  bool has_open_keys = false;       // a display of a dict or set (open_keys.cc)
+
+  bool any() const { return std::bit_cast<uint64_t>(*this) != 0; }
+};
+
 // The notes of one recording about a frame. They end with the recording (FrameNote::Part): another one must not
 // believe them.
 struct RecordingNote {
@@ -200,19 +216,12 @@ struct RecordingNote {
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
   int unpacks = 0;          // the argument of the instruction that unpacks
   absl::InlinedVector<OpenNumber, 2> open;
-  bool is_index = false;            // x[…] of a tensor
-  bool converts = false;            // float(x), int(x) of a tensor
-  bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
-  bool follows_kernel = false;      // … or an op, whose kernels' frames have come
-  bool switches_inference = false;  // a block of inference mode begins or ends; the key of ops is off meanwhile
-  bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
+  bool is_index = false;  // x[…] of a tensor
+  OperationMarks marks;
   PyObject* listed = nullptr;       // borrowed: the tensor whose elements are asked for (x.tolist())
-  AtenRecorder::Mark before_nodes;  // of these
+  AtenRecorder::Mark before_nodes;  // of the function, or of the kernel
   size_t effects_before = 0, decisions_before = 0, mutated_before = 0;
-  int64_t taken_before = 0;      // from iterators that existed before
-  bool makes_iterator = false;   // over rows of which something is not fixed (OpenIterator)
-  bool makes_parameter = false;  // nn.Parameter(…)
-  bool has_open_keys = false;    // a display of a dict or set (open_keys.cc)
+  int64_t taken_before = 0;  // from iterators that existed before
   // Arguments of a class's call that are open for its __new__ alone (InvokeType), and the class. Anything else that comes
   // to see them fixes them.
   absl::InlinedVector<Shadow, 4> for_new;
@@ -222,8 +231,8 @@ struct RecordingNote {
     open.clear();
     for_new.clear();
     called_type = nullptr;
-    is_index = converts = calls_function = follows_kernel = switches_inference = makes_tensor = makes_iterator = false;
-    makes_parameter = has_open_keys = false;
+    is_index = false;
+    marks = OperationMarks();
     listed = nullptr;
   }
   size_t nodes_before = 0;
@@ -309,6 +318,7 @@ class Recorder {
   void BeginWithoutBefore(FrameState& f, FrameNote& note);  // … of which After or Raised is the first event
   void Before(FrameState& f, FrameNote& note, const Event& e);
   Shadow After(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
+  std::optional<Shadow> MarkedResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result);
   void Raised(FrameState& f, FrameNote& note, const Event& e);
   // `left`, the entry frame, has returned or yielded: the recording continues in its caller, once that has the result.
   void ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,

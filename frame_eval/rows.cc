@@ -237,7 +237,7 @@ void Recorder::MakesIterator(const Call& call) {
     for (PyObject* arg : call.args) ViewRows(*this, arg);
     return;
   }
-  call.note.makes_iterator = true;
+  call.note.marks.makes_iterator = true;
   const size_t rows = call.callable == reinterpret_cast<PyObject*>(&PyZip_Type) ? call.positional() : 1;
   iterated_.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
   for (size_t i = 0; i < call.args.size(); ++i) {

@@ -53,16 +53,16 @@ struct OwnCode {
 
 // A Python exception that was set inside of the recorder is a fault of ours (no memory, say), whatever was concluded
 // after it.
-void MustBeClean() {
-  if (PyErr_Occurred() != nullptr) throw std::runtime_error("an exception inside of the recorder");
+inline void MustBeClean(const Session::Thread& thread) {
+  if (*thread.error != nullptr) throw std::runtime_error("an exception inside of the recorder");
 }
 
 // Ends a recording. A failure inside of it leaves no segment.
 template <class F>
-std::shared_ptr<Segment> Finish(F&& finish, Break* why) {
+std::shared_ptr<Segment> Finish(const Session::Thread& thread, F&& finish, Break* why) {
   try {
     std::shared_ptr<Segment> segment = finish();
-    MustBeClean();
+    MustBeClean(thread);
     return segment;
   } catch (const std::exception& e) {
     PyErr_Clear();
@@ -308,7 +308,7 @@ void Session::TellOfSilence() {
   if (!store_->log().empty()) return;
   PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
   if (code == nullptr) return;
-  const ErrScope keep;
+  const ErrScope keep(thread_.error);
   store_->LeftAlone(first_left_ ? Reason::library_code : Reason::no_frame, code, StartOffset(code));
 }
 
@@ -428,7 +428,7 @@ void Session::Enter(FrameState& f) {
   }
   try {
     recorder_->EnterInlined(f, *note);
-    MustBeClean();
+    MustBeClean(thread_);
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
@@ -443,13 +443,14 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     ConfirmSuspicion(end == FrameEnd::kReturned);
   if (recorder_ != nullptr && note->inlined) {
     OwnCode own(thread_);
-    ErrScope keep;
+    ErrScope keep(thread_.error);
     if (recorder_->is_base(f)) {
       if ((end == FrameEnd::kReturned || end == FrameEnd::kYielded) && GoOnInCaller(f, end, value, shadow)) {
       } else if (end == FrameEnd::kReturned) {
         Position at = LineOf(*recorder_);
         Break why{Reason::internal_error, ""};
-        std::shared_ptr<Segment> segment = Finish([&] { return recorder_->FinishReturn(value, shadow, &why); }, &why);
+        std::shared_ptr<Segment> segment = Finish(
+            thread_, [&] { return recorder_->FinishReturn(value, shadow, &why); }, &why);
         if (segment != nullptr && SelfChecking()) {
           const std::string fault = recorder_->MisfitOf(*segment);
           if (!fault.empty()) {
@@ -487,7 +488,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     } else {
       try {
         recorder_->LeaveInlined(f, *note, end, value, shadow);
-        MustBeClean();
+        MustBeClean(thread_);
       } catch (const Break& b) {
         End(b);
       } catch (const std::exception& e) {
@@ -518,7 +519,7 @@ bool Session::IsWholeCall(const FrameState& f) const {
 void Session::ConfirmSuspicion(bool returned) {
   suspected_frame_ = nullptr;
   if (!returned) return suspicion_.Drop();
-  const ErrScope keep;
+  const ErrScope keep(thread_.error);
   if (!suspicion_.Confirm(*store_)) TakePending(&error_type_, &error_value_);
 }
 
@@ -536,7 +537,7 @@ bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow 
     if (caller == nullptr) return false;
     went_on_ = true;
     recorder_->ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
-    MustBeClean();
+    MustBeClean(thread_);
   } catch (const Break& b) {
     GiveUp(b);
   } catch (const std::exception& e) {
@@ -800,7 +801,7 @@ void Session::GiveUpInHandler(const Break& given) {
 }
 
 void Session::End(const Break& given) {
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   if (catching_ != nullptr) return GiveUpInHandler(given);
   const Break reason = InWordsOfUser(given, recorder_->frames());
   Position at = LineOf(*recorder_);
@@ -830,8 +831,10 @@ void Session::End(const Break& given) {
   }
   const bool in_block = recorder_->is_in_inference_block();
   Break why{Reason::internal_error, ""};
-  std::shared_ptr<Segment> segment =
-      row.is_break ? Finish([&] { return recorder_->FinishBreak(reason, &why); }, &why) : nullptr;
+  std::shared_ptr<Segment> segment = row.is_break
+                                         ? Finish(
+                                               thread_, [&] { return recorder_->FinishBreak(reason, &why); }, &why)
+                                         : nullptr;
   if (!row.is_break) why = reason;
   const bool holds_nothing = segment == nullptr || (segment->ir.graph.nodes.empty() && segment->ir.effects.empty());
   ReleaseFrames(frames, holds_nothing ? 1 : segment->ir.exit.frames.size());
@@ -878,11 +881,11 @@ void Session::Inspect(FrameState& f) {
 
 bool Session::Cross(FrameState& f, FrameNote& note) {
   if (!note.inlined || recorder_->is_base(f)) return false;
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   try {
     recorder_->MarkInstruction(f, note);
     const bool crossed = recorder_->CrossModuleCall(f, note);
-    MustBeClean();
+    MustBeClean(thread_);
     return crossed;
   } catch (const Break& b) {
     End(b);
@@ -1050,7 +1053,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   went_on_ = false;
   began_ = std::chrono::steady_clock::now();
   OwnCode own(thread_);
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   try {
     const WorldState world = WorldState::Now();
     if (!IsKnown(world)) return;
@@ -1064,7 +1067,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     // A backend that compiles gives what ops of such a block make, but not as inference tensors.
     const bool keeps_mode = store_->backend().calls_python();
     recorder_->ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
-    MustBeClean();
+    MustBeClean(thread_);
   } catch (const Break& b) {
     note.inlined = false;
     f.traced = false;
@@ -1202,7 +1205,7 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
   note.own_effect = false;
   recorder_->ClearPending();
   OwnCode own(thread_);
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   const size_t effects = recorder_->effect_count();
   try {
     recorder_->MarkInstruction(f, note);
@@ -1216,7 +1219,7 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
       if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
     recorder_->Before(f, note, event);
-    MustBeClean();
+    MustBeClean(thread_);
     if (SelfChecking()) [[unlikely]] {
       const std::string fault = recorder_->FaultOfAnswer(f, event);
       if (!fault.empty()) {
@@ -1250,13 +1253,13 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
   if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
   OwnCode own(thread_);
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   try {
     recorder_->aten().ExpectNothing();
     if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
     if (!begun) recorder_->BeginWithoutBefore(f, note);
     Shadow shadow = recorder_->After(f, note, event, result);
-    MustBeClean();
+    MustBeClean(thread_);
     if (SelfChecking() && recorder_->repeated_calls() != nullptr && !recorder_->repeated_calls()->fault().empty())
         [[unlikely]] {
       Misbelief(recorder_->repeated_calls()->fault());
@@ -1278,7 +1281,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   const bool begun = std::exchange(note.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return;
   OwnCode own(thread_);
-  ErrScope keep;
+  ErrScope keep(thread_.error);
   recorder_->aten().ExpectNothing();
   if (!begun) recorder_->BeginWithoutBefore(f, note);
   recorder_->Raised(f, note, event);

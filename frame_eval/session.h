@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
@@ -44,6 +45,7 @@ class Session : public FrameFilter, public Tracer {
     FrameFilter*& filter = hook::thread.filter;
     int& aten_depth = aten::depth;
     bool is_main = OnMainThread();
+    PyObject* const* error = ErrorIndicator(PyThreadState_Get());
   };
 
   Session(std::shared_ptr<Store> store, PyObject* function);  // that the user has named

@@ -45,18 +45,23 @@ inline TriState ToTriState(int c_api_result) {
 // Saves the error indicator and puts it back: for code that must leave it as it found it.
 class ErrScope {
  public:
-  ErrScope() {
-    if (PyErr_Occurred() != nullptr) [[unlikely]]
+  // `indicator`: this thread's, for who has looked it up before. It is null while no exception is set.
+  // Inline, as one stands around each operation of a recording.
+  [[gnu::always_inline]] explicit ErrScope(PyObject* const* indicator = nullptr) : indicator_(indicator) {
+    if (IsSet()) [[unlikely]]
       PyErr_Fetch(&type_, &value_, &traceback_);
   }
-  ~ErrScope() {
-    if (type_ != nullptr || PyErr_Occurred() != nullptr) [[unlikely]]
+  [[gnu::always_inline]] ~ErrScope() {
+    if (type_ != nullptr || IsSet()) [[unlikely]]
       PyErr_Restore(type_, value_, traceback_);
   }
   ErrScope(const ErrScope&) = delete;
   ErrScope& operator=(const ErrScope&) = delete;
 
  private:
+  bool IsSet() const { return indicator_ != nullptr ? *indicator_ != nullptr : PyErr_Occurred() != nullptr; }
+
+  PyObject* const* const indicator_;
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 

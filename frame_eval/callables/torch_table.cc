@@ -168,7 +168,7 @@ void MakeParameter(Recorder& r, Call& call) {
   if (!is_plain || !r.MakesLeaves()) throw Refusal(call.callable);
   r.Force(call.args[2], call.shadows[2]);
   r.TorchCall(call.note, &call, "_make_subclass");
-  call.note.makes_parameter = true;
+  call.note.marks.makes_parameter = true;
 }
 
 // torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
@@ -244,7 +244,7 @@ void SwitchInferenceMode(Recorder& r, Call& call) {
   if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
   r.ForceArguments(call, 1, false);
   if (r.repeated_calls() != nullptr) r.repeated_calls()->Spoil();
-  call.note.switches_inference = true;
+  call.note.marks.switches_inference = true;
   AtenRecorder::SeeEveryOp(false);
 }
 

@@ -16,6 +16,9 @@ void SetEvalFunction(EvalFunction function);
 
 bool IsTraced(PyThreadState* ts);  // a trace or profile function is active
 
+// Returns the place of the thread's exception: null there says that none is set.
+PyObject* const* ErrorIndicator(PyThreadState* ts);
+
 // While alive, this thread's trace and profile functions get no events, also not from C code. One that is installed
 // meanwhile stays.
 class TracingPause {

@@ -29,8 +29,8 @@ struct Range {
 };
 
 bool IsPlain(PyObject* o, int depth, bool with_slices = true) {
-  if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
-      PyUnicode_CheckExact(o) || PyBytes_CheckExact(o) || PyComplex_CheckExact(o)) {
+  if (PyUnicode_CheckExact(o) || o == Py_None || PyBool_Check(o) || PyLong_CheckExact(o) || PyFloat_CheckExact(o) ||
+      PyBytes_CheckExact(o) || o == Py_Ellipsis || PyComplex_CheckExact(o)) {
     return true;
   }
   if (depth == 0) return false;

@@ -457,7 +457,10 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
     uint64_t departures = 0;
     const OpFacts* facts = nullptr;
   };
-  thread_local std::array<Answer, 64> answers;  // by address; of two at one place the later one
+  // By address; of two at one place the later one. On the heap: memory of a thread in the library itself would make each
+  // thread-local variable of it, those of the hook too, cost a call.
+  thread_local const auto table = std::make_unique<std::array<Answer, 64>>();
+  std::array<Answer, 64>& answers = *table;
   const void* const schema = &op.schema();
   Answer& answer = answers[(reinterpret_cast<uintptr_t>(schema) >> 6) % answers.size()];
   const uint64_t departures = Departures::Count();

@@ -61,6 +61,8 @@ bool IsTraced(PyThreadState* ts) {
   return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
 }
 
+PyObject* const* ErrorIndicator(PyThreadState* ts) { return &ts->curexc_type; }
+
 TracingPause::TracingPause()
     : thread_(PyThreadState_Get()),
       trace_(std::exchange(thread_->c_tracefunc, nullptr)),
