@@ -456,7 +456,7 @@ static bool IsPythonCode(PyObject* callable) {
          Py_TYPE(callable)->tp_call == Objects().module->tp_call;
 }
 
-// Returns none for a result that is like those of other operations.
+// Returns nothing where the result is like that of any other operation.
 std::optional<Shadow> Recorder::MarkedResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (note.marks.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
   if (note.marks.makes_iterator) OpenIteratorOver(result);

@@ -179,7 +179,7 @@ struct OpenNumber {
   bool is_taken = false;     // the binding has asked for it
 };
 
-// What Before has found out about an operation, for After. Together, as nearly each operation has none of them.
+// Findings of Before about an operation, for After. They stand together, as nearly each operation has none of them.
 struct OperationMarks {
   bool converts = false;            // float(x), int(x) of a tensor
   bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`

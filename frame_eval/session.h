@@ -97,6 +97,8 @@ class Session : public FrameFilter, public Tracer {
   void DropRecorder();
   void GiveUpInHandler(const Break& given);
   void End(const Break& given);  // the recording ends with a break, or is given up
+  void EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
+  void EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow);
   // `inside`: as in Break. False: there is no segment.
   // `offset`: the place at which the entry frame continues after the segment, or -1 if the frame is left.
   bool Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside = "");

@@ -5,8 +5,8 @@
 
 namespace frametap {
 
-// As PyAnySet_Check, which walks the bases of each object that is none: classes derived from other built-in types, which
-// a flag tells apart, cannot be derived from a set as well.
+// Returns the answer of PyAnySet_Check, which walks the bases of each other object. A class with one of these flags derives
+// from another built-in type. So it cannot derive from a set as well.
 inline bool IsAnySet(PyObject* object) {
   constexpr unsigned long kOthers = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS |
                                     Py_TPFLAGS_BYTES_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |

@@ -457,8 +457,8 @@ const OpFacts& FactsOf(const c10::OperatorHandle& op) {
     uint64_t departures = 0;
     const OpFacts* facts = nullptr;
   };
-  // By address; of two at one place the later one. On the heap: memory of a thread in the library itself would make each
-  // thread-local variable of it, those of the hook too, cost a call.
+  // By address; of two at one place the later one. On the heap: the static block for
+  // thread-local variables is small. Where a library does not fit, each use of one costs a call.
   thread_local const auto table = std::make_unique<std::array<Answer, 64>>();
   std::array<Answer, 64>& answers = *table;
   const void* const schema = &op.schema();
