@@ -456,7 +456,7 @@ static bool IsPythonCode(PyObject* callable) {
          Py_TYPE(callable)->tp_call == Objects().module->tp_call;
 }
 
-// Returns nothing where the result is like that of any other operation.
+// Returns nothing where the result needs no special treatment.
 std::optional<Shadow> Recorder::MarkedResult(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (note.marks.calls_function) return aten_.pending ? Shadow() : FunctionResult(note, e, result);
   if (note.marks.makes_iterator) OpenIteratorOver(result);
