@@ -40,7 +40,7 @@ struct Layer {
   Quantization x;
   std::optional<Quantization> out;          // none: the result is f32
   std::optional<Quantization> accumulator;  // a run adds to bytes that are quantized so; none: it does not
-  bool has_addend = false;                  // on floats: a run takes a tensor of the result's sizes, which is added
+  bool has_addend = false;                  // a run takes a tensor of the result's sizes and type, which is added
   bool multiplies_bfloat16 = false;         // on floats: products are of bfloat16, and their sums of f32
   bool reads_bfloat16 = false;              // with `multiplies_bfloat16`: the input is of it, and packed weights are
   bool gives_bfloat16 = false;              // with `reads_bfloat16`: the result is of it, and so is the addend

@@ -70,8 +70,9 @@ Layer Ready(Layer layer) {
               "kernel: tensors of bfloat16 need products of it");
   TORCH_CHECK(!layer.accumulator || layer.out, "kernel: a sum with bytes is stored in bytes");
   if (!layer.is_float()) {
-    TORCH_CHECK(!layer.has_addend && !layer.multiplies_bfloat16,
-                "kernel: only layers on floats take an addend or bfloat16");
+    TORCH_CHECK(!layer.multiplies_bfloat16, "kernel: only layers on floats multiply bfloat16");
+    TORCH_CHECK(!layer.has_addend || (!layer.out && !layer.is_convolution()),
+                "kernel: on bytes, only a linear layer with a result of floats takes an addend");
     layer = Folded(std::move(layer));
     layer.scales = layer.scales.contiguous();
   }

@@ -1,7 +1,10 @@
 #include "backends/quant/kernel_tensor.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/OpaqueTensorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -74,6 +77,18 @@ at::Tensor RunInto(const at::Tensor& x, at::Tensor accumulator, const at::Tensor
 at::Tensor RunPacked(const at::Tensor& x, const at::Tensor& kernel, const std::optional<at::Tensor>& addend) {
   LayerKernel& k = KernelOrThrow(kernel).onednn;
   return k.Run(x, addend ? &*addend : nullptr);
+}
+
+// An addend that had the sizes of the result may be broadcast in a later call, or the result may.
+at::Tensor RunPackedLinear(const at::Tensor& x, const at::Tensor& kernel, const std::optional<at::Tensor>& addend) {
+  const onednn::Layer& layer = KernelOrThrow(kernel).onednn.layer();
+  if (!addend || x.dim() == 0 || addend->scalar_type() != layer.result_type()) return RunPacked(x, kernel, addend);
+  c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = layer.outputs();
+  if (addend->sizes() == sizes) return RunPacked(x, kernel, addend);
+  if (at::is_expandable_to(addend->sizes(), sizes)) return RunPacked(x, kernel, addend->expand(sizes));
+  if (layer.curve != onednn::Curve::kNone) return RunPacked(x, kernel, addend);  // raises
+  return RunPacked(x, kernel, at::zeros(sizes, addend->options())).add(*addend);
 }
 
 at::Tensor RunDynamic(const at::Tensor& x, const at::Tensor& kernel) {
@@ -172,7 +187,7 @@ void RegisterKernelOperators() {
   cpu->impl("qlinear", TORCH_FN(RunLinear));
   cpu->impl("qconv", TORCH_FN(RunConvolution));
   cpu->impl("qconv_add", TORCH_FN(RunInto));
-  cpu->impl("packed_linear", TORCH_FN(RunPacked));
+  cpu->impl("packed_linear", TORCH_FN(RunPackedLinear));
   cpu->impl("dynamic_linear", TORCH_FN(RunDynamic));
   cpu->impl("packed_conv", TORCH_FN(RunPacked));
 }

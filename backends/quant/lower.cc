@@ -4,6 +4,8 @@
 //   L3  The sum of a residual is written into its accumulator only if that memory is not read afterwards; else a copy.
 //   L4  Floats are contiguous wherever the reference has them so: a view of them stays legal. Views of bytes become
 //       reshapes, since images are channels_last there.
+//   L5  The sum of a float result of a linear layer and another tensor is part of the kernel, which raises nothing that the
+//       sum would not.
 #include <ATen/ops/count_nonzero.h>
 #include <c10/core/MemoryFormat.h>
 
@@ -31,10 +33,12 @@ constexpr size_t kAccumulatorArg = 1;  // of frametap::qconv_add
 // A kernel with a weight, found in the reference graph.
 struct Kernel {
   NodeId anchor;
-  NodeId add;       // or invalid
-  NodeId post;      // or invalid
-  NodeId quantize;  // or invalid: f32 result
-  ValueId other;    // with `add`: the other addend (dequantized)
+  NodeId add;          // or invalid
+  NodeId post;         // or invalid
+  NodeId quantize;     // or invalid: f32 result
+  ValueId other;       // with `add`: the other addend (dequantized)
+  NodeId float_sum{};  // of a linear layer without `post` and `quantize`; or invalid
+  ValueId addend{};    // with `float_sum`: the other addend (floats)
 };
 
 // An op on bytes without a weight.
@@ -179,6 +183,11 @@ class Lowering {
         next = uses_.sole(from_.node(next).outputs[0]);
       }
     }
+    if (TakeFloatSum(n, next, &k)) {
+      absorbed_[n.raw()] = absorbed_[next.raw()] = true;
+      kernel_at_.emplace(next, k);
+      return;
+    }
     if (next.valid() && !absorbed_[next.raw()] && PostOf(next, k.add.valid())) {
       k.post = last = next;
     }
@@ -189,6 +198,22 @@ class Lowering {
       if (part.valid()) absorbed_[part.raw()] = true;
     }
     kernel_at_.emplace(last, k);
+  }
+
+  // L5. `sum`: the only reader of the result of `layer`, or invalid.
+  bool TakeFloatSum(NodeId layer, NodeId sum, Kernel* kernel) const {
+    if (!IsFamily(layer, Family::kLinear) || !sum.valid() || absorbed_[sum.raw()]) return false;
+    const Node& node = from_.node(sum);
+    if (!Is(node, "aten::add", "Tensor") || ConstNumber(FindArg(node, "alpha")) != 1.0) return false;
+    const auto a = TensorArg(node, "self"), b = TensorArg(node, "other");
+    if (!a || !b || *a == *b) return false;
+    const Value& result = from_.value(from_.node(layer).outputs[0]);
+    const ValueId addend = *a == from_.node(layer).outputs[0] ? *b : *a;
+    const Type& type = from_.value(addend).type;
+    if (!IsFloatTensor(type) || type.sizes != result.type.sizes || IsUnderAutocast(from_, node)) return false;
+    kernel->float_sum = sum;
+    kernel->addend = addend;
+    return true;
   }
 
   std::optional<Convolution> ConvolutionOf(NodeId n) const {
@@ -373,6 +398,7 @@ class Lowering {
     if (k.quantize.valid()) layer.out = QuantizationOf(ParamsOf(from_.node(k.quantize)));
     if (k.add.valid()) layer.accumulator = QuantizationOf(*Dequantized(k.other));
     if (k.post.valid()) SetCurve(*PostOf(k.post, k.add.valid()), &layer);
+    layer.has_addend = k.float_sum.valid();
     if (IsFamily(k.anchor, Family::kConv)) SetNumbers(*ConvolutionOf(k.anchor), &layer);
     return layer;
   }
@@ -381,7 +407,10 @@ class Lowering {
     const Node& node = from_.node(k.anchor);
     const bool conv = IsFamily(k.anchor, Family::kConv);
     const ValueId x = *TensorArg(node, "input");
-    const NodeId last = k.quantize.valid() ? k.quantize : k.post.valid() ? k.post : k.anchor;
+    const NodeId last = k.quantize.valid()    ? k.quantize
+                        : k.post.valid()      ? k.post
+                        : k.float_sum.valid() ? k.float_sum
+                                              : k.anchor;
     const ValueId result = from_.node(last).outputs[0];
     const ValueId weight = Def(*TensorArg(node, "weight"))->args[0].value;
     const Type x_type = Retyped(from_.value(x).type, at::kByte);
@@ -397,7 +426,14 @@ class Lowering {
     const onednn::Layer layer = LayerOf(k);
     const at::Tensor kernel = FrozenKernel(frozen_, layer, x_sizes, [&] { return ByOutput(layer); });
     args.push_back(Arg::Of(out_.AddConstant(from_.value(weight).name + "_kernel", kernel)));
-    const char* op = k.add.valid() ? "frametap::qconv_add" : conv ? "frametap::qconv" : "frametap::qlinear";
+    if (k.float_sum.valid()) {
+      Materialise(k.addend, from_.node(k.float_sum));
+      args.push_back(Arg::Of(out_.at(k.addend)));
+    }
+    const char* op = k.add.valid()         ? "frametap::qconv_add"
+                     : conv                ? "frametap::qconv"
+                     : k.float_sum.valid() ? "frametap::packed_linear"
+                                           : "frametap::qlinear";
     const Value& value = from_.value(result);
     ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);
     if (k.quantize.valid()) {

@@ -1,0 +1,118 @@
+"""Float sums after int8 linear layers are part of the kernel (L5 of backends/quant/lower.cc)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import frametap
+from fixtures.instruction_sets import output_of
+from fixtures.subject import needs_capture
+from frametap import _C
+
+pytestmark = needs_capture
+
+
+class Sums(nn.Module):
+    def __init__(self, f: Callable[..., Tensor], inputs: int = 24, outputs: int = 24) -> None:
+        super().__init__()
+        self.f, self.a, self.b = f, nn.Linear(inputs, outputs), nn.Linear(outputs, inputs)
+        self.norm = nn.LayerNorm(outputs, elementwise_affine=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.f(self, x, y)
+
+
+# How many sums are inside of a kernel.
+PROGRAMS: dict[str, tuple[Callable[..., Tensor], int]] = {
+    "before a norm": (lambda m, x, y: m.b(m.norm(m.a(x) + y)), 1),
+    "the other way round": (lambda m, x, y: m.b(m.norm(y + m.a(x))), 1),
+    "a residual": (lambda m, x, y: m.norm(x + m.b(F.gelu(m.a(x)))) + y, 1),
+    "of two layers": (lambda m, x, y: m.norm(m.a(x) + m.a(y)), 1),
+    "a result": (lambda m, x, y: m.a(x) + y, 1),
+    "written afterwards": (lambda m, x, y: m.a(x).add(y).add_(y), 1),
+    "with a factor": (lambda m, x, y: m.norm(torch.add(m.a(x), y, alpha=2)), 0),
+    "with itself": (lambda m, x, y: m.norm((z := m.a(x)) + z), 0),
+    "of a value that is read twice": (lambda m, x, y: m.norm((z := m.a(x)) + y) * z, 0),
+    "of a row": (lambda m, x, y: m.norm(m.a(x) + y[:1]), 0),
+}
+
+
+def made_of(f: Callable[..., Tensor], *args: Tensor) -> tuple[Sums, frametap.QuantizedModel]:
+    model = Sums(f, args[0].shape[-1]).eval()
+    return model, frametap.quantize(model, [args], progress=False)
+
+
+def sqnr(want: Tensor, got: Tensor) -> float:
+    assert want.shape == got.shape
+    return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()))
+
+
+def largest_difference() -> float:
+    """Returns how far kernels are from the reference graph, in parts of the largest result."""
+    torch.manual_seed(6)
+    found = []
+    for f, sums in PROGRAMS.values():
+        args = {"x": torch.randn(5, 7, 24), "y": torch.randn(5, 7, 24)}
+        _, quantized = made_of(f, *args.values())
+        [segment] = frametap.segments(quantized)
+        graphs = _C.quant_of(segment.executable)["quantized"]
+        assert str(graphs.lowered).count("packed_linear") == sums
+        inputs = [args.get(value.name, torch.zeros(1)) for value in graphs.reference.inputs]
+        want, got = (
+            _C.compile(_C.reference_backend(), graph).run(inputs)[0]
+            for graph in (graphs.reference, graphs.lowered)
+        )
+        assert torch.equal(got, quantized(*args.values()))
+        found.append(float((want - got).abs().mean() / want.abs().max()))
+    return max(found)
+
+
+DIFFERENCE = """
+import sys
+sys.path[:0] = ["tests", "tests/python"]
+import test_quantize_sums as t
+print(t.largest_difference())
+"""
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "DEFAULT"])
+def test_kernels_equal_the_reference(isa: str) -> None:
+    # A byte of a later layer may be halfway between two.
+    assert float(output_of(DIFFERENCE, ONEDNN_MAX_CPU_ISA=isa)) < 1e-4
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_near_torch(name: str) -> None:
+    torch.manual_seed(7)
+    x, y = torch.randn(4, 24), torch.randn(4, 24)
+    model, quantized = made_of(PROGRAMS[name][0], x, y)
+    before = y.clone()
+    with torch.no_grad():
+        for _ in range(2):
+            assert sqnr(model(x, y), quantized(x, y)) > 30
+    assert torch.equal(y, before)
+
+
+def test_operands_may_be_broadcast_in_a_later_call() -> None:
+    torch.manual_seed(8)
+    x, y = torch.randn(3, 24), torch.randn(3, 24)
+    model, quantized = made_of(lambda m, x, y: m.a(x) + y, x, y)
+    calls = dict(quantized.calls)
+    with torch.no_grad():
+        for a, b in [
+            (x, y[:1]),
+            (x[:1], y),
+            (x[:0], y[:0]),
+            (x, y.t().contiguous().t()),
+        ]:
+            assert model(a, b).shape == quantized(a, b).shape
+            if a.numel():
+                assert sqnr(model(a, b), quantized(a, b)) > 30
+    assert quantized.calls["float"] == calls["float"]
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        quantized(x, torch.randn(2, 24))
