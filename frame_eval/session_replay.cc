@@ -65,7 +65,7 @@ class RootChain {
     if (i + 1 < frames_.size()) {
       miss.got = "called by " + ToString(PositionAt(frames_[i + 1]->code, frames_[i + 1]->offset));
     }
-    miss.why = "the graph goes on in the function that called this one, and another call did";
+    miss.why = "the graph continues in the function that called this one, and this call has another caller";
     return miss;
   }
 

@@ -67,11 +67,9 @@ struct Sequence {
   quant::Recurrence recurrence;
 };
 
-// Whether torch's op gives images of the layout of its arguments, whatever that is.
-bool KeepsLayout(const Node& node) {
-  const quant::OpRow* const row = quant::RowOf(node);
-  if (row == nullptr) return false;
-  switch (row->family) {
+// Whether torch's op computes each element from elements at its place or around it, in any layout and floating type.
+bool WorksAroundElements(const Node& node) {
+  switch (quant::FamilyOf(node)) {
     case Family::kAdd:
     case Family::kMul:
     case Family::kRelu:
@@ -79,15 +77,20 @@ bool KeepsLayout(const Node& node) {
     case Family::kMaxPool:
     case Family::kAvgPool:
     case Family::kAdaptivePool:
-    case Family::kMean:
     case Family::kCat:
-    case Family::kBatchNorm:
       return true;
     case Family::kMove:
       return absl::StrContains(node.op->operator_name().name, "upsample");
     default:
-      return Is(node, "aten::div", "Tensor");
+      return false;
   }
+}
+
+// Whether torch's op gives images of the layout of its arguments, whatever that is.
+bool KeepsLayout(const Node& node) {
+  const Family family = quant::FamilyOf(node);
+  return WorksAroundElements(node) || family == Family::kMean || family == Family::kBatchNorm ||
+         Is(node, "aten::div", "Tensor");
 }
 
 // Whether torch's op computes in bfloat16 as in float32, except that its result is rounded.
@@ -97,24 +100,9 @@ bool TakesBfloat16(const Node& node) {
     return quant::IsNone(quant::FindArg(node, "attn_mask")) &&
            quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
   }
-  switch (quant::FamilyOf(node)) {
-    case Family::kAdd:
-    case Family::kMul:
-    case Family::kRelu:
-    case Family::kCurve:
-    case Family::kMaxPool:
-    case Family::kAvgPool:
-    case Family::kAdaptivePool:
-    case Family::kShape:
-    case Family::kCat:
-      return true;
-    case Family::kMean:
-      return quant::IsNone(quant::FindArg(node, "dtype"));
-    case Family::kMove:
-      return absl::StrContains(node.op->operator_name().name, "upsample");
-    default:
-      return false;
-  }
+  const Family family = quant::FamilyOf(node);
+  if (family == Family::kMean) return quant::IsNone(quant::FindArg(node, "dtype"));
+  return WorksAroundElements(node) || family == Family::kShape;
 }
 
 class Lowering {
@@ -304,7 +292,6 @@ class Lowering {
   // F8. From the first node to the last: values that could be bfloat16. From the last to the first: those that are,
   // because all their readers take it.
   void FindHalves() {
-    reads_half_ = true;
     std::vector<bool> can_be(from_.values.size(), false);
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       const Node& node = from_.nodes[i];
@@ -349,7 +336,9 @@ class Lowering {
     if (n == kernel.layer) return TensorArg(node, "input") == v;
     return n == kernel.add && v == kernel.addend && is_half_[from_.node(kernel.last()).outputs[0].raw()];
   }
-  bool ReadsHalf(const Kernel& kernel) const { return reads_half_ && kernel.scheme->products == Products::kBfloat16; }
+  static bool ReadsHalf(const Kernel& kernel) {
+    return kernel.scheme->products == Products::kBfloat16 && onednn::HasBfloat16Products();
+  }
 
   // `node`: of torch.
   bool RunsInHalf(const Node& node) const { return node.outputs.size() == 1 && is_half_[node.outputs[0].raw()]; }
@@ -488,7 +477,6 @@ class Lowering {
   std::vector<ValueId> dense_;                     // by value: its dense copy
   std::vector<bool> is_half_;                      // by value: its new value is of bfloat16
   std::vector<std::array<ValueId, 2>> converted_;  // by value: it and its dense copy in the other type
-  bool reads_half_ = false;                        // layers read bfloat16
   std::vector<bool> is_image_;                     // by value: its new value may lie pixel by pixel
 };
 

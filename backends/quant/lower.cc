@@ -310,13 +310,11 @@ class Lowering {
       kernels.push_back(Arg::Of(out_.AddConstant(from_.value(weights[i].value).name + "_kernel", kernel)));
     }
     Materialise({node.args[0], node.args[1]}, node);
-    Node now = node;
-    now.args = {node.args[0], node.args[1]};
-    std::vector<Arg> args = out_.Args(now.args);
+    std::vector<Arg> args = out_.Args({node.args[0], node.args[1]});
     args.push_back(Arg::List(std::move(kernels)));
     args.push_back(Arg::List({}));
     for (size_t i = 4; i < node.args.size(); ++i) args.push_back(node.args[i]);
-    out_.CopyWith(now, std::move(args));
+    out_.CopyWith(node, std::move(args));
   }
 
   // The bytes of a dequantized value, in the new graph.

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import frametap
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import graphs_of, results_of
 from fixtures.subject import needs_capture
-from frametap import _C
 
 pytestmark = needs_capture
 
@@ -158,9 +158,7 @@ def _check(model: nn.Module, sizes: tuple[int, ...], least: float = 25, **option
     rows = [(row["op"], row["reason"]) for row in quantized.report if row["decision"] == "float"]
     assert rows == []
     assert "not lowered" not in quantized.report_text()
-    [segment] = frametap.segments(quantized)
-    graphs = _C.quant_of(segment.executable)["quantized"]
-    assert "dequantize" not in str(graphs.lowered)
+    assert "dequantize" not in str(graphs_of(quantized).lowered)
     with torch.no_grad():
         for x in [*data, torch.randn(1, *sizes[1:]), torch.randn(sizes) * 3]:
             want, got = model(x), quantized(x)
@@ -270,14 +268,8 @@ def steps_between(f: Callable[..., Tensor], like: nn.Module, sizes: tuple[int, .
     model.last = last
     model.f = lambda m, x: [y := f(m, x), m.last(y)]
     quantized, data = _quantized(model.eval(), sizes)
-    [segment] = frametap.segments(quantized)
-    graphs = _C.quant_of(segment.executable)["quantized"]
     x = data[1]
-    inputs = [x if value.name == "x" else torch.zeros(1) for value in graphs.reference.inputs]
-    want, got = (
-        _C.compile(_C.reference_backend(), graph).run(inputs)[0]
-        for graph in (graphs.reference, graphs.lowered)
-    )
+    want, got = results_of(graphs_of(quantized), {"x": x})
     step = want.unique().diff().min()
     assert torch.equal(got, quantized(x)[0])
     return float((want - got).abs().max() / step)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import graphs_of, results_of
 from fixtures.subject import needs_capture
-from frametap import _C
 
 pytestmark = needs_capture
 
@@ -175,13 +175,7 @@ def largest_difference() -> float:
             "c": torch.randn(4, 3, 24) * 3,
         }
         quantized = frametap.quantize(model.eval(), [tuple(args.values())], progress=False)
-        [segment] = frametap.segments(quantized)
-        graphs = _C.quant_of(segment.executable)["quantized"]
-        inputs = [args.get(value.name, torch.zeros(1)) for value in graphs.reference.inputs]
-        want, got = (
-            _C.compile(_C.reference_backend(), graph).run(inputs)[0]
-            for graph in (graphs.reference, graphs.lowered)
-        )
+        want, got = results_of(graphs_of(quantized), args)
         assert torch.equal(got, quantized(*args.values()))
         found.append(float((want - got).abs().max() / want.abs().max()))
     return max(found)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import frametap
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import graphs_of, results_of
 from fixtures.subject import needs_capture
-from frametap import _C
 
 pytestmark = needs_capture
 
@@ -59,14 +59,9 @@ def largest_difference() -> float:
     for f, sums in PROGRAMS.values():
         args = {"x": torch.randn(5, 7, 24), "y": torch.randn(5, 7, 24)}
         _, quantized = made_of(f, *args.values())
-        [segment] = frametap.segments(quantized)
-        graphs = _C.quant_of(segment.executable)["quantized"]
+        graphs = graphs_of(quantized)
         assert str(graphs.lowered).count("packed_linear") == sums
-        inputs = [args.get(value.name, torch.zeros(1)) for value in graphs.reference.inputs]
-        want, got = (
-            _C.compile(_C.reference_backend(), graph).run(inputs)[0]
-            for graph in (graphs.reference, graphs.lowered)
-        )
+        want, got = results_of(graphs, args)
         assert torch.equal(got, quantized(*args.values()))
         found.append(float((want - got).abs().mean() / want.abs().max()))
     return max(found)
