@@ -147,18 +147,20 @@ void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
     if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(r, result);
     return;
   }
+  PyObject* const filled = TableFilledBy(e, result);
+  const bool may_be_group = result != nullptr && (PyTuple_CheckExact(result) || PyList_CheckExact(result));
+  if (filled == nullptr && !may_be_group) return;  // as nearly always
   bool from_iterator = false;
   for (int i = 1; i < e.n; ++i) {
     if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
     from_iterator = true;
-    if (result == nullptr || Py_TYPE(e.in[i]) != GroupType()) continue;
+    if (!may_be_group || Py_TYPE(e.in[i]) != GroupType()) continue;
     ReadGroup(r, result);
     if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
   }
-  PyObject* const table = from_iterator ? TableFilledBy(e, result) : nullptr;
-  if (table == nullptr) return;
+  if (!from_iterator || filled == nullptr) return;
   std::vector<PyObject*> keys;
-  ForEachElement(table, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
+  ForEachElement(filled, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
   r.ReadDistinct(keys);
 }
 

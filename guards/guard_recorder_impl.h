@@ -3,8 +3,6 @@
 
 #include <Python.h>
 
-#include <algorithm>
-#include <bit>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +19,7 @@
 #include "guards/kinds/keys.h"
 #include "guards/kinds/value.h"
 #include "guards/must.h"
+#include "guards/numbering.h"
 
 namespace frametap {
 
@@ -57,69 +56,6 @@ struct PredicateKey {
 constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
 constexpr int64_t kNumbersDetail = -1;  // of a relation: of several numbers
 
-// Keys by number, each once, and only the last ones are taken away again. The table holds the numbers and half of their
-// hashes: it stays small, and hardly ever looks at a key that is not the one asked for.
-template <class Key>
-class Numbering {
- public:
-  void Reserve(size_t count) {
-    keys_.reserve(count);
-    Grow(std::bit_ceil(2 * count));
-  }
-  // The number of `key`: the next one if it is new.
-  std::pair<uint32_t, bool> Add(const Key& key) {
-    if (2 * keys_.size() >= slots_.size()) Grow(std::max<size_t>(2 * slots_.size(), 64));
-    const auto hash = static_cast<uint32_t>(key.Hash() >> 32);
-    Slot& slot = slots_[SlotOf(key, hash)];
-    if (slot != kEmpty) return {NumberOf(slot), false};
-    const auto number = static_cast<uint32_t>(keys_.size());
-    slot = SlotFor(hash, number);
-    keys_.push_back(key);
-    return {number, true};
-  }
-  std::optional<uint32_t> Find(const Key& key) const {
-    if (keys_.empty()) return std::nullopt;
-    const Slot slot = slots_[SlotOf(key, static_cast<uint32_t>(key.Hash() >> 32))];
-    return slot == kEmpty ? std::nullopt : std::optional(NumberOf(slot));
-  }
-  const Key& KeyAt(uint32_t number) const { return keys_[number]; }
-  void Truncate(size_t count) {
-    if (count >= keys_.size()) return;
-    keys_.resize(count);
-    Grow(slots_.size());
-  }
-
- private:
-  // The hash above the number, which is counted from one: an empty table is zeros, which cost least to write.
-  using Slot = uint64_t;
-  static constexpr Slot kEmpty = 0;
-  static Slot SlotFor(uint32_t hash, uint32_t number) { return Slot{hash} << 32 | (number + 1); }
-  static uint32_t NumberOf(Slot slot) { return static_cast<uint32_t>(slot) - 1; }
-  static uint32_t HashOf(Slot slot) { return static_cast<uint32_t>(slot >> 32); }
-
-  // Where `key` is, or the empty place for it.
-  size_t SlotOf(const Key& key, uint32_t hash) const {
-    size_t at = hash & (slots_.size() - 1);
-    while (slots_[at] != kEmpty && !(HashOf(slots_[at]) == hash && keys_[NumberOf(slots_[at])] == key)) {
-      at = (at + 1) & (slots_.size() - 1);
-    }
-    return at;
-  }
-  // A table of `size`, a power of two, for the keys that there are.
-  void Grow(size_t size) {
-    const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(size));
-    for (const Slot slot : old) {
-      if (slot == kEmpty || NumberOf(slot) >= keys_.size()) continue;
-      size_t at = HashOf(slot) & (size - 1);
-      while (slots_[at] != kEmpty) at = (at + 1) & (size - 1);
-      slots_[at] = slot;
-    }
-  }
-
-  std::vector<Key> keys_;
-  std::vector<Slot> slots_;
-};
-
 struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
 
@@ -130,7 +66,7 @@ struct GuardRecorder::Impl {
   }
 
   void Reserve() {
-    constexpr size_t kUsual = 256;  // of a small model
+    constexpr size_t kUsual = 128;  // of a small model
     seen.reserve(kUsual);
     numbers.reserve(kUsual);
     uses.reserve(kUsual);
