@@ -15,6 +15,7 @@
 #include "frame_eval/recorder.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/rows.h"
+#include "frame_eval/weak_references.h"
 #include "guards/dict_read.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
@@ -596,6 +597,7 @@ void Recorder::Invoke(Call call) {
   if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
   if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(call);
   if (IsGetter(callable)) return CallGetter(*this, call);
+  if (PyWeakref_CheckRefExact(callable)) return CallWeakReference(*this, call);
   for (PyObject* arg : call.args) MarkAdvanced(arg);
   if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
 

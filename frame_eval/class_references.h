@@ -1,7 +1,7 @@
 // Weak references to classes, by which a WeakKeyDictionary finds its item for a class (functools.singledispatch).
 //   R1  A class that is compared and hashed by identity has one reference without a callback, which its base keeps. So a
 //       reference to a fixed class is fixed, and a look-up by it runs no code.
-// Not here: weak references to other objects, which end the segment.
+// Not here: calls of weak references (weak_references.h).
 #pragma once
 
 #include "frame_eval/recorder.h"

@@ -139,8 +139,8 @@ Py_ssize_t Recorder::CountOf(PyObject* object, Py_ssize_t in_effects) {
 
 // E5, for the last step. An operation that takes objects from attributes, containers, globals and cells that existed
 // before is an effect.
-bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
-  PyCodeObject* const code = base().code;
+bool Recorder::IsHeldByPath(SourceId id, PyObject* object) const {
+  PyCodeObject* const code = frames_.front()->code;
   switch (guards_.accessor(id)) {
     case Accessor::kAttr:
     case Accessor::kModuleAttr:
@@ -161,9 +161,8 @@ bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
     case Accessor::kLocal:
     case Accessor::kCell:
     case Accessor::kFunction: {
+      if (!IsHeldByFrame(id)) return false;
       const Source root = guards_.Describe(id);
-      if (FrameOf(root.index) != level()) return false;
-      frame_ends_.push_back(object);
       if (root.accessor == Accessor::kFunction) return true;
       const int slot = SlotOf(root.index);
       const SlotKind kind = KindOfSlot(code, slot);
@@ -175,11 +174,29 @@ bool Recorder::IsHeldByPath(SourceId id, PyObject* object) {
   }
 }
 
+bool Recorder::IsHeldByFrame(SourceId id) const {
+  const Accessor root = guards_.accessor(id);
+  const bool is_of_frame = root == Accessor::kLocal || root == Accessor::kCell || root == Accessor::kFunction;
+  return is_of_frame && FrameOf(guards_.Describe(id).index) == level();
+}
+
+bool Recorder::IsHeldByItsPath(PyObject* object) {
+  SourceId id = SourceOf(object);
+  if (!id.valid() || watches_all_) return false;
+  for (; id.valid(); id = guards_.parent(id)) {
+    PyObject* const step = guards_.seen(id);
+    if (NeverEnds(step)) continue;
+    if (released_.contains(step) || !IsHeldByPath(id, step)) return false;
+  }
+  return true;
+}
+
 void Recorder::NoteEnd(SourceId id) {
   for (; id.valid(); id = guards_.parent(id)) {
     PyObject* object = guards_.seen(id);
     if (NeverEnds(object)) continue;
     if (!ending_.insert(object).second) break;
+    if (IsHeldByFrame(id)) frame_ends_.push_back(object);
     if (!IsHeldByPath(id, object) || watches_all_ || released_.contains(object)) Watch(object);
   }
 }

@@ -551,6 +551,9 @@ class Recorder {
   static bool IsIdentityKind(PyObject* object);
   // … but not by itself: modules, whose layers a segment shall fit alike. (Functions by their code: InvokePython.)
   bool IsExchangeable(PyObject* object) const;
+  // Whether a path leads to it on which each object holds the next one, and none of them has been released. So it is alive
+  // here in each replay.
+  bool IsHeldByItsPath(PyObject* object);
   void Fix(Known& known);  // it is this very one
   // … if it existed before and is of C code, so that no source leads to what is in it.
   void FixContent(PyObject* object);
@@ -640,7 +643,8 @@ class Recorder {
   bool PartOfMethod(FrameNote& note, PyObject* method, PyObject* name);
   void Watch(PyObject* object);
   void NoteEnd(SourceId id);
-  bool IsHeldByPath(SourceId id, PyObject* object);
+  bool IsHeldByPath(SourceId id, PyObject* object) const;
+  bool IsHeldByFrame(SourceId id) const;
   void TouchMetaclass(PyTypeObject* type);
   void FixDescriptorKind(PyObject* in_class);
   void RefuseKnownDict(PyObject* owner, PyObject* name);

@@ -209,7 +209,8 @@ bool Recorder::LeavesContentOpen(PyObject* row) {
   if (HasOpenItems(row)) return true;
   if ((!IsPlainTuple(row) && !PyList_CheckExact(row)) || Find(row) == nullptr) return false;
   const auto stays_open = [this](PyObject* item) {
-    return PyDict_CheckExact(item) || PyList_CheckExact(item) || IsPlainTuple(item) || IsArrayOperand(*this, item);
+    return PyDict_CheckExact(item) || PyList_CheckExact(item) || IsPlainTuple(item) || IsArrayOperand(*this, item) ||
+           PyWeakref_CheckRefExact(item);
   };
   size_t open = 0;
   for (size_t i = 0; i < RowSize(row); ++i) open += stays_open(ItemOf(row, i));

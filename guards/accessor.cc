@@ -232,6 +232,8 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       return Grad(parent);
     case Accessor::kDictKeyAt:
       return KeyAt(parent, step.index);
+    case Accessor::kReferent:
+      return PyWeakref_CheckRefExact(parent) ? PyWeakref_GET_OBJECT(parent) : nullptr;
     case Accessor::kContextValue: {
       PyObject* value = nullptr;
       if (!PyContextVar_CheckExact(parent)) return nullptr;

@@ -278,6 +278,7 @@ class SegmentParser {
     lex_.Expect(".");
     if (lex_.Accept("<global>")) return Add(source, Accessor::kGlobal, 0, AttrName());
     if (lex_.Accept("<builtin>")) return Add(source, Accessor::kBuiltin, 0, AttrName());
+    if (lex_.Accept("<referent>")) return Add(source, Accessor::kReferent);
     if (lex_.Accept("<context>")) return Add(source, Accessor::kContextValue);
     if (lex_.Accept("<closure>")) return Indexed(source, Accessor::kClosure, "[", "]");
     if (lex_.Accept("<frame>")) return Indexed(source, Accessor::kFrame, "[", "]");

@@ -122,6 +122,8 @@ std::string StepText(const Source& s) {
       return ".<left>";
     case Accessor::kAddress:
       return ".<id>";
+    case Accessor::kReferent:
+      return ".<referent>";
     case Accessor::kContextValue:
       return ".<context>";
   }

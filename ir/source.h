@@ -38,12 +38,13 @@ enum class Accessor : uint8_t {
   kLength,  // len(x) as an int                                .len
   kGrad,    // x.grad                                          .grad
   kDictKeyAt,  // i-th key of a dict, in order                    .keys[0]       index
-  kOver,     // what an iterator takes from: a sequence, a dict, an iterator, a tuple of iterators   .<over>[0]   index
-  kNext,     // the item, or value, that it gives after i others  .<next>[0]      index
-  kNextKey,  // … the key                                       .<key>[0]       index
-  kCount,    // … the number that it makes, as an int           .<count>[0]     index
-  kLeft,     // how many items are left in it, as an int        .<left>
-  kAddress,  // id(x) as an int                              .<id>
+  kOver,      // what an iterator takes from: a sequence, a dict, an iterator, a tuple of iterators   .<over>[0]   index
+  kNext,      // the item, or value, that it gives after i others  .<next>[0]      index
+  kNextKey,   // … the key                                       .<key>[0]       index
+  kCount,     // … the number that it makes, as an int           .<count>[0]     index
+  kLeft,      // how many items are left in it, as an int        .<left>
+  kAddress,   // id(x) as an int                              .<id>
+  kReferent,  // object that a weak reference refers to; None if it is gone   .<referent>
   kContextValue,  // value of a contextvars.ContextVar; NotImplemented if it is not set   .<context>
 };
 

@@ -115,6 +115,8 @@ const char* NameOf(Accessor accessor) {
       return "left";
     case Accessor::kAddress:
       return "id";
+    case Accessor::kReferent:
+      return "referent";
     case Accessor::kContextValue:
       return "context";
   }

@@ -91,7 +91,7 @@ const char* const kSegments[] = {
     G.scale : == 2.0
     torch.nn.Module : same object
     type(L.x) : class
-      .<closure>[0].keys[1].<default>["x"].<default>[2].__dict__.__self__.<id>.len
+      .<closure>[0].keys[1].<default>["x"].<default>[2].__dict__.__self__.<referent>.<id>.len
     S[0].stride(1) : == 1
     pinned("<built-in function len>")
     state : grad_mode(on) autocast(off)
