@@ -17,6 +17,7 @@
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/lower.h"
 #include "backends/quant/normalise.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -164,7 +165,6 @@ class Lowering {
   std::string ReasonOf(NodeId n) const {
     return FormOf(n) == Form::kFused ? quant::NameWithPlace(from_.node(kernel_of_[n.raw()])) : reason_[n.raw()];
   }
-  int kernels() const { return static_cast<int>(kernels_.size() + recurrences_.size()); }
 
  private:
   const Type& TypeOf(ValueId v) const { return from_.value(v).type; }
@@ -405,7 +405,7 @@ class Lowering {
 
   at::Tensor Packed(const Scheme& scheme, onednn::Layer layer, const Sizes& x) const {
     if (scheme.products == Products::kDynamicInt8) {
-      return quant::FrozenDynamicKernel(frozen_, layer, quant::BitsOfActivations(config_.by_request), x);
+      return quant::FrozenDynamicKernel(frozen_, layer, {quant::BitsOfActivations(config_.by_request)}, x);
     }
     layer.multiplies_bfloat16 = scheme.products == Products::kBfloat16;
     return quant::FrozenKernel(frozen_, layer, x, [&] { return Copied(layer); });
@@ -487,8 +487,13 @@ std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, 
     OpReport row{quant::ReportedOpOf(graph.nodes[i])};
     row.form = fate.now.valid() ? lowering.FormOf(fate.now) : Form::kFolded;
     row.reason = fate.now.valid() ? lowering.ReasonOf(fate.now) : fate.folded;
-    if (row.reason.empty() && row.form == Form::kTorch) row.reason = fate.note;
+    if (row.reason.empty()) row.reason = fate.note;
     row.is_int8 = fate.now.valid() && lowering.IsInt8(fate.now);
+    if (fate.is_int8 && fate.now.valid()) {
+      row.form = Form::kKernel;
+      row.is_int8 = true;
+      row.reason = "int8";
+    }
     report.push_back(std::move(row));
   }
   return report;
@@ -514,16 +519,18 @@ absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Ten
                                    quant::FrozenWeights* frozen) {
   quant::RegisterOperators();
   if (absl::Status loaded = onednn::Load(); !loaded.ok()) return loaded;
-  const auto normal = quant::Normalise(graph, weights, frozen);
+  auto normal = quant::Normalise(graph, weights, frozen);
   if (!normal.ok()) return normal.status();
   try {
     const c10::InferenceMode no_inference_mode(false);  // what is made here outlives the call
     const at::NoGradGuard no_grad;
+    if (normal->has_bytes) quant::GoOn(quant::LowerNormal(*normal, frozen), weights, &*normal);
     Lowering lowering(*normal, config, frozen);
     FrozenGraph made;
     made.graph = lowering.Run();
     made.report = ReportOf(graph, *normal, lowering);
-    made.kernels = lowering.kernels();
+    made.kernels = static_cast<int>(std::count_if(made.report.begin(), made.report.end(),
+                                                  [](const OpReport& row) { return row.form == Form::kKernel; }));
     return made;
   } catch (const c10::Error& e) {
     return absl::UnimplementedError(absl::StrCat("freezing the graph: ", e.what_without_backtrace()));

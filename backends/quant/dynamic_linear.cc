@@ -68,23 +68,47 @@ struct RowParams {
 
 float MostOf(int bits) { return bits == 7 ? 127.0f : 255.0f; }
 
-RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
-  const Extremes found = ExtremesOf(x, n);
+// D1. Returns a scale of NaN if an element is not finite (D2).
+RowParams ParamsOf(const Extremes& found, float qmax, float least_scale) {
   RowParams p;
-  if (std::isnan(found.zero)) {  // D2
-    std::fill(to, to + n, uint8_t{0});
+  if (std::isnan(found.zero)) {
     p.scale = std::numeric_limits<float>::quiet_NaN();
     return p;
   }
-  // Half of each before the difference, which could be infinite otherwise.
-  const float step = 2 * (found.hi / (2 * qmax) - found.lo / (2 * qmax));
+  const float range = found.hi - found.lo;
+  // Half of each before the difference, which is infinite otherwise.
+  const float even = std::isinf(range) ? 2 * (found.hi / (2 * qmax) - found.lo / (2 * qmax)) : range / qmax;
+  const float step = std::max(even, least_scale);
   if (step > FLT_MIN) {
     p.scale = step;
     p.zero_point = static_cast<int32_t>(std::clamp(std::nearbyint(-found.lo / step), 0.0f, qmax));
   }
+  return p;
+}
+
+void QuantizeBy(const RowParams& p, const float* x, uint8_t* to, int64_t n, float qmax) {
+  if (std::isnan(p.scale)) {
+    std::fill(to, to + n, uint8_t{0});
+    return;
+  }
   const auto zero = static_cast<float>(p.zero_point);
   ToBytes(x, to, n, 1.0f / p.scale, -zero, qmax - zero, p.zero_point);
+}
+
+RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
+  const RowParams p = ParamsOf(ExtremesOf(x, n), qmax, 0);
+  QuantizeBy(p, x, to, n, qmax);
   return p;
+}
+
+// D3.
+RowParams ParamsOfTensor(const at::Tensor& x, float qmax, float least_scale) {
+  const float* const from = x.const_data_ptr<float>();
+  TORCH_CHECK(x.numel() > 0, "dynamic_linear: a tensor without elements has no extremes to choose a scale by");
+  const Extremes found = ExtremesOf(from, x.numel());
+  TORCH_CHECK(!std::isnan(found.zero) || std::none_of(from, from + x.numel(), [](float v) { return std::isnan(v); }),
+              "min nan should be less than max nan");
+  return ParamsOf(found, qmax, least_scale);
 }
 
 }  // namespace
@@ -94,13 +118,13 @@ onednn::Layer DynamicLinear::ProductsOf(onednn::Layer layer) {
   return layer;
 }
 
-DynamicLinear::DynamicLinear(const onednn::Layer& layer, int bits)
-    : inputs_(layer.inputs()), outputs_(layer.outputs()), bias_(static_cast<size_t>(outputs_), 0.0f) {
+DynamicLinear::DynamicLinear(const onednn::Layer& layer, const Inputs& inputs)
+    : inputs_(layer.inputs()), outputs_(layer.outputs()), bias_(static_cast<size_t>(outputs_), 0.0f), rows_(inputs) {
   const at::Tensor sums =
       layer.weight.to(at::kDouble).sum(1).mul(layer.scales.to(at::kDouble)).to(at::kFloat).contiguous();
   sums_.assign(sums.const_data_ptr<float>(), sums.const_data_ptr<float>() + outputs_);
   if (layer.bias.defined()) std::copy_n(layer.bias.contiguous().const_data_ptr<float>(), outputs_, bias_.begin());
-  qmax_ = MostOf(bits);
+  qmax_ = MostOf(rows_.bits);
 }
 
 at::Tensor RoundedRows(const at::Tensor& x, int bits) {
@@ -123,12 +147,16 @@ at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x
   const at::Tensor from = x.contiguous();
   const int64_t rows = inputs_ == 0 ? 0 : from.numel() / inputs_;
   const at::Tensor bytes = at::detail::empty_cpu(from.sizes(), at::kByte);
+  const bool is_shared = rows_.share == Share::kTensor;
   std::vector<RowParams> params(static_cast<size_t>(rows));
+  if (is_shared) std::fill(params.begin(), params.end(), ParamsOfTensor(from, qmax_, rows_.least_scale));
   const float* const f = from.const_data_ptr<float>();
   uint8_t* const q = bytes.mutable_data_ptr<uint8_t>();
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs_)), [&](int64_t a, int64_t b) {
     for (int64_t i = a; i < b; ++i) {
-      params[static_cast<size_t>(i)] = QuantizeRow(f + i * inputs_, q + i * inputs_, inputs_, qmax_);
+      RowParams& p = params[static_cast<size_t>(i)];
+      if (!is_shared) p = ParamsOf(ExtremesOf(f + i * inputs_, inputs_), qmax_, 0);
+      QuantizeBy(p, f + i * inputs_, q + i * inputs_, inputs_, qmax_);
     }
   });
   at::Tensor result = products.Run(bytes);

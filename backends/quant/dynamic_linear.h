@@ -2,6 +2,8 @@
 // each call.
 //   D1  A row is uint8, affine, over its own extremes and zero; weights are int8 with one scale for each output.
 //   D2  A row with NaN or infinity gives NaN.
+//   D3  Rows may share the parameters of their tensor, as choose_qparams of quantized_decomposed has it. A tensor with NaN
+//       is refused then.
 // Not here: which layers are such (backends/freeze).
 #pragma once
 
@@ -20,8 +22,14 @@ class DynamicLinear {
   // The layer that computes the products alone. `layer`: on bytes, without parameters of an input and of a result.
   static onednn::Layer ProductsOf(onednn::Layer layer);
 
-  // `bits`: of the input, 7 or 8.
-  DynamicLinear(const onednn::Layer& layer, int bits);
+  enum class Share : uint8_t { kRow, kTensor };
+  struct Inputs {
+    int bits = 8;               // 7 or 8
+    Share share = Share::kRow;  // the elements that share parameters
+    float least_scale = 0;
+  };
+
+  DynamicLinear(const onednn::Layer& layer, const Inputs& inputs);
 
   // `products`: the kernel of ProductsOf. `x`: f32 [..., inputs].
   at::Tensor Run(onednn::LayerKernel& products, const at::Tensor& x) const;
@@ -30,6 +38,7 @@ class DynamicLinear {
   int64_t inputs_, outputs_;
   std::vector<float> sums_;  // by output: the sum of its weights, which a zero point is multiplied with
   std::vector<float> bias_;
+  Inputs rows_;
   float qmax_;
 };
 

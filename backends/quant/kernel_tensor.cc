@@ -17,7 +17,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "backends/quant/dynamic_linear.h"
 #include "backends/quant/params.h"
 #include "backends/quant/small_linear.h"
 
@@ -31,8 +30,8 @@ struct Kernel {
   explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
     if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
   }
-  Kernel(const onednn::Layer& layer, int bits)
-      : onednn(DynamicLinear::ProductsOf(layer)), dynamic(DynamicLinear(layer, bits)) {}
+  Kernel(const onednn::Layer& layer, const DynamicLinear::Inputs& inputs)
+      : onednn(DynamicLinear::ProductsOf(layer)), dynamic(DynamicLinear(layer, inputs)) {}
 
   LayerKernel onednn;
   std::optional<SmallLinear> small;
@@ -125,16 +124,19 @@ static void PrepareFor(const at::Tensor& kernel, c10::IntArrayRef x) {
   if (std::all_of(x.begin(), x.end(), [](int64_t size) { return size > 0; })) KernelIn(kernel)->Prepare(x);
 }
 
-at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, int bits, c10::IntArrayRef x) {
+at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, const DynamicLinear::Inputs& inputs,
+                               c10::IntArrayRef x) {
   const FrozenWeights::Tensors from{layer.weight, layer.scales, layer.bias};
-  const auto made = FrozenWeights::Of(frozen, absl::StrCat("dynamic ", bits), from, [&] {
+  const std::string what = absl::StrCat("dynamic ", inputs.bits, " ", static_cast<int>(inputs.share), " ",
+                                        std::bit_cast<uint32_t>(inputs.least_scale));
+  const auto made = FrozenWeights::Of(frozen, what, from, [&] {
     onednn::Layer bytes = layer;
     if (layer.is_float()) {
       const QuantizedWeight w = QuantizeWeight(layer.weight, 0);
       bytes.weight = w.bytes;
       bytes.scales = w.scales;
     }
-    return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(bytes, bits))};
+    return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(bytes, inputs))};
   });
   PrepareFor(made[0], x);
   return made[0];

@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "backends/onednn/layer_kernel.h"
+#include "backends/quant/dynamic_linear.h"
 #include "backends/quant/frozen.h"
 #include "ir/graph.h"
 
@@ -24,8 +25,9 @@ at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::
                         absl::FunctionRef<onednn::Layer()> make);
 
 // The kernel of a linear layer of floats that multiplies bytes (dynamic_linear.h). `layer`: its weight is float32, or int8
-// with scales. `bits`: of the input, 7 or 8.
-at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, int bits, c10::IntArrayRef x);
+// with scales.
+at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, const DynamicLinear::Inputs& inputs,
+                               c10::IntArrayRef x);
 
 // `kernel`: of a linear layer that takes and gives floats, dynamic or not.
 at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel);

@@ -172,7 +172,7 @@ class WeightOps {
         !IsFloatTensor(graph_.value(node.outputs[0]).type)) {
       return false;
     }
-    if (IsUnderAutocast(graph_, node)) return false;
+    if (IsUnderAutocast(graph_, node) || Is(node, "frametap::dequantize_per_channel")) return false;  // L3
     // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (M4 of normalise.h).
     bool any = false;
     for (const Arg& arg : node.args) {
@@ -204,8 +204,9 @@ class WeightOps {
   std::vector<bool> makes_weight_;  // by node
 };
 
-// The result of an op on frozen tensors, once for all graphs that have it. None if one of them could not be computed.
-std::optional<at::Tensor> Computed(const Node& node, const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
+}  // namespace
+
+std::optional<at::Tensor> ComputedOnce(const Node& node, const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
   std::ostringstream what;
   what << std::setprecision(17) << "result of " << node.op_name();
   FrozenWeights::Tensors from;
@@ -233,8 +234,6 @@ std::optional<at::Tensor> Computed(const Node& node, const std::vector<at::Tenso
   }
 }
 
-}  // namespace
-
 bool MayBeLinear(const Node& node) {
   return Is(node, "aten::matmul") || Is(node, "aten::mm") || Is(node, "aten::bmm") || Is(node, "aten::addmm") ||
          Is(node, "aten::einsum");
@@ -250,7 +249,7 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     std::optional<at::Tensor> computed;
-    if (weight_ops.contains(NodeId(i))) computed = Computed(node, known, frozen);
+    if (weight_ops.contains(NodeId(i))) computed = ComputedOnce(node, known, frozen);
     if (computed) {
       const ValueId result = node.outputs[0];
       known[result.raw()] = *computed;

@@ -19,6 +19,7 @@
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/lower.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
@@ -56,37 +57,78 @@ onednn::Quantization QuantizationOf(const Params& p) {
 
 class Lowering {
  public:
-  Lowering(const Graph& from, FrozenWeights* frozen) : from_(from), frozen_(frozen), uses_(from), out_(from, nullptr) {
+  Lowering(const Graph& from, const std::vector<ValueId>* origin, FrozenWeights* frozen)
+      : from_(from), frozen_(frozen), uses_(from), step_{Rewrite(from, origin), std::vector<Fate>(from.nodes.size())} {
     for (const auto& [v, tensor] : from.constants) constants_.emplace(v, tensor);
   }
 
-  Graph Run() {
+  Step Run() {
     Find();
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
       const NodeId n(i);
       const Node& node = from_.node(n);
       if (const auto kernel = kernel_at_.find(n); kernel != kernel_at_.end()) {
         EmitKernel(kernel->second);
-      } else if (const auto op = byte_op_at_.find(n); op != byte_op_at_.end()) {
-        EmitByteOp(op->second);
-      } else if (absorbed_[i] || IsDequantize(node)) {
+        NoteKernel(kernel->second.anchor);
         continue;
-      } else if (Is(node, "frametap::quantize_per_tensor")) {
+      }
+      if (const auto op = byte_op_at_.find(n); op != byte_op_at_.end()) {
+        EmitByteOp(op->second);
+        NoteKernel(op->second.op);
+        continue;
+      }
+      if (absorbed_[i] || IsDequantize(node)) continue;
+      if (Is(node, "frametap::quantize_per_tensor")) {
         EmitQuantize(node);
+        step_.fates[i].is_int8 = true;
       } else if (IsRecurrence(node)) {
         EmitRecurrence(node);
       } else {
         Materialise(node.args, node);
         out_.Copy(node);
       }
+      step_.fates[i].now = LastNode();
     }
     for (ValueId v : from_.outputs) Materialise(v, Node());
     out_.CopyOutputs();
+    NoteTheRest();
     CopyLiveAccumulators();
-    return std::move(out_.graph);
+    return std::move(step_);
   }
 
  private:
+  NodeId LastNode() const { return NodeId(out_.graph.nodes.size() - 1); }
+
+  // The kernel that was emitted last stands for `first`, which it begins with.
+  void NoteKernel(NodeId first) {
+    step_.fates[first.raw()].now = LastNode();
+    step_.fates[first.raw()].is_int8 = true;
+  }
+
+  // Where the other parts of kernels went, and dequantized values.
+  void NoteTheRest() {
+    const auto fold = [&](NodeId part, NodeId first) {
+      if (!part.valid() || part == first) return;
+      step_.fates[part.raw()].folded = absl::StrCat("in the int8 kernel of ", NameWithPlace(from_.node(first)));
+    };
+    for (const auto& [last, k] : kernel_at_) {
+      for (const NodeId part : {k.add, k.post, k.quantize, k.float_sum}) fold(part, k.anchor);
+    }
+    for (const auto& [last, b] : byte_op_at_) {
+      for (const NodeId part : {b.relu, b.quantize}) fold(part, b.op);
+    }
+    for (size_t i = 0; i < from_.nodes.size(); ++i) {
+      const Node& node = from_.nodes[i];
+      if (!IsDequantize(node)) continue;
+      if (out_.has(node.outputs[0])) {
+        step_.fates[i].now = out_.graph.value(out_.at(node.outputs[0])).def;
+        step_.fates[i].is_int8 = true;
+      } else {
+        step_.fates[i].folded = "all that read it read its bytes";
+      }
+    }
+  }
+
   static bool IsDequantize(const Node& node) {
     return Is(node, "frametap::dequantize_per_tensor") || Is(node, "frametap::dequantize_per_channel");
   }
@@ -306,7 +348,7 @@ class Lowering {
       layer.weight = *ConstantOf(weight->args[0].value);
       layer.scales = *ConstantOf(weight->args[1].value);
       if (!biases.empty()) layer.bias = *ConstantOf(biases[i].value);
-      const at::Tensor kernel = FrozenDynamicKernel(frozen_, layer, bits, RowsOfProduct(from_, node, i, layer));
+      const at::Tensor kernel = FrozenDynamicKernel(frozen_, layer, {bits}, RowsOfProduct(from_, node, i, layer));
       kernels.push_back(Arg::Of(out_.AddConstant(from_.value(weights[i].value).name + "_kernel", kernel)));
     }
     Materialise({node.args[0], node.args[1]}, node);
@@ -581,6 +623,9 @@ class Lowering {
       copy.where = g.nodes[*at].where;
       accumulator.value = copy.outputs[0];
       g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(*at), std::move(copy));
+      for (Fate& fate : step_.fates) {
+        if (fate.now.valid() && fate.now.raw() >= *at) fate.now = NodeId(fate.now.raw() + 1);
+      }
       std::vector<Node> nodes = std::move(g.nodes);
       g.nodes.clear();
       for (Node& node : nodes) g.AddNode(std::move(node));
@@ -612,7 +657,8 @@ class Lowering {
   const Graph& from_;
   FrozenWeights* const frozen_;
   const Uses uses_;
-  Rewrite out_;
+  Step step_;
+  Rewrite& out_ = step_.rewrite;
   absl::flat_hash_map<ValueId, at::Tensor> constants_;
   std::vector<bool> absorbed_;
   absl::flat_hash_map<NodeId, Kernel> kernel_at_;
@@ -621,11 +667,15 @@ class Lowering {
 
 }  // namespace
 
+Step LowerNormal(const Normal& reference, FrozenWeights* frozen) {
+  return Lowering(reference.graph, &reference.origin, frozen).Run();
+}
+
 absl::StatusOr<Graph> Lower(const Graph& reference, FrozenWeights* frozen) {
   RegisterOperators();
   if (absl::Status loaded = onednn::Load(); !loaded.ok()) return loaded;
   try {
-    return Lowering(reference, frozen).Run();
+    return Lowering(reference, nullptr, frozen).Run().rewrite.graph;
   } catch (const c10::Error& e) {
     return absl::UnimplementedError(absl::StrCat("lowering to int8 kernels: ", e.what_without_backtrace()));
   }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/convolution.h"
+#include "backends/quant/decomposed.h"
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/pieces.h"
@@ -261,17 +262,36 @@ Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std
 }
 
 // `fates` leads to nodes of the graph that the next step began with.
-void GoOn(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
+void Follow(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
   for (Fate& fate : *fates) {
     if (!fate.now.valid()) continue;
     const Fate& next = next_step[fate.now.raw()];
     fate.now = next.now;
     if (!next.folded.empty()) fate.folded = next.folded;
     if (!next.note.empty()) fate.note = next.note;
+    fate.is_int8 = fate.is_int8 || next.is_int8;
   }
 }
 
+// M4. Returns the frozen tensors, and fills in which values are written by which op.
+std::vector<at::Tensor> KnownUnlessWritten(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                           std::vector<bool>* written, std::vector<std::string>* writer) {
+  std::vector<at::Tensor> known = KnownOf(graph, weights);
+  FindWritten(graph, written, writer);
+  for (size_t v = 0; v < known.size(); ++v) {
+    if ((*written)[v]) known[v] = at::Tensor();
+  }
+  return known;
+}
+
 }  // namespace
+
+void GoOn(Step step, const std::vector<at::Tensor>& weights, Normal* normal) {
+  normal->graph = std::move(step.rewrite.graph);
+  normal->origin = std::move(step.rewrite.origin);
+  normal->known = KnownUnlessWritten(normal->graph, weights, &normal->written, &normal->writer);
+  Follow(step.fates, &normal->fates);
+}
 
 at::Tensor Normal::FrozenFloat(const Node& node, const char* name) const {
   const auto value = TensorArg(node, name);
@@ -288,30 +308,16 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
   }
   const at::NoGradGuard no_grad;
   try {
-    Step pieces = TakePieces(graph);
-    const Step first = RemoveWrites(pieces.rewrite.graph, pieces.rewrite.origin);
-    std::vector<bool> written;
-    std::vector<std::string> writer;
-    const auto known_of = [&](const Graph& g) {
-      std::vector<at::Tensor> known = KnownOf(g, weights);
-      FindWritten(g, &written, &writer);
-      for (size_t v = 0; v < known.size(); ++v) {
-        if (written[v]) known[v] = at::Tensor();
-      }
-      return known;
-    };
-    const Step second = MakeLinears(first.rewrite.graph, first.rewrite.origin, known_of(first.rewrite.graph), frozen);
-    Step third = FoldNorms(second.rewrite.graph, second.rewrite.origin, known_of(second.rewrite.graph), frozen);
     Normal normal;
-    normal.graph = std::move(third.rewrite.graph);
-    normal.origin = std::move(third.rewrite.origin);
-    normal.known = known_of(normal.graph);
-    normal.written = written;
-    normal.writer = writer;
+    Step pieces = TakePieces(graph);
     normal.fates = std::move(pieces.fates);
-    GoOn(first.fates, &normal.fates);
-    GoOn(second.fates, &normal.fates);
-    GoOn(third.fates, &normal.fates);
+    GoOn(RemoveWrites(pieces.rewrite.graph, pieces.rewrite.origin), weights, &normal);
+    if (HasDecomposed(normal.graph)) {
+      normal.has_bytes = true;
+      GoOn(TakeDecomposed(normal.graph, normal.origin, normal.known, normal.written, frozen), weights, &normal);
+    }
+    GoOn(MakeLinears(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
+    GoOn(FoldNorms(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
     return normal;
   } catch (const c10::Error& e) {
     return absl::InternalError(absl::StrCat("normalising the graph: ", e.what_without_backtrace()));

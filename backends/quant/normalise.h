@@ -6,6 +6,7 @@
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
 //       between them has no other reader.
 //   M5  A product with a frozen weight is aten.linear (linears.h).
+//   M6  Quantized graphs of others become reference graphs (decomposed.h).
 //   M4  A weight counts as known only if no op of the graph may write to it.
 // Not here: any decision on 8 bits.
 #pragma once
@@ -23,9 +24,10 @@ namespace frametap::quant {
 
 // The fate of a node of the source graph.
 struct Fate {
-  NodeId now;          // in the new graph; invalid: gone
-  std::string folded;  // gone: where to and why
-  std::string note;    // kept: why it could not be normalised; "" if it could
+  NodeId now;            // in the new graph; invalid: gone
+  std::string folded;    // gone: where to and why
+  std::string note;      // kept: why it could not be normalised; "" if it could
+  bool is_int8 = false;  // kept: a kernel on bytes
 };
 
 // A step of the chain: a rewrite, and where each node of the graph before went.
@@ -41,10 +43,14 @@ struct Normal {
   std::vector<bool> written;        // by value of `graph`: a remaining op may write its memory
   std::vector<std::string> writer;  // by value: that op, in words
   std::vector<Fate> fates;          // by node of the source graph
+  bool has_bytes = false;           // M6: Lower has something to do
 
   // The frozen float32 tensor on the CPU in an argument of a node of `graph`; undefined if there is none.
   at::Tensor FrozenFloat(const Node& node, const char* name) const;
 };
+
+// Applies one more step. `weights`: as Normalise had them.
+void GoOn(Step step, const std::vector<at::Tensor>& weights, Normal* normal);
 
 // `frozen`: where folded weights are kept; may be null.
 absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,

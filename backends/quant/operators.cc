@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/quant/decomposed_operators.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
@@ -324,6 +325,7 @@ void RegisterOperators() {
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();
     RegisterRecurrentOperators();
+    RegisterDecomposedOperators();
     // They run without gradients only (Q5 of quantize.h), and have none. torch's own kernel for ops that have none takes
     // longer than many of them.
     auto* autograd =

@@ -71,6 +71,13 @@ constexpr Row kRows[] = {
     {"frametap::numpy_", kRaises | kFollows},
     {"frametap::numpy_number", kScalarData | kRaises | kFollows},
 
+    // Quantized graphs of others (backends/quant/decomposed_operators.h).
+    {"frametap_decomposed::choose_qparams", kRaises | kFollows},
+    {"frametap_decomposed::dequantize_per_channel", kFollows},
+    {"frametap_decomposed::dequantize_per_tensor", kFollows},
+    {"frametap_decomposed::quantize_per_channel", kFollows},
+    {"frametap_decomposed::quantize_per_tensor", kFollows},
+
     // Factories that ask a tensor for sizes and type.
     {"aten::empty_like", kFactory},
     {"aten::full_like", kFactory},

@@ -277,6 +277,16 @@ constexpr SizeRow kRows[] = {
     {Bilinear, "bilinear"},
 };
 
+Shape One(const OpCall& call) { return Shape({1}); }
+
+// Outside of ATen.
+constexpr SizeRow kOurRows[] = {
+    {Like, R"(
+      dequantize_per_channel dequantize_per_tensor dequantize_per_tensor.tensor dequantize_per_tensor.tensor2
+      quantize_per_channel quantize_per_tensor quantize_per_tensor.tensor quantize_per_tensor.tensor2)"},
+    {One, "choose_qparams.tensor"},
+};
+
 using Rule = Shape (*)(const OpCall& call);
 
 struct Rules {
@@ -293,6 +303,11 @@ const Rules& AllRules() {
           all->ops.push_back(absl::StrCat("aten::", op));
           all->of.emplace(all->ops.back(), row.rule);
         }
+      }
+    }
+    for (const SizeRow& row : kOurRows) {
+      for (const auto op : absl::StrSplit(row.ops, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+        all->of.emplace(absl::StrCat("frametap_decomposed::", op), row.rule);
       }
     }
     return all;

@@ -51,7 +51,7 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);
 
-// The ops that have one, as "aten::add.Tensor", in the order of the rows.
+// The ops of ATen that have one, as "aten::add.Tensor", in the order of the rows.
 std::vector<std::string> OpsWithSizeRules();
 
 }  // namespace frametap

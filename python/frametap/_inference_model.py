@@ -19,7 +19,9 @@ import torch
 
 from frametap import _C
 from frametap._compile import CompiledModule, compile_with, compiled_of
+from frametap._decomposed import take_decomposed
 from frametap._errors import FrametapError, FrametapWarning
+from frametap._exported import leave_dynamo_settings_out
 
 __all__ = ["InferenceModel", "captured_copy", "outside"]
 
@@ -172,6 +174,8 @@ def captured_copy(
             f"{who}: {type(model).__name__} cannot be copied ({type(cause).__name__}: {cause}); "
             "the copy is what gets converted, so that the model itself stays as it is"
         ) from cause
+    take_decomposed(twin)
+    leave_dynamo_settings_out(twin)
     backend = make_backend(twin)
     forward = getattr(type(twin), "forward", None)
     if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself

@@ -31,6 +31,7 @@ from frametap._batches import (
     tensors,
 )
 from frametap._compile import compiled_of
+from frametap._decomposed import has_decomposed
 from frametap._dynamic_model import DynamicModel
 from frametap._errors import QuantizationError
 from frametap._freeze import freezing_backend, record
@@ -87,6 +88,11 @@ def quantize(
         near = difflib.get_close_matches(str(scheme), _SCHEMES, n=1, cutoff=0.4)
         raise QuantizationError(
             f"quantize: scheme must be {' or '.join(map(repr, _SCHEMES))}, not {scheme!r:.60}{_did_you_mean(near)}"
+        )
+    if isinstance(model, torch.nn.Module) and has_decomposed(model):
+        raise QuantizationError(
+            "quantize: the model holds a graph that is quantized already (quantized_decomposed ops); "
+            "frametap.freeze runs it in int8"
         )
     options = _options(observer, activation_bits, float_ops, float_scopes)
     return make(model, calibration_data, options, strict, progress)

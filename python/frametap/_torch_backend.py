@@ -17,6 +17,7 @@ import torch
 
 from frametap import _C
 from frametap._compile import OPTIONS, checked_options, compile
+from frametap._decomposed import take_decomposed
 from frametap._errors import FrametapError, FrametapWarning
 from frametap._freeze import checked_dtype, products_of
 
@@ -62,6 +63,7 @@ class _FrozenGraph:
     def __init__(
         self, gm: torch.fx.GraphModule, dtype: torch.dtype, options: dict[str, Any]
     ) -> None:
+        take_decomposed(gm)
         # TorchDynamo passes weights as arguments, or keeps them in the module.
         self._backend = _C.FollowingBackend(
             [*gm.parameters(), *gm.buffers()], products=products_of(dtype)
