@@ -13,8 +13,12 @@ std::vector<std::string> FreezeBackend::problems() const {
   return problems_;
 }
 
+absl::StatusOr<FrozenGraph> FreezeBackend::Freeze(const Graph& graph, const std::vector<at::Tensor>& weights) {
+  return freeze::Freeze(graph, weights, config_, &frozen_);
+}
+
 absl::StatusOr<std::unique_ptr<Executable>> FreezeBackend::CompileFor(const Graph& graph, const Examples& examples) {
-  auto frozen = Freeze(graph, weights_.Among(examples.values, graph.inputs.size()), config_, &frozen_);
+  auto frozen = Freeze(graph, weights_.Among(examples.values, graph.inputs.size()));
   absl::Status problem = frozen.status();
   if (problem.ok()) {
     auto inner = native_->Compile(frozen->graph);

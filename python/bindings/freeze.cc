@@ -6,6 +6,7 @@
 #include "backends/freeze/freeze_backend.h"
 #include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/errors.h"
 #include "python/bindings/op_rows.h"
 
 namespace frametap {
@@ -58,6 +59,23 @@ void BindFreeze(py::module_& m) {
                  tensors, freeze::Config{ProductsOf(products), QuantConfigOf(options)});
            }),
            py::arg("weights"), py::kw_only(), py::arg("products"), py::arg("options") = py::dict())
+      .def(
+          "freeze",
+          [](freeze::FreezeBackend& self, const GraphHandle& graph, const std::vector<py::object>& weights) {
+            std::vector<at::Tensor> tensors;
+            for (const py::object& weight : weights) {
+              tensors.push_back(weight.is_none() ? at::Tensor() : TensorOf(weight.ptr()));
+            }
+            auto frozen = [&] {
+              const py::gil_scoped_release unlocked;
+              return self.Freeze(*graph.graph, tensors);
+            }();
+            GraphHandle made;
+            made.graph = std::make_shared<const Graph>(ValueOrThrow(std::move(frozen), "FreezeError").graph);
+            return made;
+          },
+          py::arg("graph"), py::arg("weights"),
+          "The frozen form of a graph. Weights by input; None for an input that is not one.")
       .def_property_readonly("problems", &freeze::FreezeBackend::problems);
   py::class_<freeze::FollowingBackend, Backend, std::shared_ptr<freeze::FollowingBackend>>(
       m, "FollowingBackend", "Freezes graphs whose weights are inputs, and freezes again where a weight has changed.")

@@ -42,7 +42,7 @@ import torch
 
 from frametap import _C
 from frametap import _saved_objects as objects
-from frametap._errors import ArtifactError, GraphError, QuantizationError
+from frametap._errors import ArtifactError, FreezeError, GraphError, QuantizationError
 from frametap._formula import Formula
 from frametap._version import __version__
 
@@ -55,6 +55,7 @@ __all__ = [
     "Const",
     "Dict",
     "EqualTo",
+    "Frozen",
     "Has",
     "Jump",
     "Keys",
@@ -406,6 +407,20 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Frozen:
+    """How the graphs of a program are frozen when it is loaded, as ``frametap.freeze`` freezes them."""
+
+    products: str  # "float32", "bfloat16", "dynamic int8"
+    activation_bits: int = 0  # of dynamic int8; 0 leaves the number to the processor
+
+    def __post_init__(self) -> None:
+        if self.products not in ("float32", "bfloat16", "dynamic int8"):
+            raise ValueError(f"unknown products {self.products!r}")
+        if self.activation_bits not in (0, 7, 8):
+            raise ValueError(f"activations of {self.activation_bits} bits")
+
+
+@dataclass(frozen=True)
 class Program:
     """Blocks, where a call begins (candidates, as in Jump), its parameters, and what persists."""
 
@@ -422,6 +437,7 @@ class Program:
     owner_in_args: bool = (
         False  # ... and its first parameter is ``*args``, which begins with the object
     )
+    frozen: Frozen | None = None
 
 
 _COMPARE = {
@@ -467,7 +483,7 @@ def _bits(value: Any) -> Any:
 _NODES: tuple[type, ...] = (
     *get_args(Operand),
     *(TensorLike, Number, EqualTo, Length, Keys, Has, Type, Same, Relation, Relates, Check),
-    *(Jump, Branch, Return, Block, Parameter),
+    *(Jump, Branch, Return, Block, Parameter, Frozen),
 )
 _NODE_OF = {node.__name__: node for node in _NODES}
 
@@ -555,6 +571,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         "qualname": program.qualname,
         "is_bound": program.is_bound,
         "owner_in_args": program.owner_in_args,
+        "frozen": _encode(program.frozen),
         "parameters": _encode(program.parameters),
         "entry": list(program.entry),
         "state": _encode(program.state),
@@ -630,6 +647,7 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
             qualname=str(manifest.get("qualname", "")),
             is_bound=bool(manifest.get("is_bound", False)),
             owner_in_args=bool(manifest.get("owner_in_args", False)),
+            frozen=_decode(manifest.get("frozen")),
         )
     except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
         _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
@@ -707,8 +725,12 @@ class LoadedProgram:
         self._bind = _binder(program, self._signature)
         _check_names(program)
         self._state = {name: self._value(first, {}) for name, first in program.state.items()}
-        backend = _C.native_backend()
-        self._compiled = {block.name: _compile(block, backend) for block in program.blocks}
+        self._frozen = _frozen_graphs(program)
+        native = _C.native_backend()
+        self._compiled = {
+            block.name: _C.compile(native, self._frozen.get(block.name) or _graph_of(block))
+            for block in program.blocks
+        }
 
     def __repr__(self) -> str:
         return f"<frametap program {self.program.name}{self._signature}>"
@@ -720,6 +742,10 @@ class LoadedProgram:
     def graphs(self) -> dict[str, str]:
         """The text of each block's graph."""
         return {block.name: block.graph_text for block in self.program.blocks}
+
+    def frozen_graphs(self) -> dict[str, _C.Graph]:
+        """The graph that runs for each block of a frozen model; empty for another program."""
+        return dict(self._frozen)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, and what else persists between calls."""
@@ -919,7 +945,49 @@ def _binder(program: Program, signature: inspect.Signature) -> Callable[..., dic
     return functools.partial(bind, None) if program.is_bound else bind
 
 
-def _compile(block: Block, backend: _C.Backend) -> _C.Executable:
+def _frozen_graphs(program: Program) -> dict[str, _C.Graph]:
+    """By block, for a frozen model. Tests of branches are not frozen."""
+    if program.frozen is None:
+        return {}
+    backend = _freezing(program.frozen)
+    decisions = {block.decisions for block in program.blocks}
+    graphs = {}
+    for block in program.blocks:
+        if block.name in decisions:
+            continue
+        try:
+            graphs[block.name] = backend.freeze(
+                _graph_of(block), _weights_among(block.inputs, program.weights)
+            )
+        except FreezeError as error:
+            raise ArtifactError(
+                f"the graph of block {block.name!r} cannot be frozen here: {error}"
+            ) from error
+    return graphs
+
+
+def _freezing(frozen: Frozen) -> _C.FreezeBackend:
+    if frozen.activation_bits == 8 and not _C.quant_full_range():
+        raise ArtifactError(
+            "its activations have 8 bits, and int8 products of these saturate on this processor; quantize the "
+            "model here or without activation_bits, and save it again"
+        )
+    bits = {"activation_bits": frozen.activation_bits} if frozen.activation_bits else {}
+    return _C.FreezeBackend([], products=frozen.products, options=bits)
+
+
+def _weights_among(
+    inputs: Iterable[Operand], weights: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor | None]:
+    return [
+        weights.get(operand.name)
+        if isinstance(operand, Ref) and operand.weight and not operand.path
+        else None
+        for operand in inputs
+    ]
+
+
+def _graph_of(block: Block) -> _C.Graph:
     try:
         graph = _C.parse_graph(block.graph_text, block.constants)
         _C.verify(graph)
@@ -939,7 +1007,7 @@ def _compile(block: Block, backend: _C.Backend) -> _C.Executable:
             raise ArtifactError(
                 f"block {block.name!r} names {len(given)} {what}, its graph has {len(wanted)}"
             )
-    return _C.compile(backend, graph)
+    return graph
 
 
 def _check_names(program: Program) -> None:

@@ -5,10 +5,8 @@ Not here: the kernels (``backends/quant/dynamic_linear.h``), and the calls (``_i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import torch
 
 from frametap._errors import QuantizationError
 from frametap._freeze import FrozenModel
@@ -28,12 +26,12 @@ class DynamicModel(FrozenModel):
     _verb = "quantize"
     _original_name = "the float model"
     _weights_name = "int8 weights"
-    _instead = "{} the float model"
+    _instead = "save it with frametap.save, or {} the float model"
     _error = QuantizationError
     _slow = "a part of a quantized model runs in float"
 
-    def __init__(self, model: Any, *, strict: bool = False) -> None:
-        super().__init__(model, torch.float32)
+    def __init__(self, model: Any, options: Mapping[str, Any], *, strict: bool = False) -> None:
+        super().__init__(model, "dynamic int8", options)
         self._strict = strict
 
     def _note_call(self, problem: dict[str, Any] | None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def freeze(
 ) -> FrozenModel:
     """Captures `model` and gives it back for fast inference, with its weights packed and its ops fused.
 
-    `model`: a ``torch.nn.Module`` (compiled or not), or a method of one. A deep copy of a module is taken, in
+    `model`: a ``torch.nn.Module`` (compiled or not), or a method of one. A deep copy of the module is taken, in
     eval mode; the module itself stays as it is. Its parameters and buffers are taken as constants.
 
     `data`: batches to record now, so that the first call of the user is a fast one, too. A batch is a tensor, a
@@ -64,7 +64,7 @@ def freeze(
     checked_dtype(dtype, "freeze", FreezeError)
     backend = functools.partial(freezing_backend, "freeze", FreezeError, products_of(dtype), {})
     compiled, _ = captured_copy(model, "freeze", FreezeError, backend)
-    frozen = FrozenModel(compiled, dtype)
+    frozen = FrozenModel(compiled, products_of(dtype), {})
     record(frozen, "freeze", FreezeError, data, progress)
     return frozen
 
@@ -127,13 +127,15 @@ class FrozenModel(InferenceModel):
     _verb = "freeze"
     _original_name = "the original"
     _weights_name = "packed weights"
-    _instead = "{} the original"
+    _instead = "save it with frametap.save, or {} the original"
     _error: type[FrametapError] = FreezeError
     _slow = "a part of a frozen model is as slow as before"
 
-    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, products: str, options: Mapping[str, Any]) -> None:
         super().__init__(model)
-        self.dtype = dtype
+        self.dtype = torch.bfloat16 if products == "bfloat16" else torch.float32
+        self.products = products
+        self.options = dict(options)
         self._backend = _C.settings(self._frametap)["backend"]
         self._said: set[str] = set()
 

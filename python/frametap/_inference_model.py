@@ -150,7 +150,7 @@ def captured_copy(
     error: type[FrametapError],
     make_backend: Callable[[torch.nn.Module | None], _C.Backend],
 ) -> tuple[Any, torch.nn.Module | None]:
-    """The captured object and the module that it belongs to: a deep copy in eval mode, if a module was given.
+    """The captured object and the module that it belongs to: a deep copy in eval mode, if a module or a method was given.
 
     `who`: the function that asks, for errors.
     """
@@ -158,29 +158,32 @@ def captured_copy(
         model = type(model)._orig_mod
     if isinstance(model, InferenceModel):
         raise error(f"{who}: the model is {model._kind} already; pass {model._original_name}")
-    if not isinstance(model, torch.nn.Module):
+    owner = model if isinstance(model, torch.nn.Module) else getattr(model, "__self__", None)
+    if not isinstance(owner, torch.nn.Module):
         if not callable(model) or isinstance(model, type):
             raise error(
                 f"{who}: a torch.nn.Module or a function expected, got {type(model).__name__} "
                 f"{model!r:.60}"
             )
-        owner = getattr(model, "__self__", None)
-        owner = owner if isinstance(owner, torch.nn.Module) else None
-        return _compiled(model, make_backend(owner)), owner
+        return _compiled(model, make_backend(None)), None
     try:
-        twin = copy.deepcopy(model).eval()
+        twin = copy.deepcopy(owner).eval()
     except Exception as cause:
         raise error(
-            f"{who}: {type(model).__name__} cannot be copied ({type(cause).__name__}: {cause}); "
+            f"{who}: {type(owner).__name__} cannot be copied ({type(cause).__name__}: {cause}); "
             "the copy is what gets converted, so that the model itself stays as it is"
         ) from cause
     take_decomposed(twin)
     leave_dynamo_settings_out(twin)
     backend = make_backend(twin)
-    forward = getattr(type(twin), "forward", None)
-    if isinstance(forward, _C.CompiledFunction):  # @frametap.compile stands over `forward` itself
-        return _compiled(types.MethodType(forward._function, twin), backend), twin
-    return _compiled(twin, backend), twin
+    method = getattr(model, "__func__", None)  # of the module, if that was given
+    if model is owner:
+        method = getattr(type(twin), "forward", None)
+        if not isinstance(method, _C.CompiledFunction):
+            return _compiled(twin, backend), twin
+    if isinstance(method, _C.CompiledFunction):  # @frametap.compile stands over it
+        method = method._function
+    return _compiled(types.MethodType(method, twin), backend), twin
 
 
 def _compiled(model: Any, backend: _C.Backend) -> Any:

@@ -61,8 +61,9 @@ def quantize(
 ) -> QuantizedModel | DynamicModel:
     """Captures `model` on the calibration data and gives it back in int8.
 
-    `model`: a ``torch.nn.Module`` (compiled or not), or a function. A deep copy of a module is taken, in
-    eval mode; the module itself stays as it is.
+    `model`: a ``torch.nn.Module`` (compiled or not), a method of one (``model.encode``), or a function. A deep copy
+    of the module is taken, in eval mode; the module itself stays as it is. A function is captured with the modules
+    that it reads.
 
     `calibration_data`: realistic batches. A batch is a tensor, a tuple or list of positional
     arguments, or a dict of keyword arguments. A tuple ``(x, y)`` means two arguments: if the second
@@ -158,7 +159,7 @@ def _dynamic(
         return made
 
     compiled, _ = captured_copy(model, "quantize", QuantizationError, backend)
-    quantized = DynamicModel(compiled, strict=strict)
+    quantized = DynamicModel(compiled, options, strict=strict)
     record(quantized, "quantize", QuantizationError, data, progress)
     return quantized
 

@@ -63,7 +63,7 @@ _EMPTY = "<unused>"  # the weight that stands for inputs that an int8 graph igno
 def save(f: Any, path: str | os.PathLike[str]) -> None:
     """Writes what was captured of `f` to a file that :func:`load` runs without the model's source.
 
-    `f` is a result of ``frametap.compile`` or ``frametap.quantize``, after calls that took all paths
+    `f` is a result of ``frametap.compile``, ``frametap.quantize`` or ``frametap.freeze``, after calls that took all paths
     that the program shall contain. Weights and counters are saved with their present values. The mode
     (training or not) and all facts that the guards hold about the model itself are saved, too.
 
@@ -71,7 +71,8 @@ def save(f: Any, path: str | os.PathLike[str]) -> None:
     segment, the line and what to do.
     """
     converter = _Converter(f)
-    with FUSED_ATTENTION_OFF if converter.quantized else contextlib.nullcontext():
+    is_converted = converter.quantized is not None or converter.frozen is not None
+    with FUSED_ATTENTION_OFF if is_converted else contextlib.nullcontext():
         program = converter.program()
     art.save_program(path, program)
 
@@ -91,11 +92,7 @@ def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.L
 
 class _Converter:
     def __init__(self, f: Any) -> None:
-        if isinstance(f, FrozenModel):
-            raise ArtifactError(
-                f"save: the kernels of a {f._kind} model belong to this processor; save {f._original_name} as "
-                f"frametap.compile captures it, and {f._verb} that again where it runs"
-            )
+        self.frozen = _frozen_form(f) if isinstance(f, FrozenModel) else None
         self.quantized = f if isinstance(f, QuantizedModel) else None
         self.compiled = compiled_of(f, "save")
         self.owner, self.function = _entry_function(self.compiled)
@@ -153,6 +150,7 @@ class _Converter:
             blocks=tuple(block for block in self.blocks.values() if block is not None),
             weights=self.weights,
             state=self.initial,
+            frozen=self.frozen,
         )
 
     # -- what is settled --
@@ -792,11 +790,21 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
+def _frozen_form(model: FrozenModel) -> art.Frozen:
+    left_out = [name for name in ("float_ops", "float_scopes") if model.options.get(name)]
+    if left_out:
+        raise ArtifactError(
+            f"save: {' and '.join(left_out)} of the dynamic scheme cannot be saved, since a file does not know the "
+            "modules that ops came from; save a model that was quantized without"
+        )
+    return art.Frozen(model.products, model.options.get("activation_bits", 0))
+
+
 def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionType]:
     owner, function = compiled.__self__, compiled._function
     if isinstance(owner, CompiledModule):
         owner = type(owner)._orig_mod
-    if isinstance(owner, torch.nn.Module) and function.__name__ != "forward":
+    if isinstance(owner, torch.nn.Module) and function is type(owner).__call__:
         bound = owner.forward
         function = getattr(bound, "__func__", bound)
     if isinstance(function, _C.CompiledFunction):

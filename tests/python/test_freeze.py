@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -508,10 +509,74 @@ def test_r3_bad_input_is_refused_in_words(call: Callable[[nn.Module], Any], text
     assert all(before[name].equal(tensor) for name, tensor in model.state_dict().items())
 
 
-def test_a_frozen_model_is_not_saved(tmp_path: Any) -> None:
+class Saved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 5)
+        nn.init.uniform_(self.norm.running_mean)  # type: ignore[arg-type]
+        self.calls = 0
+
+    def encode(self, x: Tensor) -> dict[str, Tensor]:
+        self.calls += 1
+        return {"features": self.norm(self.conv(x)).relu().mean((2, 3))}
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        features = self.encode(x)["features"]
+        if x.mean() > 0:
+            features = features + 1
+        return self.head(features), self.calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_model_is_frozen_again_where_it_is_loaded(
+    dtype: torch.dtype, tmp_path: Any
+) -> None:
+    model = Saved().eval()
+    batches = [torch.randn(4, 3, 8, 8) + 5, torch.randn(2, 3, 8, 8) - 5]
+    frozen = frametap.freeze(model, batches, dtype=dtype, progress=False)
+    frametap.save(frozen, tmp_path / "model")
+    program = frametap.load(tmp_path / "model")
+    kernels = {"packed_conv", "packed_linear"}
+    assert program.program.frozen is not None
+    assert kernels <= {
+        node.op.removeprefix("frametap.")
+        for graph in program.frozen_graphs().values()
+        for node in graph.nodes
+    }
+    for x in batches:
+        (got, count), (want, calls) = program(x), frozen(x)
+        assert got.equal(want) and count == calls
+        assert not got.requires_grad
+
+
+def test_a_method_is_saved(tmp_path: Any) -> None:
+    model, x = Saved().train(), torch.randn(4, 3, 8, 8)
+    frozen = frametap.freeze(model.encode, [x], progress=False)
+    assert model.training and model.calls == 0
+    frametap.save(frozen, tmp_path / "model")
+    with torch.no_grad():
+        want = copy.deepcopy(model).eval().encode(x)["features"]
+    for call in (frozen, frametap.load(tmp_path / "model")):
+        assert torch.allclose(call(x)["features"], want, atol=1e-5)
+
+
+def test_a_file_of_a_frozen_model_is_checked(tmp_path: Any) -> None:
     frozen = frametap.freeze(nn.Linear(6, 6), [torch.ones(2, 6)], progress=False)
-    with pytest.raises(frametap.ArtifactError, match="save the original"):
-        frametap.save(frozen, tmp_path / "model")
+    path = tmp_path / "model"
+    frametap.save(frozen, path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    files["manifest.json"] = files["manifest.json"].replace(
+        b'"products": "float32"', b'"products": "float3"'
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    with pytest.raises(frametap.ArtifactError, match="unknown products 'float3'"):
+        frametap.load(path)
+    with pytest.raises(frametap.ArtifactError, match="was captured yet"):
+        frametap.save(frametap.freeze(nn.Linear(6, 6)), path)
 
 
 def test_threads_share_a_frozen_model() -> None:

@@ -241,7 +241,21 @@ def test_bad_input_is_refused_in_words(call: Callable[[nn.Module, Any], Any], te
         call(nn.Linear(6, 6), frametap.quantize)
 
 
-def test_it_is_not_saved(tmp_path: Any) -> None:
-    quantized = frametap.quantize(nn.Linear(6, 6), [torch.ones(2, 6)], scheme="dynamic")
-    with pytest.raises(frametap.ArtifactError, match="save the float model"):
+def test_it_is_saved(tmp_path: Any) -> None:
+    model, x = (
+        nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)).eval(),
+        torch.randn(3, 32),
+    )
+    quantized = frametap.quantize(model, [x], scheme="dynamic", activation_bits=7, progress=False)
+    frametap.save(quantized, tmp_path / "model")
+    program = frametap.load(tmp_path / "model")
+    assert program(x).equal(quantized(x))
+    (graph,) = program.frozen_graphs().values()
+    assert [node.op for node in graph.nodes].count("frametap.dynamic_linear") == 2
+
+
+def test_layers_left_in_float_are_not_saved(tmp_path: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 4)).eval(), torch.randn(3, 32)
+    quantized = frametap.quantize(model, [x], scheme="dynamic", float_scopes=["1"], progress=False)
+    with pytest.raises(frametap.ArtifactError, match="float_scopes of the dynamic scheme"):
         frametap.save(quantized, tmp_path / "model")
