@@ -22,6 +22,7 @@ from frametap._batches import ProgressLine, accepting, arguments, iterate
 from frametap._errors import FrametapError, FrametapWarning, FreezeError
 from frametap._inference_model import InferenceModel, captured_copy, outside
 from frametap._quant_report import place_of, render_table
+from frametap._read_weights import weights_reached_by
 
 __all__ = [
     "FrozenModel",
@@ -44,8 +45,9 @@ def freeze(
 ) -> FrozenModel:
     """Captures `model` and gives it back for fast inference, with its weights packed and its ops fused.
 
-    `model`: a ``torch.nn.Module`` (compiled or not), or a method of one. A deep copy of the module is taken, in
-    eval mode; the module itself stays as it is. Its parameters and buffers are taken as constants.
+    `model`: a ``torch.nn.Module`` (compiled or not), a method of one, or a function. A deep copy of the module is
+    taken, in eval mode; the module itself stays as it is. A function is captured with the modules that it calls, in
+    their mode, and the weights that it reaches by globals, closures and defaults are frozen. Its parameters and buffers are taken as constants.
 
     `data`: batches to record now, so that the first call of the user is a fast one, too. A batch is a tensor, a
     tuple or list of positional arguments, or a dict of keyword arguments; the program runs once for each. Without it,
@@ -59,10 +61,13 @@ def freeze(
     the layer before them, and images stay in channels_last between layers. Results differ from the model's by
     rounding.
 
-    Raises :class:`FreezeError` if the model is not a module or a method of one, and if it does not accept a batch.
+    Raises :class:`FreezeError` if the model is a function that reaches no weights, or no function at all, and if it
+    does not accept a batch.
     """
     checked_dtype(dtype, "freeze", FreezeError)
-    backend = functools.partial(freezing_backend, "freeze", FreezeError, products_of(dtype), {})
+    backend = functools.partial(
+        freezing_backend, "freeze", FreezeError, products_of(dtype), {}, model
+    )
     compiled, _ = captured_copy(model, "freeze", FreezeError, backend)
     frozen = FrozenModel(compiled, products_of(dtype), {})
     record(frozen, "freeze", FreezeError, data, progress)
@@ -105,14 +110,16 @@ def freezing_backend(
     error: type[FrametapError],
     products: str,
     options: dict[str, Any],
+    model: Any,
     owner: torch.nn.Module | None,
 ) -> _C.FreezeBackend:
-    if owner is None:
+    """`owner`: the module whose weights are frozen. Without one, `model` is a function, and freezes those it reaches."""
+    weights = weights_reached_by(model if owner is None else owner)
+    if owner is None and not weights:
         raise error(
-            f"{who}: a torch.nn.Module or a method of one expected; parameters and buffers are frozen, and a "
-            "function has none"
+            f"{who}: weights are frozen, and the function reaches none by a global, a closure or a default; pass a "
+            "module, or a function that calls modules"
         )
-    weights = [*owner.parameters(), *owner.buffers()]
     return _C.FreezeBackend(weights, products=products, options=options)
 
 

@@ -154,7 +154,9 @@ def _dynamic(
         )
 
     def backend(owner: torch.nn.Module | None) -> _C.Backend:
-        made = freezing_backend("quantize", QuantizationError, "dynamic int8", options, owner)
+        made = freezing_backend(
+            "quantize", QuantizationError, "dynamic int8", options, model, owner
+        )
         _refuse_unknown_names(options, owner)
         return made
 

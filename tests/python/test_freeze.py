@@ -482,7 +482,7 @@ def test_the_report_reads_well() -> None:
     [
         (lambda m: frametap.freeze(m, dtype=torch.int8), "for int8 there is frametap.quantize"),
         (lambda m: frametap.freeze(m, dtype="bfloat16"), "dtype must be torch.float32"),
-        (lambda m: frametap.freeze(lambda x: x), "a function has none"),
+        (lambda m: frametap.freeze(lambda x: x), "the function reaches none"),
         (lambda m: frametap.freeze(3), "a torch.nn.Module or a function expected, got int"),
         (lambda m: frametap.freeze(frametap.freeze(m)), "the model is frozen already"),
         (lambda m: frametap.freeze(m, torch.ones(3)), "put it in a list"),
@@ -559,6 +559,30 @@ def test_a_method_is_saved(tmp_path: Any) -> None:
         want = copy.deepcopy(model).eval().encode(x)["features"]
     for call in (frozen, frametap.load(tmp_path / "model")):
         assert torch.allclose(call(x)["features"], want, atol=1e-5)
+
+
+SCALE = nn.Parameter(torch.full((5,), 3.0))
+MODELS = {"here": Saved().eval()}
+
+
+def reaches(x: Tensor, *, more: nn.Module = nn.Linear(5, 5)) -> dict[str, Tensor]:  # noqa: B008
+    return {"out": more(MODELS["here"](x)[0] * SCALE)}
+
+
+def test_a_function_is_frozen_with_the_weights_that_it_reaches(tmp_path: Any) -> None:
+    x, first = torch.randn(2, 3, 8, 8), nn.Conv2d(3, 3, 1).eval()
+
+    def function(x: Tensor) -> dict[str, Tensor]:
+        return reaches(first(x))
+
+    frozen = frametap.freeze(function, [x], progress=False)
+    with torch.no_grad():
+        want = function(x)["out"]
+        assert torch.allclose(frozen(x)["out"], want, atol=1e-5)
+        first.weight.zero_()
+        assert torch.allclose(frozen(x)["out"], want, atol=1e-5)
+    forms = [row["form"] for row in frozen.report if row["op"] in ("aten.conv2d", "aten.linear")]
+    assert forms == 4 * ["kernel"]
 
 
 def test_a_file_of_a_frozen_model_is_checked(tmp_path: Any) -> None:

@@ -226,7 +226,7 @@ def test_modes_around_a_call_are_named() -> None:
         (lambda m, q: q(m, scheme="dynamic", activation_bits=4), "activation_bits must be 7, 8"),
         (lambda m, q: q(m, scheme="dynamic", float_ops=["aten.liner"]), "torch has no such op"),
         (lambda m, q: q(m, scheme="dynamic", float_scopes=["x"]), "no module of that path"),
-        (lambda m, q: q(lambda x: x, scheme="dynamic"), "a function has none"),
+        (lambda m, q: q(lambda x: x, scheme="dynamic"), "the function reaches none"),
         (lambda m, q: q(m, [3], scheme="dynamic"), "batch 0 is int 3"),
         (lambda m, q: q(m, scheme="dynamic").train(), "train the float model, then quantize again"),
         (lambda m, q: q(m, scheme="dynamic").state_dict(), "take the state dict of the float"),
@@ -239,6 +239,22 @@ def test_modes_around_a_call_are_named() -> None:
 def test_bad_input_is_refused_in_words(call: Callable[[nn.Module, Any], Any], text: str) -> None:
     with pytest.raises(frametap.QuantizationError, match=text):
         call(nn.Linear(6, 6), frametap.quantize)
+
+
+def test_functions_and_methods() -> None:
+    layer, x = nn.Linear(32, 16), torch.randn(3, 32)
+
+    def function(x: Tensor) -> dict[str, Tensor]:
+        return {"y": layer(x).relu()}
+
+    for model in (function, layer.forward):
+        quantized = frametap.quantize(model, [x], scheme="dynamic", progress=False)
+        got, want = quantized(x), layer(x)
+        got, want = (got["y"], want.relu()) if model is function else (got, want)
+        assert (got - want).abs().max() < 0.05
+        assert [row["decision"] for row in quantized.report if row["op"] == "aten.linear"] == [
+            "int8"
+        ]
 
 
 def test_it_is_saved(tmp_path: Any) -> None:
