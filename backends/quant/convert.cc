@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/choose.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/observe.h"
@@ -13,6 +14,7 @@
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
 #include "backends/quant/recurrence.h"
+#include "backends/quant/run.h"
 
 namespace frametap::quant {
 namespace {
@@ -82,6 +84,8 @@ class Converter {
       const Node& node = from_.nodes[i];
       if (a_.role[i] == Role::kAnchor) {
         EmitAnchor(NodeId(i));
+      } else if (a_.role[i] == Role::kDynamic && IsLayer(node)) {
+        EmitDynamic(NodeId(i));
       } else if (a_.role[i] == Role::kDynamic) {
         EmitRecurrence(NodeId(i));
       } else {
@@ -91,6 +95,8 @@ class Converter {
     }
     for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
   }
+
+  const Params& ParamsFor(ValueId v) const { return params_[v.raw()]; }
 
   // The value to compare with the float value v: its bytes, or itself.
   ValueId Measured(ValueId v) { return stored_[v.raw()].valid() ? stored_[v.raw()] : out_.at(v); }
@@ -181,6 +187,22 @@ class Converter {
   }
 
   void EmitAnchor(NodeId n) {
+    EmitLayer(n, [&](ValueId v) { return Read(v, true); });
+  }
+
+  void EmitDynamic(NodeId n) {
+    const Node& node = from_.node(n);
+    EmitLayer(n, [&](ValueId v) {
+      const Value& value = from_.value(v);
+      return out_.Emit(FindOperator("frametap::round_rows"),
+                       {Arg::Of(Read(v, false)), Arg::Const(static_cast<int64_t>(bits_))}, value.name + "_rounded",
+                       value.type, ValueId(), node);
+    });
+  }
+
+  // `read`: the input in the new graph.
+  template <class F>
+  void EmitLayer(NodeId n, const F& read) {
     const Node& node = from_.node(n);
     const ValueId weight = *TensorArg(node, "weight");
     const auto bias = TensorArg(node, "bias");
@@ -193,7 +215,7 @@ class Converter {
       } else if (bias && &node.args[i] == FindArg(node, "bias")) {
         args[i].value = Bias(*bias);
       } else {
-        args[i].value = Read(args[i].value, true);
+        args[i].value = read(args[i].value);
       }
     }
     const ValueId result = node.outputs[0];
@@ -261,6 +283,50 @@ std::vector<std::string> NotMet(const Normal& normal, const ObservationView& see
   return excluded;
 }
 
+// Makes the choices for all layers that are to be static, on the first run that calibration has kept.
+void MakeChoices(const Normal& normal, const Annotation& a, const Converter& converter, const ObservationView& seen,
+                 int bits, Choices* choices) {
+  if (seen.kept.empty()) return;
+  std::vector<c10::IValue> inputs = seen.kept[0];
+  for (c10::IValue& input : inputs) {
+    if (input.isTensor()) input = input.toTensor().clone();  // the graph may write to it
+  }
+  Walk walk(normal.graph, std::move(inputs));
+  while (!walk.done()) {
+    const NodeId n = walk.next();
+    const Node& node = normal.graph.node(n);
+    if (a.role[n.raw()] == Role::kAnchor && choices->Find(normal, n) == nullptr) {
+      const ValueId x = *TensorArg(node, "input");
+      choices->Make(normal, n, walk.value(x).toTensor(), converter.ParamsFor(x), bits);
+    }
+    walk.Step();
+  }
+}
+
+// The layers that are chosen to be float are excluded, and so are dynamic ones, which read floats.
+void ExcludeByChoice(const Normal& normal, const Annotation& a, const Choices& choices,
+                     std::vector<std::string>* excluded) {
+  for (size_t i = 0; i < excluded->size(); ++i) {
+    if (a.role[i] != Role::kAnchor || !(*excluded)[i].empty()) continue;
+    const Choice* const choice = choices.Find(normal, NodeId(i));
+    if (choice != nullptr && choice->form != Choice::Form::kStatic) (*excluded)[i] = choice->words;
+  }
+}
+
+// Words and roles of the layers, of which `before` has all as if they were static.
+void ApplyChoices(const Normal& normal, const Annotation& before, const Choices& choices, Annotation* a) {
+  for (size_t i = 0; i < a->role.size(); ++i) {
+    if (before.role[i] != Role::kAnchor) continue;
+    const Choice* const choice = choices.Find(normal, NodeId(i));
+    if (choice == nullptr) {
+      a->reason[i] = "static int8, not timed: calibration kept no input of it";
+      continue;
+    }
+    if (a->role[i] == Role::kFloat && choice->form == Choice::Form::kDynamic) a->role[i] = Role::kDynamic;
+    a->reason[i] = choice->words;
+  }
+}
+
 // Notes the int8 nodes that read an unseen value. Returns false if all of them were noted before.
 bool Exclude(const Graph& graph, const Annotation& a, const std::vector<ValueId>& unseen,
              std::vector<std::string>* excluded) {
@@ -326,16 +392,29 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
     std::vector<std::string> excluded = NotMet(*normal, seen);
     Annotation annotation;
     std::optional<Converter> chosen;
-    // Without the readers of unseen values, other nodes need less.
-    for (bool is_settled = false; !is_settled;) {
-      chosen.reset();
-      annotation = Annotate(*normal, config, excluded);
-      chosen.emplace(*normal, annotation, BitsOfActivations(config), frozen);
-      std::vector<ValueId> unseen;
-      const auto status = chosen->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
-      if (!status.ok()) return status;
-      is_settled = !Exclude(normal->graph, annotation, unseen, &excluded);
-      if (is_settled && !unseen.empty()) return absl::InternalError("nobody asks for a value that is to be in 8 bits");
+    const int bits = BitsOfActivations(config);
+    const auto settle = [&]() -> absl::Status {
+      // Without the readers of unseen values, other nodes need less.
+      for (bool is_settled = false; !is_settled;) {
+        chosen.reset();
+        annotation = Annotate(*normal, config, excluded);
+        chosen.emplace(*normal, annotation, bits, frozen);
+        std::vector<ValueId> unseen;
+        const auto status = chosen->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
+        if (!status.ok()) return status;
+        is_settled = !Exclude(normal->graph, annotation, unseen, &excluded);
+        if (is_settled && !unseen.empty())
+          return absl::InternalError("nobody asks for a value that is to be in 8 bits");
+      }
+      return absl::OkStatus();
+    };
+    if (auto status = settle(); !status.ok()) return status;
+    if (config.choices != nullptr) {
+      const Annotation before = annotation;
+      MakeChoices(*normal, before, *chosen, seen, bits, config.choices.get());
+      ExcludeByChoice(*normal, before, *config.choices, &excluded);
+      if (auto status = settle(); !status.ok()) return status;
+      ApplyChoices(*normal, before, *config.choices, &annotation);
     }
     Converter& converter = *chosen;
     converter.Run();

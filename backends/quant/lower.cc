@@ -40,6 +40,8 @@ struct Kernel {
   ValueId other;       // with `add`: the other addend (dequantized)
   NodeId float_sum{};  // of a linear layer without `post` and `quantize`; or invalid
   ValueId addend{};    // with `float_sum`: the other addend (floats)
+  ValueId rows{};      // of a dynamic layer: its input (floats)
+  int bits = 8;        // with `rows`
 };
 
 // An op on bytes without a weight.
@@ -129,8 +131,10 @@ class Lowering {
     }
   }
 
+  // Rounded rows are floats as well, which a dynamic layer has no need of.
   static bool IsDequantize(const Node& node) {
-    return Is(node, "frametap::dequantize_per_tensor") || Is(node, "frametap::dequantize_per_channel");
+    return Is(node, "frametap::dequantize_per_tensor") || Is(node, "frametap::dequantize_per_channel") ||
+           Is(node, "frametap::round_rows");
   }
 
   const Node* Def(ValueId v) const {
@@ -192,7 +196,10 @@ class Lowering {
     const Node& node = from_.node(n);
     const auto x = TensorArg(node, "input");
     const auto w = TensorArg(node, "weight");
-    if (!x || !w || !Dequantized(*x)) return;
+    if (!x || !w) return;
+    const Node* const rounds = Def(*x);
+    const bool is_dynamic = IsFamily(n, Family::kLinear) && rounds != nullptr && Is(*rounds, "frametap::round_rows");
+    if (!is_dynamic && !Dequantized(*x)) return;
     const Node* weight = Def(*w);
     if (weight == nullptr || !Is(*weight, "frametap::dequantize_per_channel")) return;
     for (size_t i = 0; i < 3; ++i) {
@@ -206,6 +213,13 @@ class Lowering {
 
     Kernel k;
     k.anchor = n;
+    if (is_dynamic) {
+      k.rows = rounds->args[0].value;
+      k.bits = static_cast<int>(*ConstInt(FindArg(*rounds, "bits")));
+      absorbed_[n.raw()] = true;
+      kernel_at_.emplace(n, k);
+      return;
+    }
     NodeId last = n;
     NodeId next = uses_.sole(node.outputs[0]);
     if (IsFamily(n, Family::kConv) && TakesSum(node, from_.value(node.outputs[0]).type.sizes.size()) &&
@@ -368,6 +382,7 @@ class Lowering {
     if (def == nullptr || !IsDequantize(*def) || out_.has(v)) return;
     Node now = *def;
     now.state = reader.state;
+    Materialise(now.args, reader);
     out_.Copy(now);
   }
   void Materialise(const std::vector<Arg>& args, const Node& reader) {
@@ -443,7 +458,27 @@ class Lowering {
     return layer;
   }
 
+  void EmitDynamic(const Kernel& k) {
+    const Node& node = from_.node(k.anchor);
+    const Node& weight = *Def(*TensorArg(node, "weight"));
+    onednn::Layer layer;
+    layer.weight = *ConstantOf(weight.args[0].value);
+    layer.scales = *ConstantOf(weight.args[1].value);
+    if (const auto bias = TensorArg(node, "bias")) layer.bias = *ConstantOf(*bias);
+    Materialise(k.rows, node);
+    const at::Tensor kernel = FrozenDynamicKernel(frozen_, layer, {k.bits}, from_.value(k.rows).type.sizes);
+    const ValueId constant = out_.AddConstant(from_.value(weight.args[0].value).name + "_kernel", kernel);
+    const ValueId result = node.outputs[0];
+    const Value& value = from_.value(result);
+    out_.Map(result, out_.Emit(FindOperator("frametap::dynamic_linear"), {Arg::Of(out_.at(k.rows)), Arg::Of(constant)},
+                               value.name, value.type, result, node));
+  }
+
   void EmitKernel(const Kernel& k) {
+    if (k.rows.valid()) {
+      EmitDynamic(k);
+      return;
+    }
     const Node& node = from_.node(k.anchor);
     const bool conv = IsFamily(k.anchor, Family::kConv);
     const ValueId x = *TensorArg(node, "input");

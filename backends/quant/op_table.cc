@@ -122,6 +122,7 @@ constexpr OpRow kRows[] = {
     {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},
     {"frametap::dequantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::dequantize_per_channel", "", Family::kFloat, true, nullptr},
+    {"frametap::round_rows", "", Family::kFloat, true, nullptr},
     {"frametap::qadd", "", Family::kFloat, true, nullptr},
     {"frametap::qmul", "", Family::kFloat, true, nullptr},
     {"frametap::qcurve", "", Family::kFloat, true, nullptr},

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/quant/decomposed_operators.h"
+#include "backends/quant/dynamic_linear.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
@@ -268,6 +269,13 @@ at::Tensor ChunkPiece(const at::Tensor& self, int64_t chunks, int64_t dim, int64
   return self.chunk(chunks, dim).at(static_cast<size_t>(index));
 }
 
+at::Tensor RoundRows(const at::Tensor& x, int64_t bits) {
+  TORCH_CHECK(x.scalar_type() == at::kFloat && x.device().is_cpu() && x.dim() > 0,
+              "round_rows: expected rows of floats on the CPU, got ", x.scalar_type(), " of sizes ", x.sizes());
+  TORCH_CHECK(bits == 7 || bits == 8, "round_rows: expected 7 or 8 bits, got ", bits);
+  return RoundedRows(x, static_cast<int>(bits));
+}
+
 // Meta kernels: sizes and dtypes only.
 at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, c10::ScalarType dtype) {
   return at::empty(x.sizes(), x.options().dtype(dtype));
@@ -275,6 +283,7 @@ at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, 
 at::Tensor DequantizeMeta(const at::Tensor& q, double, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
 }
+at::Tensor RoundRowsMeta(const at::Tensor& x, int64_t) { return at::empty(x.sizes(), x.options()); }
 at::Tensor DequantizeChannelMeta(const at::Tensor& q, const at::Tensor&, const at::Tensor&, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
 }
@@ -289,6 +298,7 @@ void RegisterOperators() {
     defs->def((std::string("quantize_per_tensor") + q).c_str());
     defs->def((std::string("quantize_per_tensor_channels_last") + q).c_str());
     defs->def("dequantize_per_tensor(Tensor q, float scale, int zero_point) -> Tensor");
+    defs->def("round_rows(Tensor x, int bits) -> Tensor");
     defs->def("dequantize_per_channel(Tensor q, Tensor scales, Tensor zero_points, int axis) -> Tensor");
     defs->def(
         "qadd(Tensor a, float a_scale, int a_zero_point, Tensor b, float b_scale, int b_zero_point, float scale, "
@@ -311,6 +321,7 @@ void RegisterOperators() {
     cpu->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizePerTensorChannelsLast));
     cpu->impl("dequantize_per_tensor", TORCH_FN(DequantizePerTensor));
     cpu->impl("dequantize_per_channel", TORCH_FN(DequantizePerChannel));
+    cpu->impl("round_rows", TORCH_FN(RoundRows));
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("planes", TORCH_FN(Planes));
@@ -322,6 +333,7 @@ void RegisterOperators() {
     meta->impl("quantize_per_tensor", TORCH_FN(QuantizeMeta));
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
+    meta->impl("round_rows", TORCH_FN(RoundRowsMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();
     RegisterRecurrentOperators();
@@ -332,7 +344,7 @@ void RegisterOperators() {
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name :
          {"dequantize_per_channel", "dequantize_per_tensor", "planes", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d",
-          "qconv", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor",
+          "qconv", "round_rows", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor",
           "quantize_per_tensor_channels_last", "lstm", "lstm_cell", "rnn", "rnn_cell"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }

@@ -29,6 +29,8 @@
 
 namespace frametap::quant {
 
+class Choices;
+
 enum class Observer : uint8_t { kMinMax, kHistogram };
 
 struct QuantConfig {
@@ -37,7 +39,8 @@ struct QuantConfig {
   int activation_bits = 0;
   absl::flat_hash_set<std::string> float_ops;     // op names to leave in float: "aten.linear"
   absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with their submodules: "head"
-  bool measure = true;                            // fill in the SQNR from the runs that the observation kept
+  std::shared_ptr<Choices> choices;  // a form for each layer (choose.h); null: static int8 wherever it can be
+  bool measure = true;               // fill in the SQNR from the runs that the observation kept
 };
 
 enum class Decision : uint8_t { kInt8, kFloat, kFolded, kFollows };

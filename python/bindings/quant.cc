@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
 #include "backends/onednn/library.h"
+#include "backends/quant/choose.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/observe.h"
 #include "backends/quant/operators.h"
@@ -56,11 +57,13 @@ quant::QuantConfig QuantConfigOf(const py::dict& options) {
       config.float_ops = Names(value);
     } else if (name == "float_scopes") {
       config.float_scopes = Names(value);
+    } else if (name == "choices") {
+      config.choices = py::cast<std::shared_ptr<quant::Choices>>(value);
     } else if (name == "measure") {
       config.measure = py::cast<bool>(value);
     } else {
       Refuse(absl::StrCat("unknown option '", name,
-                          "'; known are observer, activation_bits, float_ops, float_scopes, measure"));
+                          "'; known are observer, activation_bits, float_ops, float_scopes, choices, measure"));
     }
   }
   return config;
@@ -216,6 +219,9 @@ py::tuple CallQuantized(const py::object& compiled, const OwnWeights& weights, c
 void BindQuant(py::module_& m) {
   quant::RegisterOperators();
 
+  py::class_<quant::Choices, std::shared_ptr<quant::Choices>>(
+      m, "QuantChoices", "The form of each layer: the quickest of those that keep a signal to noise, in dB.")
+      .def(py::init<double>(), py::arg("least_sqnr"));
   py::class_<quant::Observation, std::shared_ptr<quant::Observation>>(m, "Observation",
                                                                       "What calibration saw of one graph.")
       .def_property_readonly("runs", &quant::Observation::runs)

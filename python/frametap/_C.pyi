@@ -160,6 +160,11 @@ class QuantBackend(Backend):
     ) -> tuple[QuantizedGraph, Executable]: ...
     def end_calibration(self) -> None: ...
 
+class QuantChoices:
+    """The form of each layer: the quickest of those that keep a signal to noise, in dB."""
+
+    def __init__(self, least_sqnr: float) -> None: ...
+
 class FreezeBackend(Backend):
     """Packs the weights of each graph that is recorded, and fuses its ops."""
 

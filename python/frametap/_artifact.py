@@ -690,7 +690,7 @@ def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 _TAKES_8_BITS = re.compile(
-    rb"frametap\.(?:quantize_per_tensor\([^()]*, 0, 255, u8\)|(?:lstm|rnn)(?:_cell)?\([^()]*\], 8[,)])"
+    rb"frametap\.(?:round_rows\([^()]*, 8\)|quantize_per_tensor\([^()]*, 0, 255, u8\)|(?:lstm|rnn)(?:_cell)?\([^()]*\], 8[,)])"
 )
 
 

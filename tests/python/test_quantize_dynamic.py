@@ -218,8 +218,11 @@ def test_modes_around_a_call_are_named() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda m, q: q(m, scheme="dynamik"), r"'static' or 'dynamic', not 'dynamik' \(did you"),
-        (lambda m, q: q(m, scheme=8), "scheme must be 'static' or 'dynamic', not 8"),
+        (
+            lambda m, q: q(m, scheme="dynamik"),
+            r"'static' or 'dynamic' or 'auto', not 'dynamik' \(did you",
+        ),
+        (lambda m, q: q(m, scheme=8), "scheme must be 'static' or 'dynamic' or 'auto', not 8"),
         (lambda m, q: q(m, scheme=None), "scheme must be"),
         (lambda m, q: q(m), "scheme='dynamic' needs none"),
         (lambda m, q: q(m, scheme="dynamic", observer="minmax"), "belongs to the static scheme"),

@@ -73,6 +73,7 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::qcurve") return {image, Bytes({256})};
   onednn::Layer floats;
   floats.weight = at::randn({8, 8});
+  if (op == "frametap::round_rows") return {at::randn({4, 8}), 8};
   if (op == "frametap::dynamic_linear") return {at::randn({4, 8}), FrozenDynamicKernel(nullptr, floats, {7}, {4, 8})};
   floats.has_addend = true;
   if (op == "frametap::packed_linear") return {at::randn({4, 8}), MakeKernelTensor(floats), at::randn({4, 8})};
