@@ -28,6 +28,7 @@ namespace frametap::quant {
 namespace {
 
 constexpr int64_t kMiddle = 128;
+constexpr const char* kNotOnlyAWeight = "its weight is also read by an op that is not a layer";
 
 bool IsOf(const Node& node, const char* name, const char* overload) {
   return node.op && node.op->operator_name().overload_name == overload &&
@@ -69,6 +70,7 @@ class Adoption {
         written_(written),
         frozen_(frozen),
         uses_(graph),
+        aliases_(graph),
         step_{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())},
         out_(step_.rewrite),
         bytes_(graph.values.size()),
@@ -112,8 +114,12 @@ class Adoption {
     }
   }
 
+  // A result that the graph hands out, or writes to, is a tensor of its own at each run.
   bool Compute(NodeId n) {
     const Node& node = graph_.node(n);
+    const ValueId made = node.outputs[0];
+    const auto shares = [&](ValueId v) { return aliases_.same(v, made); };
+    if (written_[made.raw()] || std::any_of(graph_.outputs.begin(), graph_.outputs.end(), shares)) return false;
     for (const Arg& arg : node.args) {
       if (arg.kind == Arg::Kind::kList) return false;
       if (arg.kind == Arg::Kind::kValue && !known_[arg.value.raw()].defined()) return false;
@@ -175,7 +181,7 @@ class Adoption {
       for (const NodeId reader : uses_.nodes[v.raw()]) {
         if (why.empty()) why = WhyNot(graph_.node(reader), v, *weight);
       }
-      if (why.empty() && uses_.nodes[v.raw()].empty()) why = "no layer reads it";
+      if (why.empty() && (uses_.nodes[v.raw()].empty() || uses_.outputs[v.raw()] > 0)) why = kNotOnlyAWeight;
       if (why.empty()) {
         weights_[v.raw()] = *std::move(weight);
       } else if (Compute(NodeId(i))) {
@@ -236,7 +242,7 @@ class Adoption {
   std::string WhyNot(const Node& layer, ValueId v, const Weight& weight) const {
     const auto input = TensorArg(layer, "input");
     if (!IsLayer(layer) || TensorArg(layer, "weight") != v || input == v) {
-      return "its weight is also read by an op that is not a layer";
+      return kNotOnlyAWeight;
     }
     if (IsUnderAutocast(graph_, layer)) return "it ran under autocast";
     if (!input) return "its input is not a tensor of the graph";
@@ -436,6 +442,7 @@ class Adoption {
   const std::vector<bool>& written_;
   FrozenWeights* const frozen_;
   const Uses uses_;
+  const Aliases aliases_;
   Step step_;
   Rewrite& out_;
   std::vector<bool> is_computed_;               // by node

@@ -247,6 +247,30 @@ def test_a_weight_that_is_not_only_a_weight_is_float() -> None:
     assert "also read by an op that is not a layer" in reasons(frozen, "aten.linear")[0]
 
 
+def test_a_weight_that_is_handed_out_is_made_at_each_call() -> None:
+    layer = Quantized(nn.Linear(16, 4))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            w = self.layer.weight()
+            other = self.layer.weight()
+            return F.linear(rounded(x, U8), w), w, other.t()
+
+    frozen, x = frametap.freeze(Model().eval()), torch.randn(3, 16)
+    with torch.no_grad():
+        want = Model()(x)
+        for _ in range(3):
+            results = frozen(x)
+            for got, wanted in zip(results, want, strict=True):
+                close(got, wanted)
+            results[1].zero_()
+            results[2].zero_()
+
+
 def test_bytes_that_the_program_reads_stay_its_own() -> None:
     layer = Quantized(nn.Linear(16, 4))
     signed = (0.02, -7, -128, 127, torch.int8)
