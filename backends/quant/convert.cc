@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/bias_correction.h"
 #include "backends/quant/choose.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
@@ -58,6 +59,7 @@ class Converter {
       }
       by_class[a_.klass[v].raw()].Add(statistics);
     }
+    if (config.bias_correction) ChooseMeans(seen);
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v]) continue;
       const Statistics& statistics = by_class[a_.klass[v].raw()];
@@ -103,6 +105,20 @@ class Converter {
   Rewrite& out() { return out_; }
 
  private:
+  // Chooses the means of the inputs of layers, by node.
+  void ChooseMeans(const ObservationView& seen) {
+    means_.resize(from_.nodes.size());
+    for (size_t n = 0; n < from_.nodes.size(); ++n) {
+      const Node& node = from_.nodes[n];
+      const auto input = TensorArg(node, "input");
+      if (a_.role[n] != Role::kAnchor || !input) continue;
+      const ValueId origin = normal_.origin[input->raw()];
+      if (!origin.valid() || origin.raw() >= seen.statistics.size()) continue;
+      const int64_t rank = normal_.known[TensorArg(node, "weight")->raw()].dim();
+      means_[n] = seen.statistics[origin.raw()].ChannelMeans(ChannelsOf(node, rank));
+    }
+  }
+
   absl::Status Unseen(ValueId v) const {
     return absl::FailedPreconditionError(absl::StrCat("calibration saw no data in %", from_.value(v).name,
                                                       "; run the function on calibration data that reaches it"));
@@ -155,19 +171,24 @@ class Converter {
                                       value.name + "_dq", Retyped(value.type, at::kFloat), v, like);
   }
 
-  ValueId Weight(ValueId v, const Node& like) {
-    const int64_t axis = OutputAxisOf(like);
-    const auto found = weights_.find({v, axis});
-    if (found != weights_.end()) return found->second;
-    const std::string& name = from_.value(v).name;
+  QuantizedWeight Quantized(ValueId v, int64_t axis) {
     const at::Tensor& weight = normal_.known[v.raw()];
     const auto w = FrozenWeights::Of(frozen_, absl::StrCat("quantized ", axis), {weight}, [&] {
       const QuantizedWeight made = QuantizeWeight(weight, axis);
       return FrozenWeights::Tensors{made.bytes, made.scales, made.zero_points};
     });
-    const ValueId bytes = out_.AddConstant(name + "_q", w[0]);
-    const ValueId scales = out_.AddConstant(name + "_scales", w[1]);
-    const ValueId zeros = out_.AddConstant(name + "_zeros", w[2]);
+    return {w[0], w[1], w[2]};
+  }
+
+  ValueId Weight(ValueId v, const Node& like) {
+    const int64_t axis = OutputAxisOf(like);
+    const auto found = weights_.find({v, axis});
+    if (found != weights_.end()) return found->second;
+    const std::string& name = from_.value(v).name;
+    const QuantizedWeight w = Quantized(v, axis);
+    const ValueId bytes = out_.AddConstant(name + "_q", w.bytes);
+    const ValueId scales = out_.AddConstant(name + "_scales", w.scales);
+    const ValueId zeros = out_.AddConstant(name + "_zeros", w.zero_points);
     const ValueId now =
         out_.Emit(dequantize_channel_, {Arg::Of(bytes), Arg::Of(scales), Arg::Of(zeros), Arg::Const(axis)},
                   name + "_dq", Retyped(from_.value(v).type, at::kFloat), ValueId(), like);
@@ -184,6 +205,24 @@ class Converter {
     const ValueId now = out_.AddConstant(from_.value(v).name + "_frozen", copy[0]);
     biases_.emplace(v, now);
     return now;
+  }
+
+  // The bias of a layer of which the means are known. One tensor for equal means, whichever recording asks.
+  ValueId CorrectedBias(NodeId n, ValueId weight, const std::optional<ValueId>& bias) {
+    const Node& node = from_.node(n);
+    const at::Tensor& means = means_[n.raw()];
+    const absl::string_view bytes(static_cast<const char*>(means.const_data_ptr()), means.nbytes());
+    const QuantizedWeight quantized = Quantized(weight, OutputAxisOf(node));
+    FrozenWeights::Tensors from{normal_.known[weight.raw()]};
+    if (bias) from.push_back(normal_.known[bias->raw()]);
+    const auto made =
+        FrozenWeights::Of(frozen_, absl::StrCat("corrected bias ", OutputAxisOf(node), " ", bytes), from, [&] {
+          at::Tensor now = BiasCorrection(node, from[0], quantized, means);
+          if (bias) now.add_(from[1].detach());
+          return FrozenWeights::Tensors{now};
+        });
+    const std::string& name = from_.value(bias.value_or(weight)).name;
+    return out_.AddConstant(name + (bias ? "_corrected" : "_bias"), made[0]);
   }
 
   void EmitAnchor(NodeId n) {
@@ -208,7 +247,12 @@ class Converter {
     const auto bias = TensorArg(node, "bias");
     const ValueId weight_now = Weight(weight, node);
     std::vector<Arg> args = node.args;
+    const bool is_corrected = !means_.empty() && means_[n.raw()].defined();
     for (size_t i = 0; i < args.size(); ++i) {
+      if (is_corrected && &node.args[i] == FindArg(node, "bias")) {
+        args[i] = Arg::Of(CorrectedBias(n, weight, bias));
+        continue;
+      }
       if (args[i].kind != Arg::Kind::kValue) continue;
       if (&node.args[i] == FindArg(node, "weight")) {
         args[i].value = weight_now;
@@ -245,6 +289,7 @@ class Converter {
   FrozenWeights* const frozen_;
   Rewrite out_;
   std::vector<Params> params_;
+  std::vector<at::Tensor> means_;  // by node; empty: no biases are corrected
   std::vector<ValueId> dequantized_;
   std::vector<ValueId> stored_;
   absl::flat_hash_map<std::pair<ValueId, int64_t>, ValueId> weights_;  // by the axis of the outputs, too

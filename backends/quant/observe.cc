@@ -1,8 +1,11 @@
 #include "backends/quant/observe.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "backends/quant/bias_correction.h"
+#include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/rewrite.h"
@@ -34,6 +37,23 @@ std::vector<bool> Interesting(const Graph& graph, const std::vector<at::Tensor>&
   return out;
 }
 
+// By value: the dimensions along which layers sum it (ChannelsOf).
+std::vector<std::vector<int64_t>> SummedBy(const Graph& graph, const std::vector<bool>& interesting) {
+  std::vector<std::vector<int64_t>> out(graph.values.size());
+  for (const Node& node : graph.nodes) {
+    const auto weight = TensorArg(node, "weight");
+    const bool is_product = MayBeLinear(node);
+    if (!is_product && !(IsLayer(node) && weight)) continue;
+    const int64_t dim =
+        is_product ? -1 : ChannelsOf(node, static_cast<int64_t>(graph.value(*weight).type.sizes.size()));
+    ForEachUse(node.args, [&](ValueId v) {
+      std::vector<int64_t>& dims = out[v.raw()];
+      if (interesting[v.raw()] && std::find(dims.begin(), dims.end(), dim) == dims.end()) dims.push_back(dim);
+    });
+  }
+  return out;
+}
+
 }  // namespace
 
 class ObservingExecutable : public Executable {
@@ -42,6 +62,7 @@ class ObservingExecutable : public Executable {
       : graph_(graph),
         weights_(std::move(weights)),
         interesting_(Interesting(graph_, weights_)),
+        summed_by_(SummedBy(graph_, interesting_)),
         observation_(std::move(observation)) {}
 
   std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
@@ -69,6 +90,7 @@ class ObservingExecutable : public Executable {
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kFloat) {
       Statistics seen;
       seen.Add(value.toTensor());
+      for (const int64_t dim : summed_by_[v.raw()]) seen.AddChannels(value.toTensor(), dim);
       const std::lock_guard<std::mutex> lock(observation_->mutex_);
       if (observation_->statistics_.empty()) observation_->statistics_.resize(graph_.values.size());
       observation_->statistics_[v.raw()].Add(seen);
@@ -97,6 +119,7 @@ class ObservingExecutable : public Executable {
   const Graph graph_;
   const std::vector<at::Tensor> weights_;
   const std::vector<bool> interesting_;
+  const std::vector<std::vector<int64_t>> summed_by_;
   const std::shared_ptr<Observation> observation_;
 };
 

@@ -1,5 +1,11 @@
 #include "backends/quant/statistics.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -98,8 +104,32 @@ void Statistics::Add(const at::Tensor& tensor) {
   zeros_ += static_cast<double>(zeros);
 }
 
+void Statistics::AddChannels(const at::Tensor& tensor, int64_t dim) {
+  if (tensor.numel() == 0 || -dim > tensor.dim()) return;
+  const int64_t kept = tensor.dim() + dim;
+  std::vector<int64_t> summed;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (d != kept) summed.push_back(d);
+  }
+  const at::Tensor sums = summed.empty() ? tensor : at::sum(tensor, summed);
+  AddChannels(Channels{dim, static_cast<double>(tensor.numel() / tensor.size(kept)), sums.to(at::kDouble)});
+}
+
+void Statistics::AddChannels(const Channels& more) {
+  const auto same =
+      std::find_if(channels_.begin(), channels_.end(), [&](const Channels& c) { return c.dim == more.dim; });
+  if (same == channels_.end()) {
+    channels_.push_back(more);
+    return;
+  }
+  same->rows += more.rows;
+  const bool fits = same->sums.defined() && more.sums.defined() && same->sums.sizes() == more.sums.sizes();
+  same->sums = fits ? at::add(same->sums, more.sums) : at::Tensor();  // another tensor: copies share the old one
+}
+
 void Statistics::Add(const Statistics& other) {
   if (other.empty()) return;
+  for (const Channels& more : other.channels_) AddChannels(more);
   elements_ += other.elements_;
   finite_ = finite_ && other.finite_;
   if (other.bins_.empty()) return;
@@ -108,6 +138,28 @@ void Statistics::Add(const Statistics& other) {
   Cover(other.lo_, other.hi_);
   Spread(other);
   zeros_ += other.zeros_;
+}
+
+double Statistics::MeanSquare() const {
+  const double step = (hi_ - lo_) / kBins;
+  double sum = 0;
+  for (size_t i = 0; i < bins_.size(); ++i) {
+    const double x = lo_ + (static_cast<double>(i) + 0.5) * step;
+    sum += bins_[i] * x * x;
+  }
+  return sum / static_cast<double>(elements_);
+}
+
+at::Tensor Statistics::ChannelMeans(int64_t dim) const {
+  for (const Channels& c : channels_) {
+    if (c.dim != dim || !c.sums.defined() || !finite_ || c.rows < 2) continue;
+    const at::Tensor means = at::div(c.sums, c.rows);
+    const double power = at::dot(means, means).item<double>();
+    const double chance = std::max(0.0, MeanSquare() * static_cast<double>(means.numel()) - power) / (c.rows - 1);
+    if (!(power > chance)) return at::Tensor();
+    return at::mul(means, 1 - chance / power).to(at::kFloat);
+  }
+  return at::Tensor();
 }
 
 Range Statistics::LeastSquares(int64_t levels) const {

@@ -1,10 +1,13 @@
-// Statistics: the extremes of one float tensor during calibration, and a histogram that grows with the data.
+// Statistics: the extremes of one float tensor during calibration, a histogram that grows with the data, and the means of
+// its channels.
 //   S1  Order and layout of the elements do not matter; exact zeros are counted apart (P2 makes them free of error).
 //   S2  The histogram has 2048 bins, as PyTorch's and Caffe2's HistogramObserver. When a batch leaves the range, the
 //       range grows and the old counts are spread over the new bins.
 //   S3  The least-squares range minimises (clipping error of the histogram) + (count inside) * step^2 / 12, the
 //       decomposition of Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks for
 //       rapid deployment" (2019), here on measured counts in place of a fitted distribution.
+//   S4  Few samples have means by chance. The part that chance explains is taken off, as in the positive-part estimator of
+//       James and Stein; one row alone has no means.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,15 +23,27 @@ class Statistics {
  public:
   void Add(const at::Tensor& tensor);  // f32; an empty tensor adds nothing
   void Add(const Statistics& other);   // as if this had seen the other's tensors
+  // Adds to the means along dimension `dim`, which is counted from the last one: -1. The tensor was given to Add as well.
+  void AddChannels(const at::Tensor& tensor, int64_t dim);
   bool empty() const { return elements_ == 0; }
   bool finite() const { return finite_; }  // no NaN and no infinity was seen
   int64_t elements() const { return elements_; }
   Range MinMax() const { return {min_, max_}; }
   Range LeastSquares(int64_t levels) const;  // S3; levels = qmax - qmin
+  // S4. Returns f32[channels], or an undefined tensor where the means are not known or chance.
+  at::Tensor ChannelMeans(int64_t dim) const;
 
  private:
   void Cover(double lo, double hi);  // grows the histogram's range
   void Spread(const Statistics& from);
+  double MeanSquare() const;
+
+  struct Channels {
+    int64_t dim;
+    double rows;
+    at::Tensor sums;  // f64[channels]; undefined: tensors of different numbers of channels were seen
+  };
+  void AddChannels(const Channels& more);
 
   int64_t elements_ = 0;
   bool finite_ = true;
@@ -38,6 +53,7 @@ class Statistics {
   double hi_ = 0;
   double zeros_ = 0;
   std::vector<double> bins_;
+  std::vector<Channels> channels_;  // one or two
 };
 
 }  // namespace frametap::quant

@@ -59,11 +59,14 @@ quant::QuantConfig QuantConfigOf(const py::dict& options) {
       config.float_scopes = Names(value);
     } else if (name == "choices") {
       config.choices = py::cast<std::shared_ptr<quant::Choices>>(value);
+    } else if (name == "bias_correction") {
+      config.bias_correction = py::cast<bool>(value);
     } else if (name == "measure") {
       config.measure = py::cast<bool>(value);
     } else {
-      Refuse(absl::StrCat("unknown option '", name,
-                          "'; known are observer, activation_bits, float_ops, float_scopes, choices, measure"));
+      Refuse(absl::StrCat(
+          "unknown option '", name,
+          "'; known are observer, activation_bits, float_ops, float_scopes, bias_correction, choices, measure"));
     }
   }
   return config;

@@ -58,6 +58,7 @@ def quantize(
     activation_bits: int | None = None,
     float_ops: Collection[str] = (),
     float_scopes: Collection[str] = (),
+    bias_correction: bool = True,
     strict: bool = False,
     progress: bool | None = None,
 ) -> QuantizedModel | DynamicModel:
@@ -80,6 +81,7 @@ def quantize(
     `observer`: ``"histogram"`` leaves out rare outliers, ``"minmax"`` keeps the whole range.
     `activation_bits`: 8, or 7 for processors whose int8 products saturate; by default as the processor
     needs it. `float_ops` (``"aten.linear"``) and `float_scopes` (``"head"``) stay in float.
+    `bias_correction`: biases take back by how much rounded weights shift the mean of a layer's result.
     `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
     `progress`: a line on stderr; by default if that is a terminal.
 
@@ -99,7 +101,7 @@ def quantize(
             "quantize: the model holds a graph that is quantized already (quantized_decomposed ops); "
             "frametap.freeze runs it in int8"
         )
-    options = _options(observer, activation_bits, float_ops, float_scopes)
+    options = _options(observer, activation_bits, float_ops, float_scopes, bias_correction)
     if scheme == "auto":
         options["choices"] = _C.QuantChoices(_checked_sqnr(min_sqnr))
     elif min_sqnr is not None:
@@ -208,7 +210,11 @@ def _measured_on_calls(
 
 
 def _options(
-    observer: str, bits: int | None, float_ops: Collection[str], float_scopes: Collection[str]
+    observer: str,
+    bits: int | None,
+    float_ops: Collection[str],
+    float_scopes: Collection[str],
+    bias_correction: bool,
 ) -> dict[str, Any]:
     if observer not in _OBSERVERS:
         raise QuantizationError(
@@ -216,7 +222,11 @@ def _options(
         )
     if bits not in (None, 7, 8):
         raise QuantizationError(f"quantize: activation_bits must be 7, 8 or None, not {bits!r}")
-    options: dict[str, Any] = {"observer": observer}
+    if not isinstance(bias_correction, bool):
+        raise QuantizationError(
+            f"quantize: bias_correction must be True or False, not {bias_correction!r}"
+        )
+    options: dict[str, Any] = {"observer": observer, "bias_correction": bias_correction}
     if bits is not None:
         options["activation_bits"] = bits
     for name, value in (("float_ops", float_ops), ("float_scopes", float_scopes)):

@@ -1,6 +1,7 @@
 #include "backends/quant/statistics.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -112,6 +113,41 @@ TEST(QuantStatisticsTest, P3_WeightsAreSymmetricAChannel) {
       EXPECT_LE(std::abs(b * scale - w.const_data_ptr<float>()[c * 27 + i]), scale * 0.501f);
     }
   }
+}
+
+TEST(QuantStatisticsTest, S4_KnowsTheMeansOfChannels) {
+  const at::Tensor channels = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({1, 4, 1}).expand({50, 4, 3}).contiguous();
+  Statistics parts, whole;
+  for (const at::Tensor& part : channels.split(20)) {
+    Statistics one;
+    one.Add(part);
+    one.AddChannels(part, -2);
+    parts.Add(one);
+  }
+  whole.Add(channels);
+  whole.AddChannels(channels, -2);
+  for (const Statistics& statistics : {parts, whole}) {
+    const at::Tensor means = statistics.ChannelMeans(-2);
+    ASSERT_TRUE(means.defined());
+    EXPECT_TRUE(means.allclose(at::tensor({1.0f, 2.0f, 3.0f, 4.0f}), 0.01));
+    EXPECT_FALSE(statistics.ChannelMeans(-1).defined());
+  }
+}
+
+TEST(QuantStatisticsTest, S4_HasNoMeansByChance) {
+  const at::Tensor noise = at::randn({8, 100});
+  Statistics centred, row, mixed;
+  centred.Add(noise);
+  centred.AddChannels(noise.sub(noise.mean(0, true)), -1);
+  EXPECT_FALSE(centred.ChannelMeans(-1).defined());
+  row.Add(noise[0]);
+  row.AddChannels(noise[0], -1);
+  EXPECT_FALSE(row.ChannelMeans(-1).defined());
+  for (const int64_t count : {3, 4}) {
+    mixed.Add(at::full({9, count}, 1.0f));
+    mixed.AddChannels(at::full({9, count}, 1.0f), -1);
+  }
+  EXPECT_FALSE(mixed.ChannelMeans(-1).defined());
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+// Bias correction: rounding a weight shifts the mean of a layer's result, and the bias takes the shift back.
+//   C1  The shift of an output channel is the error of its weights times the means of the input channels, summed over the
+//       kernel. (Nagel, van Baalen, Blankevoort and Welling, "Data-Free Quantization through Weight Equalization and Bias
+//       Correction", 2019, section 4.2, with means that calibration has measured.)
+//   C2  The border of an image counts as its inside, so that one bias fits all sizes.
+// Not here: where means come from (statistics.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "backends/quant/params.h"
+#include "ir/graph.h"
+
+namespace frametap::quant {
+
+// The dimension of a layer's input that its weight is summed over, counted from the last: -1 for a linear layer.
+// `weight_rank`: dimensions of the weight.
+int64_t ChannelsOf(const Node& layer, int64_t weight_rank);
+
+// C1. Returns what is added to the bias, f32[outputs]. The layer is a convolution or linear, and `means` is f32[inputs].
+at::Tensor BiasCorrection(const Node& layer, const at::Tensor& weight, const QuantizedWeight& quantized,
+                          const at::Tensor& means);
+
+}  // namespace frametap::quant
