@@ -46,8 +46,9 @@ def freeze(
     """Captures `model` and gives it back for fast inference, with its weights packed and its ops fused.
 
     `model`: a ``torch.nn.Module`` (compiled or not), a method of one, or a function. A deep copy of the module is
-    taken, in eval mode; the module itself stays as it is. A function is captured with the modules that it calls, in
-    their mode, and the weights that it reaches by globals, closures and defaults are frozen. Its parameters and buffers are taken as constants.
+    taken, in eval mode; the module itself stays as it is. Its parameters and buffers are taken as constants. A function
+    is captured with the modules that it calls, in their mode; the weights that it reaches by globals, closures and
+    defaults are frozen.
 
     `data`: batches to record now, so that the first call of the user is a fast one, too. A batch is a tensor, a
     tuple or list of positional arguments, or a dict of keyword arguments; the program runs once for each. Without it,
