@@ -1,6 +1,7 @@
 #include "frame_eval/weak_references.h"
 
 #include "frame_eval/callables/table.h"
+#include "guards/tensor_door.h"
 
 namespace frametap {
 
@@ -8,7 +9,8 @@ void CallWeakReference(Recorder& r, Call& call) {
   const SourceId reference = r.SourceOf(call.callable);
   PyObject* const object = PyWeakref_GET_OBJECT(call.callable);
   if (!call.args.empty() || !reference.valid()) throw Refusal(call.callable);
-  if (object != Py_None && !r.IsHeldByItsPath(object)) throw Refusal(call.callable);  // W1
+  const bool is_known = IsTensor(object) && r.IsHeldByItsPath(object);
+  if (object != Py_None && !is_known) throw Refusal(call.callable);  // W1, W2
   r.guards().Type(reference, r.Here());
   call.note.expect.kind = Expect::Kind::kSource;
   call.note.expect.source = r.guards().Child(reference, Accessor::kReferent, 0, nullptr, object);
