@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -21,8 +22,11 @@ using c10::DispatchKey;
 constexpr absl::string_view kGenerated = "torch/csrc/autograd/generated/";
 constexpr absl::string_view kTorchs = "aten/src/ATen/Register";
 
-// Where the kernel that runs for this key was registered, in torch's words.
+// Returns whether the kernel that runs for this key was registered there, in torch's words. The kernel notes each question
+// in a list without a lock, and several threads may plan graphs.
 bool IsRegisteredIn(const c10::OperatorHandle& op, DispatchKey key, absl::string_view place) {
+  static constinit std::mutex asking;
+  const std::lock_guard<std::mutex> lock(asking);
   return op.hasComputedKernelForDispatchKey(key) &&
          absl::StrContains(op.getComputedKernelForDispatchKey(key).debug(), place);
 }
