@@ -140,6 +140,7 @@ Py_ssize_t Recorder::CountOf(PyObject* object, Py_ssize_t in_effects) {
 // E5, for the last step. An operation that takes objects from attributes, containers, globals and cells that existed
 // before is an effect.
 bool Recorder::IsHeldByPath(SourceId id, PyObject* object) const {
+  if (watches_all_ || released_.contains(object)) return false;
   PyCodeObject* const code = frames_.front()->code;
   switch (guards_.accessor(id)) {
     case Accessor::kAttr:
@@ -181,14 +182,12 @@ bool Recorder::IsHeldByFrame(SourceId id) const {
 }
 
 bool Recorder::IsHeldByItsPath(PyObject* object) {
-  SourceId id = SourceOf(object);
-  if (!id.valid() || watches_all_) return false;
-  for (; id.valid(); id = guards_.parent(id)) {
+  const SourceId source = SourceOf(object);
+  for (SourceId id = source; id.valid(); id = guards_.parent(id)) {
     PyObject* const step = guards_.seen(id);
-    if (NeverEnds(step)) continue;
-    if (released_.contains(step) || !IsHeldByPath(id, step)) return false;
+    if (!NeverEnds(step) && !IsHeldByPath(id, step)) return false;
   }
-  return true;
+  return source.valid();
 }
 
 void Recorder::NoteEnd(SourceId id) {
@@ -197,7 +196,7 @@ void Recorder::NoteEnd(SourceId id) {
     if (NeverEnds(object)) continue;
     if (!ending_.insert(object).second) break;
     if (IsHeldByFrame(id)) frame_ends_.push_back(object);
-    if (!IsHeldByPath(id, object) || watches_all_ || released_.contains(object)) Watch(object);
+    if (!IsHeldByPath(id, object)) Watch(object);
   }
 }
 

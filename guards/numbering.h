@@ -24,7 +24,7 @@ class Numbering {
   // The number of `key`: the next one if it is new.
   std::pair<uint32_t, bool> Add(const Key& key) {
     if (2 * keys_.size() >= slots_.size()) Grow(std::max<size_t>(2 * slots_.size(), 64));
-    const auto hash = static_cast<uint32_t>(key.Hash() >> 32);
+    const uint32_t hash = HashOf(key);
     Slot& slot = slots_[SlotOf(key, hash)];
     if (slot != kEmpty) return {NumberOf(slot), false};
     const auto number = static_cast<uint32_t>(keys_.size());
@@ -34,14 +34,13 @@ class Numbering {
   }
   std::optional<uint32_t> Find(const Key& key) const {
     if (keys_.empty()) return std::nullopt;
-    const Slot slot = slots_[SlotOf(key, static_cast<uint32_t>(key.Hash() >> 32))];
+    const Slot slot = slots_[SlotOf(key, HashOf(key))];
     return slot == kEmpty ? std::nullopt : std::optional(NumberOf(slot));
   }
   const Key& KeyAt(uint32_t number) const { return keys_[number]; }
   void Truncate(size_t count) {
     for (; keys_.size() > count; keys_.pop_back()) {
-      const Key& last = keys_.back();
-      slots_[SlotOf(last, static_cast<uint32_t>(last.Hash() >> 32))] = kEmpty;
+      slots_[SlotOf(keys_.back(), HashOf(keys_.back()))] = kEmpty;
     }
   }
 
@@ -51,12 +50,13 @@ class Numbering {
   static constexpr Slot kEmpty = 0;
   static Slot SlotFor(uint32_t hash, uint32_t number) { return Slot{hash} << 32 | (number + 1); }
   static uint32_t NumberOf(Slot slot) { return static_cast<uint32_t>(slot) - 1; }
-  static uint32_t HashOf(Slot slot) { return static_cast<uint32_t>(slot >> 32); }
+  static uint32_t HashOf(const Key& key) { return static_cast<uint32_t>(key.Hash() >> 32); }
+  static uint32_t HashIn(Slot slot) { return static_cast<uint32_t>(slot >> 32); }
 
   // Where `key` is, or the empty place for it.
   size_t SlotOf(const Key& key, uint32_t hash) const {
     size_t at = hash & (slots_.size() - 1);
-    while (slots_[at] != kEmpty && !(HashOf(slots_[at]) == hash && keys_[NumberOf(slots_[at])] == key)) {
+    while (slots_[at] != kEmpty && !(HashIn(slots_[at]) == hash && keys_[NumberOf(slots_[at])] == key)) {
       at = (at + 1) & (slots_.size() - 1);
     }
     return at;
@@ -65,7 +65,7 @@ class Numbering {
   void Grow(size_t size) {
     slots_ = std::vector<Slot>(size);
     for (size_t number = 0; number < keys_.size(); ++number) {
-      const auto hash = static_cast<uint32_t>(keys_[number].Hash() >> 32);
+      const uint32_t hash = HashOf(keys_[number]);
       slots_[SlotOf(keys_[number], hash)] = SlotFor(hash, static_cast<uint32_t>(number));
     }
   }

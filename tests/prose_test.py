@@ -320,7 +320,6 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H2", "python"): 7,
     ("H2", "tests"): 63,
     ("H2", "tools"): 1,
-    ("H3", "backends"): 1,
     ("H3", "changelog"): 1,
     ("H3", "frame_eval"): 6,
     ("H3", "guards"): 8,

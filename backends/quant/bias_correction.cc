@@ -9,14 +9,18 @@
 
 #include "backends/quant/convolution.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
 
 namespace frametap::quant {
 namespace {
 
-at::Tensor ErrorOf(const at::Tensor& weight, const QuantizedWeight& quantized, int64_t axis) {
-  std::vector<int64_t> sizes(static_cast<size_t>(weight.dim()), 1);
-  sizes[static_cast<size_t>(axis)] = -1;
-  return at::sub(weight.detach(), at::mul(quantized.bytes.to(at::kFloat), quantized.scales.view(sizes)));
+using Dequantize = at::Tensor(const at::Tensor& bytes, const at::Tensor& scales, const at::Tensor& zero_points,
+                              int64_t axis);
+
+// Returns the weight less the floats that the reference graph dequantizes from its bytes.
+at::Tensor ErrorOf(const at::Tensor& weight, const QuantizedWeight& q, int64_t axis) {
+  const auto dequantize = FindOperator("frametap::dequantize_per_channel").typed<Dequantize>();
+  return at::sub(weight.detach(), dequantize.call(q.bytes, q.scales, q.zero_points, axis));
 }
 
 // Each result of a transposed convolution sees one of `stride` many elements of the kernel, along each of the axes.

@@ -32,6 +32,7 @@ class Converter {
     params_.resize(from_.values.size());
     dequantized_.resize(from_.values.size());
     stored_.resize(from_.values.size());
+    means_.resize(from_.nodes.size());
     for (EagerState& state : out_.graph.states) state.grad_mode = false;  // Q5
   }
 
@@ -47,19 +48,18 @@ class Converter {
         by_class[a_.klass[v].raw()].Add(known.detach());
         continue;
       }
-      const ValueId origin = normal_.origin[v];
-      if (!origin.valid() || origin.raw() >= seen.statistics.size()) {
+      const Statistics* const statistics = StatisticsOf(ValueId(v), seen);
+      if (statistics == nullptr) {
         if (unseen != nullptr) continue;
         return Unseen(ValueId(v));
       }
-      const Statistics& statistics = seen.statistics[origin.raw()];
-      if (!statistics.finite()) {
-        return absl::InvalidArgumentError(absl::StrCat("calibration met NaN or infinity in ", Describe(source, origin),
+      if (!statistics->finite()) {
+        return absl::InvalidArgumentError(absl::StrCat("calibration met NaN or infinity in ",
+                                                       Describe(source, normal_.origin[v]),
                                                        "; check the calibration data and the float model"));
       }
-      by_class[a_.klass[v].raw()].Add(statistics);
+      by_class[a_.klass[v].raw()].Add(*statistics);
     }
-    if (config.bias_correction) ChooseMeans(seen);
     for (size_t v = 0; v < from_.values.size(); ++v) {
       if (!a_.quantized[v]) continue;
       const Statistics& statistics = by_class[a_.klass[v].raw()];
@@ -98,6 +98,18 @@ class Converter {
     for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
   }
 
+  // Lets the biases of layers be corrected by the means of their inputs.
+  void ChooseMeans(const ObservationView& seen) {
+    for (size_t n = 0; n < from_.nodes.size(); ++n) {
+      const Node& node = from_.nodes[n];
+      const auto input = TensorArg(node, "input");
+      const Statistics* const statistics = a_.role[n] == Role::kAnchor && input ? StatisticsOf(*input, seen) : nullptr;
+      if (statistics == nullptr) continue;
+      const int64_t rank = normal_.known[TensorArg(node, "weight")->raw()].dim();
+      means_[n] = statistics->ChannelMeans(ChannelsOf(node, rank));
+    }
+  }
+
   const Params& ParamsFor(ValueId v) const { return params_[v.raw()]; }
 
   // The value to compare with the float value v: its bytes, or itself.
@@ -105,18 +117,11 @@ class Converter {
   Rewrite& out() { return out_; }
 
  private:
-  // Chooses the means of the inputs of layers, by node.
-  void ChooseMeans(const ObservationView& seen) {
-    means_.resize(from_.nodes.size());
-    for (size_t n = 0; n < from_.nodes.size(); ++n) {
-      const Node& node = from_.nodes[n];
-      const auto input = TensorArg(node, "input");
-      if (a_.role[n] != Role::kAnchor || !input) continue;
-      const ValueId origin = normal_.origin[input->raw()];
-      if (!origin.valid() || origin.raw() >= seen.statistics.size()) continue;
-      const int64_t rank = normal_.known[TensorArg(node, "weight")->raw()].dim();
-      means_[n] = seen.statistics[origin.raw()].ChannelMeans(ChannelsOf(node, rank));
-    }
+  // Returns null for a value that calibration has not seen.
+  const Statistics* StatisticsOf(ValueId v, const ObservationView& seen) const {
+    const ValueId origin = normal_.origin[v.raw()];
+    const bool is_seen = origin.valid() && origin.raw() < seen.statistics.size();
+    return is_seen ? &seen.statistics[origin.raw()] : nullptr;
   }
 
   absl::Status Unseen(ValueId v) const {
@@ -247,16 +252,14 @@ class Converter {
     const auto bias = TensorArg(node, "bias");
     const ValueId weight_now = Weight(weight, node);
     std::vector<Arg> args = node.args;
-    const bool is_corrected = !means_.empty() && means_[n.raw()].defined();
     for (size_t i = 0; i < args.size(); ++i) {
-      if (is_corrected && &node.args[i] == FindArg(node, "bias")) {
+      if (&node.args[i] == FindArg(node, "bias") && means_[n.raw()].defined()) {
         args[i] = Arg::Of(CorrectedBias(n, weight, bias));
+      } else if (args[i].kind != Arg::Kind::kValue) {
         continue;
-      }
-      if (args[i].kind != Arg::Kind::kValue) continue;
-      if (&node.args[i] == FindArg(node, "weight")) {
+      } else if (&node.args[i] == FindArg(node, "weight")) {
         args[i].value = weight_now;
-      } else if (bias && &node.args[i] == FindArg(node, "bias")) {
+      } else if (&node.args[i] == FindArg(node, "bias")) {
         args[i].value = Bias(*bias);
       } else {
         args[i].value = read(args[i].value);
@@ -289,7 +292,7 @@ class Converter {
   FrozenWeights* const frozen_;
   Rewrite out_;
   std::vector<Params> params_;
-  std::vector<at::Tensor> means_;  // by node; empty: no biases are corrected
+  std::vector<at::Tensor> means_;  // by node; undefined: the bias is not corrected
   std::vector<ValueId> dequantized_;
   std::vector<ValueId> stored_;
   absl::flat_hash_map<std::pair<ValueId, int64_t>, ValueId> weights_;  // by the axis of the outputs, too
@@ -449,7 +452,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
         if (!status.ok()) return status;
         is_settled = !Exclude(normal->graph, annotation, unseen, &excluded);
         if (is_settled && !unseen.empty())
-          return absl::InternalError("nobody asks for a value that is to be in 8 bits");
+          return absl::InternalError("a value was chosen for 8 bits, and no op reads it");
       }
       return absl::OkStatus();
     };
@@ -462,6 +465,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
       ApplyChoices(*normal, before, *config.choices, &annotation);
     }
     Converter& converter = *chosen;
+    if (config.bias_correction) converter.ChooseMeans(seen);
     converter.Run();
 
     QuantizedGraph result;

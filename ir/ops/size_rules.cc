@@ -297,19 +297,20 @@ struct Rules {
 const Rules& AllRules() {
   static const auto* const rules = [] {
     auto* all = new Rules();
-    for (const auto rows : {absl::MakeConstSpan(kRows), ViewSizeRows(), NnSizeRows()}) {
+    const auto add = [all](absl::Span<const SizeRow> rows, const char* library) {
+      std::vector<std::string> names;
       for (const SizeRow& row : rows) {
         for (const auto op : absl::StrSplit(row.ops, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-          all->ops.push_back(absl::StrCat("aten::", op));
-          all->of.emplace(all->ops.back(), row.rule);
+          all->of.emplace(names.emplace_back(absl::StrCat(library, op)), row.rule);
         }
       }
+      return names;
+    };
+    for (const auto rows : {absl::MakeConstSpan(kRows), ViewSizeRows(), NnSizeRows()}) {
+      const std::vector<std::string> names = add(rows, "aten::");
+      all->ops.insert(all->ops.end(), names.begin(), names.end());
     }
-    for (const SizeRow& row : kOurRows) {
-      for (const auto op : absl::StrSplit(row.ops, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-        all->of.emplace(absl::StrCat("frametap_decomposed::", op), row.rule);
-      }
-    }
+    add(kOurRows, "frametap_decomposed::");
     return all;
   }();
   return *rules;
