@@ -12,33 +12,24 @@
 #include "frame_eval/faults.h"
 #include "frame_eval/hook.h"
 #include "frame_eval/known_objects.h"
-#include "frame_eval/module_calls.h"
+#include "frame_eval/module_route.h"
 #include "frame_eval/reify.h"
 #include "frame_eval/self_check.h"
 #include "frame_eval/session.h"
 #include "frame_eval/stress.h"
 #include "guards/import.h"
-#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/tensor_door.h"
 #include "guards/thread_end.h"
 #include "guards/watch.h"
-#include "guards/words.h"
 
 namespace frametap {
 namespace {
 
-// Where a call of a module leads, and what that rests on (words of memory that the module keeps alive).
+// Law F2: of a module.
 struct Route {
-  uint32_t type_version = 0;
-  Words words;
-  PyObject* target = nullptr;         // borrowed of the class
+  ModuleRoute to_forward;
   PyTypeObject* announced = nullptr;  // the module's class that the package knows of; not held
-
-  bool IsOpen(PyTypeObject* type) const {
-    return target != nullptr && TypeIsUnchanged(type, type_version) &&
-           std::all_of(words.begin(), words.end(), [](const Word& word) { return word.IsSame(); });
-  }
 };
 
 struct CompiledFunction {
@@ -49,7 +40,7 @@ struct CompiledFunction {
   PyObject* dict;
   PyObject* weakrefs;
   std::shared_ptr<Store>* store;
-  Route* to_forward;  // of a module; null of others
+  Route* route;  // of a module; null of others
   Callee callee;
   bool capturable;  // generators and coroutines are not
 };
@@ -178,35 +169,6 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
   return Fast::kSlow;
 }
 
-// Law F2: `forward` of the module's class, and the words that this rests on; null if a call does not come down to it.
-PyObject* FindForward(PyObject* module, Words* words) {
-  static PyObject* const kGlobal[] = {InternedName("_global_forward_hooks"), InternedName("_global_forward_pre_hooks"),
-                                      InternedName("_global_backward_hooks"),
-                                      InternedName("_global_backward_pre_hooks")};
-  static PyObject* forward_name = InternedName("forward");
-  static PyObject* compiled_name = InternedName("_compiled_call_impl");
-  static PyObject* impl_name = InternedName("_call_impl");
-  static PyObject* plain_impl = _PyType_Lookup(Objects().module, impl_name);
-  PyTypeObject* type = Py_TYPE(module);
-  PyObject* globals = Objects().module_globals;
-  const auto own = NoHooksOf(module);
-  if (!own) return nullptr;
-  PyObject** dict = _PyObject_GetDictPtr(module);
-  words->emplace_back(&module->ob_type);
-  words->emplace_back(dict);
-  words->emplace_back(DictVersionPlace(*dict));
-  words->emplace_back(DictVersionPlace(globals));
-  for (PyObject* hooks : *own) words->emplace_back(DictLengthPlace(hooks));
-  for (PyObject* name : kGlobal) {
-    PyObject* hooks = PyDict_GetItemWithError(globals, name);
-    if (!IsEmptyDict(hooks)) return nullptr;
-    words->emplace_back(DictLengthPlace(hooks));
-  }
-  if (_PyType_Lookup(type, impl_name) != plain_impl || _PyType_Lookup(type, compiled_name) != Py_None) return nullptr;
-  PyObject* forward = _PyType_Lookup(type, forward_name);
-  return forward != nullptr && PyFunction_Check(forward) ? forward : nullptr;
-}
-
 // Returns the __call__ of the object's class. Returns null where it is not a function of Python: only a call of the
 // object shows its binding, or that there is none.
 PyObject* CallOfClass(PyObject* object) {
@@ -218,17 +180,9 @@ PyObject* CallOfClass(PyObject* object) {
 // Law F2: the function that a call of the module comes down to, `forward` or its class's __call__. Borrowed; null as of
 // CallOfClass.
 PyObject* ModuleTarget(CompiledFunction* self, bool* is_forward) {
-  PyTypeObject* type = Py_TYPE(self->self);
-  Route& route = *self->to_forward;
-  *is_forward = true;
-  if (route.IsOpen(type)) return route.target;
-  PyObject* call = CallOfClass(self->self);
-  route.target = nullptr;
-  route.words.clear();
-  if (call == Objects().module_call) route.target = FindForward(self->self, &route.words);
-  route.type_version = TypeVersion(type);
-  *is_forward = route.target != nullptr;
-  return *is_forward ? route.target : call;
+  PyObject* forward = self->route->to_forward.ForwardOf(self->self);
+  *is_forward = forward != nullptr;
+  return *is_forward ? forward : CallOfClass(self->self);
 }
 
 int OffsetOfCallEx(PyObject* function, bool last) {
@@ -342,9 +296,9 @@ PyObject* AskPackage(const char* name, PyObject* args) {
 // A module may be given another class, by its own first call too (lazy modules): what users hold is to follow.
 void AnnounceClass(PyObject* object) {
   auto* self = reinterpret_cast<CompiledFunction*>(object);
-  if (self->self == nullptr || self->to_forward->announced == Py_TYPE(self->self)) return;
+  if (self->self == nullptr || self->route->announced == Py_TYPE(self->self)) return;
   const ErrScope keep;
-  self->to_forward->announced = Py_TYPE(self->self);
+  self->route->announced = Py_TYPE(self->self);
   const Ref<> done = Ref<>::Steal(AskPackage("follow_class", PyTuple_Pack(1, object)));
   if (!done) PyErr_WriteUnraisable(object);
 }
@@ -411,8 +365,8 @@ void Dealloc(PyObject* object) {
   Py_CLEAR(self->dict);
   delete self->store;
   self->store = nullptr;
-  delete self->to_forward;
-  self->to_forward = nullptr;
+  delete self->route;
+  self->route = nullptr;
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -637,8 +591,8 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee,
   (callee == Callee::kCallable ? compiled->callable : compiled->self) = Ref<>::New(self).Release();
   compiled->store = new std::shared_ptr<Store>(std::move(store));
   if (callee == Callee::kModule) {
-    compiled->to_forward = new Route();
-    compiled->to_forward->announced = Py_TYPE(self);
+    compiled->route = new Route();
+    compiled->route->announced = Py_TYPE(self);
   }
   compiled->callee = callee;
   int flags = PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_flags : 0;

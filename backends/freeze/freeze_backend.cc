@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Executable>> FreezeBackend::CompileFor(const Grap
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   problems_.emplace_back(problem.message());
+  has_problems_ = true;
   return native_->CompileFor(graph, examples);
 }
 

@@ -53,6 +53,7 @@ class FreezeBackend : public Backend {
 
   // B2: by graph that was not frozen.
   std::vector<std::string> problems() const;
+  bool has_problems() const { return has_problems_; }
 
  private:
   const std::unique_ptr<Backend> native_ = MakeNativeBackend();
@@ -61,6 +62,7 @@ class FreezeBackend : public Backend {
   quant::FrozenWeights frozen_;
   mutable std::mutex mutex_;
   std::vector<std::string> problems_;
+  std::atomic<bool> has_problems_ = false;
 };
 
 }  // namespace frametap::freeze

@@ -125,6 +125,7 @@ uint32_t TensorClassNow() {
 }  // namespace
 
 std::string ActiveModes() { return std::string(ModesNow()); }
+bool HasActiveModes() { return !ModesNow().empty(); }
 
 uint16_t WorldState::BackendsNow() {
   const at::Context& context = at::globalContext();

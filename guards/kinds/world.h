@@ -11,7 +11,8 @@ namespace frametap {
 
 std::vector<std::string> StateWords(const WorldState& state);  // "grad_mode(on)", "autocast(off)"; others if unusual
 std::string ActiveModes();                                     // what makes `modes_active` true on this thread
-bool IsKnown(const WorldState& state);                         // false: there was no memory to look; fits nothing
+bool HasActiveModes();
+bool IsKnown(const WorldState& state);  // false: there was no memory to look; fits nothing
 bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report);  // false if they are equal
 
 }  // namespace frametap

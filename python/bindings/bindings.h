@@ -35,12 +35,13 @@ using BackendHandle = std::shared_ptr<Backend>;
 // The options of a quantization. Throws for an unknown one.
 quant::QuantConfig QuantConfigOf(const pybind11::dict& options);
 
-void BindErrors(pybind11::module_& m);     // errors.cc: absl::Status and C++ errors to frametap's exceptions
-void BindGraph(pybind11::module_& m);      // graph.cc: Graph, Node, Value, parse, print, verify
-void BindBackends(pybind11::module_& m);   // backends.cc: reference, native, callable
-void BindQuant(pybind11::module_& m);      // quant.cc
-void BindFreeze(pybind11::module_& m);     // freeze.cc
-void BindCallables(pybind11::module_& m);  // callables.cc: what is known of C callables
-void BindCompiled(pybind11::module_& m);   // compiled.cc: CompiledFunction, Segment, Guard
+void BindErrors(pybind11::module_& m);          // errors.cc: absl::Status and C++ errors to frametap's exceptions
+void BindGraph(pybind11::module_& m);           // graph.cc: Graph, Node, Value, parse, print, verify
+void BindBackends(pybind11::module_& m);        // backends.cc: reference, native, callable
+void BindQuant(pybind11::module_& m);           // quant.cc
+void BindFreeze(pybind11::module_& m);          // freeze.cc
+void BindInferenceCalls(pybind11::module_& m);  // inference_calls.cc: calls of quantized and frozen models
+void BindCallables(pybind11::module_& m);       // callables.cc: what is known of C callables
+void BindCompiled(pybind11::module_& m);        // compiled.cc: CompiledFunction, Segment, Guard
 
 }  // namespace frametap

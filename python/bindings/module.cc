@@ -11,6 +11,7 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindBackends(m);
   frametap::BindQuant(m);
   frametap::BindFreeze(m);
+  frametap::BindInferenceCalls(m);
   frametap::BindCompiled(m);
   frametap::BindCallables(m);
   if (frametap::SelfChecking()) Py_AtExit(frametap::ReportLeaks);  // runs when the interpreter is gone

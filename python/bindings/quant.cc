@@ -1,6 +1,5 @@
 // quant_observe, quant_convert, quant_lower: the quantization backend as Python sees it. Every decision is in C++; here
 // only names and types change.
-#include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,16 +12,9 @@
 #include "backends/quant/operators.h"
 #include "backends/quant/quant_backend.h"
 #include "backends/quant/quantize.h"
-#include "frame_eval/compiled_function.h"
-#include "frame_eval/cpython/eval_function.h"
-#include "frame_eval/hook.h"
-#include "guards/kinds/world.h"
-#include "guards/ref.h"
-#include "guards/tensor_door.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/op_rows.h"
-#include "python/bindings/plain_layers.h"
 
 namespace frametap {
 namespace {
@@ -109,112 +101,6 @@ QuantizedHandle HandleOf(quant::QuantizedGraph quantized, const std::vector<at::
   handle.lowering_note = std::move(quantized.lowering_note);
   handle.report = std::move(quantized.report);
   return handle;
-}
-
-// While alive, torch.compile looks at no frame of this thread.
-class DynamoPause {
- public:
-  DynamoPause() {
-    if (GetEvalFunction() == EvalDefault()) return;
-    set_ = py::module_::import("torch._C").attr("_dynamo").attr("eval_frame").attr("set_eval_frame");
-    previous_ = set_(py::none());
-  }
-  ~DynamoPause() {
-    if (!set_) return;
-    const ErrScope keep;
-    const Ref<> done = Ref<>::Steal(PyObject_CallOneArg(set_.ptr(), previous_.ptr()));
-    if (!done) PyErr_WriteUnraisable(set_.ptr());
-  }
-  DynamoPause(const DynamoPause&) = delete;
-  DynamoPause& operator=(const DynamoPause&) = delete;
-
- private:
-  py::object set_, previous_;
-};
-
-// Turns off torch's fused kernels of attention and encoder layers, which hide their linear layers. torch has one switch for
-// all threads, a variable of a module. It is as it was once no call of an int8 model is under way; what other threads
-// compute meanwhile is right, by the kernels that training takes. Under Python's lock.
-class FusedAttentionPause {
- public:
-  static void Enter() {
-    if (depth_ == 0) {
-      PyObject* const now = PyDict_GetItemWithError(Variables(), Name());
-      if (now == nullptr) throw py::key_error("torch.backends.mha has no switch for fused attention");
-      before_ = py::reinterpret_borrow<py::object>(now).release().ptr();
-      if (before_ != Py_False && PyDict_SetItem(Variables(), Name(), Py_False) != 0) throw py::error_already_set();
-    }
-    ++depth_;
-  }
-  static void Leave() {
-    if (--depth_ != 0) return;
-    const ErrScope keep;
-    if (before_ != Py_False && PyDict_SetItem(Variables(), Name(), before_) != 0) PyErr_WriteUnraisable(before_);
-    Py_CLEAR(before_);
-  }
-
-  FusedAttentionPause() { Enter(); }
-  ~FusedAttentionPause() { Leave(); }
-  FusedAttentionPause(const FusedAttentionPause&) = delete;
-  FusedAttentionPause& operator=(const FusedAttentionPause&) = delete;
-
- private:
-  static PyObject* Variables() {
-    static PyObject* const variables =
-        py::object(py::module_::import("torch.backends.mha").attr("__dict__")).release().ptr();
-    return variables;
-  }
-  static PyObject* Name() {
-    static PyObject* const name = PyUnicode_InternFromString("_is_fastpath_enabled");
-    return name;
-  }
-
-  static inline int depth_ = 0;
-  static inline PyObject* before_ = nullptr;
-};
-
-// Returns whether a graph of the function has ended before its end, so that plain Python runs a part of a call.
-bool RunsPlainParts(Store& store) {
-  for (const LogEntry& entry : store.log()) {
-    if (entry.kind == LogEntry::Kind::kBreak || entry.kind == LogEntry::Kind::kAbort) return true;
-  }
-  return false;
-}
-
-// Calls the captured form of a quantized function, and gives beside the result what did not run in int8, or None. Neither
-// a tracer nor a session around the call sees into it, as with any function in C.
-py::tuple CallQuantized(const py::object& compiled, const OwnWeights& weights, const py::tuple& args,
-                        const py::dict& kwargs) {
-  if (!IsCompiledFunction(compiled.ptr())) throw py::type_error("not a compiled function");
-  const std::shared_ptr<Store> store = StoreOf(compiled.ptr());
-  const uint64_t segments_before = store->hits + store->recordings;
-  quant::Tally tally;
-  const PlainLayers plain_layers(tally, weights, RunsPlainParts(*store));
-  py::object result;
-  {
-    const quant::TallyScope scope(&tally);
-    const FusedAttentionPause attention;
-    const DynamoPause dynamo;
-    const HookPause frames;
-    const TracingPause tracers;
-    const c10::AutoGradMode no_grad(false);
-    result = py::reinterpret_steal<py::object>(PyObject_Call(compiled.ptr(), args.ptr(), kwargs.ptr()));
-  }
-  if (!result) throw py::error_already_set();
-  // Under modes, all graphs belong to the Python code of the mode.
-  const bool is_plain =
-      tally.int8 == 0 && (store->hits + store->recordings == segments_before || !ActiveModes().empty());
-  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0)
-    return py::make_tuple(result, py::none());
-  py::dict problem;
-  problem["int8"] = tally.int8;
-  problem["recorded"] = tally.recorded;
-  problem["unconverted"] = tally.unconverted;
-  problem["lost"] = tally.lost;
-  problem["is_plain"] = is_plain;
-  problem["plain_layer"] = plain_layers.first();
-  problem["modes"] = ActiveModes();
-  return py::make_tuple(result, problem);
 }
 
 }  // namespace
@@ -334,16 +220,6 @@ void BindQuant(py::module_& m) {
   m.def(
       "onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
   m.def("onednn_version", &onednn::Version);
-  m.def("enter_fused_attention_off", &FusedAttentionPause::Enter);
-  m.def("leave_fused_attention_off", &FusedAttentionPause::Leave);
-  py::class_<OwnWeights>(m, "OwnWeights", "The parameters of a quantized model, which outlives it.")
-      .def(py::init([](const py::sequence& parameters) {
-             std::vector<at::Tensor> tensors;
-             for (const py::handle parameter : parameters) tensors.push_back(TensorOf(parameter.ptr()));
-             return OwnWeights(tensors);
-           }),
-           py::arg("parameters"));
-  m.def("call_quantized", &CallQuantized, py::arg("compiled"), py::arg("weights"), py::arg("args"), py::arg("kwargs"));
   m.def("bfloat16_products", &onednn::HasBfloat16Products, "Whether this CPU multiplies bfloat16.");
   m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }

@@ -34,7 +34,7 @@ class DynamicModel(FrozenModel):
         super().__init__(model, "dynamic int8", options)
         self._strict = strict
 
-    def _note_call(self, problem: dict[str, Any] | None) -> None:
+    def _note_call(self, problem: dict[str, Any]) -> None:
         if self._strict and (texts := self._problems(problem)):
             raise QuantizationError(f"{self._slow}: {texts[0]}")
         super()._note_call(problem)

@@ -147,7 +147,7 @@ class FrozenModel(InferenceModel):
         self._backend = _C.settings(self._frametap)["backend"]
         self._said: set[str] = set()
 
-    def _note_call(self, problem: dict[str, Any] | None) -> None:
+    def _note_call(self, problem: dict[str, Any]) -> None:
         """Warns once of each layer that plain Python ran, and of each graph that could not be frozen."""
         for text in self._problems(problem):
             if text not in self._said:
@@ -156,11 +156,11 @@ class FrozenModel(InferenceModel):
                     f"{self._slow}: {text}", FrametapWarning, stacklevel=outside(globals())
                 )
 
-    def _problems(self, problem: dict[str, Any] | None) -> list[str]:
+    def _problems(self, problem: dict[str, Any]) -> list[str]:
         problems = self._backend.problems
-        if problem is not None and problem["modes"]:
+        if problem["modes"]:
             problems.append(f"plain Python runs {problem['modes']}")
-        elif problem is not None and problem["plain_layer"]:
+        elif problem["plain_layer"]:
             problems.append(
                 f"plain Python ran {problem['plain_layer']}, outside of all graphs; report_text() and "
                 "frametap.explain name the places where graphs end"

@@ -47,10 +47,14 @@ class InferenceModel(torch.nn.Module):
         self.__dict__["_model"] = model  # no submodule: its float weights are not this model's
         self._frametap = compiled_of(model, self._verb)
         owner = self._frametap.__self__
-        has_parameters = isinstance(owner, torch.nn.Module)
-        self._weights = _C.OwnWeights(list(owner.parameters()) if has_parameters else [])
+        parameters = list(owner.parameters()) if isinstance(owner, torch.nn.Module) else []
+        backend = _C.settings(self._frametap)["backend"]
+        freezes = backend if isinstance(backend, _C.FreezeBackend) else None
+        self._calls = _C.InferenceCalls(parameters, freezes)
+        _C.answer_calls(type(self))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        _C.answer_calls(type(self))
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or _has_proxy(args, kwargs):
             self._refuse(
                 "cannot be exported or traced: the program would be the float one", "export"
@@ -58,20 +62,25 @@ class InferenceModel(torch.nn.Module):
         if torch.is_autocast_enabled("cpu"):
             args, kwargs = _in_float32(args), _in_float32(kwargs)
             with torch.autocast("cpu", enabled=False):
-                result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
+                result, problem = _C.call_converted(self._frametap, self._calls, args, kwargs)
         else:
-            result, problem = _C.call_quantized(self._frametap, self._weights, args, kwargs)
-        if problem is not None and problem["modes"] and _is_traced_below():
-            self._refuse("cannot be traced: the program would be the float one", "trace")
-        self._note_call(problem)
+            result, problem = _C.call_converted(self._frametap, self._calls, args, kwargs)
+        if problem is not None:
+            self._end_call(problem)
         return result
 
     # torch.compile calls it as it is.
     forward._torchdynamo_disable = True  # type: ignore[attr-defined]
     forward._torchdynamo_disable_msg = "a quantized model or a frozen one of frametap"  # type: ignore[attr-defined]
 
-    def _note_call(self, problem: dict[str, Any] | None) -> None:
-        """R2. `problem`: what the call did not run in converted graphs, or None."""
+    def _end_call(self, problem: dict[str, Any]) -> None:
+        """Ends a call that did not run in converted graphs throughout."""
+        if problem["modes"] and _is_traced_below():
+            self._refuse("cannot be traced: the program would be the float one", "trace")
+        self._note_call(problem)
+
+    def _note_call(self, problem: dict[str, Any]) -> None:
+        """R2. `problem`: what the call did not run in converted graphs."""
 
     # -- R3 --
 

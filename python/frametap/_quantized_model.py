@@ -52,7 +52,6 @@ class QuantizedModel(InferenceModel):
         self._converted = dict(converted)
         self._strict = strict
         self._causes: Counter[str] = Counter()
-        self.calls = Counter({"int8": 0, "float": 0})
         self._measured = measured
         self.report = [
             {**row, "segment": segment.name}
@@ -76,11 +75,11 @@ class QuantizedModel(InferenceModel):
         """dB of the worst output; infinite if no output is a float tensor, or if none differs."""
         return next(iter(self.output_sqnr.values()), math.inf)
 
-    def _note_call(self, problem: dict[str, Any] | None) -> None:
-        if problem is None:
-            self.calls["int8"] += 1
-            return
-        self.calls["float"] += 1
+    @property
+    def calls(self) -> Counter[str]:
+        return Counter({"int8": self._calls.quiet, "float": self._causes.total()})
+
+    def _note_call(self, problem: dict[str, Any]) -> None:
         cause = _cause_of(problem, self._frametap)
         self._causes[cause] += 1
         text = f"a quantized model ran in float: {cause}"
@@ -125,8 +124,9 @@ class QuantizedModel(InferenceModel):
                 f"{segment.name} ({segment.function}, from {segment.entry}), recorded after calibration, "
                 + _how_it_runs(segment)
             )
-        if self.calls["int8"] or self.calls["float"]:
-            lines.append(f"calls: {self.calls['int8']} in int8, {self.calls['float']} in float")
+        calls = self.calls
+        if calls.total():
+            lines.append(f"calls: {calls['int8']} in int8, {calls['float']} in float")
         lines += [f"  {count} in float: {cause}" for cause, count in self._causes.items()]
         return "\n".join(lines).rstrip()
 
