@@ -4,7 +4,7 @@
 //   B2  Nothing in this header or in the backends under it (but callable/) knows Python.
 //   B3  An exception of an op leaves Run as the op threw it; the caller translates it. `*changed` then says whether
 //       anything that existed before the run may be another.
-//   B4  Compile refuses a graph that is not valid (ir/text.h). CompileFor trusts its graph: whoever records answers for
+//   B4  Compile refuses a graph that is not valid (ir/text/text.h). CompileFor trusts its graph: whoever records answers for
 //       it, and a look at every node of a recording costs as much as the plan for it. The graph outlives the executable
 //       and changes in words only (Segment::Shown).
 #pragma once
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 #include "ir/leaks.h"
 
 namespace frametap {

@@ -1,6 +1,6 @@
 """Puts tests/ itself on sys.path (pytest does so for a conftest's folder), so that tests share `fixtures` and `same`.
 
-Everything under test checks itself against the real frame and the real objects (frame_eval/self_check.h).
+Everything under test checks itself against the real frame and the real objects (frame_eval/session/self_check.h).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
   L1  Includes follow the arrows: python -> frame_eval, backends -> guards -> ir. backends/ knows
       neither guards/ nor Python, but for backends/callable/.
   L2  ir/ and backends/ (but for callable/) build without an interpreter: no Python.h, no pybind11.
-  L3  CPython's private headers and version tests stay under frame_eval/cpython/ and guards/watch.*.
+  L3  CPython's private headers and version tests stay under frame_eval/cpython/ and guards/cpython/watch.*.
   L4  pybind11 stays in python/ and backends/callable/ (tests may embed an interpreter with it).
   L5  torch's umbrella headers are included nowhere.
   L6  Some names say nothing of a file, and are not used for files.
@@ -17,6 +17,13 @@
       with nothing.
   L14 Only backends/onednn/ includes oneDNN's headers, and it includes of ours only itself. Nothing calls the `onednn::`
       operators of torch, which are private to it.
+  L15 Inside of ir/, guards/ and frame_eval/, includes follow the arrows between rooms (ROOMS). Files that lie in such a folder
+      itself may be included from all of its rooms, and include nothing of them.
+  L16 No file includes itself through others.
+  L17 Every room has a README that begins with its contract.
+  L18 A law has an id of its own: the stem of its file and its name there, as in `recorder/C1`. Other files cite it so, and
+      what they cite exists.
+  L19 Comments and documents name files that exist.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -42,6 +49,31 @@ ARROWS = {
     "python": {"python", "frame_eval", "guards", "backends", "ir"},
 }
 FOLDERS = {"ir", "guards", "backends", "frame_eval", "python"}
+# Which rooms a room may include files of, beside its own. A folder inside of a room belongs to it.
+ROOMS = {
+    "ir/graph": set(),
+    "ir/ops": {"graph"},
+    "ir/symbols": {"ops", "graph"},
+    "ir/passes": {"ops", "graph"},
+    "ir/segment": {"symbols", "graph"},
+    "ir/text": {"segment", "symbols", "ops", "graph"},
+    "guards/cpython": set(),
+    "guards/objects": {"cpython"},
+    "guards/kinds": {"objects", "cpython"},
+    "guards/collect": {"kinds", "objects", "cpython"},
+    "guards/check": {"collect", "kinds", "objects", "cpython"},
+    # The folder of a version fills the interpreter's table of handlers: the one arrow up.
+    "frame_eval/cpython": {"interpreter"},
+    "frame_eval/interpreter": {"cpython"},
+    "frame_eval/state": {"cpython"},
+    "frame_eval/segment": {"state", "cpython"},
+    "frame_eval/checks": {"segment", "state", "cpython"},
+    "frame_eval/record": {"interpreter", "segment", "checks", "state", "cpython"},
+    "frame_eval/replay": {"interpreter", "segment", "checks", "state", "cpython"},
+    "frame_eval/session": {
+        *("record", "replay", "interpreter", "segment", "checks", "state", "cpython"),
+    },
+}
 UMBRELLAS = {"torch/torch.h", "torch/extension.h", "torch/all.h", "ATen/ATen.h"}
 EMPTY_NAMES = {
     *("context", "manager", "helper", "helpers", "util", "utils", "info", "data"),
@@ -90,6 +122,139 @@ def l1_arrows(tree: Tree) -> list[str]:
     ]
 
 
+def room_of(path: str) -> str:
+    """The room of a file; "" for one that lies in no room."""
+    return room if (room := "/".join(path.split("/")[:2])) in ROOMS else ""
+
+
+def l15_rooms(tree: Tree) -> list[str]:
+    found = []
+    for path, name in includes(tree):
+        folder = path.split("/", 1)[0]
+        there = room_of(name)
+        if folder not in {room.split("/")[0] for room in ROOMS} or folder != name.split("/", 1)[0]:
+            continue
+        here = room_of(path)
+        if there not in {"", here} and (
+            not here or there.split("/")[1] not in ROOMS[here] or is_way_up(path, there)
+        ):
+            found.append(f"{path} includes {name}")
+    return found
+
+
+def is_way_up(path: str, there: str) -> bool:
+    """Whether a header of the door itself, and not of a version, includes the interpreter's."""
+    of_door = re.fullmatch(r"frame_eval/cpython/\w+\.\w+", path)
+    return of_door is not None and there == "frame_eval/interpreter"
+
+
+def l16_circles(tree: Tree) -> list[str]:
+    leads_to: dict[str, list[str]] = {}
+    for path, name in includes(tree):
+        if name in tree:
+            leads_to.setdefault(path, []).append(name)
+    done: set[str] = set()
+    found: list[str] = []
+
+    def visit(path: str, above: list[str]) -> None:
+        if path in above:
+            found.append(" includes ".join([*above[above.index(path) :], path]))
+        elif path not in done:
+            for name in leads_to.get(path, []):
+                visit(name, [*above, path])
+            done.add(path)
+
+    for path in sorted(leads_to):
+        visit(path, [])
+    return found
+
+
+def l17_contracts(tree: Tree) -> list[str]:
+    rooms = {room for path in tree if is_cpp(path) and (room := room_of(path))}
+    contract = re.compile(r"# [^\n]+\n\n[A-Z][^\n]{20,}")
+    return [
+        f"{room}/README.md does not begin with the room's contract"
+        for room in sorted(rooms)
+        if not contract.match(tree.get(f"{room}/README.md", ""))
+    ]
+
+
+CITED = re.compile(r"(?<![\w/.-])(\w+)/([A-Z]\d{1,2})(?![\w/.])")
+CITED_LOOSELY = re.compile(
+    r"\b[A-Z]\d{1,2} (?:of|in) (?:\w+/)*\w+\.(?:h|cc|py)\b|\b\w+\.(?:h|cc), [A-Z]\d{1,2}\b"
+)
+
+
+def laws_of(tree: Tree) -> dict[str, list[str]]:
+    """The laws by id, with the files that give them: one each."""
+    laws: dict[str, list[str]] = {}
+    for path, text in tree.items():
+        if is_cpp(path):
+            names = re.findall(r"^//   ([A-Z]\d{1,2})  \S", text, re.MULTILINE)
+        elif path.endswith(".py"):
+            docstring = re.match(r'"""(.*?)"""', text, re.DOTALL)
+            names = (
+                re.findall(r"^  ([A-Z]\d{1,2})  ?\S", docstring.group(1), re.MULTILINE)
+                if docstring
+                else []
+            )
+        else:
+            continue
+        for name in names:
+            laws.setdefault(f"{PurePosixPath(path).stem}/{name}", []).append(path)
+    return laws
+
+
+def l18_laws(tree: Tree) -> list[str]:
+    laws = laws_of(tree)
+    found = [
+        f"{law} is given by {' and '.join(paths)}" for law, paths in laws.items() if len(paths) > 1
+    ]
+    stems = {law.split("/")[0] for law in laws}
+    for path, text in tree.items():
+        if (
+            not path.endswith((".h", ".cc", ".c", ".def", ".py", ".md"))
+            or path == "tests/layout_test.py"
+        ):
+            continue
+        for stem, name in CITED.findall(text):
+            if stem in stems and f"{stem}/{name}" not in laws:
+                found.append(f"{path} cites {stem}/{name}, which no file gives")
+        found += [
+            f"{path} cites '{loose}'; write stem/NAME" for loose in CITED_LOOSELY.findall(text)
+        ]
+    return found
+
+
+OUTSIDE = re.compile(
+    r"(?:Python|opcode|frameobject|structmember)\.h|(?:internal/)?pycore_\w+\.h|(?:torch|ATen|c10|oneapi)/.*"
+)
+NAMED = re.compile(r"(?<![\w./<*-])((?:\w+/)*[a-z]\w+\.(?:h|cc|def))\b(?!\()")
+
+
+def l19_named_files(tree: Tree) -> list[str]:
+    ends = {
+        "/".join(parts[i:])
+        for path in tree
+        for parts in [path.split("/")]
+        for i in range(len(parts))
+    }
+    found = []
+    for path, text in tree.items():
+        if is_cpp(path):
+            words = "\n".join(re.findall(r"//(.*)$", text, re.MULTILINE))
+        elif path.endswith(".md") and not path.startswith("CHANGELOG"):
+            words = text
+        else:
+            continue
+        found += [
+            f"{path} names {name}, which is not here"
+            for name in NAMED.findall(words)
+            if name not in ends and not OUTSIDE.fullmatch(name)
+        ]
+    return found
+
+
 def l2_no_interpreter(tree: Tree) -> list[str]:
     return [
         f"{path} includes {name}"
@@ -109,7 +274,7 @@ def l3_versions(tree: Tree) -> list[str]:
         f"{path} uses {found.group()}"
         for path, text in tree.items()
         if is_cpp(path)
-        and not path.startswith(("frame_eval/cpython/", "guards/watch."))
+        and not path.startswith(("frame_eval/cpython/", "guards/cpython/watch."))
         and (found := private.search(text))
     ]
 
@@ -137,10 +302,10 @@ def l6_names(tree: Tree) -> list[str]:
 
 
 def l7_reasons(tree: Tree) -> list[str]:
-    table = tree.get("frame_eval/reasons.def", "")
+    table = tree.get("frame_eval/segment/reasons.def", "")
     rows = re.findall(r"^(?:BREAK|ONCE|ABORT)\((\w+),", table, re.MULTILINE)
     if not rows:
-        return ["frame_eval/reasons.def has no rows"]
+        return ["frame_eval/segment/reasons.def has no rows"]
     sources = "\n".join(
         text
         for path, text in tree.items()
@@ -195,7 +360,7 @@ def reasons_page(table: str) -> str:
     out = [
         "# Reasons",
         "",
-        "Generated from `frame_eval/reasons.def`. `frametap.explain` prints the text behind *because*, the",
+        "Generated from `frame_eval/segment/reasons.def`. `frametap.explain` prints the text behind *because*, the",
         "position, and the advice.",
     ]
     for kind, title, what in (
@@ -225,9 +390,9 @@ def reasons_page(table: str) -> str:
 
 
 def l11_reasons_page(tree: Tree) -> list[str]:
-    if tree.get("docs/reasons.md") == reasons_page(tree.get("frame_eval/reasons.def", "")):
+    if tree.get("docs/reasons.md") == reasons_page(tree.get("frame_eval/segment/reasons.def", "")):
         return []
-    return ["docs/reasons.md differs from frame_eval/reasons.def"]
+    return ["docs/reasons.md differs from frame_eval/segment/reasons.def"]
 
 
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -265,38 +430,50 @@ def l12_one_class_a_name(tree: Tree) -> list[str]:
 
 # Each place that reads a name to do more than print it, with the reason why a pointer cannot do.
 NAMES_ARE_READ = {
-    ("frame_eval/faults.cc", "tp_name"): "text for a message",
+    ("frame_eval/replay/faults.cc", "tp_name"): "text for a message",
     ("backends/callable/callable_backend.cc", '"__name__"'): "text for a message",
     ("python/frametap/_compile.py", "__name__"): "text for a message",
-    ("frame_eval/break_words.cc", "co_filename"): "which line to name in a message",
-    ("frame_eval/callables/table.cc", "func_qualname"): "text for a message",
-    ("frame_eval/callables/table.cc", "tp_name"): "text for a message",
-    ("frame_eval/callables/table.cc", '"__name__"'): "text for a message",
-    ("frame_eval/callables/table.cc", '"__module__"'): "text for a message",
-    ("frame_eval/callables/table.cc", '"__qualname__"'): "text for a message",
+    ("frame_eval/record/break_words.cc", "co_filename"): "which line to name in a message",
+    ("frame_eval/record/callables/table.cc", "func_qualname"): "text for a message",
+    ("frame_eval/record/callables/table.cc", "tp_name"): "text for a message",
+    ("frame_eval/record/callables/table.cc", '"__name__"'): "text for a message",
+    ("frame_eval/record/callables/table.cc", '"__module__"'): "text for a message",
+    ("frame_eval/record/callables/table.cc", '"__qualname__"'): "text for a message",
     ("frame_eval/cpython/3.11/positions.cc", "co_qualname"): "text for a position",
     ("python/bindings/plain_layers.cc", "co_qualname"): "text for a message",
     ("frame_eval/cpython/3.11/positions.cc", "co_filename"): "text for a position",
-    ("frame_eval/describe.cc", '"__name__"'): "what MAKE_FUNCTION reads, to repeat it",
-    ("frame_eval/function_attributes.cc", '"__module__"'): "an attribute that the program reads",
     (
-        "frame_eval/library_code.cc",
+        "frame_eval/record/finish/describe_instances.cc",
+        '"__name__"',
+    ): "what MAKE_FUNCTION reads, to repeat it",
+    (
+        "frame_eval/record/semantics/function_attributes.cc",
+        '"__module__"',
+    ): "an attribute that the program reads",
+    (
+        "frame_eval/session/library_code.cc",
         '"__file__"',
     ): "whose code is library code: a policy about files",
     (
-        "frame_eval/library_code.cc",
+        "frame_eval/session/library_code.cc",
         "co_filename",
     ): "whose code is library code: a policy about files",
-    ("frame_eval/session.cc", "co_filename"): "whose code is library code: a policy about files",
-    ("frame_eval/session.cc", "co_name"): "whose code is library code: a policy about files",
     (
-        "frame_eval/variables.cc",
+        "frame_eval/session/session.cc",
+        "co_filename",
+    ): "whose code is library code: a policy about files",
+    (
+        "frame_eval/session/session.cc",
+        "co_name",
+    ): "whose code is library code: a policy about files",
+    (
+        "frame_eval/record/objects/variables.cc",
         '"__name__"',
     ): "where to look in sys.modules; the dict found there decides",
-    ("guards/kinds/value.cc", "ml_name"): "text for a guard",
-    ("guards/kinds/value.cc", "tp_name"): "text for a guard",
-    ("guards/kinds/value.cc", "PyModule_GetName"): "text for a guard",
-    ("guards/kinds/value.cc", '"__module__"'): "text for a guard",
+    ("guards/objects/value.cc", "ml_name"): "text for a guard",
+    ("guards/objects/value.cc", "tp_name"): "text for a guard",
+    ("guards/objects/value.cc", "PyModule_GetName"): "text for a guard",
+    ("guards/objects/value.cc", '"__module__"'): "text for a guard",
     (
         "python/frametap/_artifact.py",
         "__name__",
@@ -395,6 +572,11 @@ RULES: list[Rule] = [
     l12_one_class_a_name,
     l13_names,
     l14_onednn,
+    l15_rooms,
+    l16_circles,
+    l17_contracts,
+    l18_laws,
+    l19_named_files,
 ]
 
 
@@ -406,11 +588,23 @@ def test_tree_follows(rule: Rule) -> None:
 REASONS = 'BREAK(branch, "a branch", "advice")\nABORT(fault, "a fault", "advice")\n'
 BAD: list[tuple[Rule, Tree]] = [
     (l1_arrows, {"ir/a.cc": '#include "guards/ref.h"\n'}),
-    (l1_arrows, {"guards/a.cc": '#include "frame_eval/hook.h"\n'}),
+    (l1_arrows, {"guards/a.cc": '#include "frame_eval/interpreter/hook.h"\n'}),
     (l1_arrows, {"guards/a.cc": '#include "backends/backend.h"\n'}),
     (l1_arrows, {"backends/native/a.cc": '#include "guards/ref.h"\n'}),
-    (l1_arrows, {"backends/callable/a.cc": '#include "frame_eval/hook.h"\n'}),
+    (l1_arrows, {"backends/callable/a.cc": '#include "frame_eval/interpreter/hook.h"\n'}),
     (l1_arrows, {"frame_eval/a.cc": '# include "python/bindings/bindings.h"\n'}),
+    (l15_rooms, {"ir/graph/a.cc": '#include "ir/text/text.h"\n'}),
+    (l15_rooms, {"guards/ref.h": '#include "guards/objects/must.h"\n'}),
+    (l15_rooms, {"frame_eval/record/numbers/a.cc": '#include "frame_eval/replay/reify.h"\n'}),
+    (l15_rooms, {"frame_eval/replay/a.h": '#include "frame_eval/session/session.h"\n'}),
+    (l15_rooms, {"frame_eval/cpython/a.h": '#include "frame_eval/interpreter/tracer.h"\n'}),
+    (l16_circles, {"ir/a.h": '#include "ir/b.h"\n', "ir/b.h": '#include "ir/a.h"\n'}),
+    (l18_laws, {"ir/a.h": "// A: a.\n//   A1  It is so.\n", "b/a.cc": "//   A1  Likewise.\n"}),
+    (l18_laws, {"ir/a.h": "// A: a.\n//   A1  It is so.\n", "ir/b.cc": "// a/A2 holds.\n"}),
+    (l18_laws, {"ir/a.h": "// A: a.\n//   A1  It is so.\n", "ir/b.cc": "// A1 of a.h holds.\n"}),
+    (l19_named_files, {"ir/a.h": "// As old_name.h says.\n"}),
+    (l19_named_files, {"docs/a.md": "See `ir/old_name.cc`.\n"}),
+    (l17_contracts, {"ir/text/a.h": "", "ir/text/README.md": "# text\n"}),
     (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
     (l2_no_interpreter, {"backends/quant/a.h": "  #include <pybind11/pybind11.h>\n"}),
     (l2_no_interpreter, {"backends/a.h": "#include <torch/csrc/autograd/python_variable.h>\n"}),
@@ -422,11 +616,11 @@ BAD: list[tuple[Rule, Tree]] = [
     (l5_umbrellas, {"ir/a.cc": "#include <ATen/ATen.h>\n"}),
     (l6_names, {"ir/graph_utils.cc": ""}),
     (l6_names, {"python/frametap/helper.py": ""}),
-    (l7_reasons, {"frame_eval/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch"}),
+    (l7_reasons, {"frame_eval/segment/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch"}),
     (
         l7_reasons,
         {
-            "frame_eval/reasons.def": REASONS,
+            "frame_eval/segment/reasons.def": REASONS,
             "ir/a.cc": "Reason::fault",
             "tests/a.cc": "Reason::branch",
         },
@@ -438,7 +632,10 @@ BAD: list[tuple[Rule, Tree]] = [
     (l9_header_comments, {"ir/a.h": "#pragma once\n"}),
     (l9_header_comments, {"ir/a.h": "// a.h\n"}),
     (l10_links, {"docs/a.md": "[graph](../ir/graph.h)\n"}),
-    (l11_reasons_page, {"frame_eval/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"}),
+    (
+        l11_reasons_page,
+        {"frame_eval/segment/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"},
+    ),
     (
         l12_one_class_a_name,
         {
@@ -467,23 +664,34 @@ BAD: list[tuple[Rule, Tree]] = [
     (l14_onednn, {"backends/quant/a.cc": 'Find("onednn' + '::qlinear_pointwise");\n'}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
-    (l1_arrows, {"python/a.cc": '#include "frame_eval/hook.h"\n#include "absl/status/status.h"\n'}),
-    (l1_arrows, {"backends/callable/a.cc": '#include "guards/tensor_door.h"\n'}),
+    (
+        l1_arrows,
+        {
+            "python/a.cc": '#include "frame_eval/interpreter/hook.h"\n#include "absl/status/status.h"\n'
+        },
+    ),
+    (l1_arrows, {"backends/callable/a.cc": '#include "guards/objects/tensor_door.h"\n'}),
     (l2_no_interpreter, {"backends/callable/a.cc": "#include <Python.h>\n"}),
     (l3_versions, {"frame_eval/cpython/3.11/a.cc": '#include "internal/pycore_frame.h"\n'}),
     (l4_pybind11, {"python/bindings/a.cc": "#include <pybind11/pybind11.h>\n"}),
     (l5_umbrellas, {"ir/a.cc": "#include <ATen/core/Tensor.h>\n// not torch/torch.h\n"}),
-    (l6_names, {"frame_eval/interpreter.h": "", "docs/data.md": ""}),
+    (l6_names, {"frame_eval/interpreter/interpreter.h": "", "docs/data.md": ""}),
     (
         l7_reasons,
-        {"frame_eval/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch, Reason::fault"},
+        {
+            "frame_eval/segment/reasons.def": REASONS,
+            "frame_eval/a.cc": "Reason::branch, Reason::fault",
+        },
     ),
     (l8_workplace, {"tools/dev": 'cd "$root/work/x" && ls ./home/a /usr/bin\n'}),
     (l9_header_comments, {"ir/a.h": "// Graph: SSA over operators.\n#pragma once\n"}),
-    (l10_links, {"docs/a.md": "[graph](../ir/graph.h#L1) [ir](../ir)\n", "ir/graph.h": ""}),
+    (
+        l10_links,
+        {"docs/a.md": "[graph](../ir/graph/graph.h#L1) [ir](../ir)\n", "ir/graph/graph.h": ""},
+    ),
     (
         l11_reasons_page,
-        {"frame_eval/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
+        {"frame_eval/segment/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
     ),
     (
         l12_one_class_a_name,
@@ -530,5 +738,5 @@ def test_every_rule_has_a_bad_tree() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--accept"]:
         sys.exit("usage: python tests/layout_test.py --accept")
-    table = (ROOT / "frame_eval/reasons.def").read_text()
+    table = (ROOT / "frame_eval/segment/reasons.def").read_text()
     (ROOT / "docs/reasons.md").write_text(reasons_page(table))

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/operators.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {

@@ -11,11 +11,11 @@
 #include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
 #include "backends/holds_objects.h"
-#include "guards/tensor_door.h"
-#include "guards/thread_end.h"
+#include "guards/objects/tensor_door.h"
+#include "guards/objects/thread_end.h"
+#include "ir/graph/scalar.h"
 #include "ir/ops/op_facts.h"
-#include "ir/ops/scalar.h"
-#include "ir/writes.h"
+#include "ir/passes/writes.h"
 
 namespace frametap {
 

@@ -3,8 +3,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "absl/strings/str_cat.h"
-#include "guards/import.h"
-#include "guards/tensor_door.h"
+#include "guards/objects/import.h"
+#include "guards/objects/tensor_door.h"
 
 namespace frametap {
 

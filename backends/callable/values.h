@@ -10,7 +10,7 @@
 #include <pybind11/pybind11.h>
 
 #include "absl/status/statusor.h"
-#include "ir/type.h"
+#include "ir/graph/type.h"
 
 namespace frametap {
 
@@ -21,7 +21,7 @@ pybind11::object ToPython(const c10::IValue& value, const c10::Type* schema_type
 // that any other kind takes.
 absl::StatusOr<c10::IValue> FromPython(pybind11::handle object, Type::Kind kind);
 
-// ImportModule of guards/import.h, as pybind11 has it: throws what Python raised.
+// ImportModule of guards/objects/import.h, as pybind11 has it: throws what Python raised.
 pybind11::object Imported(const char* module);
 
 const char* KindName(Type::Kind kind);  // "tensor", "tensors", "int", "float", "bool", "none", "opaque"

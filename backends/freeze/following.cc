@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/rewrite.h"
-#include "ir/writes.h"
+#include "ir/passes/writes.h"
 
 namespace frametap::freeze {
 namespace {

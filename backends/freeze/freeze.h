@@ -26,7 +26,7 @@
 #include "backends/quant/frozen.h"
 #include "backends/quant/quantize.h"
 #include "backends/quant/reported_op.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::freeze {
 

@@ -12,10 +12,10 @@
 
 #include "backends/backend.h"
 #include "backends/native/plan.h"
-#include "ir/eager_state.h"
+#include "ir/graph/eager_state.h"
+#include "ir/graph/scalar.h"
 #include "ir/ops/in_place.h"
-#include "ir/ops/scalar.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {
@@ -109,7 +109,7 @@ class NativeExecutable : public Executable {
     return outputs;
   }
 
-  // A2, A3 of below_autograd.h.
+  // below_autograd/A2, below_autograd/A3.
   bool MayLeaveOut(const std::vector<c10::IValue>& inputs) {
     for (const uint32_t i : plan_.inputs_read) {
       if (inputs[i].isTensor() && !IsPlain(inputs[i].toTensor())) return false;
@@ -133,7 +133,7 @@ class NativeExecutable : public Executable {
            (verdict == BelowAutograd::kSameForMatrices && is_matrix(stack[0]) && is_matrix(stack[1]));
   }
 
-  // P4 of plan.h.
+  // plan/P4.
   static bool IsPlainFloat(const c10::IValue& value) {
     return value.isTensor() && value.toTensor().scalar_type() == at::kFloat && IsPlain(value.toTensor()) &&
            !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
@@ -192,7 +192,7 @@ class NativeExecutable : public Executable {
     stack->push_back(std::move(result));
   }
 
-  const Graph& graph_;  // B4 of backend.h
+  const Graph& graph_;  // backend/B4
   std::once_flag is_planned_;
   Plan plan_;
   std::unique_ptr<const Plan> shared_;  // for runs that are not observed, if there is another one for them

@@ -10,7 +10,7 @@
 //       copy before its first use.
 //   P6  An elementwise op whose first operand is a result of this run that dies here may write over it, if the
 //       difference cannot be observed (ir/ops/in_place.h).
-//   P7  A node that repeats an earlier one is not a step (ir/repeats.h): numbers in any plan, tensors in one for runs
+//   P7  A node that repeats an earlier one is not a step (ir/passes/repeats.h): numbers in any plan, tensors in one for runs
 //       that are not observed. P1 and P6 hold for the nodes that are left.
 // Not here: running (executor.cc).
 #pragma once
@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "backends/reference/boxing.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 #include "ir/ops/below_autograd.h"
-#include "ir/repeats.h"
+#include "ir/passes/repeats.h"
 
 namespace frametap {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "backends/quant/params.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

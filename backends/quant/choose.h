@@ -15,7 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "backends/quant/normalise.h"
 #include "backends/quant/params.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -10,7 +10,7 @@
 
 #include "backends/onednn/layer.h"
 #include "backends/quant/rewrite.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -7,7 +7,7 @@
 
 #include "backends/onednn/layer.h"
 #include "backends/quant/params.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -388,7 +388,7 @@ class Adoption {
                              [&] { return FrozenWeights::Tensors{tensor.detach().clone().contiguous()}; })[0];
   }
 
-  // One float for each output of the layer, as P3 of params.h has them.
+  // One float for each output of the layer, as params/P3 has them.
   at::Tensor ScalesFor(const Node& layer, const Weight& weight) const {
     const int64_t count = weight.bytes.size(OutputAxisOf(layer));
     return FrozenWeights::Of(frozen_, absl::StrCat("scales ", count, " ", weight.scales[0].item().toDouble()),

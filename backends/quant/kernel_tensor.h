@@ -1,7 +1,7 @@
 // KernelTensor: a kernel of oneDNN as a constant of a graph, and the operators that run it.
 //   T1  It is a tensor with the weight's sizes and no memory, so that graphs print, hold and share it as any constant.
 //   T2  Only qlinear, qconv and qconv_add (bytes), packed_linear and packed_conv (floats) take it; other operators raise.
-//   T3  It is made where the graph is lowered, and never saved: a file holds the reference graph (Q3 of quantize.h).
+//   T3  It is made where the graph is lowered, and never saved: a file holds the reference graph (quantize/Q3).
 // Not here: the kernel itself (backends/onednn/layer_kernel.h), which ops become one (lower.cc).
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "backends/onednn/layer_kernel.h"
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/frozen.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -173,7 +173,7 @@ class WeightOps {
       return false;
     }
     if (IsUnderAutocast(graph_, node) || Is(node, "frametap::dequantize_per_channel")) return false;  // L3
-    // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (M4 of normalise.h).
+    // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (normalise/M4).
     bool any = false;
     for (const Arg& arg : node.args) {
       if (arg.kind == Arg::Kind::kConst) continue;

@@ -435,7 +435,7 @@ class Lowering {
                      value.name + "_dense", value.type, ValueId(), reader);
   }
 
-  // P3 of params.h: one scale for each output, also where groups share them.
+  // params/P3: one scale for each output, also where groups share them.
   static onednn::Layer ByOutput(onednn::Layer layer) {
     if (layer.is_transposed && layer.groups > 1) layer.scales = layer.scales.repeat({layer.groups});
     return layer;

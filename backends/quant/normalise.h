@@ -18,7 +18,7 @@
 #include "backends/quant/frozen.h"
 #include "backends/quant/reported_op.h"
 #include "backends/quant/rewrite.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -338,7 +338,7 @@ void RegisterOperators() {
     RegisterKernelOperators();
     RegisterRecurrentOperators();
     RegisterDecomposedOperators();
-    // They run without gradients only (Q5 of quantize.h), and have none. torch's own kernel for ops that have none takes
+    // They run without gradients only (quantize/Q5), and have none. torch's own kernel for ops that have none takes
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);

@@ -16,7 +16,7 @@
 
 #include "backends/onednn/layer.h"
 #include "backends/quant/normalise.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "backends/quant/op_table.h"
-#include "ir/writes.h"
+#include "ir/passes/writes.h"
 
 namespace frametap::quant {
 

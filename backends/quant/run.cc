@@ -1,7 +1,7 @@
 #include "backends/quant/run.h"
 
 #include "backends/reference/boxing.h"
-#include "ir/ops/scalar.h"
+#include "ir/graph/scalar.h"
 
 namespace frametap::quant {
 namespace {

@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "ir/eager_state.h"
-#include "ir/graph.h"
+#include "ir/graph/eager_state.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

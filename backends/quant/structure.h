@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap::quant {
 

@@ -24,7 +24,7 @@ struct ByteRange {
 // nearbyint does not.
 constexpr float kRounder = 12582912.0f;
 
-// O3 of operators.h.
+// operators/O3.
 [[gnu::always_inline]] inline uint8_t ToByte(float value, float inverse, float lo, float hi, int32_t zero_point) {
   float v = value * inverse;
   v = v > lo ? v : lo;  // NaN compares false

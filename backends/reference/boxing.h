@@ -9,7 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap {
 

@@ -5,10 +5,10 @@
 
 #include "backends/backend.h"
 #include "backends/reference/boxing.h"
-#include "ir/eager_state.h"
+#include "ir/graph/eager_state.h"
+#include "ir/graph/scalar.h"
 #include "ir/ops/op_facts.h"
-#include "ir/ops/scalar.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {

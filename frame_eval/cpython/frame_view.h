@@ -6,13 +6,17 @@
 
 #include <vector>
 
-#include "frame_eval/tracer.h"
+#include "guards/collect/spot.h"
+#include "guards/cpython/suspended_frame.h"
 #include "guards/ref.h"
-#include "guards/spot.h"
-#include "guards/suspended_frame.h"
-#include "ir/position.h"
+#include "ir/graph/position.h"
+
+struct _PyInterpreterFrame;
 
 namespace frametap {
+
+struct FrameState;
+class Tracer;
 
 // The position of the expression of the instruction at a byte offset (co_positions of the instruction that acts: CALL
 // for a call group). `function` is co_qualname with everything up to "<locals>." removed.

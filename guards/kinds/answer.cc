@@ -1,9 +1,9 @@
 // Answer: the result of a C function about the process's state, called again at each check. One is the counter of
 // registrations with abstract base classes. CPython itself compares it before it relies on its cache of isinstance and
 // issubclass. Another is the present accelerator. The function runs no Python code.
-#include "guards/dict_read.h"
-#include "guards/guard.h"
-#include "guards/kinds/value.h"
+#include "guards/kinds/guard.h"
+#include "guards/objects/dict_read.h"
+#include "guards/objects/value.h"
 #include "guards/ref.h"
 
 namespace frametap {

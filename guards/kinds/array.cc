@@ -1,6 +1,6 @@
 #include "guards/kinds/array.h"
 
-#include "guards/array_view.h"
+#include "guards/objects/array_view.h"
 
 namespace frametap {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

@@ -1,7 +1,7 @@
 // Code: a function that runs the same code with the same globals, of any identity. Examples are a closure that is made
 // at each call, and a method of another instance. Its defaults and the contents of its cells are sources of their own.
 #include "absl/strings/str_cat.h"
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

@@ -1,6 +1,6 @@
 // Field: the very object in a field of a C struct for which Python has no name. Followed only after the object itself
 // is found to be the recorded one, whose layout is known.
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 #include "guards/ref.h"
 
 namespace frametap {

@@ -2,9 +2,9 @@
 // keeps its code, defaults, keyword defaults and closure, a module its class, as these can be assigned to. The
 // contents of cells and of the dict of keyword defaults are sources of their own.
 #include "absl/strings/str_cat.h"
-#include "guards/guard.h"
-#include "guards/kinds/value.h"
-#include "guards/object_end.h"
+#include "guards/kinds/guard.h"
+#include "guards/objects/object_end.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 

@@ -2,7 +2,7 @@
 //   K1  Both are reads of a dict: a tree takes them together with its other reads of that dict (V3).
 #pragma once
 
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

@@ -1,9 +1,9 @@
 #include "guards/kinds/length.h"
 
 #include "absl/strings/str_cat.h"
-#include "guards/deque_view.h"
-#include "guards/kinds/value.h"
-#include "guards/watch.h"
+#include "guards/cpython/deque_view.h"
+#include "guards/cpython/watch.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 

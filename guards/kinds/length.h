@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/hash/hash.h"
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

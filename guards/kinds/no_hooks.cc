@@ -1,9 +1,9 @@
 #include "guards/kinds/no_hooks.h"
 
 #include "absl/strings/str_cat.h"
-#include "guards/kinds/value.h"
+#include "guards/cpython/watch.h"
 #include "guards/must.h"
-#include "guards/watch.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 namespace {

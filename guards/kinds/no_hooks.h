@@ -10,7 +10,7 @@
 #include <array>
 #include <optional>
 
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

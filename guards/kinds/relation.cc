@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "guards/guard.h"
-#include "guards/kinds/value.h"
+#include "guards/kinds/guard.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 

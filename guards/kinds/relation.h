@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "guards/accessor.h"
-#include "ir/number_expr.h"
+#include "guards/kinds/accessor.h"
+#include "ir/symbols/number_expr.h"
 
 namespace frametap {
 

@@ -1,9 +1,9 @@
 // Suspended: a generator of some code that waits at some place. The content of its frame is read by sources of its
 // own.
-#include "guards/suspended_frame.h"
+#include "guards/cpython/suspended_frame.h"
 
 #include "absl/strings/str_cat.h"
-#include "guards/guard.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

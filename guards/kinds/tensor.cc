@@ -5,9 +5,9 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "guards/kinds/value.h"
-#include "guards/tensor_door.h"
-#include "ir/type.h"
+#include "guards/objects/tensor_door.h"
+#include "guards/objects/value.h"
+#include "ir/graph/type.h"
 
 namespace frametap {
 

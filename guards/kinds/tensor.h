@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "guards/guard.h"
-#include "guards/guard_recorder.h"
-#include "ir/type.h"
+#include "guards/kinds/guard.h"
+#include "guards/kinds/tensor_read.h"
+#include "ir/graph/type.h"
 
 namespace frametap {
 

@@ -1,7 +1,7 @@
 #include "guards/kinds/type.h"
 
 #include "absl/strings/str_cat.h"
-#include "guards/kinds/value.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 

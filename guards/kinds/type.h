@@ -5,9 +5,9 @@
 //       A type under Y2 guards only may change elsewhere.
 #pragma once
 
-#include "guards/class_note.h"
-#include "guards/guard.h"
-#include "guards/watch.h"
+#include "guards/cpython/watch.h"
+#include "guards/kinds/class_note.h"
+#include "guards/kinds/guard.h"
 
 namespace frametap {
 

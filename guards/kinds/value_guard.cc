@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "guards/guard.h"
-#include "guards/kinds/value.h"
+#include "guards/kinds/guard.h"
 #include "guards/must.h"
+#include "guards/objects/value.h"
 
 namespace frametap {
 

@@ -12,12 +12,12 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "absl/strings/str_cat.h"
-#include "guards/import.h"
+#include "guards/cpython/watch.h"
 #include "guards/must.h"
+#include "guards/objects/import.h"
+#include "guards/objects/tensor_door.h"
 #include "guards/ref.h"
-#include "guards/tensor_door.h"
-#include "guards/watch.h"
-#include "ir/type.h"
+#include "ir/graph/type.h"
 
 // Its header includes all of ATen.
 namespace at::autocast {

@@ -1,13 +1,27 @@
-// World: words for the state of the thread that every segment guards (WorldState in guard_recorder.h).
+// WorldState: the state of the thread that every segment guards, and its words.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "guards/guard_recorder.h"
-#include "guards/guard_tree.h"
+#include "guards/kinds/miss_report.h"
 
 namespace frametap {
+
+// The thread's state that every segment guards; taken at the entry.
+struct WorldState {
+  bool grad_mode, forward_grad, inference_mode, autocast_cpu, autocast_cache, deterministic, anomaly_mode;
+  int8_t autocast_dtype, default_dtype;
+  // torch.backends' switches (cudnn, mkldnn, the kinds of attention) and whether sparse tensors are checked.
+  uint16_t backends;
+  // Another number when methods or operators of torch.nn.Parameter or its bases, torch.Tensor among them, have changed.
+  uint32_t tensor_class;
+  bool modes_active;  // torch-function or dispatch modes, functorch levels, tracing by torch.jit: never recorded under
+  static WorldState Now();  // a few nanoseconds; needs no Python lock but the caller has it anyway
+  static uint16_t BackendsNow();
+  friend bool operator==(const WorldState&, const WorldState&) = default;
+};
 
 std::vector<std::string> StateWords(const WorldState& state);  // "grad_mode(on)", "autocast(off)"; others if unusual
 std::string ActiveModes();                                     // what makes `modes_active` true on this thread

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap {
 

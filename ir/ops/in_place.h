@@ -3,7 +3,7 @@
 //   I1  The in-place form writes the same bits as the op, into a tensor that cannot be distinguished from the op's own
 //       result. Its dtype, sizes, strides, offset, size of the storage and version are equal.
 //   I2  It holds below autograd only (below_autograd.h): writes are not recorded there.
-//   I3  Both kernels are torch's own; ask again when others may have been registered (A3 of below_autograd.h).
+//   I3  Both kernels are torch's own; ask again when others may have been registered (below_autograd/A3).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

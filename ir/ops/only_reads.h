@@ -2,7 +2,7 @@
 //   K1  The op does not write to the operand, does not give it or a view of it as a result, and does not keep it.
 //   K2  A doubt errs towards false: kernels outside aten are trusted only if this file names them. Each is one of our
 //       own byte kernels.
-// Not here: which operands share memory with a result (gives_argument.h, ir/writes.h).
+// Not here: which operands share memory with a result (gives_argument.h, ir/passes/writes.h).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

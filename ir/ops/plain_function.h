@@ -4,7 +4,7 @@
 //       equal ones. There is no generator, no uninitialized memory, no warning that is given each time.
 //   O2  Results lie in memory of their own, whatever else the schema leaves open. Operands are not written to, not kept
 //       and not returned, and their identity is not read.
-//   O3  The kernel is torch's own; ask again when others may have been registered (A3 of below_autograd.h).
+//   O3  The kernel is torch's own; ask again when others may have been registered (below_autograd/A3).
 // A doubt leaves an op out of the list: it is then worked out as often as the program says. Left out are, among others,
 // var and std (they warn each time), index (masks of bytes: likewise), _unsafe_view, unsafe_split and native_dropout
 // (give back their operand's memory, and no schema tells), multi-head attention (looks whether query and key are one).

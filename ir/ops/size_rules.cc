@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "ir/ops/scalar.h"
+#include "ir/graph/scalar.h"
 #include "ir/ops/size_rules_call.h"
 
 namespace frametap {

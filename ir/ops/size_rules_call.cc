@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ir/ops/scalar.h"
+#include "ir/graph/scalar.h"
 
 namespace frametap {
 namespace {

@@ -1,6 +1,6 @@
 // Backends and executables as Python sees them.
 #include "backends/backend.h"
-#include "guards/classes_kept.h"
+#include "guards/objects/classes_kept.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/callable_backend.h"
 #include "backends/callable/values.h"
-#include "guards/classes_kept.h"
-#include "ir/text.h"
+#include "guards/objects/classes_kept.h"
+#include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 

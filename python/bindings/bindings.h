@@ -9,7 +9,7 @@
 
 #include "backends/backend.h"
 #include "backends/quant/quantize.h"
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 namespace frametap {
 

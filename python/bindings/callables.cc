@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "frame_eval/callables/table.h"
+#include "frame_eval/record/callables/table.h"
 #include "python/bindings/bindings.h"
 
 namespace frametap {

@@ -2,7 +2,7 @@
 //   W1  A Value equals another if both name the same value of the same graph; it is a dict key.
 //   W2  Node.args is in schema order and complete (G2): Values, lists of them, and constants as torch.ops takes them.
 // Not here: torch.fx (frametap/fx.py), running (backends.cc).
-#include "ir/graph.h"
+#include "ir/graph/graph.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
-#include "guards/tensor_door.h"
-#include "ir/ops/scalar.h"
-#include "ir/symbolic_sizes.h"
-#include "ir/text.h"
+#include "guards/objects/tensor_door.h"
+#include "ir/graph/scalar.h"
+#include "ir/symbols/symbolic_sizes.h"
+#include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 

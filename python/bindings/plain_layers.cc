@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/quant/op_table.h"
-#include "frame_eval/library_code.h"
-#include "frame_eval/session.h"
+#include "frame_eval/session/library_code.h"
+#include "frame_eval/session/session.h"
 #include "guards/ref.h"
 
 namespace frametap {

@@ -7,7 +7,7 @@ not asked: nobody can tell which run was which.
 `FRAMETAP_MUTATIONS=all` makes every change; otherwise each program has a part of them, always the same.
 
 Laws
-  U1  After each call all that can be seen is as in the plain run (law H2 of same/harness.py).
+  U1  After each call all that can be seen is as in the plain run (harness/H2).
   U2  A program is built anew for each change.
 """
 

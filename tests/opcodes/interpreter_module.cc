@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/hook.h"
-#include "frame_eval/opcodes/names.h"
-#include "frame_eval/tracer.h"
+#include "frame_eval/interpreter/hook.h"
+#include "frame_eval/interpreter/opcodes/names.h"
+#include "frame_eval/interpreter/tracer.h"
 
 namespace frametap {
 namespace {

@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint as a node that runs recorded ops (frame_eval/checkpoint_nodes.h)."""
+"""torch.utils.checkpoint as a node that runs recorded ops (frame_eval/record/trace/checkpoint_nodes.h)."""
 
 from __future__ import annotations
 

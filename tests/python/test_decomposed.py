@@ -1,4 +1,4 @@
-"""Quantized graphs of others, as torchao's PT2E makes them. X1–X5 are laws of backends/quant/decomposed.h.
+"""Quantized graphs of others, as torchao's PT2E makes them. decomposed/X1 to decomposed/X5.
 
 Most programs here call our twins of the ops, which need no torch.ao. The tests that compare with torch's ops are skipped
 where torch.ao is missing.

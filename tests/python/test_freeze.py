@@ -1,4 +1,4 @@
-"""``frametap.freeze`` against plain torch. F1–F3 are laws of _freeze.py, R1 and R3 of _inference_model.py."""
+"""``frametap.freeze`` against plain torch. _freeze/F1 to _freeze/F3, _inference_model/R1 and _inference_model/R3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="frametap", options={"freeze": True})``. W1–W5 are laws of backends/freeze/following.h."""
+"""``torch.compile(model, backend="frametap", options={"freeze": True})``. following/W1 to following/W5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.autograd.Function as a node that calls the program's code (frame_eval/function_nodes.h)."""
+"""torch.autograd.Function as a node that calls the program's code (frame_eval/record/trace/function_nodes.h)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R1–R3 of _quantized_model.py: a quantized model runs in int8, or says that it does not."""
+"""_quantized_model/R1 to _quantized_model/R3: a quantized model runs in int8, or says that it does not."""
 
 from __future__ import annotations
 

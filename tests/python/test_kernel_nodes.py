@@ -1,4 +1,4 @@
-"""Ops whose kernel is Python code, as nodes that call the op again (frame_eval/kernel_nodes.h)."""
+"""Ops whose kernel is Python code, as nodes that call the op again (frame_eval/record/trace/kernel_nodes.h)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nn.Module.__call__ is crossed in two steps (frame_eval/module_calls.cc): what is recorded is what interpretation gives."""
+"""nn.Module.__call__ is crossed in two steps (frame_eval/record/fast_paths/module_calls.cc): what is recorded is what interpretation gives."""
 
 from __future__ import annotations
 

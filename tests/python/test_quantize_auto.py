@@ -1,4 +1,4 @@
-"""``frametap.quantize(model, data, scheme="auto")``. H1–H3 are laws of backends/quant/choose.h."""
+"""``frametap.quantize(model, data, scheme="auto")``. choose/H1 to choose/H3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bias correction. C1 and C2 are laws of backends/quant/bias_correction.h, S4 of backends/quant/statistics.h."""
+"""Bias correction. bias_correction/C1 and bias_correction/C2, statistics/S4."""
 
 from __future__ import annotations
 

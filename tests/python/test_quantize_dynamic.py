@@ -1,4 +1,4 @@
-"""``frametap.quantize(model, scheme="dynamic")``: no data, linear layers in int8. D1 and D2 are laws of dynamic_linear.h."""
+"""``frametap.quantize(model, scheme="dynamic")``: no data, linear layers in int8. dynamic_linear/D1 and dynamic_linear/D2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in int8 and frozen. N1 to N4 are laws of backends/quant/recurrence.h."""
+"""LSTM, GRU and RNN in int8 and frozen. recurrence/N1 to recurrence/N4."""
 
 from __future__ import annotations
 

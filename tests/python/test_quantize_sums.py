@@ -1,4 +1,4 @@
-"""Float sums after int8 linear layers are part of the kernel (L5 of backends/quant/lower.cc)."""
+"""Float sums after int8 linear layers are part of the kernel (lower/L5)."""
 
 from __future__ import annotations
 

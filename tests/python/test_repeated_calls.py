@@ -1,4 +1,4 @@
-"""Calls of modules that repeat one of the same recording (frame_eval/repeated_calls.cc): what is recorded is what interpretation
+"""Calls of modules that repeat one of the same recording (frame_eval/record/fast_paths/repeated_calls.cc): what is recorded is what interpretation
 gives, whatever is different in one of the layers, before the recording or after it."""
 
 from __future__ import annotations

@@ -386,7 +386,7 @@ def compare_runs(
 
 
 def is_out_of_memory(observation: Observation) -> bool:
-    """Where allocations are made to fail (frame_eval/stress.h), a captured run may end so."""
+    """Where allocations are made to fail (frame_eval/checks/stress.h), a captured run may end so."""
     # The others are what torch says of a Python object that it cannot allocate, and what it is when it is caught.
     signs = ("raises MemoryError", "raises OutOfMemoryError", "Failed to allocate a Tensor")
     return any(sign in line for line in observation.lines for sign in signs)

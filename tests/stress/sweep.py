@@ -5,7 +5,7 @@
     python tests/stress/sweep.py abort:3 raise           one fault; one kind with its set of n
     python tests/stress/sweep.py alloc:7 --programs a b  these programs only
 
-A fault is `kind:n`, as FRAMETAP_STRESS takes it (frame_eval/stress.h): it strikes every n-th place. It is armed for the
+A fault is `kind:n`, as FRAMETAP_STRESS takes it (frame_eval/checks/stress.h): it strikes every n-th place. It is armed for the
 statements of one program, with its places counted from the program's start, so that a report can be repeated alone.
 The programs run in child processes: one that dies is reported, and the next child goes on behind it.
 

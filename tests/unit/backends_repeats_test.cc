@@ -1,4 +1,4 @@
-// P7 of backends/native/plan.h: what repeats an earlier node is not run, and nobody can tell.
+// plan/P7: what repeats an earlier node is not run, and nobody can tell.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/backend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {
@@ -213,7 +213,7 @@ TEST(Repeats, B1_RandomGraphsGiveWhatTheReferenceGives) {
     const Allocations shared = AllocationsOf(*native, inputs(&again));
     const Onlooker onlooker;
     const Allocations written = AllocationsOf(*native, inputs(&again));
-    ASSERT_LE(shared.most, written.most) << seed << text;  // S3 of ir/repeats.h
+    ASSERT_LE(shared.most, written.most) << seed << text;  // repeats/S3
     fewer += shared.count < written.count;
   }
   EXPECT_GT(fewer, 1000);

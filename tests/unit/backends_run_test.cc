@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "backends/backend.h"
-#include "ir/eager_state.h"
-#include "ir/ops/scalar.h"
-#include "ir/text.h"
+#include "ir/graph/eager_state.h"
+#include "ir/graph/scalar.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "frame_eval/object_table.h"
+#include "frame_eval/record/objects/object_table.h"
 
 namespace frametap {
 namespace {

@@ -1,5 +1,5 @@
 // Discriminators: the fact by which trees differ is found, and a tree that fits has the key of the call.
-#include "guards/discriminator.h"
+#include "guards/check/discriminator.h"
 
 #include <functional>
 
@@ -20,7 +20,7 @@ class DiscriminatorTest : public GuardsTest {
       Exec(code);
       GuardRecorder recorder(WorldState::Now());
       guard(recorder);
-      trees_.push_back(recorder.Freeze({}));
+      trees_.push_back(PlantTree(recorder.Freeze({})));
     }
   }
   std::optional<Discriminator> Find() {

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "guards/guard_recorder.h"
-#include "guards/guard_tree.h"
+#include "guards/check/guard_tree.h"
+#include "guards/collect/frozen_guards.h"
+#include "guards/collect/guard_recorder.h"
 #include "guards/ref.h"
 
 namespace frametap {

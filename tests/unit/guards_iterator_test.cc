@@ -1,5 +1,5 @@
 // Views of iterators: they tell what comes, and take nothing; sources and guards that lead through them.
-#include "guards/iterator_view.h"
+#include "guards/cpython/iterator_view.h"
 
 #include "tests/unit/guards_fixture.h"
 
@@ -78,7 +78,7 @@ TEST_F(GuardsTest, SourcesLeadThroughIterators) {
   r.Relation(left, Py_GT, Int(0).get(), true, kHere);
   const SourceId item = r.Child(it, Accessor::kNext, 0, nullptr, Str("b").get());
   r.Value(item, kHere);
-  auto tree = r.Freeze({item});
+  auto tree = PlantTree(r.Freeze({item}));
   EXPECT_TRUE(Hits(*tree));
   Exec("it = iter(('b', 'x'))");
   EXPECT_EQ(Why(*tree), "L.it: type: tuple_iterator != list_iterator");
@@ -100,7 +100,7 @@ TEST_F(GuardsTest, NumbersOfIteratorsHaveNoObjects) {
   const SourceId count = r.Child(it, Accessor::kCount, 1, nullptr, Int(15).get());
   r.Type(count, kHere);
   r.Relation(count, Py_LT, Int(20).get(), true, kHere);
-  auto tree = r.Freeze({count});
+  auto tree = PlantTree(r.Freeze({count}));
   EXPECT_TRUE(Hits(*tree));
   EXPECT_TRUE(tree->IsNumber(count));
   EXPECT_EQ(tree->Number(count), 15);

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "guards/watch.h"
+#include "guards/cpython/watch.h"
 #include "tests/unit/guards_fixture.h"
 
 namespace frametap {
@@ -70,7 +70,7 @@ model = Model()
         wanted_.push_back(tensor);
       }
     }
-    return r.Freeze(wanted_);
+    return PlantTree(r.Freeze(wanted_));
   }
 
   std::vector<SourceId> wanted_;
@@ -231,7 +231,7 @@ TEST_F(GuardsModuleTest, NothingOfTheArgumentsIsKept) {
   const SourceId x = Arg(r, "x");
   const SourceId t = KeyOf(r, x, Str("t").get());
   r.Tensor(t, TensorRead(), kHere);
-  auto second = r.Freeze({t});
+  auto second = PlantTree(r.Freeze({t}));
   EXPECT_TRUE(Hits(*tree));
   EXPECT_TRUE(Hits(*second));
   Exec("del x, model; gc.collect(); assert [a() for a in alive] == [None, None]");
@@ -278,7 +278,7 @@ TEST_F(GuardsModuleTest, FunctionsKeepTheirCodeAndDefaults) {
   const SourceId entry = r.Function(Get("entry"));
   r.Identity(r.Child(entry, Accessor::kGlobal, 0, Str("g").get(), Get("g")), kHere);
   r.Pinned(Get("old"), "lib.g");
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   const auto lines = tree->Lines({});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[1].predicate, "is lib.g");
@@ -304,7 +304,7 @@ TEST_F(GuardsModuleTest, PinnedObjectsAreWatched) {
   r.Identity(Attr(r, functional, "relu"), kHere);
   const SourceId model = r.Pinned(Get("model"), "model");
   r.Value(Attr(r, model, "mode"), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_EQ(tree->Lines({})[0].predicate, "is torch.nn");  // its class could be assigned to
   EXPECT_EQ(tree->Lines({})[1].predicate, "is torch.nn.functional.relu");
   ASSERT_TRUE(Hits(*tree));

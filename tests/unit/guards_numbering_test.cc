@@ -1,4 +1,4 @@
-#include "guards/numbering.h"
+#include "guards/collect/numbering.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What was said of one object, said of another one: what holds there is guarded there, and nothing else is said.
-#include "guards/guard_tree.h"
+#include "guards/check/guard_tree.h"
 #include "tests/unit/guards_fixture.h"
 
 namespace frametap {
@@ -62,7 +62,7 @@ TEST_F(GuardsRepetitionTest, WhatHoldsIsGuarded) {
   ASSERT_TRUE(Repeats(r, part));
   EXPECT_EQ(r.SaidSince(before).size(), part.sources.size() + part.predicates.size());
   EXPECT_EQ(r.SaidOf(b_), GuardRecorder::Said::kMore);
-  const std::unique_ptr<GuardTree> tree = r.Freeze({});
+  const std::unique_ptr<GuardTree> tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   const std::pair<const char*, const char*> changes[] = {
       {"b.scale = 2.5", "b.scale = 1.5"},
@@ -94,7 +94,7 @@ TEST_F(GuardsRepetitionTest, R4_ReferencesAreCountedOnce) {
     const GuardRecorder::Part part = Record(r);
     ASSERT_TRUE(Repeats(r, part));
     EXPECT_EQ(r.CountOf(layer), Py_REFCNT(layer) - before);
-    tree = r.Freeze({});
+    tree = PlantTree(r.Freeze({}));
   }
   struct Visits {
     PyObject* of;

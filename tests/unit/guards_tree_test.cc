@@ -17,7 +17,7 @@ TEST_F(GuardsTest, LocalsFollowTheFrame) {
   GuardRecorder r(WorldState::Now());
   const SourceId x = Arg(r, "x");
   r.Value(x, kHere);
-  auto tree = r.Freeze({x});
+  auto tree = PlantTree(r.Freeze({x}));
   EXPECT_TRUE(Hits(*tree));
   EXPECT_EQ(tree->Object(x), Get("x"));
   Exec("x = 4");
@@ -51,7 +51,7 @@ TEST_F(GuardsTest, ValuesAreComparedWithTheirTypes) {
     Exec(std::string("x = ") + same);
     GuardRecorder r(WorldState::Now());
     r.Value(Arg(r, "x"), kHere);
-    auto tree = r.Freeze({});
+    auto tree = PlantTree(r.Freeze({}));
     // Not the same object, where Python allows it.
     Exec(std::string("import copy; x = eval(compile(") + "\"\"\"" + same + "\"\"\"" + ", 'other', 'eval'))");
     EXPECT_TRUE(Hits(*tree)) << same;
@@ -67,7 +67,7 @@ TEST_F(GuardsTest, NanIsComparedByIdentity) {
     Exec(std::string("nan = float('nan'); x = ") + value);
     GuardRecorder r(WorldState::Now());
     r.Value(Arg(r, "x"), kHere);
-    auto tree = r.Freeze({});
+    auto tree = PlantTree(r.Freeze({}));
     EXPECT_TRUE(Hits(*tree)) << value;
     Exec(std::string("nan = float('nan'); x = ") + value);
     EXPECT_FALSE(Hits(*tree)) << value;
@@ -78,7 +78,7 @@ TEST_F(GuardsTest, ValueOfAnyOtherObjectIsIdentity) {
   Exec("class A:\n  def __eq__(self, other): return True\nx = A()");
   GuardRecorder r(WorldState::Now());
   r.Value(Arg(r, "x"), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("x = A()");
   EXPECT_EQ(Why(*tree), "L.x: another object");
@@ -90,7 +90,7 @@ TEST_F(GuardsTest, TypesAreExactAndWatched) {
     GuardRecorder r(WorldState::Now());
     r.Type(Arg(r, "x"), kHere);
     for (const char* name : {"other", "scale"}) r.ReadsName(Str(name).get());
-    return r.Freeze({});
+    return PlantTree(r.Freeze({}));
   };
   auto tree = make();
   EXPECT_TRUE(Hits(*tree));
@@ -118,7 +118,7 @@ TEST_F(GuardsTest, LookupsOnATypeMayBeGuardedOneByOne) {
   const SourceId x = Arg(r, "x");
   r.TypeAttr(x, Str("scale").get(), Eval("A.scale").get(), kHere);
   r.TypeAttr(x, Str("missing").get(), nullptr, kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   const auto lines = tree->Lines({});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].predicate, "type(A) 'scale' is 1");
@@ -138,7 +138,7 @@ TEST_F(GuardsTest, AnAddressIsGuardedWithoutHoldingTheObject) {
   Exec("class A: pass\nx = A(); other = A(); import weakref; gone = weakref.ref(x)");
   GuardRecorder r(WorldState::Now());
   r.Address(Arg(r, "x"), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("kept = x; x = other");
   EXPECT_EQ(Why(*tree), "L.x: another object");
@@ -152,7 +152,7 @@ TEST_F(GuardsTest, ARegistrationWithAnAbstractClassIsAMiss) {
   Exec("import abc\nclass A(abc.ABC): pass\nclass B: pass");
   GuardRecorder r(WorldState::Now());
   r.Registry(kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("A.register(B)");
   EXPECT_EQ(Why(*tree), "abc.get_cache_token: a class was registered with an abstract base class");
@@ -168,7 +168,7 @@ TEST_F(GuardsTest, InstanceAttributesSlotsAndDicts) {
   r.NoInstanceAttr(x, Str("extra").get(), kHere);
   const SourceId dict = r.Child(x, Accessor::kDict, 0, nullptr, Eval("x.__dict__").get());
   r.Length(dict, kHere);
-  auto tree = r.Freeze({w});
+  auto tree = PlantTree(r.Freeze({w}));
   EXPECT_TRUE(Hits(*tree));
   EXPECT_EQ(tree->Object(w), Eval("x.s.w").get());
   Exec("x.n = 2");
@@ -196,7 +196,7 @@ TEST_F(GuardsTest, ItemsLengthsAndListsAreReadEachTime) {
   r.Type(x, kHere);
   r.Length(x, kHere);
   r.Value(ItemOf(r, ItemOf(r, x, 1), 0), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("x.append(1)");
   EXPECT_EQ(Why(*tree), "L.x: length: 3 != 2");
@@ -216,7 +216,7 @@ TEST_F(GuardsTest, KeysOfDicts) {
   r.Value(KeyOf(r, x, Str("a").get()), kHere);
   r.Absent(x, Str("mask").get(), kHere);
   r.Present(x, Str("b").get(), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("x = {'b': 2, 'a': 1}");
   EXPECT_EQ(Why(*tree), "L.x: the order of the keys has changed");
@@ -236,7 +236,7 @@ TEST_F(GuardsTest, KeysOfOtherTypes) {
   r.Value(KeyOf(r, x, Eval("(1, 'a')").get()), kHere);
   r.Value(KeyOf(r, x, Get("k")), kHere);
   r.Absent(x, Int(2).get(), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("x[1.0] = 'uno'");
   EXPECT_FALSE(Hits(*tree));
@@ -267,7 +267,7 @@ y = 1
   r.Keys(x, kHere);
   r.Value(y, kHere);
   r.Type(y, kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("x = {K(): 1}; ran.clear()");
   EXPECT_FALSE(Hits(*tree));
@@ -286,7 +286,7 @@ TEST_F(GuardsTest, V1_TheErrorIndicatorStays) {
   Exec("x = 3");
   GuardRecorder r(WorldState::Now());
   r.Value(Arg(r, "x"), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   PyErr_SetString(PyExc_KeyError, "mine");
   EXPECT_TRUE(Hits(*tree));
   EXPECT_TRUE(PyErr_ExceptionMatches(PyExc_KeyError));
@@ -310,7 +310,7 @@ entry = outer()
   r.Value(r.Child(f, Accessor::kClosure, 0, nullptr, Str("f").get()), kHere);
   r.Value(r.Child(f, Accessor::kDefault, 0, nullptr, Int(5).get()), kHere);
   r.Value(r.Child(f, Accessor::kKwDefault, 0, Str("c").get(), Str("kw").get()), kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("scale = 3");
   EXPECT_EQ(Why(*tree), "G.scale: global 'scale' is 3, was 2");
@@ -347,7 +347,7 @@ entry = outer()
   const SourceId cf = r.Cell(2, "free", Str("f").get());
   r.Value(ca, kHere);
   r.Value(cf, kHere);
-  auto tree = r.Freeze({ca});
+  auto tree = PlantTree(r.Freeze({ca}));
   PyObject* in_frame[] = {a_cell.get(), nullptr, free_cell.get()};
   Roots roots;
   roots.localsplus = in_frame;
@@ -376,7 +376,7 @@ TEST_F(GuardsTest, StackMethodsTypesAndDictKeys) {
   r.Identity(r.Child(self, Accessor::kTypeOf, 0, nullptr, Get("A")), kHere);
   const SourceId d = r.Stack(0, Get("d"));
   r.Value(r.Child(d, Accessor::kDictKeyAt, 0, nullptr, Str("k").get()), kHere);
-  auto tree = r.Freeze({self});
+  auto tree = PlantTree(r.Freeze({self}));
   PyObject* stack[] = {Get("d"), Get("m")};
   Roots roots;
   roots.stack = stack;
@@ -400,7 +400,7 @@ TEST_F(GuardsTest, TensorFacts) {
   r.Tensor(x, dim1, kHere);
   const SourceId size = r.Child(x, Accessor::kSize, 0, nullptr, Int(4).get());
   r.Relation(size, Py_GT, Int(2).get(), true, kHere);
-  auto tree = r.Freeze({size});
+  auto tree = PlantTree(r.Freeze({size}));
   EXPECT_EQ(tree->Lines({})[0].predicate, "tensor f32[*, 32] cpu");
   EXPECT_EQ(tree->Lines({})[1].predicate, "> 2");
   EXPECT_EQ(tree->predicate_count(), 2u);
@@ -439,7 +439,7 @@ TEST_F(GuardsTest, StridesAndOffsetsAreReadOnlyIfAsked) {
     TensorRead read = AllSizes();
     read.strides = strides;
     r.Tensor(Arg(r, "x"), read, kHere);
-    return r.Freeze({});
+    return PlantTree(r.Freeze({}));
   };
   auto sizes = make(false), strides = make(true);
   Exec("x = torch.zeros(32, 4).t()");
@@ -456,7 +456,7 @@ TEST_F(GuardsTest, GradIsReachedWithoutKeepingIt) {
   const SourceId x = Arg(r, "x");
   const SourceId grad = r.Child(x, Accessor::kGrad, 0, nullptr, Eval("x.grad").get());
   r.Tensor(grad, AllSizes(), kHere);
-  auto tree = r.Freeze({grad});
+  auto tree = PlantTree(r.Freeze({grad}));
   // A gradient that Python has not seen yet.
   Exec("x = torch.zeros(3, requires_grad=True); x.sum().backward()");
   EXPECT_TRUE(Hits(*tree));
@@ -472,7 +472,7 @@ TEST_F(GuardsTest, Relations) {
   const auto tree_of = [&](const char* name, int op, const char* constant, bool outcome) {
     GuardRecorder r(WorldState::Now());
     r.Relation(Arg(r, name), op, Eval(constant).get(), outcome, kHere);
-    return r.Freeze({});
+    return PlantTree(r.Freeze({}));
   };
   auto above = tree_of("x", Py_GT, "2", true);
   auto not_below = tree_of("y", Py_LT, "0.25", false);
@@ -498,7 +498,7 @@ TEST_F(GuardsTest, SameObjects) {
   const SourceId x = Arg(r, "x"), y = Arg(r, "y"), z = Arg(r, "z");
   r.SameObject(x, y, true, kHere);
   r.SameObject(z, x, false, kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_EQ(tree->Lines({})[0].predicate, "is L.x");
   EXPECT_TRUE(Hits(*tree));
   Exec("z = x");
@@ -512,7 +512,7 @@ TEST_F(GuardsTest, WorldState) {
   GuardRecorder r(WorldState::Now());
   r.Type(Arg(r, "x"), kHere);
   EXPECT_EQ(r.StateLines(), (std::vector<std::string>{"grad_mode(on)", "autocast(off)"}));
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   const std::pair<const char*, const char*> changes[] = {
       {"torch.no_grad()", "state: grad_mode(off) != grad_mode(on)"},
@@ -547,7 +547,7 @@ TEST_F(GuardsTest, LinesBindInputs) {
   r.Tensor(x, read, {code.get(), 0});
   code = {};  // the guards keep it
   tell_position = [](PyCodeObject* at, int) { return Position{"f", at->co_firstlineno, 0, ""}; };
-  const auto lines = r.Freeze({k})->Lines({{x, ValueId(0)}, {k, ValueId(1)}});
+  const auto lines = PlantTree(r.Freeze({k}))->Lines({{x, ValueId(0)}, {k, ValueId(1)}});
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].predicate, "tensor f32[2, 3]{3, 1} cpu");
   EXPECT_EQ(lines[0].binds, ValueId(0));
@@ -577,7 +577,7 @@ TEST_F(GuardsTest, R3_PredicatesAreNotSaidTwiceAndRewind) {
   EXPECT_EQ(r.mark().sources, 1u);
   EXPECT_EQ(Arg(r, "y"), y);
   r.Value(y, kHere);
-  auto tree = r.Freeze({});
+  auto tree = PlantTree(r.Freeze({}));
   EXPECT_EQ(tree->predicate_count(), 2u);
   EXPECT_TRUE(Hits(*tree));
   Exec("y = 4");
@@ -593,7 +593,7 @@ TEST_F(GuardsTest, SourcesAreOneByEqualKey) {
   const SourceId one = KeyOf(r, x, Int(1).get());
   EXPECT_EQ(KeyOf(r, x, Int(1).get()), one);
   EXPECT_NE(KeyOf(r, x, Py_True), one);
-  EXPECT_EQ(r.Freeze({a})->Sources().Name(a), "L.x[\"ab\"]");
+  EXPECT_EQ(PlantTree(r.Freeze({a}))->Sources().Name(a), "L.x[\"ab\"]");
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 // Formulas against what the operations they are made of come to, over many trees of operations.
-#include "ir/formula.h"
+#include "ir/symbols/formula.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
-#include "ir/ops/scalar.h"
-#include "ir/size_reader.h"
+#include "ir/graph/scalar.h"
+#include "ir/text/size_reader.h"
 
 namespace frametap {
 namespace {

@@ -1,4 +1,4 @@
-// I1 of in_place.h: wherever MayOverwrite says yes, the in-place form gives what the op gives, to the bit.
+// in_place/I1: wherever MayOverwrite says yes, the in-place form gives what the op gives, to the bit.
 #include "ir/ops/in_place.h"
 
 #include <ATen/Context.h>

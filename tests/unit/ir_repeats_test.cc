@@ -1,11 +1,11 @@
-#include "ir/repeats.h"
+#include "ir/passes/repeats.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "ir/ops/scalar.h"
+#include "ir/graph/scalar.h"
 #include "ir/ops/size_rules.h"
 
 namespace frametap {

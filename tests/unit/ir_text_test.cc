@@ -7,8 +7,8 @@
 #include <limits>
 #include <random>
 
-#include "ir/literal.h"
-#include "ir/text.h"
+#include "ir/graph/literal.h"
+#include "ir/text/text.h"
 
 namespace frametap {
 namespace {

@@ -1,4 +1,4 @@
-// P5 of backends/native/plan.h for int8 graphs: runs share kernels, scales and biases, and no run changes them.
+// plan/P5 for int8 graphs: runs share kernels, scales and biases, and no run changes them.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

@@ -9,7 +9,7 @@
 
 #include "backends/quant/quantize.h"
 #include "backends/quant/run.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "tests/unit/quant_graph_maker.h"
 
 namespace frametap::quant {

@@ -1,4 +1,4 @@
-// I1 of quantize_images.h: images quantized to channels_last have the bytes of quantize_per_tensor, whatever their strides.
+// quantize_images/I1: images quantized to channels_last have the bytes of quantize_per_tensor, whatever their strides.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

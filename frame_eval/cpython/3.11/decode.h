@@ -1,7 +1,7 @@
 // CPython 3.11: from a code unit to a handler. Specialised opcodes decode to the handler of the opcode they came from.
 #pragma once
 
-#include "frame_eval/interpreter.h"
+#include "frame_eval/interpreter/interpreter.h"
 
 namespace frametap {
 

@@ -1,4 +1,5 @@
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/interpreter/tracer.h"
 
 #include <frameobject.h>
 
@@ -13,8 +14,8 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
+#include "guards/cpython/watch.h"
 #include "guards/ref.h"
-#include "guards/watch.h"
 
 namespace frametap {
 namespace {

@@ -26,7 +26,7 @@
 #undef FRAMETAP_UNDEF_BUILD_CORE
 #endif
 
-#include "frame_eval/interpreter.h"
+#include "frame_eval/interpreter/interpreter.h"
 
 namespace frametap {
 

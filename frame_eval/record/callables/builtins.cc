@@ -1,0 +1,559 @@
+// Builtins that look at objects: types, attributes, identity, context variables, abstract base classes.
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/objects/cached_properties.h"
+#include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/semantics/descriptors.h"
+#include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/trace/array_nodes.h"
+#include "guards/cpython/deque_view.h"
+#include "guards/must.h"
+#include "guards/objects/array_view.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// The second argument of isinstance and issubclass: a class whose check is in C is checked by C code.
+void RefuseForeignChecks(PyObject* classes) {
+  static PyObject* const parts_name = InternedName("__args__");
+  if (Py_TYPE(classes) == Objects().union_type) {
+    return Recorder::RefuseForeignKey(Must(PyObject_GetAttr(classes, parts_name)).get());
+  }
+  Recorder::RefuseForeignKey(classes);
+}
+
+// isinstance also believes what an object says of its class.
+bool HasClassFromC(PyObject* object) {
+  RefuseOddNames(Py_TYPE(object));
+  static PyObject* const name = InternedName("__class__");
+  PyObject* const found = _PyType_Lookup(Py_TYPE(object), name);
+  if (found == _PyType_Lookup(&PyBaseObject_Type, name) || IsTensor(object)) return false;
+  return Py_TYPE(found) != &PyProperty_Type || CallsC(found, "fget");
+}
+
+// isinstance(x, C), type(x): read the exact type; the guard of a source's type says it all.
+void ReadsType(Recorder& r, Call& call) {
+  if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
+  for (PyObject* arg : call.args) {
+    if (call.args.size() == 2 && HasClassFromC(arg)) {
+      throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
+    }
+  }
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    PyObject* object = call.args[i];
+    if (Recorder::IsNumber(object) && i == 0) {
+      r.FixType(call.shadows[i]);
+    } else if (Recorder::IsScalar(object)) {
+      r.Force(object, call.shadows[i]);
+    } else if (PyTuple_CheckExact(object) && i == 1) {
+      r.ForceDeep(object, call.shadows[i], true);
+    } else if (!IsTensor(object) && !r.ReadKind(object)) {
+      r.Touch(object);
+    }
+  }
+  if (PyType_Check(call.callable) && call.args.size() != 1) throw Break{Reason::class_statement, ""};
+}
+
+// Python code whose end is known: to go into it would only find a lock or a buffer on the way.
+void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
+
+void Callable(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !r.ReadKind(call.args[0])) r.ForceArguments(call, 0, true);
+}
+
+void Len(Recorder& r, Call& call) {
+  PyObject* object = call.args.empty() ? nullptr : call.args[0];
+  if (object == nullptr) return;
+  if (IsTensor(object) && r.sizes_open() && TensorOf(object).dim() > 0) {
+    call.note.expect.kind = Expect::Kind::kShadow;
+    call.note.expect.shadow = r.SizeOf(object, 0);
+    call.note.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
+    return;
+  }
+  if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
+  if (IsArray(object)) return ReadArray(r, object);
+  if (PyObject* dict = DictBelow(r, object)) object = dict;
+  Recorder::RefuseForeignOperator(object);
+  Known* known = r.Find(object);
+  bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
+               IsDeque(object);
+  if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {
+    r.Touch(object);
+    if (PyDict_Check(object)) r.RefuseWrittenDict(object);
+    if (known->changes || (known->mutated && IsDeque(object))) return r.AdoptElements(object);
+    r.guards().Length(known->source, r.Here());
+    return;
+  }
+  if (object == call.args[0]) r.Force(object, call.shadows[0]);
+  if (r.IsForeign(object)) throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
+  r.Touch(object);
+}
+
+// The object itself if it is a class, or its class.
+bool IsHeldByClass(PyObject* object, PyObject* name) {
+  return !PyType_Check(object) || _PyType_Lookup(reinterpret_cast<PyTypeObject*>(object), name) != nullptr ||
+         _PyType_Lookup(Py_TYPE(object), name) != nullptr;
+}
+
+void GetAttr(Recorder& r, Call& call) {
+  if (call.args.size() < 2 || !PyUnicode_Check(call.args[1])) return;  // raises
+  if (!PyUnicode_CheckExact(call.args[1]))
+    throw Break{Reason::unknown_operation, "getattr by a name that is not a plain string"};
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  const Ref<> name = Interned(call.args[1]);
+  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name.get());
+  if (call.args.size() > 2 || std::strcmp(FindCallable(call.callable)->name, "hasattr") == 0) {
+    // With a default the result may be that, or a bool: nothing is to be expected of it, unless a class has the name.
+    // Numbers are fixed.
+    if (call.note.expect.kind == Expect::Kind::kSource) {
+      SourceId source = call.note.expect.source;
+      PyObject* seen = r.guards().seen(source);
+      if (seen != nullptr) r.Force(seen, r.FromSource(source, seen, call.note.expect.pinned));
+    }
+    // The object shows which values the trace has written or deleted.
+    const bool is_number =
+        call.note.expect.kind == Expect::Kind::kShadow && call.note.expect.shadow.kind != Shadow::Kind::kNone;
+    if (is_number && call.args.size() > 2) throw Break{Reason::unknown_operation, "getattr"};
+    const bool is_held = call.note.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
+    call.note.expect = Expect();
+    if (is_held) call.note.expect.kind = Expect::Kind::kPinned;
+  }
+}
+
+// vars(object): its __dict__. Without an argument it would be the frame's variables.
+void Vars(Recorder& r, Call& call) {
+  static PyObject* const name = InternedName("__dict__");
+  if (call.args.size() != 1) throw Refusal(call.callable);
+  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name);
+}
+
+// dir(object) of an instance without a __dir__ of its own: the names in its __dict__ and in its class.
+void Dir(Recorder& r, Call& call) {
+  static PyObject *const dict_name = InternedName("__dict__"), *const dir_name = InternedName("__dir__"),
+                         *const class_name = InternedName("__class__");
+  PyObject* const object = call.args.size() == 1 ? call.args[0] : nullptr;
+  if (object == nullptr || IsTensor(object) || !Recorder::IsOfPythonClass(object)) throw Refusal(call.callable);
+  PyTypeObject* const type = Py_TYPE(object);
+  RefuseOddNames(type);
+  for (PyObject* name : {dir_name, class_name}) {
+    if (_PyType_Lookup(type, name) != _PyType_Lookup(&PyBaseObject_Type, name)) throw Refusal(call.callable);
+  }
+  PyObject* const own = _PyType_Lookup(type, dict_name);
+  if (!Recorder::HasGenericGet(type) || own == nullptr || Py_TYPE(own) != &PyGetSetDescr_Type) {
+    throw Refusal(call.callable);
+  }
+  r.Touch(object);
+  r.guards().ReadsName(dict_name);  // counts as all names
+  r.guards().Class(type, r.Here());
+  FrameNote read;
+  r.LoadAttribute(read, object, call.shadows[0], dict_name);
+  if (read.expect.kind != Expect::Kind::kSource) return;  // of an object of the trace's own
+  PyObject* const dict = r.guards().seen(read.expect.source);
+  if (dict == nullptr) throw Refusal(call.callable);
+  r.RefuseMutatedDict(dict);
+  r.FromSource(read.expect.source, dict, read.expect.pinned);
+  r.guards().Keys(read.expect.source, r.Here());
+}
+
+// types.MappingProxyType(dict): what is read of it is read of the dict.
+void MakeProxy(Recorder& r, Call& call) {
+  PyObject* const dict = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
+  if (dict == nullptr || !(PyDict_CheckExact(dict) || PyODict_CheckExact(dict))) throw Refusal(call.callable);
+  r.Touch(dict);
+}
+
+// proxy.keys(), values(), items(), copy()
+void ReadProxy(Recorder& r, Call& call) {
+  PyObject* const dict = call.args.size() == 1 ? DictBelow(r, call.args[0]) : nullptr;
+  if (dict == nullptr) throw Refusal(call.callable);
+  if (FindCallable(call.callable)->name == std::string_view("keys")) return r.AdoptElements(dict);
+  r.ForceDeep(call.args[0], Shadow(), true);
+}
+
+void SetAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  const Ref<> name = Interned(call.args[1]);
+  r.StoreAttribute(call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
+}
+
+void DelAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  const Ref<> name = Interned(call.args[1]);
+  r.DeleteAttribute(call.note, call.args[0], name.get());
+}
+
+// object.__setattr__(x, name, value), and super().__setattr__ bound to x.
+void ObjectSetAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  const Ref<> name = Interned(call.args[1]);
+  call.note.expect.kind = Expect::Kind::kNothing;
+  r.GenericStore(call.args[0], name.get(), call.args[2], call.shadows[2]);
+}
+
+// object.__delattr__(x, name), and super().__delattr__ bound to x.
+void ObjectDelAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
+  r.Force(call.args[1], call.shadows[1]);
+  const Ref<> name = Interned(call.args[1]);
+  r.GenericDelete(call.note, call.args[0], name.get());
+}
+
+// object.__getattribute__(x, name): the generic look-up, whatever the class overrides.
+void ObjectGetAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || IsTensor(call.args[0])) {
+    throw Break{Reason::unknown_operation, "object.__getattribute__"};
+  }
+  r.Force(call.args[1], call.shadows[1]);
+  r.GenericLoad(call.note, call.args[0], call.args[1]);
+}
+
+// module.__getattribute__(name)
+void ModuleGetAttr(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || !PyModule_Check(call.args[0])) {
+    throw Break{Reason::unknown_operation, "module.__getattribute__"};
+  }
+  r.Force(call.args[1], call.shadows[1]);
+  const Ref<> name = Interned(call.args[1]);
+  r.GenericLoad(call.note, call.args[0], name.get());
+}
+
+void TruthValue(Recorder& r, Call& call) {
+  if (call.args.size() == 1) r.TruthOf(call.note, call.args[0], call.shadows[0]);
+}
+
+// issubclass(C, D): reads the classes' bases.
+void IsSubclass(Recorder& r, Call& call) {
+  if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
+  r.ForceArguments(call, 0, true);
+  for (PyObject* arg : call.args) {
+    if (PyType_Check(arg)) r.guards().Class(reinterpret_cast<PyTypeObject*>(arg), r.Here());
+  }
+}
+
+// The check of a protocol (typing.Protocol) reads annotations of classes, which stores an empty dict in each that has none.
+bool MayStoreAnnotations(PyObject* protocol, PyObject* object) {
+  static PyObject *const mark = InternedName("_is_protocol"), *const name = InternedName("__annotations__");
+  if (!PyType_Check(protocol) || !HasPlainNames(reinterpret_cast<PyTypeObject*>(protocol))) return true;
+  if (_PyType_Lookup(reinterpret_cast<PyTypeObject*>(protocol), mark) != Py_True) return false;
+  PyTypeObject* const type = PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* const base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
+    const bool is_of_python = (base->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+    if (is_of_python && ItemQuietly(base->tp_dict, name) == nullptr) return true;
+  }
+  return false;
+}
+
+// isinstance(x, Sequence), issubclass(type, Sequence). CPython calls the class and its __subclasshook__ once for each
+// type. It keeps the answer until a class is registered somewhere. That the first call runs Python code is of no
+// interest.
+void AbstractCheck(Recorder& r, Call& call) {
+  if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
+  r.Force(call.args[1], call.shadows[1]);
+  PyObject* object = call.args[1];
+  RefuseOddNames(Py_TYPE(object));
+  static PyObject* const class_name = InternedName("__class__");
+  if (_PyType_Lookup(Py_TYPE(object), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name) &&
+      !IsTensor(object)) {
+    throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
+  }
+  if (MayStoreAnnotations(call.args[0], object)) throw Break{Reason::done_once, "a check of a protocol"};
+  r.Touch(call.args[0]);
+  r.Touch(object);
+  r.guards().Registry(r.Here());
+  call.note.opaque_operation = true;
+}
+
+// abc.get_cache_token(): it counts the registrations.
+void RegistryToken(Recorder& r, Call&) { r.guards().Registry(r.Here()); }
+
+// super(): reads the frame's own class cell and first argument.
+void Super(Recorder& r, Call& call) {
+  if (call.args.empty()) r.ReadClassCell(call.f);
+  for (PyObject* arg : call.args) r.Touch(arg);
+}
+
+// Which variable it is: the value of any other one is another question.
+void FixContextVariable(Recorder& r, PyObject* variable) {
+  r.SourceOrPin(variable);
+  Known* known = r.Find(variable);
+  if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "ContextVar"};
+  r.Fix(*known);
+}
+
+// ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace, and
+// between is as at the entry while nothing is set.
+void ContextGet(Recorder& r, Call& call) {
+  PyObject* variable = call.args.empty() ? nullptr : call.args[0];
+  if (variable == nullptr || !PyContextVar_CheckExact(variable))
+    throw Break{Reason::unknown_callable, "ContextVar.get"};
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  if (r.IsContextSet()) FixContextVariable(r, variable);
+  if (r.IsContextSet(variable)) return;
+  PyObject* value = nullptr;
+  if (PyContextVar_Get(variable, Py_NotImplemented, &value) < 0) {
+    PyErr_Clear();
+    throw Break{Reason::unknown_callable, "ContextVar.get"};
+  }
+  Ref<> keep = Ref<>::Steal(value);
+  SourceId source = r.guards().Child(r.SourceOrPin(variable), Accessor::kContextValue, 0, nullptr, value);
+  if (value != Py_NotImplemented) {
+    const SourceId not_set = r.guards().Pinned(Py_NotImplemented, "NotImplemented");
+    r.guards().SameObject(source, not_set, false, r.Here());
+    call.note.expect.kind = Expect::Kind::kSource;
+    call.note.expect.source = source;
+    return;
+  }
+  r.guards().Identity(source, r.Here());
+  // Its own default, unless one was given: the variable keeps it for good.
+  if (call.args.size() < 2) FixContextVariable(r, variable);
+  call.note.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
+}
+
+void ContextSet(Recorder& r, Call& call) {
+  if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0]))
+    throw Break{Reason::unknown_callable, "ContextVar"};
+  r.Force(call.args[1], call.shadows[1]);
+  FixContextVariable(r, call.args[0]);
+  r.SetContext(call.args[0]);
+}
+
+// If the order differs from the order of the sets, the replaced values come back in that order.
+void ContextReset(Recorder& r, Call& call) {
+  Known* token = call.args.size() == 2 ? r.Find(call.args[1]) : nullptr;
+  if (token == nullptr || token->state == Known::State::kSource) {
+    throw Break{Reason::unknown_callable, "ContextVar.reset of a token that existed before"};
+  }
+  if (!r.ResetContext(call.args[0], *token)) {
+    throw Break{Reason::unknown_callable, "ContextVar.reset of a token that is not the last one"};
+  }
+}
+
+// The id of an object that is passed is a number like its sizes.
+bool GivesOpenAddress(Recorder& r, Call& call) {
+  const Shadow address = call.args.size() == 1 ? r.OpenAddress(call.args[0]) : Shadow();
+  if (address.kind == Shadow::Kind::kNone) return false;
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = address;
+  return true;
+}
+
+// id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
+// object that the program made for this call must not be held until the next.)
+void ObjectId(Recorder& r, Call& call) {
+  r.ReadsAddress();
+  if (GivesOpenAddress(r, call)) return;
+  if (call.args.size() == 1 && IsTensor(call.args[0])) return r.ReadTensorAddress(call.args[0]);
+  Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
+  const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
+  if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
+}
+
+// dict.__setitem__ and list.__setitem__, also through super().
+void SetItem(Recorder& r, Call& call) {
+  if (call.args.size() != 3) throw Break{Reason::unknown_mutation, "__setitem__"};
+  if (PySlice_Check(call.args[1])) {
+    r.ForceArguments(call, 1, true);  // what is assigned is iterated over
+  } else {
+    r.ForceKey(call.args[1], call.shadows[1]);
+    r.Force(call.args[2], call.shadows[2]);
+  }
+  Known* known = r.Find(call.args[0]);
+  bool is_source = known == nullptr || known->state == Known::State::kSource;
+  if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
+  r.Own(call.args[0]);
+  if (PyDict_Check(call.args[0])) r.ReadKey(call.args[0], call.args[1]);
+  if (is_source) {
+    r.AddEffect(Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
+  }
+}
+
+// Records dict.__delitem__, also where super() leads to it.
+void DeleteItem(Recorder& r, Call& call) {
+  Known* const known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
+  const bool is_source = known == nullptr || known->state == Known::State::kSource;
+  if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
+    throw Break{Reason::unknown_mutation, "__delitem__"};
+  }
+  r.ForceKey(call.args[1], call.shadows[1]);
+  r.Own(call.args[0]);
+  r.ReadKey(call.args[0], call.args[1]);
+  if (is_source) r.AddEffect(Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
+}
+
+// hash(x): of a tensor its id, which Tensor.__hash__ says in Python code.
+void Hash(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && IsTensor(call.args[0])) {
+    r.ReadsAddress();
+    if (!GivesOpenAddress(r, call)) r.ReadTensorAddress(call.args[0]);
+    call.note.opaque_operation = true;
+    return;
+  }
+  r.ForceArguments(call, 0, false);
+  if (!call.args.empty()) r.ReadHash(call.args[0]);
+}
+
+// types.SimpleNamespace(name=value …): what is read of its attributes later is read of the values.
+void MakeNamespace(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+}
+
+// sys.exc_info() where nothing is handled, in the recording or by the caller.
+void HandledException(Recorder& r, Call& call) {
+  static PyObject* const question = [] {
+    const Ref<> module = Must(PyImport_ImportModule("sys"));
+    return Must(PyObject_GetAttrString(module.get(), "exception")).Release();
+  }();
+  if (!call.args.empty() || Must(PyObject_CallNoArgs(question)).get() != Py_None) throw Refusal(call.callable);
+  r.guards().Answer(question, "sys.exception", r.Here());
+}
+
+[[noreturn]] void RefuseSignature(PyObject* object) {
+  throw Break{Reason::unknown_callable, std::string("inspect.signature of ") + Py_TYPE(object)->tp_name};
+}
+
+// All that is in a dict of the function.
+void FixDict(Recorder& r, PyObject* dict) {
+  r.SourceOrPin(dict);
+  Known* known = r.Find(dict);
+  if (known == nullptr || known->state != Known::State::kSource || known->mutated) RefuseSignature(dict);
+  r.Fix(*known);
+  r.AdoptElements(dict);
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!IsTensor(value)) r.Touch(value);
+  }
+}
+
+// The one that `function` wraps, or null.
+PyObject* FixSignature(Recorder& r, PyObject* function) {
+  static PyObject* const wrapped_name = InternedName("__wrapped__");
+  static PyObject* const hooks[] = {InternedName("__signature__"), InternedName("__text_signature__"),
+                                    InternedName("_partialmethod")};
+  auto* const f = reinterpret_cast<PyFunctionObject*>(function);
+  r.AdoptPinned(function);
+  Known* known = r.Find(function);
+  if (known == nullptr || known->state != Known::State::kSource || known->written) RefuseSignature(function);
+  r.Fix(*known);
+  const SourceId source = known->source;
+  const auto own = [&](PyObject* name) {
+    PyObject* value = f->func_dict != nullptr ? ItemQuietly(f->func_dict, name) : nullptr;
+    if (value == nullptr) r.guards().NoInstanceAttr(source, name, r.Here());
+    return value;
+  };
+  for (PyObject* name : hooks) {
+    if (own(name) != nullptr) RefuseSignature(function);
+  }
+  if (PyObject* wrapped = own(wrapped_name)) {
+    r.FromSource(r.guards().Child(source, Accessor::kAttr, 0, wrapped_name, wrapped), wrapped, true);
+    r.Touch(wrapped);
+    return wrapped;
+  }
+  for (Py_ssize_t i = 0; f->func_defaults != nullptr && i < PyTuple_GET_SIZE(f->func_defaults); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(f->func_defaults, i);
+    r.FromSource(r.guards().Child(source, Accessor::kDefault, i, nullptr, item), item, true);
+  }
+  if (f->func_kwdefaults != nullptr) FixDict(r, f->func_kwdefaults);
+  // To ask for annotations makes the dict.
+  if (f->func_annotations == nullptr || !PyDict_CheckExact(f->func_annotations)) {
+    throw Break{Reason::done_once, "inspect.signature"};
+  }
+  r.guards().Field(source, offsetof(PyFunctionObject, func_annotations), r.Here());
+  FixDict(r, f->func_annotations);
+  return nullptr;
+}
+
+// inspect.signature of a Python function or of a method: not watched. All that it reads is fixed, and what it gives is
+// the trace's own (IsPartOfSignature).
+void InspectSignature(Recorder& r, Call& call) {
+  constexpr int kLongestChain = 16;
+  if (call.args.size() != 1) throw Break{Reason::unknown_callable, "inspect.signature"};
+  PyObject* object = call.args[0];
+  r.ForceDeep(object, call.shadows[0], false);
+  for (int i = 0; object != nullptr; ++i) {
+    if (PyMethod_Check(object)) object = PyMethod_GET_FUNCTION(object);
+    if (!PyFunction_Check(object) || i == kLongestChain) RefuseSignature(object);
+    object = FixSignature(r, object);
+  }
+  call.note.opaque_operation = true;
+}
+
+void ObjectInit(Recorder&, Call&) {}
+
+// object.__new__(cls), tuple.__new__(cls, items): all types in C share one method definition.
+void New(Recorder& r, Call& call) {
+  PyObject* const maker = PyCFunction_GET_SELF(call.callable);
+  PyObject* const row = call.args.size() == 2 && call.names.empty() ? call.args[1] : nullptr;
+  const bool is_row = row != nullptr && (PyTuple_CheckExact(row) || PyList_CheckExact(row));
+  if (maker == reinterpret_cast<PyObject*>(&PyTuple_Type) && is_row && PyType_Check(call.args[0])) {
+    r.Touch(call.args[0]);
+    return r.KeepItems(call.note, {row});
+  }
+  r.ForceArguments(call, 0, true);
+}
+
+}  // namespace
+
+void LoadBuiltins() {
+  AddSpecial("builtins", "", "hash", Hash);
+  AddRows("builtins", "", Conduct::kPureObjects, {"classmethod", "object", "staticmethod", "property"});
+  AddSpecial("builtins", "", "callable", Callable);
+  AddSpecial("builtins", "", "issubclass", IsSubclass);
+  for (const char* name : {"isinstance", "type"}) AddSpecial("builtins", "", name, ReadsType);
+  for (const char* name : {"getattr", "hasattr"}) AddSpecial("builtins", "", name, GetAttr);
+  AddSpecial("builtins", "", "len", Len, true);
+  AddSpecial("builtins", "", "vars", Vars);
+  AddSpecial("builtins", "", "dir", Dir);
+  AddSpecial("types", "", "MappingProxyType", MakeProxy);
+  for (const char* name : {"keys", "values", "items", "copy"}) AddSpecial("types", "MappingProxyType", name, ReadProxy);
+  AddRows("types", "", Conduct::kPureObjects, {"MethodType"});
+  AddSpecial("types", "", "SimpleNamespace", MakeNamespace);
+  AddSpecial("_weakref", "", "ref", ReferToClass);
+  AddSpecial("_thread", "RLock", "__exit__", LeaveLock);
+  AddSpecial("sys", "", "exc_info", HandledException);
+  AddRows("types", "FunctionType", Conduct::kPureObjects, {"__get__"});
+  AddSpecial("builtins", "", "id", ObjectId);
+  AddSpecial("logging", "Logger", "_log", Refused);
+  AddSpecial("torch.autograd.graph", "", "_engine_run_backward", Refused);
+  AddSpecial("contextvars", "ContextVar", "get", ContextGet);
+  AddSpecial("contextvars", "ContextVar", "set", ContextSet);
+  AddSpecial("contextvars", "ContextVar", "reset", ContextReset);
+  for (const char* owner : {"dict", "list"}) AddSpecial("builtins", owner, "__setitem__", SetItem);
+  AddSpecial("collections", "OrderedDict", "__setitem__", SetItem);
+  AddSpecial("builtins", "dict", "__delitem__", DeleteItem);
+  AddSpecial("collections", "OrderedDict", "__delitem__", DeleteItem);
+  AddSpecial("inspect", "", "signature", InspectSignature);
+  AddRows("sys", "", Conduct::kPureObjects, {"intern", "is_finalizing"});
+  AddSpecial("builtins", "", "setattr", SetAttr);
+  AddSpecial("builtins", "", "delattr", DelAttr);
+  for (const char* name : {"__instancecheck__", "__subclasscheck__"}) AddSpecial("builtins", "type", name, ReadsType);
+  AddSpecial("builtins", "", "bool", TruthValue);
+  AddSpecial("builtins", "", "super", Super);
+  AddSpecial("builtins", "object", "__setattr__", ObjectSetAttr);
+  AddSpecial("builtins", "object", "__delattr__", ObjectDelAttr);
+  AddSpecial("builtins", "object", "__getattribute__", ObjectGetAttr);
+  AddSpecial("types", "ModuleType", "__getattribute__", ModuleGetAttr);
+  AddSpecial("builtins", "object", "__init__", ObjectInit);
+  for (const char* name : {"object", "tuple", "list", "dict", "set", "frozenset", "int", "float", "complex", "str",
+                           "bytes", "BaseException", "OSError", "MemoryError", "BaseExceptionGroup"}) {
+    AddSpecial("builtins", name, "__new__", New);
+  }
+  AddSpecial("torch", "Size", "__new__", New);
+  AddRows("builtins", "object", Conduct::kPureObjects, {"__init_subclass__"});
+  AddRows("builtins", "object", Conduct::kPureObjects, {"__eq__", "__ne__"}, Reads::kEqual);
+
+  for (const char* name : {"_abc_instancecheck", "_abc_subclasscheck"}) AddSpecial("_abc", "", name, AbstractCheck);
+  AddSpecial("_abc", "", "get_cache_token", RegistryToken);
+}
+
+}  // namespace frametap

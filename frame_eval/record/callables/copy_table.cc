@@ -1,0 +1,188 @@
+// copy.deepcopy of plain data: everything that the copy takes is fixed, and the copy belongs to the trace. (Followed
+// instruction by instruction, it would ask for the id of each object that it makes.)
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/objects/quiet.h"
+#include "guards/must.h"
+#include "guards/objects/import.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+[[noreturn]] void Refuse(PyTypeObject* type) {
+  throw Break{Reason::unknown_callable, std::string("copy.deepcopy of ") + type->tp_name};
+}
+
+// A class of Python code whose instances are copied as object's methods do it: a new object, and a copy of __dict__. (A
+// __getattribute__, as configurations of transformers have, is taken to do nothing for the names that copy asks for.)
+bool CopiesByDict(PyTypeObject* type) {
+  for (PyTypeObject* base = type; base != &PyBaseObject_Type; base = base->tp_base) {
+    if (base == nullptr || !(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || !IsPythonClass(base)) return false;
+  }
+  for (const char* name :
+       {"__deepcopy__", "__setstate__", "__getnewargs_ex__", "__getnewargs__", "__slots__", "__getattr__"}) {
+    const Ref<> text = Must(PyUnicode_InternFromString(name));
+    if (_PyType_Lookup(type, text.get()) != nullptr) return false;
+  }
+  for (const char* name : {"__reduce_ex__", "__reduce__", "__getstate__", "__new__"}) {
+    const Ref<> text = Must(PyUnicode_InternFromString(name));
+    if (_PyType_Lookup(type, text.get()) != _PyType_Lookup(&PyBaseObject_Type, text.get())) return false;
+  }
+  return true;
+}
+
+// copy asks the instance for its hooks, so that they may be its own.
+bool HasHooks(PyObject* dict) {
+  static PyObject* const hooks[] = {InternedName("__deepcopy__"), InternedName("__reduce_ex__"),
+                                    InternedName("__reduce__"), InternedName("__getstate__")};
+  return std::any_of(std::begin(hooks), std::end(hooks),
+                     [dict](PyObject* name) { return ItemQuietly(dict, name) != nullptr; });
+}
+
+// object.__reduce_ex__ leaves a list with the class, of no names where it has no slots. Guards are of the class with it.
+bool HasSlotNames(PyTypeObject* type) {
+  static PyObject* const name = InternedName("__slotnames__");
+  PyObject* names = ItemQuietly(type->tp_dict, name);
+  if (names != nullptr && !(PyList_CheckExact(names) && PyList_GET_SIZE(names) == 0)) {
+    Refuse(type);
+  }
+  return names != nullptr;
+}
+
+class Copied {
+ public:
+  explicit Copied(Recorder& recorder) : r_(recorder) {}
+
+  void Fix(PyObject* object, Shadow shadow) {
+    r_.Force(object, shadow);
+    if (Recorder::IsScalar(object) || !seen_.insert(object).second) return;
+    if (IsTensor(object)) throw Break{Reason::unknown_callable, "copy.deepcopy of a tensor"};
+    if (PyFunction_Check(object) || PyType_Check(object) || PyCFunction_Check(object)) {
+      return r_.Touch(object);  // copied as itself
+    }
+    Meet(object);
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+      r_.AdoptElements(object);
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+        Fix(PySequence_Fast_GET_ITEM(object, i), r_.ElementShadow(object, i));
+      }
+    } else if (PyDict_CheckExact(object)) {
+      r_.AdoptElements(object);
+      FixItems(object, object);
+    } else if (PySet_CheckExact(object) || PyFrozenSet_CheckExact(object)) {
+      FixSet(object);
+    } else {
+      FixInstance(object);
+    }
+  }
+
+  // An object that occurs twice is copied once.
+  void FixWhichAreOne() {
+    constexpr size_t kMostPaired = 16;
+    for (const auto& [type, objects] : met_) {
+      for (size_t i = 0; i < objects.size(); ++i) {
+        if (objects.size() > kMostPaired) {
+          r_.guards().Address(r_.SourceOf(objects[i]), r_.Here());
+          continue;
+        }
+        for (size_t k = 0; k < i; ++k) r_.ReadSame(objects[k], objects[i]);
+      }
+    }
+  }
+
+ private:
+  void Meet(PyObject* object) {
+    if (!r_.SourceOf(object).valid() || r_.IsConstantTuple(object)) return;
+    auto of_type =
+        std::find_if(met_.begin(), met_.end(), [&](const auto& one) { return one.first == Py_TYPE(object); });
+    if (of_type == met_.end()) of_type = met_.insert(met_.end(), {Py_TYPE(object), {}});
+    of_type->second.push_back(object);
+  }
+
+  // The entries of copy's tables for a class go before the methods of the class.
+  void FixDispatch(PyTypeObject* type) {
+    PyObject* const key = reinterpret_cast<PyObject*>(type);
+    for (PyObject* const table : Objects().copy_dispatch) {
+      r_.RefuseWrittenDict(table);
+      if (ItemQuietly(table, key) != nullptr) Refuse(type);
+      r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
+    }
+  }
+
+  void FixSet(PyObject* set) {
+    FixDispatch(Py_TYPE(set));
+    r_.ForceDeep(set, Shadow(), false);
+    Py_ssize_t at = 0;
+    PyObject* element;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(set, &at, &element, &hash)) {
+      if (!Recorder::IsScalar(element)) throw Break{Reason::unknown_callable, "copy.deepcopy of a set of objects"};
+    }
+  }
+
+  // For a dict. Shadows of the values that the trace has written lie with `owner`, the dict or its object.
+  void FixItems(PyObject* dict, PyObject* owner) {
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &at, &key, &value)) {
+      Fix(key, Shadow());
+      Shadow* written = r_.WrittenShadow(owner, key);
+      Fix(value, written != nullptr ? *written : Shadow());
+    }
+  }
+
+  void FixInstance(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    Known* known = r_.Find(object);
+    PyObject** dict = _PyObject_GetDictPtr(object);
+    if (known == nullptr || known->state == Known::State::kOpaque || dict == nullptr || *dict == nullptr ||
+        !CopiesByDict(type) || HasHooks(*dict)) {
+      Refuse(type);
+    }
+    r_.RefuseSharedDict(object, *dict);
+    FixDispatch(type);
+    if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
+    r_.Touch(object);
+    r_.guards().Class(type, r_.Here());
+    static PyObject* const kNames[] = {InternedName("__new__"), InternedName("__setstate__"),
+                                       InternedName("__slotnames__")};
+    for (PyObject* name : kNames) r_.guards().ReadsName(name);
+    if (known->state == Known::State::kSource && !known->mutated) {
+      SourceId source = r_.guards().Child(known->source, Accessor::kDict, 0, nullptr, *dict);
+      r_.FromSource(source, *dict, known->pinned);
+      r_.AdoptElements(*dict);
+    } else if (known->state == Known::State::kSource) {
+      throw Break{Reason::unknown_callable, "copy.deepcopy of what was changed before"};
+    }
+    FixItems(*dict, object);
+  }
+
+  Recorder& r_;
+  absl::flat_hash_set<PyObject*> seen_;
+  std::vector<std::pair<PyTypeObject*, std::vector<PyObject*>>> met_;  // what existed before, by its type
+};
+
+void DeepCopy(Recorder& r, Call& call) {
+  if (call.args.size() != 1) throw Break{Reason::unknown_callable, "copy.deepcopy"};
+  Copied copied(r);
+  copied.Fix(call.args[0], call.shadows[0]);
+  copied.FixWhichAreOne();
+  call.note.opaque_operation = true;
+}
+
+}  // namespace
+
+void LoadCopy() {
+  Ref<> module = ImportModule("copy");
+  Ref<> deepcopy = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), "deepcopy")) : Ref<>();
+  AddRow(deepcopy.get(), {"deepcopy", Conduct::kSpecial, DeepCopy});
+}
+
+}  // namespace frametap

@@ -1,0 +1,164 @@
+// Iterators: what makes them, what consumes them, itertools. Elements are fixed where an iterator is made; from one that
+// existed before only `for` and next() take in a graph.
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/semantics/elements.h"
+#include "guards/cpython/suspended_frame.h"
+#include "guards/must.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// next(iterator[, default])
+void Next(Recorder& r, Call& call) {
+  if (call.args.empty()) return;
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  Recorder::RefuseForeignOperator(call.args[0]);
+  const Known* known = r.Find(call.args[0]);
+  if (known != nullptr && known->state != Known::State::kSource) return r.MarkMutated(call.args[0]);
+  if (r.TakeNext(call.note, call.args[0])) return;
+  if (call.args.size() < 2) throw Break{Reason::unknown_operation, "an iterator at its end"};
+  call.note.expect.kind = Expect::Kind::kAny;
+}
+
+// generator.send(value) of a generator of the trace's own.
+void Send(Recorder& r, Call& call) {
+  const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  r.ForceArguments(call, 1, true);
+  r.MarkMutated(call.args[0]);
+}
+
+// generator.close() of one of the trace's own. A frame that an exception is thrown into is not recorded, so none of its
+// code may run: it has no handlers, and takes from no other generator.
+void Close(Recorder& r, Call& call) {
+  const Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state == Known::State::kSource || !PyGen_CheckExact(call.args[0])) {
+    throw Refusal(call.callable);
+  }
+  static PyObject* const delegate = InternedName("gi_yieldfrom");
+  SuspendedFrame frame;
+  const bool waits = SuspendedFrameOf(call.args[0], &frame);
+  if (waits &&
+      (!IsPlainGenerator(frame.code) || Must(PyObject_GenericGetAttr(call.args[0], delegate)).get() != Py_None)) {
+    throw Refusal(call.callable);
+  }
+  r.MarkMutated(call.args[0]);
+}
+
+void Iterate(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) r.ReadTensor(call.args[i], true, false);
+    r.ForceDeep(call.args[i], call.shadows[i], true);
+  }
+}
+
+// reversed(row): the items are given later.
+void IterateLater(Recorder& r, Call& call) {
+  Iterate(r, call);
+  for (PyObject* arg : call.args) ViewRows(r, arg);
+}
+
+// iter(iterable), iter(callable, sentinel)
+void Iter(Recorder& r, Call& call) {
+  IterateLater(r, call);
+  if (call.args.size() == 2) r.ReadCallbacks(call);
+}
+
+// chain.from_iterable(rows), tee(rows)
+void IterateRows(Recorder& r, Call& call) {
+  for (PyObject* arg : call.args) {
+    if (IsTensor(arg)) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+  }
+  IterateLater(r, call);
+}
+
+// itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
+void Repeat(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
+
+// list(row), tuple(row), row.copy()
+void CopyRow(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && call.names.empty() && r.HasOpenItems(call.args[0])) {
+    return r.KeepItems(call.note, {call.args[0]});
+  }
+  Iterate(r, call);
+}
+
+// zip, enumerate
+void MakeIterator(Recorder& r, Call& call) {
+  for (PyObject* arg : call.args) {
+    if (IsTensor(arg)) return Iterate(r, call);
+  }
+  r.MakesIterator(call);
+}
+
+// set(…), frozenset(…), dict(…)
+void MakeTable(Recorder& r, Call& call) {
+  if (call.callable == reinterpret_cast<PyObject*>(&PyDict_Type) && call.positional() == 0) {
+    bool open = false;
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      call.note.expect.items.push_back(r.KeepOpen(call.args[i], call.shadows[i], &open));
+    }
+    if (open) call.note.expect.kind = Expect::Kind::kItems;
+    if (open) return;
+  }
+  Iterate(r, call);
+  for (PyObject* arg : call.args) r.ReadLayout(arg);
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
+// itertools.groupby(iterable, key): what the key function gives is read when a group is taken (ReadTableOfIterator).
+void Group(Recorder& r, Call& call) {
+  IterateLater(r, call);
+  r.ReadCallbacks(call);
+  const bool has_key = call.args.size() > 1 && call.args[1] != Py_None;
+  if (has_key || call.args.empty() || HoldsPlainValues(call.args[0])) return;
+  if (!HasKnownElements(call.args[0])) throw Break{Reason::unknown_operation, "groups of the items of an iterator"};
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
+// functools.partial(function, …): of a partial it takes function and arguments, unless that has attributes of its own.
+void MakePartial(Recorder& r, Call& call) {
+  PyObject* const function = call.args.empty() ? nullptr : call.args[0];
+  if (function != nullptr && Py_TYPE(function) == Objects().partial && r.SourceOf(function).valid()) {
+    throw Break{Reason::unknown_callable, "functools.partial of a partial that existed before"};
+  }
+  r.ForceArguments(call, 0, true);
+}
+
+}  // namespace
+
+void LoadIteration() {
+  AddSpecial("builtins", "", "iter", Iter, true);
+  AddSpecial("builtins", "", "reversed", IterateLater, true);
+  for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
+  AddSpecial("builtins", "list", "copy", CopyRow, true);
+  for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
+  for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
+  AddSpecial("builtins", "", "next", Next);
+  AddSpecial("types", "GeneratorType", "send", Send);
+  AddSpecial("types", "GeneratorType", "close", Close);
+  AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
+  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
+  AddRows("builtins", "", Conduct::kTransparent, {"sorted"}, Reads::kKeys);
+  AddRows("builtins", "slice", Conduct::kPure, {"indices"});
+  AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
+  AddRows("itertools", "", Conduct::kTransparent,
+          {"accumulate", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
+           "dropwhile", "filterfalse", "islice", "pairwise", "permutations", "product", "starmap", "takewhile",
+           "zip_longest"});
+  AddSpecial("itertools", "", "repeat", Repeat, true);
+  AddSpecial("itertools", "", "groupby", Group);
+  for (const auto& [owner, name] : {std::pair("", "tee"), std::pair("chain", "from_iterable")}) {
+    AddSpecial("itertools", owner, name, IterateRows);
+  }
+  AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
+  AddSpecial("_functools", "", "partial", MakePartial);
+  AddRows("_functools", "", Conduct::kPureObjects, {"cmp_to_key"});
+  AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter", "attrgetter", "methodcaller"});
+}
+
+}  // namespace frametap

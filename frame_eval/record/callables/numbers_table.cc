@@ -1,0 +1,249 @@
+// Numbers: int, float, complex, math, and operators on them, which on tensors are ops.
+#include <string_view>
+
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/trace/array_nodes.h"
+#include "guards/must.h"
+#include "guards/objects/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// A number that is not fixed, computed by `op` from the first argument, or from two.
+void Compute(Recorder& r, Call& call, ScalarOp op) {
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = call.args.size() == 1
+                                ? r.AddNumber(op, {{call.args[0], call.shadows[0]}})
+                                : r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
+}
+
+// Whether all arguments are plain numbers, and one of them is not fixed.
+bool HasOpenNumber(Recorder& r, const Call& call) {
+  bool open = false;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (!Recorder::IsNumber(call.args[i])) return false;
+    open = open || r.LeavesOpen(call.args[i], call.shadows[i]);
+  }
+  return open && call.names.empty();
+}
+
+// float(x), int(x): values; a tensor's value ends the segment.
+void Convert(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && HasOpenNumber(r, call)) {
+    const bool to_float = call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type);
+    if (to_float != static_cast<bool>(PyFloat_CheckExact(call.args[0]))) {
+      return Compute(r, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
+    }
+    r.FixType(call.shadows[0]);
+    call.note.expect.kind = Expect::Kind::kShadow;  // the very object
+    call.note.expect.shadow = call.shadows[0];
+    return;
+  }
+  if (call.args.size() == 1 && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kNumber);
+  const bool of_tensor = call.args.size() == 1 && call.names.empty() && IsTensor(call.args[0]);
+  if (of_tensor && r.ConvertTensor(call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+    r.ForceDeep(call.args[i], call.shadows[i], false);
+  }
+}
+
+// The operation of Python on two items while it folds a sequence.
+Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      return Must(PyNumber_Add(a, b));
+    case ScalarOp::kIntMul:
+      return Must(PyNumber_Multiply(a, b));
+    default: {
+      const bool least = op == ScalarOp::kIntMin || op == ScalarOp::kFloatMin;
+      return Ref<>::New(PyObject_RichCompareBool(b, a, least ? Py_LT : Py_GT) == 1 ? b : a);
+    }
+  }
+}
+
+// The sum, product or extreme of a sequence of numbers of one type, from `start` or (null) from the first of them.
+// Returns false if they have other types, or all are fixed.
+bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
+  if (call.args.size() != 1 || !call.names.empty() || !r.HasOpenItems(call.args[0])) return false;
+  PyObject* const row = call.args[0];
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (Py_TYPE(PySequence_Fast_GET_ITEM(row, i)) != type) return false;
+  }
+  Py_ssize_t i = start == nullptr ? 1 : 0;  // an open item is there: the row is not empty
+  Ref<> so_far = Ref<>::New(start == nullptr ? PySequence_Fast_GET_ITEM(row, 0) : start);
+  Shadow shadow = start == nullptr ? r.ElementShadow(row, 0) : Shadow();
+  for (; i < size; ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(row, i);
+    shadow = r.AddNumber(op, {{so_far.get(), shadow}, {item, r.ElementShadow(row, i)}});
+    so_far = Folded(op, so_far.get(), item);
+  }
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = shadow;
+  return true;
+}
+
+// Records min or max of an int and a float: the result is one of the two, and it is guarded which one.
+bool ExtremeOfBoth(Recorder& r, Call& call, bool least) {
+  const int better = least ? Py_LT : Py_GT;
+  PyObject *const a = call.args[0], *const b = call.args[1];
+  if (!r.DecideNumbers(b, call.shadows[1], a, call.shadows[0], better, false)) return false;
+  const bool is_second = PyObject_RichCompareBool(b, a, better) == 1;
+  for (const Shadow shadow : call.shadows) r.FixType(shadow);
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = call.shadows[is_second ? 1 : 0];
+  return true;
+}
+
+// min(a, b), max(a, b), or of a row of numbers of one type; otherwise as of any iterable.
+template <ScalarOp of_ints, ScalarOp of_floats>
+void Extreme(Recorder& r, Call& call) {
+  if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(r, call)) {
+    return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
+  }
+  if (call.args.size() == 2 && HasOpenNumber(r, call) && ExtremeOfBoth(r, call, of_ints == ScalarOp::kIntMin)) return;
+  if (Fold(r, call, of_ints, &PyLong_Type, nullptr) || Fold(r, call, of_floats, &PyFloat_Type, nullptr)) return;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    // It iterates over the tensor and asks for truth.
+    if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+    r.ForceDeep(call.args[i], call.shadows[i], true);
+  }
+  r.ReadCallbacks(call);
+  r.ReadIdentities(Reads::kKeys, call);
+}
+
+// Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
+template <ScalarOp op, int py_compare_op_with_zero>
+void Math(Recorder& r, Call& call) {
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  const bool is_open = call.args.size() == 1 && HasOpenNumber(r, call);
+  if (is_open && (py_compare_op_with_zero < 0 ||
+                  r.DecideNumbers(call.args[0], call.shadows[0], zero, Shadow(), py_compare_op_with_zero, true))) {
+    return Compute(r, call, op);
+  }
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, CallableName(call.callable) + " of a tensor"};
+    r.ForceDeep(call.args[i], call.shadows[i], false);
+  }
+}
+
+// divmod(a, b) of ints, of which one is not fixed.
+bool DivMod(Recorder& r, Call& call) {
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  if (call.args.size() != 2 || !HasOpenNumber(r, call)) return false;
+  if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
+  if (!r.DecideNumbers(call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
+  call.note.expect.kind = Expect::Kind::kItems;
+  for (const ScalarOp op : {ScalarOp::kIntFloorDiv, ScalarOp::kIntMod}) {
+    call.note.expect.items.push_back(
+        r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
+  }
+  return true;
+}
+
+// round(x, n) of a float that is not fixed, to a fixed number of decimal places.
+bool RoundToDecimals(Recorder& r, Call& call) {
+  static PyObject* const parameter = InternedName("ndigits");
+  const bool by_name = call.names.size() == 1 && PyUnicode_Compare(call.names[0], parameter) == 0;
+  if (call.args.size() != 2 || (!call.names.empty() && !by_name)) return false;
+  if (!PyFloat_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
+  if (!r.LeavesOpen(call.args[0], call.shadows[0])) return false;
+  int overflow = 0;
+  const long long places = PyLong_AsLongLongAndOverflow(call.args[1], &overflow);
+  if (overflow != 0 || places < 0 || places > kMostDecimals) return false;
+  r.Force(call.args[1], call.shadows[1]);
+  call.shadows[1] = Shadow();
+  Compute(r, call, ScalarOp::kFloatRound);
+  return true;
+}
+
+// math.prod(x.shape)
+void Product(Recorder& r, Call& call) {
+  static PyObject* const one = Must(PyLong_FromLong(1)).Release();
+  if (Fold(r, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
+  r.ForceArguments(call, 0, true);
+}
+
+// sum, abs, round, pow, divmod: plain numbers, or tensors through their operators.
+void Arithmetic(Recorder& r, Call& call) {
+  bool tensors = false;
+  for (PyObject* arg : call.args) {
+    tensors = tensors || IsTensor(arg);
+    if (PyTuple_Check(arg) || PyList_Check(arg)) {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(arg); ++i) {
+        tensors = tensors || IsTensor(PySequence_Fast_GET_ITEM(arg, i));
+      }
+    }
+  }
+  if (tensors) return r.TorchCall(call.note, &call, "");
+  const std::string_view name = FindCallable(call.callable)->name;
+  if (name == "abs" && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kReads);
+  if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(r, call)) {
+    const bool is_float = PyFloat_CheckExact(call.args[0]);
+    if (name == "abs") return Compute(r, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
+    if (is_float) return Compute(r, call, ScalarOp::kIntRound);
+  }
+  if (name == "round" && RoundToDecimals(r, call)) return;
+  if (name == "divmod" && DivMod(r, call)) return;
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
+  r.ForceArguments(call, 0, true);
+}
+
+// iadd, imul …: of tensors, or of numbers, which are not changed.
+void InPlaceArithmetic(Recorder& r, Call& call) {
+  if (!call.args.empty() && IsTensor(call.args[0])) return r.TorchCall(call.note, &call, "");
+  for (PyObject* arg : call.args) {
+    if (!Recorder::IsNumber(arg)) throw Refusal(call.callable);
+  }
+  r.ForceArguments(call, 0, true);
+}
+
+}  // namespace
+
+void LoadNumbers() {
+  for (const char* name : {"int", "float"}) AddSpecial("builtins", "", name, Convert, true);
+  for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) {
+    AddSpecial("builtins", "", name, Arithmetic, true);
+  }
+  AddSpecial("builtins", "", "min", Extreme<ScalarOp::kIntMin, ScalarOp::kFloatMin>);
+  AddSpecial("builtins", "", "max", Extreme<ScalarOp::kIntMax, ScalarOp::kFloatMax>);
+  AddSpecial("math", "", "sqrt", Math<ScalarOp::kFloatSqrt, Py_GE>, true);
+  AddSpecial("math", "", "floor", Math<ScalarOp::kIntFloor, -1>, true);
+  AddSpecial("math", "", "ceil", Math<ScalarOp::kIntCeil, -1>, true);
+  AddSpecial("math", "", "trunc", Math<ScalarOp::kIntOf, -1>, true);
+  AddSpecial("math", "", "exp", Math<ScalarOp::kFloatExp, -1>, true);
+  AddSpecial("math", "", "log", Math<ScalarOp::kFloatLog, Py_GT>, true);
+  AddSpecial("math", "", "log2", Math<ScalarOp::kFloatLog2, Py_GT>, true);
+  AddSpecial("math", "", "cos", Math<ScalarOp::kFloatCos, -1>, true);
+  AddSpecial("math", "", "sin", Math<ScalarOp::kFloatSin, -1>, true);
+  AddSpecial("math", "", "prod", Product, true);
+  AddSpecial("torch", "Size", "numel", Product, true);
+  AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});
+  AddRows("builtins", "int", Conduct::kPure,
+          {"bit_length", "bit_count", "conjugate", "to_bytes", "from_bytes", "as_integer_ratio", "__round__",
+           "__trunc__", "__floor__", "__ceil__", "__format__", "__getnewargs__"});
+  AddRows("builtins", "bool", Conduct::kPure, {"from_bytes"});
+  AddRows("builtins", "float", Conduct::kPure,
+          {"is_integer", "hex", "fromhex", "as_integer_ratio", "conjugate", "__round__", "__trunc__", "__floor__",
+           "__ceil__", "__format__", "__getnewargs__", "__getformat__"});
+  AddRows("builtins", "complex", Conduct::kPure, {"conjugate", "__format__", "__getnewargs__", "__complex__"});
+  AddRows("math", "", Conduct::kPure,
+          {"acos",      "acosh", "asin",    "asinh",   "atan",      "atan2",  "atanh", "cbrt",    "comb",
+           "copysign",  "cosh",  "degrees", "dist",    "erf",       "erfc",   "exp2",  "expm1",   "fabs",
+           "factorial", "fmod",  "frexp",   "fsum",    "gamma",     "gcd",    "hypot", "isclose", "isfinite",
+           "isinf",     "isnan", "isqrt",   "lcm",     "ldexp",     "lgamma", "log10", "log1p",   "modf",
+           "nextafter", "perm",  "pow",     "radians", "remainder", "sinh",   "tan",   "tanh",    "ulp"});
+  for (const char* name : {"add", "sub", "mul", "truediv", "floordiv", "mod", "neg", "pos", "matmul", "and_", "or_",
+                           "xor", "invert", "inv", "pow", "abs", "lshift", "rshift"}) {
+    AddSpecial("_operator", "", name, Arithmetic, true);
+  }
+  for (const char* name : {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "imatmul", "iand", "ior", "ixor",
+                           "ipow", "ilshift", "irshift"}) {
+    AddSpecial("_operator", "", name, InPlaceArithmetic);
+  }
+  AddRows("_operator", "", Conduct::kPure, {"index", "length_hint"});
+}
+
+}  // namespace frametap

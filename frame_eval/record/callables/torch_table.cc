@@ -1,0 +1,384 @@
+// torch: functions and methods that dispatch, facts of tensors, switches of state.
+#include <ATen/Context.h>
+
+#include <cstring>
+
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/function_nodes.h"
+#include "guards/must.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+
+namespace frametap {
+namespace {
+
+// Marks everything that a binding type or module defines itself as dispatching; earlier rows stay. (The attributes
+// that a type inherits from `object` exist for every object: object.__delattr__ is not an op.)
+void AddAll(const char* module, const char* path, CallableRow row) {
+  const Ref<> owner = OwnerOf(module, path);
+  Ref<> names = owner ? Ref<>::Steal(PyObject_Dir(owner.get())) : Ref<>();
+  if (!names) {
+    PyErr_Clear();
+    return;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names.get()); ++i) {
+    PyObject* name = PyList_GET_ITEM(names.get(), i);
+    Ref<> callable = Ref<>::Steal(PyObject_GetAttr(owner.get(), name));
+    if (!callable) {
+      PyErr_Clear();
+      continue;
+    }
+    bool native = PyCFunction_Check(callable.get()) || Py_TYPE(callable.get()) == &PyMethodDescr_Type ||
+                  Py_TYPE(callable.get()) == &PyWrapperDescr_Type;
+    Ref<> objects = Ref<>::Steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(&PyBaseObject_Type), name));
+    if (!objects) PyErr_Clear();
+    if (!native || callable.get() == objects.get() || FindCallable(callable.get()) != nullptr) continue;
+    // Names live as long as the interned strings do: for ever.
+    row.name = PyUnicode_AsUTF8(Interned(name).Release());
+    AddRow(callable.get(), row);
+  }
+}
+
+// x.size([dim]): sizes that wait for a decision, as x.shape.
+void Size(Recorder& r, Call& call) {
+  PyObject* self = call.args.empty() ? nullptr : call.args[0];
+  if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
+  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  if (!r.SourceOf(self).valid() && !r.sizes_open()) return r.ReadTensor(self, true, false);
+  r.ReadRank(self);
+  const int64_t rank = TensorOf(self).dim();
+  if (call.args.size() == 1) {
+    call.note.expect.kind = Expect::Kind::kItems;
+    for (int64_t i = 0; i < rank; ++i) call.note.expect.items.push_back(r.SizeOf(self, i));
+    return;
+  }
+  if (call.args.size() == 2 && PyLong_CheckExact(call.args[1])) {
+    int64_t dim = PyLong_AsLongLong(call.args[1]);
+    if (dim < 0) dim += rank;
+    if (dim >= 0 && dim < rank) {
+      call.note.expect.kind = Expect::Kind::kShadow;
+      call.note.expect.shadow = r.SizeOf(self, dim);
+      return;
+    }
+  }
+  r.ReadTensor(self, true, false);
+}
+
+// x.numel(), x.nelement(), torch.numel(x)
+void Numel(Recorder& r, Call& call) {
+  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+    return r.TorchCall(call.note, &call, "numel");
+  }
+  call.note.expect.kind = Expect::Kind::kShadow;
+  call.note.expect.shadow = r.CountOfElements(call.args[0]);
+}
+
+// x.item(): a number of the graph, until something decides on it.
+void Item(Recorder& r, Call& call) {
+  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+    throw Break{Reason::value_of_tensor, "item"};
+  }
+  // A value of the graph is a float, or an int of 64 bits with a sign.
+  const at::Tensor& tensor = TensorOf(call.args[0]);
+  if (tensor.is_complex() || tensor.scalar_type() == at::kUInt64) throw Break{Reason::value_of_tensor, "item"};
+  r.TorchCall(call.note, &call, "item");
+  r.aten().expect_number = true;
+}
+
+// t.__float__(), t.__int__(): as x.item(), made a float or an int.
+template <bool to_float>
+void NumberOfTensor(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !r.ConvertTensor(call, to_float)) throw Refusal(call.callable);
+}
+
+// Facts that the basic guard of every tensor holds.
+void BasicFact(Recorder& r, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    if (IsTensor(call.args[i])) {
+      if (!IsExactTensor(call.args[i])) throw Break{Reason::tensor_subclass, ""};
+      r.ReadRank(call.args[i]);  // a tensor without dimensions counts less for the type of a result
+    } else {
+      r.ForceDeep(call.args[i], call.shadows[i], true);
+    }
+  }
+}
+
+void Rank(Recorder& r, Call& call) {
+  if (call.args.size() == 1 && IsTensor(call.args[0])) r.ReadRank(call.args[0]);
+}
+
+// torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but
+// must be at the end what they were (Recorder::DescribeState).
+void SetFlags(Recorder& r, Call& call) {
+  r.ForceArguments(call, 0, false);
+  call.note.opaque_operation = true;
+}
+
+// The generator of the CPU is part of the guarded state; others are not modelled.
+void AutocastDtype(Recorder& r, Call& call) {
+  r.ForceArguments(call, 0, false);
+  PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
+  if (device == nullptr || !PyUnicode_Check(device) || PyUnicode_CompareWithASCIIString(device, "cpu") != 0) {
+    throw Break{Reason::unknown_callable, "torch.get_autocast_dtype of another device"};
+  }
+}
+
+bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
+
+// For argument `data` and the later ones.
+void MakeTensorOf(Recorder& r, Call& call, size_t data) {
+  for (size_t i = data; i < call.args.size(); ++i) {
+    PyObject* arg = call.args[i];
+    if (IsTensor(arg)) throw Break{Reason::value_of_tensor, "torch.tensor of a tensor"};
+    if (!Recorder::IsScalar(arg) && !IsRow(arg)) {
+      throw Break{IsOfNumPy(arg) ? Reason::numpy_code : Reason::unknown_callable, "torch.tensor of foreign data"};
+    }
+  }
+  r.DataCall(call, data);
+  r.aten().expect_constant = true;
+}
+
+// torch.tensor(data): one op that takes the finished constant, or what makes it of the numbers in `data`.
+void MakeTensor(Recorder& r, Call& call) {
+  TakesArrays(r, call) ? CallArrays(r, call, ArrayAccess::kReads) : MakeTensorOf(r, call, 0);
+}
+
+// torch.as_tensor(data): the same, but a tensor is converted as by x.to(device, dtype), and arrays share their memory.
+void AsTensor(Recorder& r, Call& call) {
+  if (call.positional() == 1 && IsExactTensor(call.args[0])) return r.TorchCall(call.note, &call, "as_tensor");
+  if (TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kShares);
+  if (call.args.empty() || (!Recorder::IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
+  MakeTensorOf(r, call, 0);
+}
+
+// x.new_tensor(data): of x it reads dtype and device.
+void NewTensor(Recorder& r, Call& call) {
+  if (call.args.empty() || !IsExactTensor(call.args[0])) throw Break{Reason::tensor_subclass, ""};
+  r.ReadRank(call.args[0]);  // a tensor without dimensions counts less for the type of a result
+  MakeTensorOf(r, call, 1);
+}
+
+// torch.Tensor._make_subclass(Parameter, data, requires_grad): what nn.Parameter(data, requires_grad) does.
+void MakeParameter(Recorder& r, Call& call) {
+  const bool is_plain = call.args.size() == 3 && call.names.empty() &&
+                        call.args[0] == reinterpret_cast<PyObject*>(Objects().parameter) && IsTensor(call.args[1]) &&
+                        IsExactTensor(call.args[1]) && PyBool_Check(call.args[2]);
+  if (!is_plain || !r.MakesLeaves()) throw Refusal(call.callable);
+  r.Force(call.args[2], call.shadows[2]);
+  r.TorchCall(call.note, &call, "_make_subclass");
+  call.note.marks.makes_parameter = true;
+}
+
+// torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
+void MakeSparse(Recorder& r, Call& call) {
+  for (size_t i = call.positional(); i < call.args.size(); ++i) {
+    if (PyUnicode_CompareWithASCIIString(call.names[i - call.positional()], "check_invariants") != 0) continue;
+    const bool as_switched =
+        call.args[i] == Py_None ||
+        (call.args[i] == Py_False && at::globalContext().checkSparseTensorInvariants() == std::optional(false));
+    if (!as_switched) throw Refusal(call.callable);
+  }
+  r.TorchCall(call.note, &call, "");
+}
+
+// super().apply(…) of torch.autograd.Function.apply
+void ApplyFunction(Recorder& r, Call& call) { r.CallFunction(call); }
+
+void CallCheckpoint(Recorder& r, Call& call) { r.CallCheckpoint(call); }
+
+// torch._C._functorch.unwrap_if_dead(x): x itself, as no transform of torch.func is or was at work.
+void UnwrapIfDead(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !IsExactTensor(call.args[0])) throw Refusal(call.callable);
+  if (TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchBatched) ||
+      TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
+    throw Refusal(call.callable);
+  }
+  r.ReadRank(call.args[0]);
+}
+
+// x.requires_grad_(): what is so already stays so; else the op for it, of a leaf that the trace has made.
+void RequiresGrad(Recorder& r, Call& call) {
+  PyObject* const self = call.args.empty() ? nullptr : call.args[0];
+  const bool is_plain = self != nullptr && IsExactTensor(self) && call.args.size() <= 2 && call.names.empty() &&
+                        (call.args.size() == 1 || PyBool_Check(call.args[1]));
+  if (!is_plain) throw Refusal(call.callable);
+  if (call.args.size() == 2) r.Force(call.args[1], call.shadows[1]);
+  PyObject* const wanted = call.args.size() == 2 ? call.args[1] : Py_True;
+  if (r.repeated_calls() != nullptr) r.repeated_calls()->NoteRequiresGrad();
+  const bool has_it = TensorOf(self).requires_grad();
+  if (has_it == (wanted == Py_True)) return r.ReadRank(self);
+  static PyObject* const name = InternedName("requires_grad");
+  r.StoreAttribute(call.note, self, name, wanted, Shadow());
+  call.note.expect.kind = Expect::Kind::kAny;  // self
+}
+
+// x.detach_(), of a tensor that the trace has made.
+void DetachInPlace(Recorder& r, Call& call) {
+  if (call.args.size() != 1 || !IsExactTensor(call.args[0]) || r.SourceOf(call.args[0]).valid()) {
+    throw Refusal(call.callable);
+  }
+  r.TorchCall(call.note, &call, "detach_");
+}
+
+// torch._C._accelerator_getAccelerator(): a backend can be registered while the process runs.
+void Accelerator(Recorder& r, Call& call) {
+  if (!call.args.empty()) throw Refusal(call.callable);
+  r.guards().Answer(call.callable, "torch._C._accelerator_getAccelerator", r.Here());
+}
+
+void ToList(Recorder& r, Call& call) { r.ListCall(call); }
+
+// torch._C._InferenceMode(mode): does nothing yet.
+void MakeInferenceMode(Recorder& r, Call& call) {
+  if (r.ends_at_blocks) throw Refusal(call.callable);
+  r.ForceArguments(call, 0, false);
+}
+
+// Its __enter__ and __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for the keys at
+// __enter__. The key of the recording must not be among these: the block may outlive it.
+void SwitchInferenceMode(Recorder& r, Call& call) {
+  if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
+  const Known* known = r.Find(call.args[0]);
+  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
+  r.ForceArguments(call, 1, false);
+  if (r.repeated_calls() != nullptr) r.repeated_calls()->Spoil();
+  call.note.marks.switches_inference = true;
+  aten::SeeEveryOp(false);
+}
+
+}  // namespace
+
+void LoadTorch() {
+  RegisterFunctionOp();
+  RegisterCheckpointOp();
+  AddSpecial("torch.utils.checkpoint", "", "checkpoint", CallCheckpoint);
+  AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
+          {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
+  AddSpecial("torch._C", "", "_accelerator_getAccelerator", Accelerator);
+  AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
+  AddSpecial("torch._C", "TensorBase", "__int__", NumberOfTensor<false>);
+  AddRows("torch._C", "TensorBase", Conduct::kRefused,
+          {"backward",
+           "register_hook",
+           "_register_hook",
+           "retain_grad",
+           "numpy",
+           "data_ptr",
+           "storage",
+           "untyped_storage",
+           "_typed_storage",
+           "set_",
+           "resize_",
+           "resize_as_",
+           "share_memory_",
+           "apply_",
+           "map_",
+           "map2_",
+           "_make_wrapper_subclass",
+           "as_subclass",
+           "_as_subclass",
+           "_fix_weakref",
+           "__setstate__",
+           "__reduce_ex__",
+           "_set_data",
+           "record_stream",
+           "pin_memory",
+           "is_shared",
+           "_is_view",
+           "data",
+           "module_load",
+           "__dlpack__",
+           "_view_func",
+           "_view_func_unsafe",
+           "_rev_view_func_unsafe"});
+  // Facts that no guard compares, of the storage, of sparse and quantized data, of the object.
+  AddRows("torch._C", "TensorBase", Conduct::kRefused,
+          {"storage_offset", "is_set_to", "const_data_ptr", "is_pinned", "_use_count", "_nnz", "_dimI", "_dimV",
+           "sparse_dim", "dense_dim", "is_coalesced", "q_scale", "q_zero_point", "q_per_channel_axis", "qscheme",
+           "__dir__", "__sizeof__", "__getstate__"});
+  AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
+  AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
+  AddSpecial("torch._C", "TensorBase", "_make_subclass", MakeParameter);
+  AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
+  AddSpecial("torch._C", "_FunctionBase", "apply", ApplyFunction);
+  AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);
+  AddSpecial("torch._C", "", "_InferenceMode", MakeInferenceMode);
+  for (const char* name : {"__enter__", "__exit__"})
+    AddSpecial("torch._C", "_InferenceMode", name, SwitchInferenceMode);
+  AddSpecial("torch._C", "TensorBase", "size", Size);
+  AddSpecial("torch._C", "TensorBase", "item", Item);
+  AddSpecial("torch._C", "TensorBase", "tolist", ToList);
+  AddSpecial("torch._C", "TensorBase", "new_tensor", NewTensor);
+  for (const char* name : {"numel", "nelement"}) AddSpecial("torch._C", "TensorBase", name, Numel);
+  AddSpecial("torch", "", "numel", Numel);
+  for (const char* name : {"dim", "ndimension"}) AddSpecial("torch._C", "TensorBase", name, Rank);
+  for (const char* name :
+       {"is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_inference"}) {
+    AddSpecial("torch._C", "TensorBase", name, BasicFact);
+  }
+  for (const char* name :
+       {"is_floating_point", "is_complex", "is_signed", "is_inference", "result_type", "promote_types", "can_cast"}) {
+    AddSpecial("torch", "", name, BasicFact);
+  }
+  for (const char* name : {"_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic",
+                           "_get_tracing_state", "_is_tracing", "_log_api_usage_once", "_jit_is_script_object"}) {
+    AddSpecial("torch._C", "", name, BasicFact);
+  }
+  AddSpecial("torch", "", "tensor", MakeTensor);
+  AddSpecial("torch", "", "as_tensor", AsTensor);
+  for (const char* name : {"sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor",
+                           "sparse_bsc_tensor", "sparse_compressed_tensor"}) {
+    AddSpecial("torch", "", name, MakeSparse);
+  }
+  AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
+  AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
+  AddRows("torch", "", Conduct::kRefused,
+          {"manual_seed", "from_numpy", "frombuffer", "asarray", "from_file", "_C._set_grad_enabled"});
+  AddRows("torch._C", "", Conduct::kState,
+          {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
+           "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
+           "clear_autocast_cache"});
+  AddRows("torch", "", Conduct::kState,
+          {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "autocast_increment_nesting",
+           "autocast_decrement_nesting", "clear_autocast_cache"});
+  AddRows("torch", "", Conduct::kPureObjects,
+          {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cache_enabled",
+           "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled", "is_deterministic",
+           "are_deterministic_algorithms_enabled", "Size", "finfo", "iinfo", "device", "is_anomaly_enabled",
+           "_is_functional_tensor"});
+  AddRows("torch._C", "", Conduct::kPureObjects,
+          {"_get_default_device",
+           "is_grad_enabled",
+           "_is_torch_function_enabled",
+           "_is_torch_function_all_disabled",
+           "_len_torch_function_stack",
+           "_len_torch_dispatch_stack",
+           "is_autocast_available",
+           "_get_cudnn_enabled",
+           "_get_mkldnn_enabled",
+           "_is_autocast_available",
+           "_get_deterministic_algorithms",
+           "_get_flash_sdp_enabled",
+           "_get_math_sdp_enabled",
+           "_get_mem_efficient_sdp_enabled",
+           "_get_nnpack_enabled",
+           "_is_xnnpack_enabled",
+           "_get_cudnn_sdp_enabled",
+           "_get_default_dtype",
+           "_cuda_isDriverSufficient",
+           "_is_fwd_grad_enabled",
+           "_are_functorch_transforms_active",
+           "_is_torch_function_mode_enabled",
+           "_get_privateuse1_backend_name"});
+  AddAll("torch._C", "_VariableFunctions", {"", Conduct::kTorch});
+  AddAll("torch._C._nn", "", {"", Conduct::kTorch});
+  AddAll("torch._C._linalg", "", {"", Conduct::kTorch});
+  AddAll("torch._C._special", "", {"", Conduct::kTorch});
+  AddAll("torch._C._fft", "", {"", Conduct::kTorch});
+  AddAll("torch._C._sparse", "", {"", Conduct::kTorch});
+  AddAll("torch._C", "TensorBase", {"", Conduct::kTorch});
+}
+
+}  // namespace frametap

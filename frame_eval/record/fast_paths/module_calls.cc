@@ -1,0 +1,478 @@
+// nn.Module.__call__ in two steps instead of a hundred instructions. Where a module has no hooks, its two functions look
+// for some and pass their arguments on, and in a model of small layers most of a recording was spent in them. A frame of
+// either is taken from its first instruction to the call with which it passes on. What the instructions between would
+// have read is told to the recorder in their order and at their places, and the frame is as they would have left it. So
+// guards are those of the interpretation, but that one (guards/kinds/no_hooks.h) says what eleven would of the instance.
+// Anything unusual (a hook, an attribute of the instance's own, a class with its own __getattribute__) is left to them:
+// a guard that was made until then is one that they make as well.
+// The bytecode is compared with what is written here when the extension is loaded. If it differs, nothing is crossed.
+#include "frame_eval/record/fast_paths/module_calls.h"
+
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/recorder.h"
+#include "guards/kinds/no_hooks.h"
+#include "guards/must.h"
+#include "guards/objects/import.h"
+#include "guards/objects/known_objects.h"
+
+namespace frametap {
+namespace {
+
+struct Line {
+  const char* name;
+  const char* operand = nullptr;  // as `dis` gives it; "@n" is the place of line n; null means any
+};
+
+// For CPython 3.11 and torch 2.13.
+constexpr Line kWrapped[] = {
+    {"RESUME"},                            // 0
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_compiled_call_impl"},  // 2
+    {"POP_JUMP_FORWARD_IF_NONE", "@13"},   //
+    {"PUSH_NULL"},                         //
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_compiled_call_impl"},  //
+    {"LOAD_FAST", "args"},                 //
+    {"BUILD_MAP", "0"},                    // 8
+    {"LOAD_FAST", "kwargs"},               //
+    {"DICT_MERGE", "1"},                   //
+    {"CALL_FUNCTION_EX", "1"},             //
+    {"RETURN_VALUE"},                      // 12
+    {"PUSH_NULL"},                         // 13
+    {"LOAD_FAST", "self"},                 //
+    {"LOAD_ATTR", "_call_impl"},           // 15
+    {"LOAD_FAST", "args"},                 //
+    {"BUILD_MAP", "0"},                    //
+    {"LOAD_FAST", "kwargs"},               //
+    {"DICT_MERGE", "1"},                   // 19
+    {"CALL_FUNCTION_EX", "1"},             // 20
+};
+enum WrappedLine { kReadCompiled = 2, kReadCallImpl = 15, kMergeWrapped = 19, kPassOnWrapped = 20 };
+
+constexpr Line kCall[] = {
+    {"MAKE_CELL", "self"},                          // 0
+    {"MAKE_CELL", "args"},                          //
+    {"MAKE_CELL", "kwargs"},                        //
+    {"MAKE_CELL", "called_always_called_hooks"},    //
+    {"MAKE_CELL", "forward_call"},                  //
+    {"MAKE_CELL", "result"},                        //
+    {"RESUME"},                                     // 6
+    {"LOAD_GLOBAL", "torch"},                       // 7
+    {"LOAD_ATTR", "_C"},                            //
+    {"LOAD_METHOD", "_get_tracing_state"},          //
+    {"PRECALL", "0"},                               // 10
+    {"CALL", "0"},                                  //
+    {"POP_JUMP_FORWARD_IF_FALSE", "@16"},           //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_slow_forward"},                 //
+    {"JUMP_FORWARD", "@18"},                        //
+    {"LOAD_DEREF", "self"},                         // 16
+    {"LOAD_ATTR", "forward"},                       // 17
+    {"STORE_DEREF", "forward_call"},                // 18
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_backward_hooks"},               // 20
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_backward_pre_hooks"},           // 23
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_forward_hooks"},                // 26
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_DEREF", "self"},                         //
+    {"LOAD_ATTR", "_forward_pre_hooks"},            // 29
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_backward_pre_hooks"},  // 31
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_backward_hooks"},      // 33
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_forward_hooks"},       // 35
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"LOAD_GLOBAL", "_global_forward_pre_hooks"},   // 37
+    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
+    {"PUSH_NULL"},                                  //
+    {"LOAD_DEREF", "forward_call"},                 // 40
+    {"LOAD_DEREF", "args"},                         //
+    {"BUILD_MAP", "0"},                             //
+    {"LOAD_DEREF", "kwargs"},                       //
+    {"DICT_MERGE", "1"},                            // 44
+    {"CALL_FUNCTION_EX", "1"},                      // 45
+    {"RETURN_VALUE"},                               //
+    {"LOAD_CONST", "None"},                         // 47
+};
+enum CallLine {
+  kResumeCall = 6,  // the lines before it make cells
+  kReadTorch = 7,
+  kReadC,
+  kReadGetTracingState,
+  kGetTracingState = 11,
+  kReadForward = 17,
+  kReadHooks = 20,        // … and each third line from there
+  kReadGlobalHooks = 31,  // … each second line
+  kMergeCall = 44,
+  kPassOnCall = 45,
+};
+constexpr size_t kCellCount = kResumeCall;
+constexpr int kHooks = 4;
+constexpr const char* kGlobalHookNames[kHooks] = {"_global_backward_pre_hooks", "_global_backward_hooks",
+                                                  "_global_forward_hooks", "_global_forward_pre_hooks"};
+
+// The way through a function. Its parameters are self, *args, **kwargs.
+struct Way {
+  PyCodeObject* code = nullptr;  // null: the function is another one than is written above
+  std::vector<int> offsets;      // of the lines
+};
+
+struct Ways {
+  Way wrapped, call;
+  int forward_call = 0;                 // slot of the variable
+  std::array<int, kCellCount> cells{};  // slots, in the order of their instructions
+  // Names, interned.
+  PyObject* compiled_call_impl = nullptr;
+  PyObject* call_impl = nullptr;
+  PyObject* forward = nullptr;
+  PyObject* torch = nullptr;
+  PyObject* c = nullptr;
+  PyObject* get_tracing_state = nullptr;
+  PyObject* global_hooks[kHooks] = {};
+};
+
+Ways ways;
+bool is_on = true;
+
+// Returns false with a Python exception. Code that differs is not a failure.
+bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
+  Ref<> dis = ImportModule("dis");
+  Ref<> listing = dis ? Ref<>::Steal(PyObject_CallMethod(dis.get(), "get_instructions", "O", code)) : Ref<>();
+  if (!listing) return false;
+  std::vector<int> offsets;
+  std::vector<std::string> operands;
+  while (offsets.size() < count) {
+    Ref<> instruction = Ref<>::Steal(PyIter_Next(listing.get()));
+    if (!instruction) return PyErr_Occurred() == nullptr;
+    Ref<> name = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "opname"));
+    Ref<> offset = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "offset"));
+    Ref<> operand = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "argval"));
+    Ref<> text = operand ? Ref<>::Steal(PyObject_Str(operand.get())) : Ref<>();
+    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    if (!name || !offset || utf8 == nullptr) return false;
+    if (PyUnicode_CompareWithASCIIString(name.get(), lines[offsets.size()].name) != 0) return true;
+    offsets.push_back(static_cast<int>(PyLong_AsLong(offset.get())));
+    operands.emplace_back(utf8);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const char* wanted = lines[i].operand;
+    if (wanted == nullptr) continue;
+    if (operands[i] != (*wanted == '@' ? std::to_string(offsets[std::stoul(wanted + 1)]) : wanted)) return true;
+  }
+  way->code = reinterpret_cast<PyCodeObject*>(Py_NewRef(code));
+  way->offsets = std::move(offsets);
+  return true;
+}
+
+int SlotOf(PyCodeObject* code, const char* variable) {
+  int slot = 0;
+  while (PyUnicode_CompareWithASCIIString(SlotName(code, slot), variable) != 0) ++slot;
+  return slot;
+}
+
+// Whether the hooks that nn.Module.__call__ asks for are those in the dict of the module: not what a __getattribute__ or
+// a descriptor says.
+bool ReadsHooksOfInstance(PyTypeObject* type) {
+  const auto& hooks = NoHooksGuard::names().hooks;
+  return PyType_IsSubtype(type, Objects().module) && Recorder::HasGenericGet(type) &&
+         std::all_of(hooks.begin(), hooks.end(),
+                     [&](const Key& name) { return _PyType_Lookup(type, name.object.get()) == nullptr; });
+}
+
+}  // namespace
+
+std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object) {
+  if (!ReadsHooksOfInstance(Py_TYPE(object))) return std::nullopt;
+  return NoHooksGuard::HooksOf(object);
+}
+
+bool LoadModuleCalls() {
+  const PyTypeObject* module = Objects().module;
+  PyObject* wrapped = PyDict_GetItemString(module->tp_dict, "_wrapped_call_impl");
+  if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) return true;
+  PyObject* call = reinterpret_cast<PyObject*>(Objects().module_call_code);
+  if (!Compare(PyFunction_GET_CODE(wrapped), kWrapped, std::size(kWrapped), &ways.wrapped) ||
+      !Compare(call, kCall, std::size(kCall), &ways.call)) {
+    return false;
+  }
+  if (ways.call.code != nullptr) {
+    ways.forward_call = SlotOf(ways.call.code, "forward_call");
+    for (size_t i = 0; i < kCellCount; ++i) ways.cells[i] = SlotOf(ways.call.code, kCall[i].operand);
+  }
+  ways.compiled_call_impl = InternedName("_compiled_call_impl");
+  ways.call_impl = InternedName("_call_impl");
+  ways.forward = InternedName("forward");
+  ways.torch = InternedName("torch");
+  ways.c = InternedName("_C");
+  ways.get_tracing_state = InternedName("_get_tracing_state");
+  for (int i = 0; i < kHooks; ++i) ways.global_hooks[i] = InternedName(kGlobalHookNames[i]);
+  return true;
+}
+
+bool CrossModuleCalls(bool on) {
+  const bool both = ways.wrapped.code != nullptr && ways.call.code != nullptr;
+  return std::exchange(is_on, on) && both;
+}
+
+bool IsModuleCall(PyCodeObject* code) {
+  return is_on && code != nullptr && (code == ways.wrapped.code || code == ways.call.code);
+}
+
+// One frame on its way. Where a step finds something unusual, the way ends: the frame is as it was.
+class Recorder::Crossing {
+ public:
+  Crossing(Recorder& recorder, FrameState& f, FrameNote& note, const Way& way)
+      : r_(recorder), f_(f), note_(note), way_(way), start_(f.offset) {}
+  ~Crossing() {
+    if (!arrived_) f_.offset = start_;
+    r_.ClearPending();
+  }
+
+  bool ThroughWrapped() {
+    r_.without_hooks_ = nullptr;
+    for (int i = 0; i < 3; ++i) {
+      if (f_.objects[i] == nullptr || f_.shadows[i].kind != Shadow::Kind::kNone) return false;
+    }
+    self_ = f_.objects[0];
+    if (!IsUsual(f_.objects[1], f_.objects[2])) return false;
+    if (_PyType_Lookup(Py_TYPE(self_), ways.compiled_call_impl) != Py_None) return false;
+    At(kReadCompiled);
+    const bool is_told = HasNoHooks();
+    if (!is_told) {
+      r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
+      if (note_.expect.kind != Expect::Kind::kAny) return false;
+    }
+    const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl, is_told);
+    if (!call_impl) return false;
+    PassOn(kMergeWrapped, kPassOnWrapped, call_impl.get(), f_.objects[1], f_.objects[2]);
+    if (is_told) r_.without_hooks_ = self_;
+    return true;
+  }
+
+  bool ThroughCall() {
+    const bool was_passed_on = note_.caller != nullptr && note_.caller->code == ways.wrapped.code;
+    PyObject* const was_told = was_passed_on ? r_.without_hooks_ : nullptr;  // nothing has run since
+    PyObject* contents[3];
+    for (int i = 0; i < 3; ++i) {
+      if (!IsOwnCell(i) || (contents[i] = PyCell_GET(f_.objects[i])) == nullptr) return false;
+      if (r_.cells_[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
+    }
+    self_ = contents[0];
+    if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2], was_told == self_)) return false;
+    At(kReadForward);
+    const bool is_told = was_told == self_ || HasNoHooks();
+    const bool is_met = HasMetGlobals();
+    if (!is_met && IsTracing()) return false;
+    const Ref<> forward = Method(kReadForward, ways.forward, is_told);
+    if (!forward) return false;
+    for (int i = 0; i < kHooks && !is_told; ++i) {
+      Shadow shadow;
+      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i].object.get(), &shadow);
+      if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
+    }
+    for (int i = 0; i < kHooks && !is_met; ++i) {
+      Shadow shadow;
+      PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways.global_hooks[i], &shadow);
+      if (!IsNothing(kReadGlobalHooks + 2 * i + 1, hooks, shadow)) return false;
+      r_.call_globals_.hooks[static_cast<size_t>(i)] = hooks;
+    }
+    r_.call_globals_.globals = f_.function->func_globals;
+    PassOn(kMergeCall, kPassOnCall, forward.get(), contents[1], contents[2]);
+    r_.cells_[f_.shadows[ways.forward_call].id] = Shadow();
+    PyCell_Set(f_.objects[ways.forward_call], forward.get());
+    return true;
+  }
+
+ private:
+  void At(int line) {
+    f_.offset = way_.offsets[static_cast<size_t>(line)];
+    note_.expect.Reset();
+  }
+
+  bool IsOwnCell(int slot) const {
+    return f_.objects[slot] != nullptr && PyCell_Check(f_.objects[slot]) &&
+           f_.shadows[slot].kind == Shadow::Kind::kCell;
+  }
+
+  // `is_told`: that the instance has no hooks, and what this rests on.
+  bool IsUsual(PyObject* args, PyObject* kwargs, bool is_told = false) const {
+    if (f_.depth != 0 || !PyTuple_CheckExact(args) || !PyDict_CheckExact(kwargs)) return false;
+    if (is_told) return true;
+    const Known* known = r_.Find(self_);
+    return known != nullptr && known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
+           DictAt(DictOf::kInstance, self_) != nullptr;
+  }
+
+  // Borrowed; null if it is not simply read from where it is.
+  PyObject* Attribute(int line, PyObject* owner, PyObject* name, Shadow* shadow) {
+    At(line);
+    r_.LoadAttribute(note_, owner, Shadow(), name);
+    PyObject* value = note_.expect.answer;
+    if (note_.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
+    *shadow = r_.FromSource(note_.expect.source, value, note_.expect.pinned);
+    return value;
+  }
+
+  // The attributes of the module itself, as LoadAttribute reports them once it has found all else to be usual.
+  PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
+    PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
+    if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
+    At(line);
+    const Known& known = *r_.Find(self_);
+    *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
+    return value;
+  }
+
+  PyObject* Global(int line, PyObject* name, Shadow* shadow) {
+    At(line);
+    return r_.ReadGlobal(f_, note_, name, shadow);
+  }
+
+  // All reads of the instance by both functions, in one guard. Returns false if each part must be recorded by itself.
+  // This is so after a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not
+  // here.
+  bool HasNoHooks() {
+    const Known& known = *r_.Find(self_);
+    const auto& changed = r_.mutated_sources_;
+    if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
+      return false;
+    }
+    r_.RefuseMutatedDict(*_PyObject_GetDictPtr(self_));
+    r_.RefuseSharedDict(self_, *_PyObject_GetDictPtr(self_));
+    const auto hooks = NoHooksGuard::HooksOf(self_);
+    if (!hooks) return false;
+    for (PyObject* own : *hooks) {
+      if (r_.knows_ordered_dicts_ && r_.Find(own) != nullptr) return false;
+    }
+    r_.Touch(self_);
+    r_.guards_.NoHooks(known.source, r_.Here());
+    return true;
+  }
+
+  // A method of the class, bound as the read would. `is_told`: the instance has nothing under the name.
+  Ref<> Method(int line, PyObject* name, bool is_told) {
+    PyObject* function = _PyType_Lookup(Py_TYPE(self_), name);
+    if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
+    At(line);
+    if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
+    if (!is_told && note_.expect.kind != Expect::Kind::kAny) return Ref<>();
+    Ref<> method = Must(PyMethod_New(function, self_));
+    r_.AddFresh(method.get());
+    return method;
+  }
+
+  bool IsNothing(int line, PyObject* hooks, Shadow shadow) {
+    if (!IsEmptyDict(hooks)) return false;
+    At(line);
+    r_.TruthOf(note_, hooks, shadow);
+    return true;
+  }
+
+  // The facts that all calls of modules read (tracing by jit, the hooks of all modules) were read by an earlier one.
+  // Another look would add no guard, as long as the trace has changed nothing.
+  bool HasMetGlobals() const {
+    const auto& met = r_.call_globals_;
+    if (met.globals != f_.function->func_globals || !r_.effects_.empty() || !r_.mutated_sources_.empty()) return false;
+    return std::all_of(met.hooks.begin(), met.hooks.end(), IsEmptyDict) && !torch::jit::tracer::isTracing();
+  }
+
+  // torch._C._get_tracing_state()
+  bool IsTracing() {
+    Shadow shadow;
+    PyObject* torch = Global(kReadTorch, ways.torch, &shadow);
+    if (torch == nullptr || !PyModule_CheckExact(torch)) return true;
+    PyObject* c = Attribute(kReadC, torch, ways.c, &shadow);
+    if (c == nullptr || !PyModule_CheckExact(c)) return true;
+    PyObject* get = Attribute(kReadGetTracingState, c, ways.get_tracing_state, &shadow);
+    if (get == nullptr || !PyCFunction_CheckExact(get)) return true;
+    At(kGetTracingState);
+    r_.Invoke(Call{f_, note_, get, {}, {}, {}});
+    return torch::jit::tracer::isTracing();
+  }
+
+  // To the call `callable(*args, **kwargs)`, its operands on the stack. The dict of keywords is a copy.
+  void PassOn(int merge, int call, PyObject* callable, PyObject* args, PyObject* kwargs) {
+    At(merge);
+    Ref<> passed = Must(PyDict_Copy(kwargs));
+    r_.AddFresh(passed.get());
+    if (PyDict_GET_SIZE(kwargs) > 0) {
+      r_.ForceDeep(kwargs, Shadow(), true);
+      r_.ReadElements({passed.get(), kwargs});
+      r_.MarkMutated(passed.get());
+    }
+    PyObject* const operands[] = {nullptr, callable, args, passed.get()};
+    for (PyObject* operand : operands) {
+      f_.objects[f_.nlocalsplus + f_.depth] = Py_XNewRef(operand);
+      f_.shadows[f_.nlocalsplus + f_.depth] = Shadow();
+      ++f_.depth;
+    }
+    At(call);
+    note_.passes_on = arrived_ = true;
+  }
+
+  Recorder& r_;
+  FrameState& f_;
+  FrameNote& note_;
+  const Way& way_;
+  const int start_;
+  PyObject* self_ = nullptr;
+  bool arrived_ = false;
+};
+
+// If there is no memory for a cell, the interpreter has the same failure at that instruction.
+bool Recorder::MakeCells(FrameState& f) {
+  if (f.code != ways.call.code || f.offset != 0) return false;
+  for (size_t i = 0; i < kCellCount; ++i) {
+    const int slot = ways.cells[i];
+    PyObject* cell = PyCell_New(f.objects[slot]);
+    if (cell == nullptr) {
+      PyErr_Clear();
+      break;
+    }
+    cells_.push_back(f.shadows[slot]);
+    Py_XSETREF(f.objects[slot], cell);
+    f.shadows[slot] = {Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
+    f.offset = ways.call.offsets[i + 1];
+  }
+  return f.offset != 0;
+}
+
+// The method, and what holds its arguments, are the trace's own: the crossing has bound the one, the frame got the other.
+bool Recorder::PassOn(const Event& e) {
+  PyObject* const method = e.in[0];
+  PyObject* const function = PyMethod_GET_FUNCTION(method);
+  if (const CallableRow* row = FindCallable(function); row != nullptr && row->special != nullptr) return false;
+  Pending& pending = ExpectFrame(function);
+  pending.args.assign(1, PyMethod_GET_SELF(method));
+  pending.shadows.assign(1, Shadow());
+  pending.names.clear();
+  AddSpread(*this, e, &pending);
+  return true;
+}
+
+bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
+  if (f.code == ways.wrapped.code) return Crossing(*this, f, note, ways.wrapped).ThroughWrapped();
+  return Crossing(*this, f, note, ways.call).ThroughCall();
+}
+
+PyCodeObject*& OwnExecutable() {
+  static PyCodeObject* code = nullptr;
+  return code;
+}
+
+}  // namespace frametap

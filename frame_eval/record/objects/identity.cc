@@ -1,0 +1,485 @@
+// The reads of comparing, looking up, hashing and printing objects by their identity.
+//   E1  Whether two objects are one: a relation between their sources. An object of the trace's own is no other one;
+//       that two sources lead to one object is guarded when the second is met (FromSource).
+//   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
+//   E3  A table of many objects: their addresses are guarded instead of each pair.
+//   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed. The id of
+//       an object that is passed is a number like its sizes until it is fixed (OpenAddress).
+//   E5  NaN has the hash of its address and is equal to itself only. It ends the segment as a key, or among elements that
+//       are compared with it. One that the recording fixes is guarded by identity.
+//   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
+//       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
+// Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
+#include <algorithm>
+
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/objects/class_names.h"
+#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/elements.h"
+#include "guards/must.h"
+#include "guards/objects/dict_read.h"
+#include "guards/objects/held_object.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+#include "guards/objects/value.h"
+
+namespace frametap {
+namespace {
+
+constexpr int kDeepest = 100;
+constexpr Py_ssize_t kPairsUpTo = 8;
+
+bool HasDefaultEq(PyObject* object) {
+  return Py_TYPE(object)->tp_richcompare == PyBaseObject_Type.tp_richcompare ||
+         Py_TYPE(object)->tp_richcompare == nullptr;
+}
+
+bool IsRow(PyObject* object) { return PyTuple_Check(object) || PyList_Check(object); }
+
+// Of these there is one object for each value.
+bool IsSingleton(PyObject* scalar) {
+  if (PyLong_CheckExact(scalar)) {
+    int overflow = 0;
+    const long value = PyLong_AsLongAndOverflow(scalar, &overflow);
+    return overflow == 0 && value >= -5 && value <= 256;
+  }
+  if (PyUnicode_CheckExact(scalar))
+    return PyUnicode_GET_LENGTH(scalar) <= 1 && PyUnicode_KIND(scalar) == PyUnicode_1BYTE_KIND;
+  c10::IValue constant;
+  const bool is_device = TorchConstantOf(scalar, &constant) && constant.isDevice();
+  return !PyFloat_CheckExact(scalar) && !PyBytes_CheckExact(scalar) && !PyComplex_CheckExact(scalar) && !is_device;
+}
+
+// A class of Python code that says itself how its instances are printed, or a type that prints no address.
+bool PrintsItself(PyObject* object, Printed how) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (PyType_Check(object) || PyModule_Check(object) || PyRange_Check(object) || PySlice_Check(object)) return true;
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return false;
+  return type->tp_repr != PyBaseObject_Type.tp_repr ||
+         (how == Printed::kStr && type->tp_str != PyBaseObject_Type.tp_str);
+}
+
+// Objects, also in tuples and lists, as in the items of dict([(key, value)]).
+void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
+  if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
+  if (levels > 0 && IsRow(object)) {
+    ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
+    return;
+  }
+  leaves->push_back(object);
+}
+
+bool IsTable(PyObject* object) { return IsAnySet(object) || PyDict_Check(object); }
+
+// Returns whether == of the object compares no identities unseen. Python code comes as a frame.
+bool ComparesByValue(PyObject* object) {
+  if (PyLong_Check(object) || PyFloat_Check(object) || PyComplex_Check(object) || PyUnicode_Check(object) ||
+      PyBytes_Check(object) || PyByteArray_Check(object) || PyCode_Check(object) || IsPlainValue(object)) {
+    return true;
+  }
+  static PyObject* const name = InternedName("__eq__");
+  return HasMethodInPython(object, name);
+}
+
+[[noreturn]] void ThrowUnknownElements(PyObject* container) {
+  throw Break{Reason::unknown_operation, std::string("a comparison of the elements of ") + Py_TYPE(container)->tp_name};
+}
+
+}  // namespace
+
+bool HoldsPlainItems(PyObject* dict) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    if (!IsPlainValue(key) || !IsPlainValue(value)) return false;
+  }
+  return true;
+}
+
+bool HoldsPlainValues(PyObject* container) {
+  bool plain = true;
+  const bool known = ForEachElement(container, [&](PyObject* element) { plain = plain && IsPlainValue(element); });
+  return known && plain;
+}
+
+// The type itertools.groupby, which compares each key with the one before.
+static const PyTypeObject* GroupType() {
+  static const auto* const type = reinterpret_cast<PyTypeObject*>(OwnerOf("itertools", "groupby").Release());
+  return type;
+}
+
+// The keys that a key function gives are seen here first. Two objects are compared only after one was seen.
+static void ReadGroup(Recorder& r, PyObject* group) {
+  PyObject* const key =
+      PyTuple_CheckExact(group) && PyTuple_GET_SIZE(group) == 2 ? PyTuple_GET_ITEM(group, 0) : nullptr;
+  if (key == nullptr || IsPlainValue(key) || (!IsRow(key) && r.IsFixed(key))) return;
+  throw Break{Reason::unknown_operation, "groups of objects"};
+}
+
+// The table that a call of C code or a display fills, or null.
+static PyObject* TableFilledBy(const Event& e, PyObject* result) {
+  if (e.op == Op::kSetUpdate) return e.in[0];
+  if (result == nullptr) return nullptr;
+  PyObject* const self = PyCFunction_Check(e.in[0]) ? PyCFunction_GET_SELF(e.in[0]) : nullptr;
+  for (PyObject* object : {result, self, e.n > 1 ? e.in[1] : nullptr}) {
+    if (object != nullptr && IsTable(object)) return object;
+  }
+  return nullptr;
+}
+
+// Returns whether C code could take elements from it that the recorder has not seen. A field of the type decides for nearly
+// all arguments of calls. Iteration makes the parts of a tensor, so that no two are one object.
+static bool HasUnseenElements(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  constexpr unsigned long kKnown = Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
+                                   Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  if ((type->tp_flags & kKnown) != 0) return false;
+  const bool has_items = type->tp_as_sequence != nullptr && type->tp_as_sequence->sq_item != nullptr;
+  if (type->tp_iter == nullptr && !has_items) return false;
+  return !IsTensor(object) && !HasKnownElements(object);
+}
+
+void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
+  if (e.op == Op::kForIter) {
+    if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(r, result);
+    return;
+  }
+  PyObject* const filled = TableFilledBy(e, result);
+  const bool may_be_group = result != nullptr && (PyTuple_CheckExact(result) || PyList_CheckExact(result));
+  if (filled == nullptr && !may_be_group) return;  // as nearly always
+  bool from_iterator = false;
+  for (int i = 1; i < e.n; ++i) {
+    if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
+    from_iterator = true;
+    if (!may_be_group || Py_TYPE(e.in[i]) != GroupType()) continue;
+    ReadGroup(r, result);
+    if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
+  }
+  if (!from_iterator || filled == nullptr) return;
+  std::vector<PyObject*> keys;
+  ForEachElement(filled, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
+  r.ReadDistinct(keys);
+}
+
+bool Recorder::IsFixed(PyObject* object) {
+  if (IsScalar(object)) return true;
+  if (IsTensor(object)) return false;
+  Known* known = Find(object);
+  if (known == nullptr) return IsIdentityKind(object);  // a constant
+  if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
+  if (known->fixed && known->touched) return true;
+  if (known->pinned || IsIdentityKind(object)) {
+    Touch(object);
+    Fix(*known);
+  }
+  return known->pinned;
+}
+
+// E1
+void Recorder::ReadSame(PyObject* a, PyObject* b) {
+  if (IsScalar(a) || IsScalar(b)) return;
+  const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
+  if (source_a.valid() && source_b.valid()) {
+    const auto is_fixed = [this](PyObject* o) { return (!IsExchangeable(o) || Find(o)->pinned) && IsFixed(o); };
+    if (source_a != source_b && !(is_fixed(a) && is_fixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
+    return;
+  }
+  if (source_a.valid() == source_b.valid()) return;
+  PyObject* outside = source_a.valid() ? a : b;
+  PyObject* inside = source_a.valid() ? b : a;
+  if (IsTensor(inside) || (Find(inside) != nullptr && !IsIdentityKind(inside))) return;
+  // A constant that no path leads to.
+  if (Py_TYPE(outside) == Py_TYPE(inside)) guards_.Identity(SourceOf(outside), Here());
+}
+
+void Recorder::ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+  if (IsSingleton(a) || IsSingleton(b) || !SameValue(a, b)) return;
+  if (sa.kind == Shadow::Kind::kNone && sb.kind == Shadow::Kind::kNone) return;
+  if (sa.kind == sb.kind && sa.id == sb.id && a == b) return;
+  if (sa.kind == Shadow::Kind::kSource && sb.kind == Shadow::Kind::kSource) {
+    return guards_.SameObject(SourceId(sa.id), SourceId(sb.id), a == b, Here());
+  }
+  const Shadow& open = sa.kind == Shadow::Kind::kNone ? sb : sa;
+  const bool constant = sa.kind == Shadow::Kind::kNone || sb.kind == Shadow::Kind::kNone;
+  if (!constant || open.kind != Shadow::Kind::kSource || a != b) {
+    throw Break{Reason::unknown_operation, "whether two equal numbers or strings are one object"};
+  }
+  guards_.Identity(SourceId(open.id), Here());
+}
+
+// E5
+void Recorder::RefuseNan(PyObject* object) {
+  if (HoldsNan(object)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
+}
+
+// E2
+void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
+  if (IsScalar(a) && IsScalar(b)) {
+    if (HoldsNan(a)) RefuseNan(b);
+    return;
+  }
+  ReadSame(a, b);
+  if (a != b && !HasDefaultEq(a) && !HasDefaultEq(b)) ReadEqual(a, b, depth);
+}
+
+void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsScalar(a) || IsScalar(b) || IsTensor(a) || IsTensor(b)) return;
+  if (HasDefaultEq(a) || HasDefaultEq(b)) return ReadSame(a, b);
+  if (IsRow(a) && IsRow(b)) {
+    const Py_ssize_t n = std::min(PySequence_Fast_GET_SIZE(a), PySequence_Fast_GET_SIZE(b));
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      ReadEqualElements(PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i), depth + 1);
+    }
+  } else if (PyDict_Check(a) && PyDict_Check(b)) {
+    const bool is_quiet = HasOnlyBuiltinKeys(a) && HasOnlyBuiltinKeys(b);
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(a, &at, &key, &value)) {
+      ReadKey(b, key);
+      PyObject* const other = is_quiet ? PyDict_GetItemWithError(b, key) : ItemQuietly(b, key);
+      if (other != nullptr) ReadEqualElements(value, other, depth + 1);
+    }
+  } else if (IsAnySet(a) && IsAnySet(b)) {
+    ForEachElement(a, [&](PyObject* element) { ReadKey(b, element); });
+  } else if (PyMethod_Check(a) && PyMethod_Check(b)) {
+    ReadSame(PyMethod_GET_SELF(a), PyMethod_GET_SELF(b));
+    ReadSame(PyMethod_GET_FUNCTION(a), PyMethod_GET_FUNCTION(b));
+  } else if (PyCFunction_Check(a) && PyCFunction_Check(b)) {
+    PyObject *self_a = PyCFunction_GET_SELF(a), *self_b = PyCFunction_GET_SELF(b);
+    if (self_a != nullptr && self_b != nullptr) ReadSame(self_a, self_b);
+  } else if (IsDeque(a) && IsDeque(b)) {
+    for (Py_ssize_t i = 0; i < std::min(DequeLength(a), DequeLength(b)); ++i) {
+      ReadEqualElements(DequeItem(a, i), DequeItem(b, i), depth + 1);
+    }
+  } else if (PyWeakref_Check(a) && PyWeakref_Check(b)) {
+    ReadEqualElements(PyWeakref_GET_OBJECT(a), PyWeakref_GET_OBJECT(b), depth + 1);
+  } else if (IsMappingProxy(a) || IsMappingProxy(b)) {
+    ReadEqual(IsMappingProxy(a) ? HeldObject(a) : a, IsMappingProxy(b) ? HeldObject(b) : b, depth + 1);
+  } else if (PyDictViewSet_Check(a) || PyDictViewSet_Check(b)) {
+    ReadElements({a, b});
+  } else if (!ComparesByValue(a) && !ComparesByValue(b) && Py_TYPE(a)->tp_richcompare == Py_TYPE(b)->tp_richcompare) {
+    ThrowUnknownElements(a);
+  }
+}
+
+// E3
+void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
+  if (static_cast<Py_ssize_t>(objects.size()) <= kPairsUpTo) {
+    for (size_t i = 0; i < objects.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) ReadEqualElements(objects[j], objects[i]);
+    }
+    return;
+  }
+  for (PyObject* object : objects) ReadAddress(object);
+}
+
+void Recorder::ReadAddress(PyObject* object, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsRow(object)) {
+    ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
+    return;
+  }
+  RefuseNan(object);
+  if (IsFixed(object)) return;
+  if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
+}
+
+void Recorder::ReadKey(PyObject* table, PyObject* key) {
+  if (IsScalar(key)) return RefuseNan(key);
+  RefuseForeignKey(key);
+  const bool is_itself = HasDefaultEq(key) && IsFixed(key);  // its place is guarded: equal to another one, or never
+  absl::InlinedVector<PyObject*, 16> others;
+  ForEachElement(table, [&](PyObject* other) {
+    if (IsScalar(other) || (is_itself && HasDefaultEq(other) && IsFixed(other))) return;
+    others.push_back(other);
+  });
+  if (others.empty()) return;
+  Known* known = Find(table);
+  if (static_cast<Py_ssize_t>(others.size()) <= kPairsUpTo) {
+    for (PyObject* other : others) ReadEqualElements(other, key);
+    if (known != nullptr) known->keys_by_address = 0;
+    return;
+  }
+  if (known == nullptr || known->keys_by_address < others.size()) {
+    for (PyObject* other : others) ReadAddress(other);
+  }
+  ReadAddress(key);
+  if (known != nullptr) known->keys_by_address = others.size() + 1;  // `key` may be added now
+}
+
+void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
+  std::vector<PyObject*> objects;
+  for (PyObject* container : containers) {
+    const bool known = ForEachElement(container, [&](PyObject* element) {
+      if (IsScalar(element)) return RefuseNan(element);
+      objects.push_back(element);
+    });
+    if (!known) ThrowUnknownElements(container);
+  }
+  ReadDistinct(objects);
+}
+
+void Recorder::ReadIdentities(Reads reads, const Call& call) {
+  PyObject* const first = call.args.empty() ? nullptr : call.args[0];
+  PyObject* const second = call.args.size() > 1 ? call.args[1] : nullptr;
+  switch (reads) {
+    case Reads::kValues:
+      return;
+    case Reads::kSearch:
+      if (second != nullptr) ReadSearch(first, second);
+      return;
+    case Reads::kKey:
+      if (second != nullptr) ReadKey(first, second);
+      return;
+    case Reads::kKeys:
+    case Reads::kCommon: {
+      std::vector<PyObject*> objects;
+      for (PyObject* arg : call.args) {
+        if (arg == nullptr) continue;
+        const bool known = ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
+        if (!known && reads == Reads::kCommon) ThrowUnknownElements(arg);
+      }
+      return ReadDistinct(objects);
+    }
+    case Reads::kEqual:
+      if (second == nullptr) return;
+      ReadSame(first, second);  // object.__eq__, whatever the classes say about ==
+      return ReadEqual(first, second);
+    case Reads::kHash:
+      if (first != nullptr) ReadHash(first);
+      return;
+    case Reads::kRepr:
+    case Reads::kStr:
+      for (PyObject* arg : call.args) {
+        if (arg != nullptr) ReadPrinted(arg, reads == Reads::kStr ? Printed::kStr : Printed::kRepr);
+      }
+      return;
+  }
+}
+
+// `item` is looked for among the elements of a sequence, which are compared one after the other.
+void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
+  bool found = false;
+  const bool known = ForEachElement(sequence, [&](PyObject* element) {
+    if (!found && (IsTensor(element) || IsTensor(item))) throw Break{Reason::value_of_tensor, "a test for membership"};
+    if (!found) ReadEqualElements(element, item);
+    found = found || element == item;
+  });
+  if (!known && !IsPlainValue(item)) ThrowUnknownElements(sequence);
+}
+
+// E6
+void Recorder::ReadLayout(PyObject* object) {
+  Known* known = IsAnySet(object) ? Find(object) : nullptr;
+  if (known == nullptr || known->state != Known::State::kSource) return;
+  if (!known->mutated) return guards_.Layout(known->source, Here());
+  if (!guards_.HasLayout(known->source)) {
+    throw Break{Reason::set_from_outside, "a set that was changed before, in its order"};
+  }
+}
+
+// E4, E6
+void Recorder::ReadOrder(PyObject* set) {
+  const Known* known = Find(set);
+  if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(set);
+  ForEachElement(set, [&](PyObject* element) {
+    if (!PyTuple_CheckExact(element)) return ReadOrderOf(element);
+    ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
+  });
+}
+
+void Recorder::ReadOrderOf(PyObject* element) {
+  RefuseNan(element);
+  if (Py_TYPE(element)->tp_hash != PyBaseObject_Type.tp_hash && !IsTensor(element)) return;
+  ReadsAddress();
+  if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
+}
+
+// An object that the caller passes, alone or in a sequence, is another one in each call. One in a dict may be, too.
+bool Recorder::IsPassed(SourceId id, bool in_dicts) const {
+  const auto is_content = [&](Accessor a) {
+    return a == Accessor::kItem || a == Accessor::kNext || (in_dicts && a == Accessor::kKey);
+  };
+  while (id.valid() && is_content(guards_.accessor(id))) id = guards_.parent(id);
+  return id.valid() && (guards_.accessor(id) == Accessor::kLocal || guards_.accessor(id) == Accessor::kStack ||
+                        guards_.accessor(id) == Accessor::kCell);
+}
+
+void Recorder::FixAddress(SourceId source) {
+  if (!source.valid() || IsPassed(source, false)) {
+    throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
+  }
+  guards_.Address(source, Here());
+}
+
+void Recorder::ReadTensorAddress(PyObject* tensor) {
+  const SourceId source = SourceOf(tensor);
+  const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
+  source.valid() && is_parameter ? guards_.Address(source, Here()) : FixAddress(source);
+}
+
+Shadow Recorder::OpenAddress(PyObject* object) {
+  const SourceId source = SourceOf(object);
+  const bool is_parameter = PyObject_TypeCheck(object, Objects().parameter);
+  if (!numbers_open() || is_parameter || !IsPassed(source, true) || IsFixed(object)) return Shadow();
+  const Ref<> address = Must(PyLong_FromVoidPtr(object));
+  return Shadow{Shadow::Kind::kSource, guards_.Child(source, Accessor::kAddress, 0, nullptr, address.get()).raw()};
+}
+
+SourceId Recorder::AddressedBy(Shadow shadow) const {
+  if (shadow.kind != Shadow::Kind::kSource) return SourceId();
+  const SourceId source(shadow.id);
+  return guards_.accessor(source) == Accessor::kAddress ? guards_.parent(source) : SourceId();
+}
+
+void Recorder::ReadsAddress() {
+  if (repeated_calls_) repeated_calls_->Spoil();
+}
+
+void Recorder::ReadHash(PyObject* object) {
+  if (PyTuple_Check(object) || PyFrozenSet_CheckExact(object)) {
+    ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
+    return;
+  }
+  RefuseNan(object);
+  const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
+                          Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
+  if (!by_address) return;
+  ReadsAddress();
+  if (!IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
+}
+
+void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
+  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (IsScalar(object)) return;
+  ReadClassName(*this, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
+  const bool plain_row = IsRow(object) || IsAnySet(object);
+  if (IsAnySet(object)) ReadOrder(object);
+  if (plain_row || PyDict_Check(object)) {
+    ForEachElement(object, [&](PyObject* element) { ReadPrinted(element, Printed::kRepr, depth + 1); });
+    if (!PyDict_Check(object)) return;
+    if (PyType_IsSubtype(Py_TYPE(object), DefaultDict())) {
+      if (SourceOf(object).valid()) throw Break{Reason::unknown_callable, "a defaultdict from outside is printed"};
+      ReadPrinted(FactoryOf(object).get(), Printed::kRepr, depth + 1);
+    }
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(value, Printed::kRepr, depth + 1);
+    return;
+  }
+  if (PyExceptionInstance_Check(object)) {
+    return ReadPrinted(reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
+  }
+  if (PrintsItself(object, how)) return;
+  ReadsAddress();
+  if (!IsFixed(object)) {
+    throw Break{Reason::unknown_callable,
+                std::string("the address of an object is printed: ") + Py_TYPE(object)->tp_name};
+  }
+}
+
+}  // namespace frametap

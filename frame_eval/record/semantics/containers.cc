@@ -1,0 +1,389 @@
+// Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
+#include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/mapping_proxies.h"
+#include "guards/cpython/deque_view.h"
+#include "guards/must.h"
+#include "guards/objects/dict_read.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+#include "guards/objects/value.h"
+
+namespace frametap {
+namespace {
+
+// Returns whether `object[key]` behaves as for the builtin type. This includes a class in Python that does not
+// override it, whose slot always looks a method up.
+bool SubscriptedAs(PyObject* object, PyTypeObject* builtin) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (!PyType_IsSubtype(type, builtin) || type->tp_as_mapping == nullptr) return false;
+  if (type->tp_as_mapping->mp_subscript == builtin->tp_as_mapping->mp_subscript) return true;
+  static PyObject* const name = InternedName("__getitem__");
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && _PyType_Lookup(type, name) == _PyType_Lookup(builtin, name);
+}
+
+bool IsSequence(PyObject* object) {
+  return PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || IsAnySet(object) || IsDeque(object);
+}
+
+// The value that a defaultdict stores under a missing key: Python code returns it, or C code makes it, or there is an
+// error.
+bool MakesNewObjects(PyObject* dict) {
+  if (!PyType_IsSubtype(Py_TYPE(dict), DefaultDict())) return false;
+  const Ref<> factory = FactoryOf(dict);
+  for (PyTypeObject* type : {&PyList_Type, &PyDict_Type, &PySet_Type, &PyLong_Type, &PyFloat_Type, &PyUnicode_Type,
+                             &PyTuple_Type, &PyBool_Type}) {
+    if (factory.get() == reinterpret_cast<PyObject*>(type)) return true;
+  }
+  return factory.get() == Py_None || PyFunction_Check(factory.get());
+}
+
+// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code. (A defaultdict that existed
+// before is left to Python: an optimizer keeps its state in one, and its counters would be recorded again in each step.)
+bool ComparesByIdentity(Recorder& r, PyObject* container) {
+  if (PyDict_CheckExact(container) || PyODict_CheckExact(container)) return true;
+  const Known* const known = Py_TYPE(container) == DefaultDict() ? r.Find(container) : nullptr;
+  return known != nullptr && known->state != Known::State::kSource;
+}
+
+bool HasKeyItself(PyObject* dict, PyObject* object) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value) != 0) {
+    if (key == object) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Recorder::ReadKind(PyObject* object) {
+  if (!PyMethod_Check(object) && !PyFunction_Check(object) && !PyCFunction_Check(object) &&
+      Py_TYPE(object) != Objects().partial) {
+    return false;
+  }
+  const Known* known = Find(object);
+  if (known == nullptr || known->state != Known::State::kSource || known->pinned) return false;
+  if (!known->touched) guards_.Type(known->source, Here());
+  return true;
+}
+
+void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+  // `x is None` on a tensor or object argument: its guard (exact type) implies that it is not None. An int or float is
+  // not None, whatever its value.
+  for (auto [number, shadow, other, other_shadow] : {std::tuple(a, sa, b, sb), std::tuple(b, sb, a, sa)}) {
+    if (other != Py_None || shadow.kind == Shadow::Kind::kNone || !IsNumber(number)) continue;
+    Force(other, other_shadow);
+    return FixType(shadow);
+  }
+  Force(a, sa);
+  Force(b, sb);
+  if ((a == Py_None && ReadKind(b)) || (b == Py_None && ReadKind(a))) return;
+  for (PyObject* object : {a, b}) {
+    if (!IsTensor(object) && !IsScalar(object)) Touch(object);
+  }
+  if (IsScalar(a) && IsScalar(b)) return ReadSameScalar(a, sa, b, sb);
+  ReadSame(a, b);
+}
+
+void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
+  if (IsTensor(object)) {
+    if (Decide(object)) return;
+    throw Break{Reason::branch_on_tensor, ""};
+  }
+  if (shadow.kind != Shadow::Kind::kNone && IsNumber(object)) {
+    static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+    if (DecideNumbers(object, shadow, zero, Shadow(), Py_NE, false)) return;
+  }
+  Force(object, shadow);
+  if (IsScalar(object) || ReadKind(object)) return;
+  if (PyObject* dict = DictBelow(*this, object)) return TruthOf(note, dict, Shadow());
+  if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
+  Known* known = Find(object);
+  if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
+    Touch(object);
+    if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(object);
+    if (!std::exchange(known->counted, true)) guards_.Length(known->source, Here());
+    return;
+  }
+  Touch(object);
+}
+
+void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
+  if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
+  if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
+  if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
+  Known* known = Find(container);
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (PyDict_Check(container) && is_source && !known->adopted && IsFollowedKey(*this, item)) {
+    ForceDeep(item, Shadow(), false);
+    Touch(container);
+    RefuseWrittenDict(container);
+    if (ItemQuietly(container, item) != nullptr)
+      guards_.Present(known->source, item, Here());
+    else
+      guards_.Absent(known->source, item, Here());
+    return;
+  }
+  const bool plain_class = IsPlainClass(item);
+  if (PyAnySet_CheckExact(container) && is_source && !known->adopted && (IsScalar(item) || plain_class)) {
+    if (const Py_hash_t hash = PyObject_Hash(item); hash == -1 || SetHas(container, item, hash) == Found::kDoubt) {
+      PyErr_Clear();  // what cannot be hashed raises when the program asks
+      throw Break{Reason::unknown_operation, "a set with elements that compare by code of their own"};
+    }
+    Touch(container);
+    if (plain_class) Touch(item);
+    guards_.Member(known->source, item, Here());
+    return;
+  }
+  if (PyAnySet_CheckExact(container) && is_source && !known->adopted && IsExactTensor(item)) {
+    ReadsAddress();
+    ReadTensorAddress(item);
+    Touch(container);
+    guards_.AddressInSet(known->source, item, Here());
+    return;
+  }
+  if (!IsSequence(container) || IsDeque(container)) {
+    Touch(container);
+    if (IsScalar(item)) return;
+    ForceDeep(item, Shadow(), false);
+    if (PyDictKeys_Check(container)) return ReadKey(DictOfView(container), item);
+    static PyObject* const name = InternedName("__contains__");
+    if (!IsScalar(container) && !HasMethodInPython(container, name)) ReadSearch(container, item);
+    return;
+  }
+  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
+  if (PyTuple_Check(container) || PyList_Check(container)) {
+    ForceDeep(container, Shadow(), true);
+    return ReadSearch(container, item);
+  }
+  AdoptElements(container);
+  ReadKey(container, item);
+}
+
+// An element of a tuple or list, or several: what is not fixed of them stays so.
+void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
+  const Known* known = Find(row);
+  if (known == nullptr || known->items.empty()) return;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
+  if (PyLong_CheckExact(key)) {
+    int overflow = 0;
+    long long index = PyLong_AsLongLongAndOverflow(key, &overflow);
+    if (index < 0) index += size;
+    const Shadow shadow = overflow == 0 ? ElementShadow(row, static_cast<Py_ssize_t>(index)) : Shadow();
+    if (shadow.kind != Shadow::Kind::kNone) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = shadow;
+    }
+    return;
+  }
+  Py_ssize_t start, stop, step;
+  if (!UnpackQuietly(key, &start, &stop, &step)) return ForceDeep(row, Shadow(), true);
+  const Py_ssize_t count = PySlice_AdjustIndices(size, &start, &stop, step);
+  note.expect.kind = Expect::Kind::kItems;
+  for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
+}
+
+// x[..., 0]: which dimension that is follows from how many there are. (torch takes some lists for tuples.)
+void Recorder::ReadRankOfIndexed(PyObject* tensor, PyObject* key) {
+  bool counts = key == Py_Ellipsis;
+  const bool is_row = PyTuple_Check(key) || PyList_Check(key);
+  for (Py_ssize_t i = 0; is_row && i < PySequence_Fast_GET_SIZE(key); ++i) {
+    counts = counts || PySequence_Fast_GET_ITEM(key, i) == Py_Ellipsis;
+  }
+  if (counts) ReadRank(tensor);
+}
+
+namespace {
+
+// Ints and booleans, in rows of rows: all of it is fixed, and torch makes a tensor of it.
+bool IsIndexData(PyObject* object, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (PyLong_CheckExact(object) || PyBool_Check(object)) return true;
+  if (PyRange_Check(object)) return true;
+  if (depth > kDeepest || (!PyList_CheckExact(object) && !PyTuple_CheckExact(object))) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+    if (!IsIndexData(PySequence_Fast_GET_ITEM(object, i), depth + 1)) return false;
+  }
+  return true;
+}
+
+// x[[0, 1]], x[:, (0, 2)]: returns whether the tensors that the binding makes of the key hold only fixed numbers. The
+// binding reads the number of a tensor in a list, and no op shows that.
+bool MakesIndices(PyObject* key) {
+  const bool is_row = PyTuple_CheckExact(key) || PyList_CheckExact(key);
+  if (!is_row) return PyRange_Check(key);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(key, i);
+    const bool is_plain = item == Py_None || item == Py_Ellipsis || PySlice_Check(item) || IsTensor(item);
+    if (!(is_plain && PyTuple_CheckExact(key)) && !IsIndexData(item)) return false;
+  }
+  return true;
+}
+
+// Whether a row in the key may hold a tensor, which is asked for its number.
+bool HasOtherRows(PyObject* key) {
+  for (Py_ssize_t i = 0; (PyTuple_Check(key) || PyList_Check(key)) && i < PySequence_Fast_GET_SIZE(key); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(key, i);
+    if (!Recorder::IsScalar(item) && !PySlice_Check(item) && !IsTensor(item) && !IsIndexData(item)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
+                         Shadow container_shadow) {
+  Force(container, container_shadow);
+  if (IsTensor(container)) {
+    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    ReadRankOfIndexed(container, key);
+    note.is_index = numbers_open();
+    TorchCall(note, &call, "");
+    note.before_nodes = aten_.mark();
+    aten_.expect_constant = MakesIndices(key);
+    return;
+  }
+  if (!DecideKey(container, key, key_shadow)) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
+  if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
+  Known* known = Find(container);
+  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  if (!SubscriptedAs(container, &PyDict_Type) && !SubscriptedAs(container, &PyList_Type) &&
+      !SubscriptedAs(container, &PyTuple_Type)) {
+    // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
+    Touch(container);
+    if (IsDeque(container)) return AdoptElements(container);
+    if (PyTuple_Check(container)) {
+      // For a Python class it runs code, which sees the items.
+      if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE)) return ForceDeep(container, Shadow(), true);
+      AdoptElements(container);
+      return ItemOfRow(note, container, key);
+    }
+    if (PyType_Check(container)) guards_.Class(reinterpret_cast<PyTypeObject*>(container), Here());
+    if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
+        !PyRange_Check(container)) {
+      throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
+    }
+    return;
+  }
+  if (PyTuple_Check(container) || PyList_Check(container)) {
+    Touch(container);
+    AdoptElements(container);
+    ItemOfRow(note, container, key);
+    return;
+  }
+  if (PyDict_Check(container) && !PyDict_CheckExact(container)) {
+    // __missing__ in Python runs as a frame; the __missing__ of a defaultdict stores the value that it makes.
+    static PyObject* const missing_name = InternedName("__missing__");
+    PyObject* missing = _PyType_Lookup(Py_TYPE(container), missing_name);
+    if (missing != nullptr && !PyFunction_Check(missing)) {
+      const bool present = IsTensor(key) ? HasKeyItself(container, key) : ItemQuietly(container, key) != nullptr;
+      if (!present && (is_source || !MakesNewObjects(container))) {
+        // Once it is stored, later calls find it.
+        const bool is_first = is_source && MakesNewObjects(container);
+        throw Break{is_first ? Reason::done_once : Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+      }
+      if (!present) MarkMutated(container);
+    }
+  }
+  if (!is_source && PyDict_CheckExact(container)) {
+    if (!IsPlainKey(key)) FixValues(container);  // it may be equal to a plain one
+    if (const Shadow* const open = StoredItem(container, key); open != nullptr) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *open;
+      return;
+    }
+  }
+  const bool is_followed = PyDict_Check(container) && is_source && IsFollowedKey(*this, key);
+  if (is_followed) {
+    Shadow* written = StoredItem(container, key);
+    // (What a name leads to in an instance of a subclass are its attributes.)
+    if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key)) written = WrittenShadow(container, key);
+    if (written != nullptr) {
+      note.expect.kind = Expect::Kind::kShadow;
+      note.expect.shadow = *written;
+      return Touch(container);
+    }
+  }
+  if (is_followed && !known->adopted) {
+    Touch(container);
+    RefuseWrittenDict(container);
+    PyObject* value = ItemQuietly(container, key);
+    if (value == nullptr) return guards_.Absent(known->source, key, Here());
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);
+    note.expect.pinned = known->pinned;
+    return;
+  }
+  if (PyDict_CheckExact(container) && is_source && !known->adopted && IsReferenceToClass(key)) {
+    Touch(container);
+    PyObject* const own_key = KeyForClass(container, key);
+    // Who looks there and finds nothing stores an item next.
+    if (own_key == nullptr) throw Break{Reason::done_once, "a table of classes"};
+    note.expect.kind = Expect::Kind::kSource;
+    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
+    note.expect.pinned = known->pinned;
+    return;
+  }
+  if (PyDict_Check(container)) {
+    AdoptElements(container);
+    return ReadKey(container, key);
+  }
+  Touch(container);
+}
+
+void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
+                              Shadow value_shadow) {
+  if (IsTensor(container)) {
+    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    if (value == nullptr) throw Break{Reason::unknown_operation, "an element of a tensor is deleted"};
+    call.args.push_back(value);
+    call.shadows.push_back(value_shadow);
+    TorchCall(note, &call, "");
+    ReadRankOfIndexed(container, key);
+    note.is_index = numbers_open();
+    note.expect.kind = Expect::Kind::kNothing;
+    aten_.expect_constant = MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number
+    return;
+  }
+  note.expect.kind = Expect::Kind::kNothing;
+  const bool stays_open = value != nullptr ? AddKey(container, key, key_shadow) : DecideKey(container, key, key_shadow);
+  if (!stays_open) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
+  if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
+  if (StoreOwn(container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreUnderNewKey(*this, container, key, value, value_shadow)) return;
+  if (value != nullptr) Force(value, value_shadow);
+  Known* known = Find(container);
+  if (known == nullptr) {
+    Touch(container);
+    throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+  }
+  if (known->state != Known::State::kSource) {
+    if (PyDict_Check(container)) ReadKey(container, key);
+    return MarkMutated(container);
+  }
+  const bool is_stored = value != nullptr && PyDict_Check(container) && HasPlainStore(container);
+  if (!PyDict_CheckExact(container) && !PyList_CheckExact(container) && !is_stored) {
+    // A Python __setitem__ runs as a frame; one in C is unknown.
+    Touch(container);
+    if (PyDict_Check(container) || PyList_Check(container) || !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+      throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
+    }
+    return;
+  }
+  if (PySlice_Check(key)) throw Break{Reason::unknown_mutation, "a slice of a list that existed before is assigned"};
+  Own(container);
+  if (PyDict_Check(container)) ReadKey(container, key);
+  if (value != nullptr) {
+    AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});
+  } else {
+    AddEffect(Effect::Kind::kDelItem, container, "", {key}, {Shadow()});
+  }
+}
+
+}  // namespace frametap

@@ -1,0 +1,589 @@
+#include "frame_eval/record/trace/aten_recorder.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "frame_eval/checks/stress.h"
+#include "ir/graph/eager_state.h"
+#include "ir/passes/writes.h"
+
+namespace frametap {
+
+namespace {
+
+thread_local constinit AtenRecorder* tls_recorder = nullptr;
+// Frames of kernels in Python that a recording follows. Plain Python counts no ops below them.
+thread_local constinit int kernel_frames = 0;
+
+// Compilers cannot trace quantized tensors.
+std::optional<Break> QuantizedAmong(c10::ArrayRef<c10::IValue> values) {
+  const bool any = std::any_of(values.begin(), values.end(), [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && c10::isQIntType(value.toTensor().scalar_type());
+  });
+  return any ? std::optional(Break{Reason::unknown_operation, "a quantized tensor, which compilers cannot trace"})
+             : std::nullopt;
+}
+
+void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard exclude(aten::kKey);
+  const bool is_outermost = aten::depth == 0;
+  const bool is_of_program = is_outermost && kernel_frames == 0;
+  if (is_of_program && tls_recorder != nullptr) tls_recorder->Meet();
+  TORCH_CHECK(!is_of_program || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
+  if (tls_recorder == nullptr || !is_outermost) {
+    AtenPause below;
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, aten::kKey), stack);
+    return;
+  }
+  tls_recorder->Record(op, keys, stack);
+}
+
+// The Python number in a wrapped number. It is read from memory where the memory is plain. item() is an op, and an
+// observer of ops (the profiler, RecordFunction) would see it in a recorded call alone.
+c10::Scalar NumberIn(const at::Tensor& wrapped) {
+  const bool plain = wrapped.is_cpu() && wrapped.has_storage() && wrapped.storage().data() != nullptr &&
+                     !wrapped.key_set().has(c10::DispatchKey::Python) && !wrapped.is_neg();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Double) return *wrapped.const_data_ptr<double>();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Long) return *wrapped.const_data_ptr<int64_t>();
+  if (plain && wrapped.scalar_type() == c10::ScalarType::Bool) return *wrapped.const_data_ptr<bool>();
+  at::NoGradGuard no_grad;
+  AtenPause below;
+  return wrapped.item();
+}
+
+}  // namespace
+
+const char* InstallFallback() {
+  static const char* problem = []() -> const char* {
+    try {
+      // Never given back: the registration lives as long as the process.
+      static auto* registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
+          aten::kKey, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(), "frametap"));
+      (void)registration;
+      return "";
+    } catch (const c10::Error&) {
+      return "frametap cannot record: another extension (torchdistx?) holds torch's DeferredInit dispatch key";
+    }
+  }();
+  return problem;
+}
+
+AtenRecorder::AtenRecorder() {
+  graph_.states[0] = CurrentEagerState();
+  // Sized for a small model: vectors that grow by themselves are moved several times before they are as large.
+  constexpr size_t kUsual = 64;
+  graph_.values.reserve(2 * kUsual);
+  graph_.nodes.reserve(kUsual / 2);
+  tensors_.reserve(kUsual);
+  new_source_storages_.reserve(kUsual);
+  journal_.reserve(kUsual);
+  inputs_.reserve(kUsual);
+}
+AtenRecorder::~AtenRecorder() {
+  Stop();
+  for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
+}
+
+StateId AtenRecorder::StateNow() {
+  EagerState state = CurrentEagerState();
+  state.autocast_cleared = autocast_cleared_;
+  return graph_.AddState(state);
+}
+
+void AtenRecorder::Start() {
+  if (is_on_) return;
+  is_on_ = true;
+  tls_recorder = this;
+  aten::SeeEveryOp(true);
+}
+
+void AtenRecorder::Stop() {
+  if (!is_on_) return;
+  is_on_ = false;
+  tls_recorder = nullptr;
+  aten::SeeEveryOp(Armed(Fault::kRaise));
+}
+
+void AtenRecorder::SeeOpsOfKernel(bool on) {
+  kernel_frames += on ? 1 : -1;
+  c10::impl::tls_set_dispatch_key_excluded(aten::kKey, !on);
+}
+
+bool AtenRecorder::InsideOp() { return aten::depth > 0; }
+
+const AtenRecorder::OpNotes& AtenRecorder::NotesOf(const c10::OperatorHandle& op) {
+  const void* const address = &op.schema();
+  OpNotes& notes = op_notes_[(reinterpret_cast<uintptr_t>(address) >> 6) % op_notes_.size()];
+  if (notes.op != address) notes = {address, &FactsOf(op), GivesArgumentOf(op)};
+  return notes;
+}
+
+AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
+  auto it = tensors_.find(tensor.unsafeGetTensorImpl());
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+// A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
+void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& written) {
+  for (const at::Tensor& tensor : written) {
+    if (!tensor.has_storage()) {
+      writes_inputs_ = writes_unknown_ = true;
+      continue;
+    }
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    if (!IsSourceStorage(storage)) continue;
+    writes_inputs_ = true;
+    written_storages_.insert(storage);
+  }
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (!WritesTo(node, i)) continue;
+    ForEachUseIn(node.args[i], [this](ValueId use) {
+      NoteWritten(graph_, use, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+    });
+  }
+}
+
+void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
+  for (const ValueId value : values) {
+    NoteWritten(graph_, value, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+  }
+}
+
+bool AtenRecorder::IsSourceStorage(c10::StorageImpl* storage) {
+  source_storages_.insert(new_source_storages_.begin(), new_source_storages_.end());
+  new_source_storages_.clear();
+  return source_storages_.contains(storage);
+}
+
+bool AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
+  if (tensor.has_storage()) new_source_storages_.push_back(tensor.storage().unsafeGetStorageImpl());
+  KnownTensor known{KnownTensor::Weak(tensor.getIntrusivePtr()), ValueId(), source, false, false};
+  return tensors_.try_emplace(tensor.unsafeGetTensorImpl(), std::move(known)).second;
+}
+
+std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
+  KnownTensor* known = Find(tensor);
+  if (known == nullptr) return std::nullopt;
+  if (!known->value.valid()) {
+    if (!known->source.valid()) return std::nullopt;
+    known->value = graph_.AddInput("", Type::Of(tensor));
+    journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+    inputs_.emplace_back(known->source, known->value);
+  }
+  return known->value;
+}
+
+std::optional<at::Tensor> AtenRecorder::TensorOfInput(ValueId id) {
+  const SourceId source = SourceOfInput(id);
+  for (auto& [impl, known] : tensors_) {
+    if (!source.valid() || known.source != source) continue;
+    if (auto tensor = known.weak.lock()) return at::Tensor(std::move(tensor));
+  }
+  return std::nullopt;
+}
+
+ValueId AtenRecorder::ValueBefore(const at::Tensor& tensor, const Mark& mark) {
+  for (size_t i = mark.journal; i < journal_.size(); ++i) {
+    if (journal_[i].first == tensor.unsafeGetTensorImpl()) return journal_[i].second;
+  }
+  return *ValueOf(tensor);
+}
+
+bool AtenRecorder::IsInput(ValueId id) const { return SourceOfInput(id).valid(); }
+
+SourceId AtenRecorder::SourceOfInput(ValueId id) const {
+  for (const auto& [source, value] : inputs_) {
+    if (value == id) return source;
+  }
+  return SourceId();
+}
+
+ValueId AtenRecorder::AddNumberInput(SourceId source, Type type) {
+  ValueId id = graph_.AddInput("", std::move(type));
+  inputs_.emplace_back(source, id);
+  return id;
+}
+
+ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type) {
+  Node node;
+  node.scalar_op = op;
+  node.args = std::move(args);
+  return AddMade(std::move(node), std::move(type), place());
+}
+
+ValueId AtenRecorder::AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type) {
+  Node node;
+  node.op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  node.args = std::move(args);
+  const std::vector<c10::Argument>& parameters = node.op->schema().arguments();
+  while (node.args.size() < parameters.size()) {
+    node.args.push_back(Arg::Const(parameters[node.args.size()].default_value().value_or(c10::IValue())));
+  }
+  return AddMade(std::move(node), std::move(type), place());
+}
+
+// A node that was made here, and not by the fallback.
+ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
+  node.state = StateNow();
+  ValueId out = graph_.NewValue("", std::move(type), NodeId(graph_.nodes.size()));
+  node.outputs.push_back(out);
+  const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
+  Add(std::move(node), at, rank_by_size);
+  return out;
+}
+
+// `rank_by_size`: ranks of results may follow from sizes of arguments.
+void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
+  bool by_size = rank_by_size;
+  if (!ranked_by_size_.empty()) {
+    ForEachUse(node.args, [&](ValueId use) { by_size = by_size || RankFollowsFromSizes(use); });
+  }
+  if (by_size) ranked_by_size_.insert(ranked_by_size_.end(), node.outputs.begin(), node.outputs.end());
+  graph_.AddNode(std::move(node));
+  places_.push_back(place);
+}
+
+void AtenRecorder::Rewind(const Mark& mark) {
+  while (journal_.size() > mark.journal) {
+    auto [impl, before] = journal_.back();
+    journal_.pop_back();
+    auto it = tensors_.find(impl);
+    if (it == tensors_.end()) continue;
+    it->second.value = before;
+    if (!before.valid() && !it->second.source.valid()) tensors_.erase(it);
+  }
+  graph_.nodes.resize(mark.nodes);
+  graph_.values.resize(mark.values);
+  if (written_values_.size() > mark.values) written_values_.resize(mark.values);
+  absl::erase_if(resizers_,
+                 [&](const auto& one) { return one.first >= mark.values || one.second.raw() >= mark.nodes; });
+  while (!ranked_by_size_.empty() && ranked_by_size_.back().raw() >= mark.values) ranked_by_size_.pop_back();
+  inputs_.resize(mark.inputs);
+  graph_.inputs.resize(mark.inputs);
+  graph_.constants.resize(mark.constants);
+  ops_met_ = mark.ops_met;
+  places_.resize(mark.nodes);
+}
+
+void AtenRecorder::DropNodes(Mark since) {
+  since.ops_met = ops_met_;
+  Rewind(since);
+}
+
+ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
+  if (!tensor.defined()) return graph_.NewValue("", Type(), node);
+  if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};
+  ValueId id = graph_.NewValue("", Type::Of(tensor), node);
+  Bind(tensor, id);
+  return id;
+}
+
+void AtenRecorder::Bind(const at::Tensor& tensor, ValueId id) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  auto [it, is_new] = tensors_.try_emplace(
+      impl, KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
+  journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
+  it->second.value = id;
+}
+
+// An argument that an op may write to, before the op.
+struct AtenRecorder::Written {
+  at::Tensor tensor;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  c10::Storage storage;
+
+  explicit Written(const at::Tensor& t) : tensor(t), sizes(t.sizes().vec()) {
+    if (t.layout() != c10::kStrided || !t.has_storage()) return;
+    strides = t.strides().vec();
+    offset = t.storage_offset();
+    storage = t.storage();
+  }
+  bool IsAsItWas() const {
+    const Written now(tensor);
+    return now.sizes == sizes && now.strides == strides && now.offset == offset &&
+           now.storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  }
+  at::Tensor Before() const {
+    at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), tensor.key_set(), tensor.dtype());
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    return out.set_requires_grad(tensor.requires_grad());
+  }
+};
+
+// An op that may change metadata has run. Where it gives the argument back, the result says what the argument is from now
+// on. Else nothing does: the value that stands for it has unknown sizes. May set `pending`.
+void AtenRecorder::SeeMetadata(const Written& written, const torch::jit::Stack& results, size_t returns, NodeId node) {
+  KnownTensor* const known = Find(written.tensor);
+  if (known == nullptr) return;
+  bool is_returned = false;
+  for (const c10::IValue& value : torch::jit::last(results, returns)) {
+    is_returned = is_returned || (value.isTensor() && value.toTensor().is_same(written.tensor));
+  }
+  // The guards on a tensor that existed before describe it at the entry.
+  if (!written.IsAsItWas() && (known->source.valid() || !is_returned)) {
+    pending = Break{Reason::tensor_metadata_change, ""};
+    return;
+  }
+  known->resized = true;
+  known->metadata_read = known->strides_read = false;
+  if (is_returned) return;
+  const ValueId value = *ValueOf(written.tensor);
+  resizers_[value.raw()] = node;
+  const auto at = std::lower_bound(ranked_by_size_.begin(), ranked_by_size_.end(), value);
+  if (at == ranked_by_size_.end() || *at != value) ranked_by_size_.insert(at, value);
+}
+
+// May set `pending`.
+Arg AtenRecorder::ArgOf(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) return Arg::Const(c10::IValue());
+    if (std::optional<ValueId> id = ValueOf(tensor)) return Arg::Of(*id);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
+      return ArgOf(c10::IValue(NumberIn(tensor)));
+    }
+    if (expect_constant) {
+      const size_t count = graph_.constants.size();
+      ValueId id = graph_.AddConstant(count == 0 ? "c" : absl::StrCat("c.", count), tensor);
+      tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
+                           KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
+      journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+      return Arg::Of(id);
+    }
+    if (!pending) pending = Break{Reason::tensor_from_nowhere, ""};
+    return Arg::Const(c10::IValue());
+  }
+  if (value.isTensorList() || value.isOptionalTensorList() ||
+      (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList() && !value.isSymIntList())) {
+    std::vector<Arg> items;
+    bool any_value = false;
+    for (const c10::IValue& item : value.toListRef()) {
+      items.push_back(ArgOf(item));
+      any_value = any_value || items.back().kind == Arg::Kind::kValue;
+    }
+    if (any_value) return Arg::List(std::move(items));
+    return Arg::Const(value);
+  }
+  if (value.isSymIntList()) {
+    std::vector<int64_t> sizes;
+    for (const c10::IValue& item : value.toListRef()) sizes.push_back(item.toSymInt().guard_int(__FILE__, __LINE__));
+    return Arg::Const(c10::IValue(sizes));
+  }
+  if (value.isUnsigned() && !value.isInt() && !pending) {
+    pending = Break{Reason::unknown_operation, "an int of 64 bits without a sign"};  // graphs have no type for it
+  }
+  if (value.isSymInt()) return Arg::Const(c10::IValue(value.toSymInt().guard_int(__FILE__, __LINE__)));
+  if (value.isSymFloat()) return Arg::Const(c10::IValue(value.toSymFloat().guard_float(__FILE__, __LINE__)));
+  if (value.isSymBool()) return Arg::Const(c10::IValue(value.toSymBool().guard_bool(__FILE__, __LINE__)));
+  if (value.isGenerator() && value.toGenerator().defined() && !pending) {
+    // A generator object cannot be found again by a source yet.
+    pending = Break{Reason::unknown_operation, "a torch.Generator argument"};
+  }
+  return Arg::Const(value);
+}
+
+static bool IsOfTorch(const c10::OperatorHandle& op) { return op.operator_name().getNamespace() == "aten"; }
+
+// Hooks on saved tensors (checkpointing) run in an op of torch as well; they are what they are for.
+void AtenRecorder::MeetFrameBelow() {
+  if (running_ == nullptr || pending) return;
+  if (IsOfTorch(running_->op) && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return;
+  pending = Break{Reason::python_kernel, c10::toString(running_->op.operator_name())};
+}
+
+const c10::OperatorHandle* AtenRecorder::OpToFollow() const {
+  return running_ == nullptr || pending || IsOfTorch(running_->op) ? nullptr : &running_->op;
+}
+
+void AtenRecorder::Follow() { running_->is_followed = true; }
+
+NodeId AtenRecorder::AddFollowed(FollowedOp op) {
+  DropNodes(op.since);
+  const bool rank_by_size = NotesOf(*op.node.op).facts->size_dependent_rank;
+  const NodeId id = AddOp(std::move(op.node), op.results, op.place, rank_by_size);
+  const Node& node = graph_.node(id);
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    std::vector<ValueId> written;
+    if (WritesTo(node, i)) ForEachUseIn(node.args[i], [&](ValueId use) { written.push_back(use); });
+    NoteWritesTo(written);
+  }
+  return id;
+}
+
+void AtenRecorder::MayRefuse(const c10::OperatorHandle& op) {
+  if (!refuses || !pending) return;
+  has_refused = true;
+  TORCH_CHECK(false, op.operator_name(), " is not part of a graph");  // who called the function gets another error
+}
+
+void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, aten::kKey);
+  MayRefuse(op);
+  if (pending) {
+    AtenPause below;
+    op.redispatchBoxed(rest, stack);
+    return;
+  }
+  const c10::FunctionSchema& schema = op.schema();
+  const OpFacts& facts = *NotesOf(op).facts;
+  size_t arg_count = schema.arguments().size();
+  if (decided != nullptr && facts.scalar_from_data && arg_count == 1 && torch::jit::last(*stack, 1)[0].isTensor() &&
+      torch::jit::last(*stack, 1)[0].toTensor().unsafeGetTensorImpl() == decided) {
+    AtenPause below;
+    op.redispatchBoxed(rest, stack);
+    return;
+  }
+  Node node;
+  node.op = op;
+  node.args.reserve(arg_count);
+  for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) node.args.push_back(ArgOf(value));
+  const bool is_number = expect_number && op.operator_name().name == "aten::item";
+  if (facts.scalar_from_data && !is_number && !pending) {
+    pending = Break{Reason::value_of_tensor, op.operator_name().name};
+  }
+  MayRefuse(op);
+  node.state = StateNow();
+  const PlaceId at = place();
+
+  if (foretells_sizes && !pending && !CanForetellSizes(node, facts)) {
+    pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
+  }
+  if (foretells_sizes && !pending) pending = QuantizedAmong(torch::jit::last(*stack, arg_count));
+  // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
+  if (foretells_sizes && !pending && op.operator_name().overload_name == "from") {
+    pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
+  }
+
+  std::vector<Written> written;
+  std::vector<at::Tensor> all_written;
+  auto will_write = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    all_written.push_back(tensor);
+    const bool existed = !tensor.has_storage() || IsSourceStorage(tensor.storage().unsafeGetStorageImpl());
+    if (before_write && existed) {
+      AtenPause below;
+      before_write(tensor);
+    }
+    if (const KnownTensor* known = Find(tensor);
+        known != nullptr && (facts.changes_metadata || known->source.valid())) {
+      written.emplace_back(tensor);
+    }
+  };
+  if (facts.writes_inputs) {
+    for (size_t i = 0; i < arg_count; ++i) {
+      if (!WritesTo(node, i)) continue;
+      const c10::IValue& value = torch::jit::peek(*stack, i, arg_count);
+      if (value.isTensor()) will_write(value.toTensor());
+      if (!value.isTensorList()) continue;
+      for (const at::Tensor& tensor : value.toTensorVector()) will_write(tensor);
+    }
+  }
+  bool is_followed = false;
+  Mark since;
+  {
+    AtenPause below;
+    RunningOp running(this, op);
+    op.redispatchBoxed(rest, stack);
+    if (running.recorder == nullptr) return;  // a frame of the kernel has ended the recording
+    is_followed = running.is_followed;
+    since = running.since;
+  }
+  if (pending) return;
+  if (foretells_sizes) pending = QuantizedAmong(torch::jit::last(*stack, schema.returns().size()));
+  if (pending) return;
+  for (const Written& w : written) {
+    if (facts.changes_metadata) {
+      SeeMetadata(w, *stack, schema.returns().size(), NodeId(graph_.nodes.size()));
+    } else if (!w.IsAsItWas()) {
+      pending = Break{Reason::tensor_metadata_change, ""};
+    }
+    if (!pending) continue;
+    pending->detail = op.operator_name().name;
+    for (const Written& one : written) {
+      if (one.storage && !one.IsAsItWas()) metadata_before_.emplace(one.tensor.unsafeGetTensorImpl(), one.Before());
+    }
+    return;
+  }
+  if (facts.writes_inputs) NoteWrites(node, all_written);
+  if (facts.random) uses_random_ = true;
+  if (!is_followed) {
+    AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+  } else if (followed_) {
+    pending = Break{Reason::python_kernel, c10::toString(op.operator_name())};  // one call, and several ops of its kind
+  } else {
+    const auto results = torch::jit::last(*stack, schema.returns().size());
+    followed_ = FollowedOp{std::move(node), results.vec(), at, since, graph_.nodes.size()};
+  }
+}
+
+void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stack* stack, PlaceId at) {
+  Node node;
+  node.op = graph_.node(like).op;
+  node.state = graph_.node(like).state;
+  node.args = std::move(args);
+  {
+    c10::impl::ExcludeDispatchKeyGuard exclude(aten::kKey);
+    AtenPause below;
+    Meet();
+    node.op->callBoxed(stack);
+  }
+  const OpFacts& facts = *NotesOf(*node.op).facts;
+  if (facts.random) uses_random_ = true;
+  AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
+}
+
+ValueId AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
+  Node node;
+  node.scalar_op = graph_.node(like).scalar_op;
+  node.args = std::move(args);
+  return AddMade(std::move(node), graph_.value(graph_.node(like).outputs[0]).type, at);
+}
+
+// Its results are on the stack.
+NodeId AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at, bool rank_by_size) {
+  const size_t return_count = node.op->schema().returns().size();
+  NodeId id(graph_.nodes.size());
+  for (const c10::IValue& value : torch::jit::last(stack, return_count)) {
+    if (value.isTensor()) {
+      node.outputs.push_back(NewOutput(value.toTensor(), id));
+    } else if (value.isTensorList()) {
+      // A list result is one value in the schema; its elements are known as items of it.
+      Type type;
+      type.kind = Type::Kind::kTensorList;
+      ValueId list = graph_.NewValue("", type, id);
+      node.outputs.push_back(list);
+    } else {
+      Type type;
+      type.kind = value.isInt()      ? Type::Kind::kInt
+                  : value.isDouble() ? Type::Kind::kFloat
+                  : value.isBool()   ? Type::Kind::kBool
+                                     : Type::Kind::kOpaque;
+      node.outputs.push_back(graph_.NewValue("", type, id));
+    }
+  }
+  Add(std::move(node), at, rank_by_size);
+  // Elements of list results: one `list item` node each, so that every tensor has a value of its own.
+  for (size_t i = 0; i < return_count; ++i) {
+    const c10::IValue& value = torch::jit::peek(stack, i, return_count);
+    if (!value.isTensorList()) continue;
+    ValueId list = graph_.node(id).outputs[i];
+    int64_t index = 0;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      Node item;
+      item.scalar_op = ScalarOp::kListItem;
+      item.args = {Arg::Of(list), Arg::Const(c10::IValue(index++))};
+      item.state = graph_.node(id).state;
+      NodeId item_id(graph_.nodes.size());
+      item.outputs.push_back(NewOutput(tensor, item_id));
+      Add(std::move(item), at);
+    }
+  }
+  return id;
+}
+
+}  // namespace frametap

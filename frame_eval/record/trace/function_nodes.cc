@@ -1,0 +1,224 @@
+#include "frame_eval/record/trace/function_nodes.h"
+
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/python_ops.h"
+#include "guards/must.h"
+#include "guards/objects/known_objects.h"
+#include "guards/objects/tensor_door.h"
+#include "ir/passes/writes.h"
+
+namespace frametap {
+namespace {
+
+struct FunctionCall {
+  Ref<> function_class;          // a weak reference
+  std::vector<Ref<>> arguments;  // null: a tensor
+};
+
+// THPFunction_apply of the class, with the tensors in the places of the arguments that are null.
+Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors) {
+  const FunctionCall* const found = KeptCalls<FunctionCall>::Find(id);
+  if (found == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "frametap: the autograd.Function of this graph is gone");
+    return {};
+  }
+  const FunctionCall& call = *found;
+  const Ref<> function_class = Ref<>::New(PyWeakref_GET_OBJECT(call.function_class.get()));
+  const Ref<> arguments = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(call.arguments.size())));
+  if (!arguments) return {};
+  size_t next = 0;
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    PyObject* const constant = call.arguments[i].get();
+    PyObject* const item = constant != nullptr ? Py_NewRef(constant) : WrapTensor(tensors[next++]);
+    if (item == nullptr) return {};
+    PyTuple_SET_ITEM(arguments.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  // The function that `super().apply` of torch.autograd.Function.apply leads to.
+  const Ref<> apply = Ref<>::Steal(
+      Py_TYPE(Objects().function_apply)->tp_descr_get(Objects().function_apply, nullptr, function_class.get()));
+  return apply ? Ref<>::Steal(PyObject_CallObject(apply.get(), arguments.get())) : Ref<>();
+}
+
+bool TensorsOf(PyObject* result, std::vector<at::Tensor>* tensors) {
+  if (IsTensor(result)) {
+    tensors->push_back(TensorOf(result));
+    return true;
+  }
+  if (!PyTuple_CheckExact(result)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i) {
+    PyObject* const item = PyTuple_GET_ITEM(result, i);
+    if (!IsTensor(item)) return false;
+    tensors->push_back(TensorOf(item));
+  }
+  return true;
+}
+
+void RunFunction(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  const std::vector<at::Tensor> tensors = torch::jit::pop(*stack).toTensorVector();
+  const int64_t id = torch::jit::pop(*stack).toInt();
+  std::vector<at::Tensor> results;
+  RunInPython([&] {
+    const Ref<> result = MakeCall(id, tensors);
+    if (result && !TensorsOf(result.get(), &results)) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "frametap: an autograd.Function gives other objects than when it was recorded");
+    }
+  });
+  stack->emplace_back(std::move(results));
+}
+
+Break RefuseFunction(const char* why) { return {Reason::unknown_callable, std::string("an autograd.Function ") + why}; }
+
+// A value that is one object in all calls, and that cannot be changed.
+bool IsConstantArgument(PyObject* object, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (Recorder::IsScalar(object)) return true;
+  if (!PyTuple_CheckExact(object) || depth == kDeepest) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+    if (!IsConstantArgument(PyTuple_GET_ITEM(object, i), depth + 1)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void RegisterFunctionOp() {
+  RegisterPythonOps(kFunctionOp, kWritingOp, "", c10::KernelFunction::makeFromBoxedFunction<&RunFunction>());
+}
+
+// F1. `call` is the call of THPFunction_apply, bound to the class.
+void Recorder::CallFunction(Call& call) {
+  PyObject* const function_class = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
+  if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
+  if (!store_.backend().calls_python()) throw RefuseFunction("under a backend that compiles");
+  if (!call.names.empty()) throw RefuseFunction("with arguments by name");
+  if (MayBeSeen(effects_)) throw RefuseFunction("after changes of Python objects that its forward may read");
+  if (!context_sets_.empty()) throw RefuseFunction("after a context variable was set");
+  bool takes_tensor = false;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    PyObject* const arg = call.args[i];
+    ForceDeep(arg, call.shadows[i], true);
+    if (IsTensor(arg)) {
+      takes_tensor = true;
+      if (!aten_.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
+    } else if (!IsConstantArgument(arg)) {
+      throw RefuseFunction("with an argument that is neither a tensor nor a plain value");
+    }
+  }
+  if (!takes_tensor) throw RefuseFunction("without a tensor among its arguments");
+  AdoptPinned(function_class);
+  Touch(function_class);
+  guards_.Class(reinterpret_cast<PyTypeObject*>(function_class), Here());
+  if (repeated_calls_) repeated_calls_->Spoil();  // no call of another layer is repeated by its ops alone
+  call.note.marks.calls_function = true;
+  call.note.before_nodes = aten_.mark();
+  call.note.effects_before = effects_.size();
+}
+
+// F2. The ops of `forward` begin at `since`. Returns true if they write to an argument, or if a result may share
+// memory with one.
+bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
+                             const std::vector<at::Tensor>& results) {
+  bool reaches_arguments = false;
+  const Graph& graph = aten_.graph();
+  std::vector<bool> is_outer(graph.values.size());  // its memory may have existed before the call
+  std::fill(is_outer.begin(), is_outer.begin() + static_cast<ptrdiff_t>(since.values), true);
+  for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.op) {
+      if (IsArrayOp(*node.op)) throw RefuseFunction("that calls NumPy");
+      const OpFacts& facts = FactsOf(*node.op);
+      if (facts.data_dependent_size || facts.scalar_from_data) throw RefuseFunction("that looks at elements");
+      if (facts.changes_metadata) throw RefuseFunction("that changes sizes in place");
+    }
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      ForEachUseIn(node.args[i], [&](ValueId use) {
+        const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
+        const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
+        if (aten_.IsInput(use) && !is_given && !number_inputs_.contains(use.raw())) {
+          throw RefuseFunction("that uses a tensor which is not among its arguments");
+        }
+        if (is_known && use.raw() < since.values && !is_given && graph.value(use).type.kind == Type::Kind::kTensor) {
+          throw RefuseFunction("that uses a tensor which is not among its arguments");
+        }
+        if (!is_outer[use.raw()]) return;
+        reaches_arguments |= WritesTo(node, i);
+        for (const ValueId out : node.outputs) {
+          if (MayShareMemory(graph, node, i, use)) is_outer[out.raw()] = true;
+        }
+      });
+    }
+  }
+  for (const at::Tensor& result : results) {
+    const AtenRecorder::KnownTensor* const known = aten_.Find(result);
+    if (known == nullptr || !known->value.valid() || is_outer[known->value.raw()]) {
+      reaches_arguments = true;
+    } else {
+      FixRank(known->value);  // the node does not show its origin
+    }
+  }
+  return reaches_arguments;
+}
+
+// Expresses the sizes of a tensor that the ops of `forward` returned, as far as they follow from earlier values.
+std::vector<std::optional<Shadow>> Recorder::OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since) {
+  const std::optional<ValueId> value = aten_.ValueOf(tensor);
+  std::vector<std::optional<Shadow>> sizes(static_cast<size_t>(tensor.dim()));
+  for (size_t dim = 0; value && dim < sizes.size(); ++dim) {
+    sizes[dim] = TraceSize(*value, static_cast<int64_t>(dim), 0);
+    if (sizes[dim] && sizes[dim]->kind == Shadow::Kind::kValue && sizes[dim]->id >= since.values) sizes[dim].reset();
+  }
+  return sizes;
+}
+
+void Recorder::NoteSizes(ValueId value, const std::vector<std::optional<Shadow>>& sizes) {
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim]) traced_sizes_[{value.raw(), static_cast<int64_t>(dim)}] = *sizes[dim];
+  }
+}
+
+Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* result) {
+  const AtenRecorder::Mark since = note.before_nodes;
+  if (repeated_calls_) repeated_calls_->DropFrom(since.nodes);
+  if (effects_.size() != note.effects_before) throw RefuseFunction("that changes Python objects");
+  if (KnowsNumbersSince(since)) throw RefuseFunction("that hands out numbers");
+  std::vector<at::Tensor> tensors;
+  if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
+  std::vector<Ref<>> arguments;
+  std::vector<Arg> given;
+  std::vector<ValueId> values;
+  PyObject* const args = e.op == Op::kCallEx ? e.in[1] : nullptr;
+  const Py_ssize_t count = args != nullptr ? PyTuple_GET_SIZE(args) : e.n - 1;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
+    arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
+    if (!IsTensor(arg)) continue;
+    values.push_back(aten_.ValueBefore(TensorOf(arg), since));
+    given.push_back(Arg::Of(values.back()));
+  }
+  const bool reaches_arguments = CheckFunction(since, values, tensors);
+  std::vector<std::vector<std::optional<Shadow>>> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(tensor, since));
+  aten_.DropNodes(since);
+  ForgetSince(guards_.mark(), since);
+  Ref<> owner;
+  FunctionCall call{Must(PyWeakref_NewRef(PyCFunction_GET_SELF(e.in[0]), nullptr)), std::move(arguments)};
+  const int64_t id = KeptCalls<FunctionCall>::Keep(std::move(call), &owner);
+  AddConstant(owner.get());
+  const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingOp : kFunctionOp, "",
+                                       {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
+                                       Type::Scalar(Type::Kind::kTensorList));
+  if (reaches_arguments) aten_.NoteWritesTo(values);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
+    const ValueId value = aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
+    aten_.Bind(tensors[i], value);
+    NoteSizes(value, sizes[i]);
+  }
+  return AdoptResult(result);
+}
+
+}  // namespace frametap

@@ -1,0 +1,508 @@
+#include "frame_eval/session/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "frame_eval/cpython/exception_table.h"
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/record/fast_paths/module_calls.h"
+#include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/trace/checkpoint_nodes.h"
+#include "frame_eval/record/trace/kernel_nodes.h"
+#include "frame_eval/session/library_code.h"
+#include "frame_eval/session/self_check.h"
+#include "frame_eval/session/session_parts.h"
+#include "guards/kinds/world.h"
+#include "guards/objects/value.h"
+
+namespace frametap {
+namespace {
+
+// With the stacks (StackIdentity) that they live on: a session of another greenlet is not in memory.
+thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
+
+// The import system itself, and bodies of modules. Their callees run once: finders, decorators, tables being made.
+bool BelongsToImport(PyCodeObject* code) {
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
+  return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
+}
+
+// The last of them; it calls the others.
+Landing TakeOutermost(std::vector<Landing> landings) {
+  Landing landing = std::move(landings.back());
+  landings.pop_back();
+  landing.above = std::move(landings);
+  return landing;
+}
+
+// Whether the instruction begins or ends the handling of an exception.
+bool IsHandlerStep(const FrameState& f) {
+  const char* name = InstructionAt(f.code, f.offset).name;
+  return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
+}
+
+// Whether the instruction begins or closes a handler. Where blocks are nested, that code is covered by the outer block: an
+// exception there would leave the handled one with the thread.
+bool ClosesHandler(const FrameState& f) {
+  const InstructionInfo at = InstructionAt(f.code, f.offset);
+  return IsHandlerStep(f) || std::strcmp(at.name, "RERAISE") == 0 ||
+         std::strcmp(InstructionAt(f.code, at.next).name, "POP_EXCEPT") == 0;
+}
+
+// The code after a handler, `e = None; del e`, belongs to it: without it the exception, its traceback and the frame
+// hold each other.
+bool IsForgetting(const FrameState& f) {
+  InstructionInfo at = InstructionAt(f.code, f.offset);
+  if (std::strcmp(at.name, "LOAD_CONST") == 0) at = InstructionAt(f.code, at.next);
+  if (std::strcmp(at.name, "STORE_FAST") == 0) at = InstructionAt(f.code, at.next);
+  return std::strcmp(at.name, "DELETE_FAST") == 0;
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<Store> store, PyObject* function)
+    : store_(std::move(store)),
+      named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr),
+      stack_(StackIdentity(PyThreadState_Get())) {
+  sessions.emplace_back(stack_, this);
+}
+
+Session::~Session() {
+  DropRecorder();
+  sessions.erase(std::find(sessions.begin(), sessions.end(), std::pair<const void*, Session*>(stack_, this)));
+}
+
+bool Session::Recording() {
+  if (sessions.empty()) return false;
+  const void* stack = StackIdentity(PyThreadState_Get());
+  for (auto it = sessions.rbegin(); it != sessions.rend(); ++it) {
+    if (it->first == stack) return it->second->recorder_ != nullptr;
+  }
+  return false;
+}
+
+bool Session::IsLeftWhole(PyCodeObject* code) const {
+  return BelongsToImport(code) || code == OwnExecutable() ||
+         (IsCheckpointCode(code) && !store_->backend().calls_python());
+}
+
+bool Session::IsLeftToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
+
+// Where a call leaves no word at all, something was left to Python from the beginning.
+void Session::TellOfSilence() {
+  if (!store_->log().empty()) return;
+  PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
+  if (code == nullptr) return;
+  const ErrScope keep(thread_.error);
+  store_->LeftAlone(first_left_ ? Reason::library_code : Reason::no_frame, code, StartOffset(code));
+}
+
+PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  PyObject* result;
+  called_ = function;
+  {
+    HookScope scope(this);
+    result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+  }
+  TellOfSilence();
+  if (raised_ && result != nullptr) RefuseFullGraph(raised_->first, raised_->second);  // C code has caught it
+  if (error_value_ && undo_ != nullptr) {
+    Ref<> type, value;
+    TakePending(&type, &value);
+    Py_CLEAR(result);
+    HookPause frames;
+    undo_->TakeBack();
+  }
+  if (error_value_) {
+    // Even if the program caught it on the way. (If it did not, the traceback shows the way.)
+    Py_XDECREF(result);
+    Ref<> type, value;
+    TakePending(&type, &value);
+    PyErr_SetObject(error_type_.get(), error_value_.get());
+    return nullptr;
+  }
+  return result;
+}
+
+// Python code below an op is the op's own. The recording continues in it (kernel_nodes.h), or the op ends the graph.
+bool Session::WantsBelowOp(const FrameFacts& frame) {
+  if (recorder_ == nullptr) return refuses();
+  if (recorder_->AwaitsCheckpointed(frame.code)) return true;
+  if (recorder_->MayFollowKernel()) {
+    if (!RunsForDispatcher(frame)) {
+      if (!BelongsToImport(frame.code)) return true;
+      recorder_->aten().pending = Break{Reason::done_once, "a kernel in Python imports a module"};
+    }
+  } else {
+    recorder_->aten().MeetFrameBelow();
+  }
+  recorder_->WatchAll();
+  if (recorder_->aten().refuses && recorder_->aten().pending) {
+    OwnCode own(thread_);
+    End(Break(*recorder_->aten().pending));
+  }
+  return refuses();
+}
+
+bool Session::Wants(const FrameFacts& frame) {
+  if (refuses()) return true;  // N6
+  if (AtenRecorder::InsideOp()) return WantsBelowOp(frame);
+  if (recorder_ != nullptr) return true;
+  PyCodeObject* const code = frame.code;
+  if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
+  if (left_alone_ != nullptr) return false;
+  if (frame.is_generator || frame.resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
+    return false;
+  if (IsLeftWhole(code)) return true;                      // to leave alone what it calls
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
+  if (IsLeftToPython(code)) {
+    if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
+    return false;
+  }
+  EntryPoint* entry = store_->Find(code, StartOffset(code));
+  if (entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty()) return true;
+  return entry->wait_offset >= 0 && (!entry->holds_no_op || entry->is_followed);
+}
+
+void Session::Enter(FrameState& f) {
+  auto* note = new FrameNote();
+  note->caller = std::exchange(innermost_, &f);
+  f.tracer_data = note;
+  f.traced = false;
+  f.observed = false;
+  if (PyObject* called = std::exchange(called_, nullptr); called == reinterpret_cast<PyObject*>(f.function)) {
+    outermost_ = &f;
+  }
+  if (IsAwaited(f)) {
+    note->landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).awaited)));
+    f.observed = true;
+    return;
+  }
+  if (refuses()) {
+    f.observed = true;
+    return;
+  }
+  if (recorder_ == nullptr) {
+    if (left_alone_ == nullptr && IsLeftWhole(f.code)) {
+      left_alone_ = &f;
+      return;
+    }
+    f.observed = !f.is_generator && left_alone_ == nullptr;
+    note->at_entry = f.observed;
+    return;
+  }
+  OwnCode own(thread_);
+  constexpr int kOfOwnCode = 1;
+  const bool is_below = aten::depth > kOfOwnCode;
+  if (!recorder_->expects_frame(f)) {
+    if (is_below) recorder_->aten().MeetFrameBelow();
+    recorder_->MeetUnrecorded(f);
+    note->suspended.emplace();
+    return;
+  }
+  if (f.code == OwnExecutable()) {
+    left_alone_ = &f;
+    return End({Reason::own_executable, "a quantized model"});
+  }
+  if (recorder_->AwaitsCheckpointed(f.code)) {
+    note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
+  } else if (is_below) {
+    note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
+    note->is_kernel = true;
+    AtenRecorder::SeeOpsOfKernel(true);
+  }
+  try {
+    recorder_->EnterInlined(f, *note);
+    MustBeClean(thread_);
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+}
+
+void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
+  std::unique_ptr<FrameNote> note(&NoteOf(f));
+  innermost_ = note->caller;
+  if (suspected_frame_ == &f) [[unlikely]]
+    ConfirmSuspicion(end == FrameEnd::kReturned);
+  if (recorder_ != nullptr && note->inlined) {
+    OwnCode own(thread_);
+    ErrScope keep(thread_.error);
+    if (recorder_->is_base(f)) {
+      EndWithFrame(f, end, value, shadow);
+    } else {
+      try {
+        recorder_->LeaveInlined(f, *note, end, value, shadow);
+        MustBeClean(thread_);
+      } catch (const Break& b) {
+        End(b);
+      } catch (const std::exception& e) {
+        Internal(e.what());
+      }
+    }
+  }
+  aten::depth += note->lifted;
+  if (note->is_kernel) AtenRecorder::SeeOpsOfKernel(false);
+  if (left_alone_ == &f) left_alone_ = nullptr;
+  if (raised_in_ == &f) {
+    raised_in_ = nullptr;
+    if (end == FrameEnd::kRaised && !error_value_) {  // the exception is the program's result
+      raised_.reset();
+      undo_.reset();
+    }
+  }
+  f.tracer_data = nullptr;
+}
+
+// The frame that ran in plain Python as an op of a replay had raised is left: by returning, the op did not raise.
+void Session::ConfirmSuspicion(bool returned) {
+  suspected_frame_ = nullptr;
+  if (!returned) return suspicion_.Drop();
+  const ErrScope keep(thread_.error);
+  if (!suspicion_.Confirm(*store_)) TakePending(&error_type_, &error_value_);
+}
+
+// Where a recording may be looked at, and may end at any time.
+void Session::Inspect(FrameState& f) {
+  if (SelfChecking()) {
+    std::string fault = recorder_->FaultIn(f);
+    if (fault.empty()) fault = recorder_->FaultOfEnds();
+    if (!fault.empty()) {
+      Misbelief(fault);
+      return Internal("self-check");
+    }
+  }
+  try {
+    if (recorder_->watches_ends()) recorder_->LetGo();
+    MayEndRecording(store_->options().fullgraph);
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+}
+
+bool Session::Cross(FrameState& f, FrameNote& note) {
+  if (!note.inlined || recorder_->is_base(f)) return false;
+  ErrScope keep(thread_.error);
+  try {
+    recorder_->MarkInstruction(f, note);
+    const bool crossed = recorder_->CrossModuleCall(f, note);
+    MustBeClean(thread_);
+    return crossed;
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+  return false;
+}
+
+Tracer::Go Session::AtInstruction(FrameState& f) {
+  FrameNote& note = NoteOf(f);
+  if (note.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.landing, nullptr)));
+  // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
+  // not covered, and would leave the handled exception with the thread.
+  ExceptionHandler covering;
+  if (raised_ && note.handling && IsCaughtAt(f, note)) [[unlikely]] {
+    RefuseFullGraph(raised_->first, raised_->second);
+  }
+  if (refuses() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+    PyErr_SetObject(error_type_.get(), error_value_.get());
+    return Go::kRaise;
+  }
+  if (recorder_ != nullptr) {
+    OwnCode own(thread_);
+    if (note.to_cross) {
+      if (recorder_->MakeCells(f)) return Go::kReload;
+      if (f.offset < StartOffset(f.code)) return Go::kOn;
+      note.to_cross = false;
+      f.observed = recorder_->observes_inner_frames();
+      if (Cross(f, note)) return Go::kReload;
+    }
+    if (note.inlined && recorder_->is_base(f)) {
+      if (catching_ != nullptr && (f.handlers > 0 || ClosesHandler(f))) {
+        Inspect(f);
+        return Go::kOn;
+      }
+      catching_ = nullptr;
+      if (IsHandlerStep(f) && !store_->options().fullgraph) {
+        // The entry frame handles an exception: its state is the frame's own business.
+        recorder_->StartInstruction();
+        End({Reason::exception_handling, ""});
+        return Go::kOn;
+      }
+      if (!recorder_->TakeResult(f)) {
+        GiveUp({Reason::frame_left, ""});
+        return Go::kOn;
+      }
+      recorder_->StartInstruction();
+    }
+    if (note.inlined && !recorder_->is_base(f)) {
+      // The segment may end here. The previous mark is stale: the operands it refers to have been popped.
+      note.marked = false;
+      if (!IsHandlerStep(f)) recorder_->MarkInstruction(f, note);
+    }
+    if (note.inlined) Inspect(f);
+    return Go::kOn;
+  }
+  if (note.skip_one) {
+    note.skip_one = false;
+    note.at_entry = !IsLeftToPython(f.code);
+    return Go::kOn;
+  }
+  note.awaited.clear();  // the call could not be made (no memory)
+  if (note.wait_offset >= 0) {
+    if (f.offset == note.wait_offset) {
+      note.wait_offset = -1;
+      note.at_entry = true;
+    }
+    return Go::kOn;
+  }
+  if (!note.at_entry || f.handlers > 0 || IsHandlerStep(f) || IsForgetting(f) || f.offset < StartOffset(f.code)) {
+    return Go::kOn;
+  }
+  note.at_entry = false;
+  return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
+}
+
+void Session::Begin(FrameState& f, FrameNote& note) {
+  entry_code_ = f.code;
+  entry_offset_ = f.offset;
+  entry_is_below_ = note.caller != nullptr;
+  went_on_ = false;
+  began_ = std::chrono::steady_clock::now();
+  OwnCode own(thread_);
+  ErrScope keep(thread_.error);
+  try {
+    const WorldState world = WorldState::Now();
+    if (!IsKnown(world)) return;
+    if (world.modes_active) {
+      // Every frame that runs meanwhile would say the same.
+      const std::string active = ActiveModes();
+      if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
+      return;
+    }
+    recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
+    // A backend that compiles gives what ops of such a block make, but not as inference tensors.
+    const bool keeps_mode = store_->backend().calls_python();
+    recorder_->ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
+    MustBeClean(thread_);
+  } catch (const Break& b) {
+    note.inlined = false;
+    f.traced = false;
+    Abort(b, PositionAt(f.code, f.offset), true);
+  } catch (const std::exception& e) {
+    DropRecorder();
+    note.inlined = false;
+    f.traced = false;
+    Abort({Reason::internal_error, e.what()}, PositionAt(f.code, f.offset), true);
+  }
+}
+
+void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& event) {
+  note.in_event = true;
+  note.opaque_operation = false;
+  note.own_effect = false;
+  recorder_->ClearPending();
+  OwnCode own(thread_);
+  ErrScope keep(thread_.error);
+  const size_t effects = recorder_->effect_count();
+  try {
+    recorder_->MarkInstruction(f, note);
+    // The instruction has replaced its operands before: `f(*items)` has a tuple now. The reads for that count.
+    if (event.op == Op::kCallEx && recorder_->is_base(f)) recorder_->StartInstruction();
+    if (event.op == Op::kYield && recorder_->is_base(f) && CallerToGoOnIn(f) == nullptr) {
+      throw Break{Reason::generator_or_async, ""};
+    }
+    if (!made_classes_.empty()) [[unlikely]] {
+      PyTypeObject* const used = made_classes_.UsedBy(event);
+      if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
+    }
+    recorder_->Before(f, note, event);
+    MustBeClean(thread_);
+    if (SelfChecking()) [[unlikely]] {
+      const std::string fault = recorder_->FaultOfAnswer(f, event);
+      if (!fault.empty()) {
+        Misbelief(fault);
+        return Internal("self-check");
+      }
+    }
+    note.own_effect = recorder_->effect_count() != effects;
+    if (recorder_->may_be_undone() && recorder_->aten().pending) throw Break(*recorder_->aten().pending);
+    MayEndRecording(store_->options().fullgraph);
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+}
+
+bool Session::Before(FrameState& f, const Event& event) {
+  FrameNote& note = NoteOf(f);
+  if (recorder_ == nullptr || !note.inlined) return true;
+  BeforeInRecording(f, note, event);
+  if (recorder_ != nullptr || !refuses()) return true;
+  PyErr_SetObject(error_type_.get(), error_value_.get());
+  return false;
+}
+
+Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
+  FrameNote& note = NoteOf(f);
+  const bool begun = std::exchange(note.in_event, false);
+  if (recorder_ == nullptr || !note.inlined) return Shadow();
+  // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
+  if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
+  OwnCode own(thread_);
+  ErrScope keep(thread_.error);
+  try {
+    recorder_->aten().ExpectNothing();
+    if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
+    if (!begun) recorder_->BeginWithoutBefore(f, note);
+    Shadow shadow = recorder_->After(f, note, event, result);
+    MustBeClean(thread_);
+    if (SelfChecking() && recorder_->repeated_calls() != nullptr && !recorder_->repeated_calls()->fault().empty())
+        [[unlikely]] {
+      Misbelief(recorder_->repeated_calls()->fault());
+      Internal("self-check");
+      return Shadow();
+    }
+    MayEndRecording(store_->options().fullgraph);
+    return shadow;
+  } catch (const Break& b) {
+    End(b);
+  } catch (const std::exception& e) {
+    Internal(e.what());
+  }
+  return Shadow();
+}
+
+void Session::Raised(FrameState& f, const Event& event) {
+  FrameNote& note = NoteOf(f);
+  const bool begun = std::exchange(note.in_event, false);
+  if (recorder_ == nullptr || !note.inlined) return;
+  OwnCode own(thread_);
+  ErrScope keep(thread_.error);
+  recorder_->aten().ExpectNothing();
+  if (!begun) recorder_->BeginWithoutBefore(f, note);
+  recorder_->Raised(f, note, event);
+  // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
+  if (store_->options().fullgraph) {
+    if (!recorder_->aten().pending) return;
+    if (recorder_->aten().has_refused) return End(Break(*recorder_->aten().pending));
+    return HandleInPlainPython(*recorder_->aten().pending, recorder_->frames().size());
+  }
+  if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
+  if (!recorder_->is_base(f) || catching_ != nullptr) return;
+  ExceptionHandler handler;
+  if (FindHandler(f.code, f.offset / 2, &handler) && !store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers) {
+    catching_ = &f;
+    return;
+  }
+  End({Reason::exception_handling, ""});
+}
+
+}  // namespace frametap

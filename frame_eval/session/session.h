@@ -1,0 +1,155 @@
+// Session: one captured call on one thread. It decides at every instruction where a segment could begin whether to
+// replay, to record or to leave it to Python.
+//   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
+//   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it
+//       (finalisers).
+//   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
+//       is an entry point.
+//   N4  A segment that begins after a break may continue in the callers of its frame, as long as they called straight
+//       (callers.h). Its exit then leaves the frames below the last of them, and changes that one. A generator's frame
+//       is left by yielding where it has not returned.
+//   N5  Frames that an exit has above the entry frame come back through the calls that made them. The entry frame makes
+//       its call again, and the callee's frame gets the values of the exit before its first instruction. Until the
+//       last one has landed no code of the program runs.
+//   N6  A refused call (fullgraph) ends without another instruction of the program. The operation that would end the
+//       graph is not done, and each frame that is left or entered gets the error at its next instruction. When the
+//       last frame is gone, the changes of the recording are taken back.
+//   N7  An exception of the program is not a refusal. Where an op raises, the recording ends, and the frames handle the
+//       exception in plain Python. Where one of them catches it, the call is refused instead.
+// Not here: frame-less replay of whole calls (compiled_function.h).
+#pragma once
+
+#include <Python.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frame_eval/cpython/eval_function.h"
+#include "frame_eval/cpython/signals.h"
+#include "frame_eval/interpreter/hook.h"
+#include "frame_eval/record/objects/made_classes.h"
+#include "frame_eval/record/recorder.h"
+#include "frame_eval/replay/faults.h"
+#include "frame_eval/segment/error_classes.h"
+#include "frame_eval/segment/segment.h"
+#include "ir/leaks.h"
+
+namespace frametap {
+
+class Session : public FrameFilter, public Tracer {
+ public:
+  struct Thread {  // what stands around each operation of a recording, looked up once
+    FrameFilter*& filter = hook::thread.filter;
+    int& aten_depth = aten::depth;
+    bool is_main = OnMainThread();
+    PyObject* const* error = ErrorIndicator(PyThreadState_Get());
+  };
+
+  Session(std::shared_ptr<Store> store, PyObject* function);  // that the user has named
+  ~Session() override;
+
+  // Calls `function` (of the constructor) with every Python frame of it seen. A new reference, or null with a Python exception.
+  PyObject* Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+  static bool Recording();  // this thread is recording now
+  // After Run: nothing of the call has happened, and a segment was recorded that can be replayed in its place.
+  bool is_taken_back() const { return is_taken_back_; }
+
+  // FrameFilter
+  bool Wants(const FrameFacts& frame) override;
+  Tracer* tracer() override { return this; }
+
+  // Tracer
+  void Enter(FrameState& f) override;
+  void Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) override;
+  Go AtInstruction(FrameState& f) override;
+  bool Before(FrameState& f, const Event& event) override;
+  Shadow After(FrameState& f, const Event& event, PyObject* result) override;
+  void Raised(FrameState& f, const Event& event) override;
+
+ private:
+  bool WantsBelowOp(const FrameFacts& frame);
+  Go EntryAt(FrameState& f, FrameNote& note);
+  Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
+  void GiveUp(const Break& given);
+  Go LeaveWith(FrameState& f, Landing landing);
+  Go Arrive(FrameState& f, FrameNote& note, Landing landing);
+  Go Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing);
+  FrameState* CallerToGoOnIn(const FrameState& f) const;
+  bool GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
+  bool IsAwaited(const FrameState& f) const;
+  void Land(FrameState& f, FrameNote& note, Landing landing);
+  void Begin(FrameState& f, FrameNote& note);
+  Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
+  void ConfirmSuspicion(bool returned);
+  void Fail(PyObject* type, const std::string& message, Ref<> facts);
+  // (Inline, as each event of a recording comes here: a call more was 0.4 % of a first call.)
+  [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
+  bool IsRefused(Reason reason) const;
+  void RefuseFullGraph(const Break& reason, const Position& at);
+  void HandleInPlainPython(Break reason, size_t handling);
+  bool IsCaughtAt(const FrameState& f, FrameNote& note) const;
+  bool refuses() const { return error_value_ && insists_; }
+  double TakeTime();
+  void DropRecorder();
+  void GiveUpInHandler(const Break& given);
+  void End(const Break& given);  // the recording ends with a break, or is given up
+  void EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
+  void EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow);
+  // `inside`: as in Break. False: there is no segment.
+  // `offset`: the place at which the entry frame continues after the segment, or -1 if the frame is left.
+  bool Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside = "");
+  void NoteFollowed(const Segment& segment);
+  void LogLimit(const EntryPoint& entry, const Position& at);
+  bool IsWholeCall(const FrameState& f) const;
+  void Abort(const Break& reason, Position at, bool deny);
+  void Internal(const char* what);
+  void Inspect(FrameState& f);
+  bool Cross(FrameState& f, FrameNote& note);
+  void Misbelief(const std::string& fault);
+  bool Compile(Segment& segment);
+  bool IsLeftWhole(PyCodeObject* code) const;  // with all that it calls
+  bool IsLeftToPython(PyCodeObject* code) const;
+  void TellOfSilence();
+  void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);
+
+  std::shared_ptr<Store> store_;
+  PyCodeObject* const named_;  // borrowed: what the user has named
+  Ref<> first_left_;           // the first code that was left to Python as a library's
+  std::unique_ptr<Recorder> recorder_;
+  MadeClasses made_classes_;
+  PyCodeObject* entry_code_ = nullptr;
+  int entry_offset_ = 0;
+  const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen
+  PyObject* called_ = nullptr;             // by Run
+  bool is_taken_back_ = false;
+  bool entry_is_below_ = false;  // in a frame below the captured function's
+  // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
+  const FrameState* left_alone_ = nullptr;
+  FrameState* innermost_ = nullptr;
+  const FrameState* last_to_leave_ = nullptr;
+  const FrameState* catching_ = nullptr;  // the entry frame, while it handles an exception that the recording has seen
+  const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
+  Suspicion suspicion_;
+  std::chrono::steady_clock::time_point began_;
+  bool went_on_ = false;                    // the recording continues in a caller of its entry frame
+  std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
+  Ref<> error_type_, error_value_;          // raised by Run
+  std::unique_ptr<UndoLog> undo_;           // of a recording that Run takes back, or that `raised_` has ended
+  // Of an op that has raised under fullgraph: the reason to refuse the call if the exception is caught.
+  std::optional<std::pair<Break, Position>> raised_;
+  const FrameState* raised_in_ = nullptr;  // … the entry frame of its recording
+  bool insists_ = true;                    // they are raised at each instruction as well
+  const Thread thread_;
+  const void* stack_;  // StackIdentity
+  Counted<"sessions"> counted_;
+};
+
+// For a function that is never captured, under fullgraph.
+void RaiseFullGraphError(Reason reason, PyCodeObject* code);
+
+}  // namespace frametap

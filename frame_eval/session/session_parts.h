@@ -1,0 +1,55 @@
+// Helpers that the session*.cc files share. For these files only.
+#pragma once
+
+#include <Python.h>
+
+#include <stdexcept>
+
+#include "frame_eval/checks/stress.h"
+#include "frame_eval/record/callers.h"
+#include "frame_eval/session/session.h"
+
+namespace frametap {
+
+inline Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
+
+// Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
+// (Stands around each operation: calls of its own would cost more than what it does.)
+struct OwnCode {
+  [[gnu::always_inline]] explicit OwnCode(const Session::Thread& thread)
+      : frames(thread.filter), ops(thread.aten_depth), signals(thread.is_main) {}
+  [[gnu::always_inline]] ~OwnCode() {}
+  HookPause frames;
+  AtenPause ops;
+  SignalsHeld signals;
+  AllocZone allocations;
+};
+
+// A Python exception that was set inside of the recorder is a fault of ours (no memory, say), whatever was concluded
+// after it.
+inline void MustBeClean(const Session::Thread& thread) {
+  if (*thread.error != nullptr) throw std::runtime_error("an exception inside of the recorder");
+}
+
+inline PyCodeObject* CodeOf(const Landing& landing) {
+  return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
+}
+
+inline bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
+  return !caller.awaited.empty() && CodeOf(caller.awaited.back()) == code;
+}
+
+// A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
+inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
+  return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
+         NoteOf(caller).landing == nullptr && CallsStraight(caller, f);
+}
+
+// Takes an exception that is pending, if any (the making of another has failed, say).
+void TakePending(Ref<>* error_type, Ref<>* error_value);
+
+// Returns whether the handler that the frame is in does not catch its exception: the handler of a `with` block, or a
+// `finally` block.
+bool HandsOn(const FrameState& f);
+
+}  // namespace frametap

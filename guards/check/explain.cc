@@ -1,0 +1,251 @@
+// Guards in words, and a miss in words: every predicate in read order, each path followed again.
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "guards/check/explain.h"
+#include "guards/collect/frozen_guards.h"
+#include "guards/kinds/tensor.h"
+#include "guards/kinds/world.h"
+#include "guards/objects/value.h"
+
+namespace frametap {
+
+namespace {
+
+std::vector<std::string> NamesOf(const std::vector<SourceId>& sources, const SourceTable& table) {
+  std::vector<std::string> names;
+  for (const SourceId source : sources) names.push_back(table.Name(source));
+  return names;
+}
+
+class Explorer {
+ public:
+  Explorer(const FrozenGuards& guards, const Roots& roots)
+      : guards_(guards), roots_(roots), found_(guards.steps.size()), state_(guards.steps.size()) {}
+
+  // Made when it is asked for: the self-check follows each source by an explorer of its own, which names none.
+  const SourceTable& names() const {
+    if (!names_) names_ = TableOf(guards_.steps);
+    return *names_;
+  }
+
+  // Returns false if `report` has the place where the path ends.
+  bool Reach(SourceId id, Reached* out, MissReport* report) {
+    const uint32_t i = id.raw();
+    if (state_[i] == kUnknown) {
+      const Step& step = guards_.steps[i];
+      Reached parent;
+      if (step.parent.valid() && !Reach(step.parent, &parent, report)) return false;
+      if (!Follow(step, parent.object, roots_, &found_[i])) {
+        report->source = names().Name(id);
+        report->want = "present";
+        report->got = "missing";
+        report->why = WhyNotFollowed(step, parent.object, roots_);
+        return false;
+      }
+      state_[i] = kReached;
+    }
+    *out = found_[i];
+    return true;
+  }
+
+  bool Fails(const Predicate& p, MissReport* report) {
+    if (!Misses(p, report)) return false;
+    report->line = PositionOf(p.why);
+    return true;
+  }
+
+ private:
+  enum State : uint8_t { kUnknown, kReached };
+
+  bool Misses(const Predicate& p, MissReport* report) {
+    Reached at, other;
+    if (!Reach(p.source, &at, report)) return true;
+    if (p.related != nullptr) {
+      const RelatedNumbers& related = *p.related;
+      std::vector<Reached> numbers(related.numbers.size());
+      std::vector<const Reached*> inputs;
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        if (!Reach(related.numbers[i], &numbers[i], report)) return true;
+        inputs.push_back(&numbers[i]);
+      }
+      if (related.relation->Holds(inputs.data())) return false;
+      report->want = WantOf(p, names());
+      report->got = related.relation->Got(inputs.data(), NamesOf(related.numbers, names()));
+      report->why = absl::StrCat("not ", report->want);
+    } else if (p.guard == nullptr) {
+      if (!Reach(p.other, &other, report)) return true;
+      if ((at.object == other.object) == p.same) return false;
+      report->want = WantOf(p, names());
+      report->got = p.same ? "another object" : "the same object";
+      report->why = absl::StrCat("it is ", p.same ? "not " : "", names().Name(p.other));
+    } else {
+      if (p.guard->Holds(at)) return false;
+      report->want = p.guard->Want();
+      report->got = p.guard->Got(at);
+      report->why = Why(*p.guard, p.source, at);
+      const bool is_number = at.object == nullptr || PyLong_CheckExact(at.object) || PyFloat_CheckExact(at.object);
+      report->of_number = p.guard->kind() == Guard::Kind::kValue && is_number;
+      report->of_size = report->of_number && at.object == nullptr;
+      if (p.guard->kind() == Guard::Kind::kTensor && at.object != nullptr) {
+        report->of_size = static_cast<const TensorGuard&>(*p.guard).basics().Hold(at.object);
+      }
+    }
+    report->source = names().Name(p.source);
+    if (SaysTheSame(report->want, report->got)) absl::StrAppend(&report->got, " (", report->why, ")");
+    return true;
+  }
+
+  // Two objects of one name: "is C" was wanted, and another C is there.
+  static bool SaysTheSame(absl::string_view want, absl::string_view got) {
+    absl::ConsumePrefix(&want, "is ");
+    absl::ConsumeSuffix(&want, " watched");
+    return want == got;
+  }
+
+  // The values of attributes and keys are printed with their name: "attribute 'training' is True, was False".
+  std::string Why(const Guard& guard, SourceId id, const Reached& at) const {
+    std::string why = guard.Why(at);
+    const Step& step = guards_.steps[id.raw()];
+    if (guard.kind() == Guard::Kind::kLength && step.key.object) {
+      const std::string name = ShortRepr(step.key.object.get());
+      if (name.size() > 2 && PyUnicode_CheckExact(step.key.object.get())) {
+        return absl::StrCat(name.substr(1, name.size() - 2), ": ", why);
+      }
+    }
+    if (guard.kind() != Guard::Kind::kValue || at.object == nullptr) return why;
+    switch (step.accessor) {
+      case Accessor::kAttr:
+      case Accessor::kModuleAttr:
+        return absl::StrCat("attribute ", ShortRepr(step.key.object.get()), " ", why);
+      case Accessor::kKey:
+        return absl::StrCat("key ", ShortRepr(step.key.object.get()), " ", why);
+      case Accessor::kGlobal:
+        return absl::StrCat("global ", ShortRepr(step.key.object.get()), " ", why);
+      case Accessor::kLocal:
+      case Accessor::kCell:
+        return absl::StrCat("variable '", step.text, "' ", why);
+      case Accessor::kStack:
+        return absl::StrCat("a value from before this segment ", why);
+      default:
+        return absl::StrCat(names().Name(id), " ", why);
+    }
+  }
+
+  const FrozenGuards& guards_;
+  const Roots& roots_;
+  mutable std::optional<SourceTable> names_;
+  std::vector<Reached> found_;
+  std::vector<State> state_;
+};
+
+}  // namespace
+
+std::string WantOf(const Predicate& predicate, const SourceTable& table) {
+  if (predicate.guard != nullptr) return predicate.guard->Want();
+  if (const RelatedNumbers* related = predicate.related.get(); related != nullptr) {
+    return related->relation->Want(NamesOf(related->numbers, table));
+  }
+  return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
+}
+
+Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id) {
+  Reached at;
+  MissReport unused;
+  return Explorer(guards, roots).Reach(id, &at, &unused) ? at : Reached();
+}
+
+std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs) {
+  const SourceTable names = TableOf(guards.steps);
+  absl::flat_hash_map<uint32_t, ValueId> unbound;
+  for (const auto& [source, value] : inputs) unbound.try_emplace(source.raw(), value);
+  std::vector<GuardLine> lines;
+  lines.reserve(guards.predicates.size() + inputs.size());
+  for (const Predicate& p : guards.predicates) {
+    GuardLine line;
+    line.source = p.source;
+    line.predicate = WantOf(p, names);
+    line.why = PositionOf(p.why);
+    if (auto it = unbound.find(p.source.raw()); it != unbound.end()) {
+      line.binds = it->second;
+      unbound.erase(it);
+    }
+    lines.push_back(std::move(line));
+  }
+  for (const auto& [source, value] : inputs) {
+    auto it = unbound.find(source.raw());
+    if (it == unbound.end() || it->second != value) continue;
+    GuardLine line;
+    line.source = source;
+    line.binds = value;
+    lines.push_back(std::move(line));
+    unbound.erase(it);
+  }
+  return lines;
+}
+
+std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
+                                    const std::vector<std::pair<SourceId, ValueId>>& inputs) {
+  using Size = std::pair<SourceId, size_t>;  // of which source, which dimension
+  const auto size_at = [&](SourceId id) -> std::optional<Size> {
+    const Step& step = guards.steps[id.raw()];
+    if (step.accessor != Accessor::kSize) return std::nullopt;
+    return Size(step.parent, static_cast<size_t>(step.index));
+  };
+  absl::flat_hash_set<Size> fixed;
+  absl::flat_hash_map<SourceId, const TensorGuard*> tensors;
+  for (const Predicate& p : guards.predicates) {
+    if (p.guard == nullptr) continue;
+    if (p.guard->kind() == Guard::Kind::kTensor) tensors[p.source] = static_cast<const TensorGuard*>(p.guard);
+    const std::optional<Size> size = size_at(p.source);
+    if (size && p.guard->kind() == Guard::Kind::kValue) fixed.insert(*size);
+  }
+  absl::flat_hash_map<Size, ValueId> numbers;
+  for (const auto& [source, value] : inputs) {
+    if (const std::optional<Size> size = size_at(source)) numbers.emplace(*size, value);
+  }
+  std::vector<SizeSymbol> open;
+  for (const auto& [source, value] : inputs) {
+    const auto tensor = tensors.find(source);
+    if (tensor == tensors.end() || guards.steps[source.raw()].accessor == Accessor::kModuleAttr) continue;
+    for (size_t dim = 0; dim < tensor->second->rank(); ++dim) {
+      const Size size(source, dim);
+      if (tensor->second->FixesSize(dim) || fixed.contains(size)) continue;
+      const auto number = numbers.find(size);
+      open.push_back({value, dim, number != numbers.end() ? number->second : ValueId()});
+    }
+  }
+  return open;
+}
+
+MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
+  MissReport report;
+  if (DescribeStateMiss(guards.world, WorldState::Now(), &report)) return report;
+  Explorer explorer(guards, roots);
+  bool found = false;
+  for (const Predicate& p : guards.predicates) {
+    MissReport next;
+    if (!explorer.Fails(p, &next)) continue;
+    // No guard is below a number, so those after it may be evaluated.
+    if (!found) {
+      report = std::move(next);
+      if (!report.of_number) return report;
+      found = true;
+    } else if (next.of_number) {
+      if (!next.of_size) report.other_numbers.push_back(std::move(next.source));
+    } else {
+      return report;
+    }
+  }
+  if (found) return report;
+  for (const SourceId id : guards.wanted) {
+    Reached unused;
+    if (!explorer.Reach(id, &unused, &report)) return report;
+  }
+  return MissReport();
+}
+
+}  // namespace frametap

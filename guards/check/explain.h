@@ -1,0 +1,23 @@
+// Guards and misses in words, by the slow way: every path is followed from the roots, without caches.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "guards/collect/frozen_guards.h"
+#include "guards/kinds/miss_report.h"
+#include "guards/kinds/roots.h"
+#include "ir/segment/segment_ir.h"
+
+namespace frametap {
+
+// ExplainMiss follows every path again.
+std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs);
+std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
+                                    const std::vector<std::pair<SourceId, ValueId>>& inputs);
+MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
+Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
+std::string WantOf(const Predicate& predicate, const SourceTable& table);
+
+}  // namespace frametap

@@ -1,0 +1,49 @@
+// FrozenGuards: the sources and predicates of a recording, as the tree that checks them takes them.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "guards/collect/spot.h"
+#include "guards/kinds/accessor.h"
+#include "guards/kinds/class_note.h"
+#include "guards/kinds/guard.h"
+#include "guards/kinds/relation.h"
+#include "guards/kinds/world.h"
+#include "guards/stable_vector.h"
+
+namespace frametap {
+
+struct RelatedNumbers {
+  std::unique_ptr<NumbersRelation> relation;
+  std::vector<SourceId> numbers;
+};
+
+struct Predicate {
+  SourceId source;
+  SourceId other;          // SameObject
+  bool same = false;       // SameObject
+  bool is_again = false;   // `guard` belongs to an earlier predicate of the list, applied to another source
+  Guard* guard = nullptr;  // null: SameObject, or `related`
+  std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
+  Spot why;
+
+  Predicate() = default;
+  Predicate(const Predicate&) = delete;
+  ~Predicate() {
+    if (!is_again) delete guard;
+  }
+  const Guard* own_guard() const { return is_again ? nullptr : guard; }
+};
+
+struct FrozenGuards {
+  WorldState world;
+  Steps steps;
+  std::unique_ptr<NamesRead> names;  // outlives `predicates`
+  StableVector<Predicate> predicates;
+  std::vector<Ref<>> codes;  // of their spots
+  std::vector<SourceId> wanted;
+};
+
+}  // namespace frametap

@@ -1,0 +1,189 @@
+// GuardRecorder: collects, while a trace runs, the sources it read and what it relied on.
+//   R1  `seen` is the object at the source in the state at the entry of the segment (the recorder keeps reads of places
+//       that the trace itself has written away from here).
+//   R2  A predicate on a source implies that the path to it can be followed; following it runs no Python code.
+//   R3  Predicates are kept in read order; an equal or implied one is not added twice.
+// Not here: evaluation and words (guard_tree.h).
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "guards/collect/spot.h"
+#include "guards/kinds/class_note.h"
+#include "guards/kinds/tensor_read.h"
+#include "guards/kinds/world.h"
+#include "guards/objects/size_mark.h"
+#include "guards/ref.h"
+#include "ir/segment/segment_ir.h"
+#include "ir/segment/source.h"
+#include "ir/symbols/number_expr.h"
+
+namespace frametap {
+
+struct FrozenGuards;
+
+class GuardRecorder {
+ public:
+  struct Mark {
+    size_t predicates;
+    size_t sources;
+  };
+
+  explicit GuardRecorder(WorldState world);
+  ~GuardRecorder();
+
+  // -- sources: `seen` is borrowed and kept alive until Freeze or destruction --
+  // Roots in frames: `slot` is a FrameSlot (ir/segment/frame_slot.h).
+  SourceId Local(int64_t slot, const std::string& name, PyObject* seen);
+  SourceId Cell(int64_t slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
+  SourceId Stack(int64_t slot, PyObject* seen);
+  SourceId Function(PyObject* function, int64_t slot = 0);
+  SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
+  bool IsPinned(PyObject* object) const { return PinnedAs(object).valid(); }
+  SourceId PinnedAs(PyObject* object) const;  // invalid: it is not pinned
+  // `key`: attribute name (str), dict key, or null; `index`: as in MakeStep (accessor.h).
+  SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
+  PyObject* seen(SourceId id) const;
+  int64_t SeenNumber(SourceId id) const;  // for a size or a length, which is not an object
+  SourceId parent(SourceId id) const;
+  Py_ssize_t CountOf(PyObject* object);  // how many references to it are held here; slow for the first time
+  // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
+  std::string FaultAt(SourceId id) const;
+  Accessor accessor(SourceId id) const;
+  PyObject* KeyOf(SourceId id) const;   // attribute name or dict key of its last step; borrowed, may be null
+  Source Describe(SourceId id) const;   // in words
+  std::string Name(SourceId id) const;  // "L.self.weight"; slow
+
+  // -- predicates -- `why`: the instruction that has read what they say; its code is kept alive as they are
+  // Exact type, and that what was read of the type is the same: what it has under the names that are told of
+  // (ReadsName, ReadsNamesOf) before the end of the recording, and under those that C code asks for.
+  void Type(SourceId id, const Spot& why);
+  void ReadsName(PyObject* name) {  // an attribute's
+    if (names_ == nullptr) [[unlikely]]
+      names_ = MakeNames();
+    names_->Add(name);
+  }
+  void ReadsNamesOf(PyCodeObject* code);        // all names in it
+  void Identity(SourceId id, const Spot& why);  // the very object
+  // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
+  void Address(SourceId id, const Spot& why);
+  // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
+  // slices and tuples of these; identity for anything else.
+  void Value(SourceId id, const Spot& why);
+  std::optional<SizeMark> MarkOf(SourceId size) const;  // what was said of it
+  bool IsFixed(SourceId id) const;                      // by Value
+  // Of a list, tuple, dict or set: `length`, or the one that it has.
+  void Length(SourceId id, const Spot& why, Py_ssize_t length = -1);
+  void Keys(SourceId id, const Spot& why);      // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const Spot& why);  // set of plain values: its elements
+  // Where the elements of a set stand in its table, or the dtype, sizes and strides of an array of NumPy.
+  void Layout(SourceId set, const Spot& why);
+  bool HasLayout(SourceId set) const;
+  void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
+  // … an object that is hashed by its address, which is guarded by itself.
+  void AddressInSet(SourceId set, PyObject* item, const Spot& why);
+  void Absent(SourceId dict, PyObject* key, const Spot& why);
+  void Present(SourceId dict, PyObject* key, const Spot& why);
+  void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
+  // False, and nothing is said: that cannot be told exactly (an int of more bits than a float has, beside a float).
+  bool Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
+  // … how expressions of several numbers compare, at most NumbersRelation::kMostInputs, all exact ints or floats.
+  bool Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
+                const std::vector<SourceId>& numbers, const Spot& why);
+  void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
+  // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
+  // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
+  // change.
+  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why);
+  // Attributes of the class itself were read (Model.scale): what was read of it and its bases is the same (see Type).
+  void Class(PyTypeObject* type, const Spot& why);
+  // The object in a field of a C struct that no accessor leads to. The source is known by identity.
+  void Field(SourceId id, Py_ssize_t offset, const Spot& why);
+  void Leaf(SourceId tensor, const Spot& why);  // whether it is a leaf of autograd's graph
+  // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
+  void Registry(const Spot& why);
+  // The answer of this C function about the process: an int, None or a device.
+  void Answer(PyObject* function, const char* name, const Spot& why);
+  // A function by its code, globals, number of defaults. Implied by Identity.
+  void Code(SourceId function, const Spot& why);
+  void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
+  void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
+  // A module that is called runs `forward` of its class, and no hooks of its own.
+  void NoHooks(SourceId module, const Spot& why);
+
+  // From now on, some guards are reported to `contradicts` in words. These are guards that would fix a size that is
+  // marked as dynamic, or divide its range. (The size is guarded all the same.)
+  void HeedMarks(std::function<void(const std::string&)> contradicts);
+
+  Mark mark() const;
+  void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
+
+  // -- repetition (repetition.cc) -- what was said of one object, said of another one where that holds as well --
+  // What has been said of an object, or read through it, so far.
+  enum class Said : uint8_t { kNothing, kType, kMore };
+  Said SaidOf(SourceId id) const;
+  // Returns whether a tensor has no guards beyond the ones that always hold; whether only sizes were read since.
+  bool IsUnread(SourceId tensor) const;
+  bool OnlySizesRead(SourceId tensor, const Mark& from, const Mark& to) const;
+  // The guards between two marks on one object and on the objects reached through it.
+  struct Part {
+    SourceId of;
+    Mark from, to;
+    std::vector<SourceId> sources;     // … each behind its parent
+    std::vector<uint32_t> predicates;  // their numbers
+    std::vector<SourceId> fixed;       // sources that are known by identity or address
+    std::vector<SourceId> shared;      // … or as the same object as one that is not in the part
+    bool Holds(SourceId id) const;     // is it `of` or one of `sources`?
+  };
+  // Returns none if a guard in the slice is tied to this object, or if a guard on another object refers to it.
+  std::optional<Part> PartOf(SourceId of, const Mark& from, const Mark& to) const;
+  // The part said of another object.
+  class Repetition {
+   public:
+    Repetition(const Part& part, SourceId onto) : part_(part), onto_(onto), now_(part.to.sources - part.from.sources) {}
+    SourceId IsNow(SourceId was) const {  // itself, if it is not in the part
+      if (was == part_.of) return onto_;
+      if (was.raw() < part_.from.sources || was.raw() >= part_.to.sources) return was;
+      const SourceId is = now_[was.raw() - part_.from.sources];
+      return is.valid() ? is : was;
+    }
+
+   private:
+    friend class GuardRecorder;
+    const Part& part_;
+    SourceId onto_;
+    std::vector<SourceId> now_;  // the present objects of the sources between the marks
+  };
+  // Adds the guards. `met` checks each new source and its counterpart, which has an object of the same type. Returns
+  // false if a guard does not hold, or if `met` returns false; then the caller rewinds.
+  bool Repeat(Repetition* repetition, absl::FunctionRef<bool(SourceId was, SourceId is)> met);
+  // Self-check: what was said since a mark, as numbers that are equal where the same was said.
+  std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;
+
+  std::vector<std::string> StateLines() const;
+
+  // The recorder is empty afterwards. `wanted`: sources whose objects replay needs (graph inputs, operands of exits and
+  // effects); their registers are readable after a hit.
+  FrozenGuards Freeze(const std::vector<SourceId>& wanted);
+
+ private:
+  std::optional<SizeMark> DynamicMark(SourceId size) const;
+  void CheckFixed(SourceId size);
+  void CheckRange(SourceId size, const std::string& condition, const std::function<bool(int64_t)>& holds);
+
+  struct Impl;
+  NamesRead* MakeNames();
+
+  std::unique_ptr<Impl> impl_;
+  NamesRead* names_ = nullptr;  // in `impl_`, once something is read
+};
+
+}  // namespace frametap

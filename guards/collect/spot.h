@@ -1,0 +1,23 @@
+// Spot: an instruction of the program, made a position only when it is printed: a recording notes thousands of them.
+//   (The way to lines and columns is private to each version of CPython: frame_eval/cpython/3.x.)
+#pragma once
+
+#include <Python.h>
+
+#include "ir/graph/position.h"
+
+namespace frametap {
+
+struct Spot {
+  PyCodeObject* code = nullptr;  // borrowed; null: nowhere
+  int offset = 0;                // in bytes
+};
+
+using TellPosition = Position (*)(PyCodeObject* code, int offset);
+inline constinit TellPosition tell_position = nullptr;  // null: no spot has a position
+
+inline Position PositionOf(const Spot& spot) {
+  return spot.code == nullptr || tell_position == nullptr ? Position() : tell_position(spot.code, spot.offset);
+}
+
+}  // namespace frametap

@@ -1,0 +1,15 @@
+#include "guards/objects/namespaces.h"
+
+#include "guards/must.h"
+
+namespace frametap {
+
+PyTypeObject* NamespaceType() {
+  static PyTypeObject* const type = [] {
+    const Ref<> module = Must(PyImport_ImportModule("types"));
+    return reinterpret_cast<PyTypeObject*>(Must(PyObject_GetAttrString(module.get(), "SimpleNamespace")).Release());
+  }();
+  return type;
+}
+
+}  // namespace frametap

@@ -1,0 +1,356 @@
+#include "ir/graph/scalar.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+namespace frametap {
+namespace {
+
+using Kind = Type::Kind;
+
+constexpr ScalarRow kRows[] = {
+    {ScalarOp::kNone, "?", 0, Kind::kNone, Kind::kNone, nullptr},
+    {ScalarOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt, " + "},
+    {ScalarOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "},
+    {ScalarOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "},
+    {ScalarOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"},
+    {ScalarOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "},
+    {ScalarOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "},
+    {ScalarOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "},
+    {ScalarOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "},
+    {ScalarOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"},
+    {ScalarOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr},
+    {ScalarOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "},
+    {ScalarOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "},
+    {ScalarOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "},
+    {ScalarOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"},
+    {ScalarOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"},
+    {ScalarOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"},
+    {ScalarOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "},
+    {ScalarOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "},
+    {ScalarOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "},
+    {ScalarOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"},
+    {ScalarOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"},
+    {ScalarOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"},
+    {ScalarOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"},
+    {ScalarOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"},
+    {ScalarOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"},
+    {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
+    {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
+    {ScalarOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
+    {ScalarOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"},
+    {ScalarOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
+    {ScalarOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
+    {ScalarOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
+    {ScalarOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "},
+    {ScalarOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "},
+    {ScalarOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "},
+    {ScalarOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"},
+    {ScalarOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
+    {ScalarOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
+    {ScalarOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
+    {ScalarOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"},
+    {ScalarOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"},
+    {ScalarOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
+    {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
+    {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
+    {ScalarOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr},
+};
+
+constexpr bool RowsAreInOrder() {
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (static_cast<size_t>(kRows[i].op) != i) return false;
+  }
+  return true;
+}
+static_assert(RowsAreInOrder());
+static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kAnother) + 1);
+
+ScalarFault GiveInt(int64_t value, Number* result) {
+  *result = Number::Int(value);
+  return ScalarFault::kNone;
+}
+
+ScalarFault Give(double value, Number* result) {
+  *result = Number::Float(value);
+  return ScalarFault::kNone;
+}
+
+// A result that is not finite although the operands are: Python raises OverflowError for powers.
+ScalarFault GiveFinite(double value, const Number& a, const Number& b, Number* result) {
+  const bool operands = std::isfinite(a.as_float()) && std::isfinite(b.as_float());
+  return operands && !std::isfinite(value) ? ScalarFault::kOverflow : Give(value, result);
+}
+
+bool IsExactAsFloat(int64_t value) {
+  constexpr int64_t kExact = int64_t{1} << std::numeric_limits<double>::digits;
+  return value >= -kExact && value <= kExact;
+}
+
+ScalarFault ToInt(double value, Number* result) {
+  if (!(value > -0x1p63 && value < 0x1p63)) return ScalarFault::kOverflow;  // nan as well
+  *result = Number::Int(static_cast<int64_t>(value));
+  return ScalarFault::kNone;
+}
+
+// As CPython's floatobject.c: the remainder has the sign of the divisor, the quotient is the floor of the exact one.
+void FloatDivMod(double a, double b, double* quotient, double* remainder) {
+  double mod = std::fmod(a, b);
+  double div = (a - mod) / b;
+  if (mod != 0) {
+    if ((b < 0) != (mod < 0)) {
+      mod += b;
+      div -= 1.0;
+    }
+  } else {
+    mod = std::copysign(0.0, b);
+  }
+  double floor = std::copysign(0.0, a / b);
+  if (div != 0) {
+    floor = std::floor(div);
+    if (div - floor > 0.5) floor += 1.0;
+  }
+  *quotient = floor;
+  *remainder = mod;
+}
+
+Number NumberOf(const c10::IValue& v) {
+  if (v.isDouble()) return Number::Float(v.toDouble());
+  return Number::Int(v.isBool() ? int64_t{v.toBool()} : v.isNone() ? 0 : v.toInt());
+}
+
+// Returns the double that is nearest to the decimal number with so many places, as Python does: the exact value is rounded
+// to even where it is halfway.
+double ToDecimals(double x, int places) {
+  if (!std::isfinite(x)) return x;
+  std::array<char, std::numeric_limits<double>::max_exponent10 + kMostDecimals + 4> text;  // sign, first digit, point
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::fixed, places);
+  TORCH_INTERNAL_ASSERT(written.ec == std::errc(), "a number is longer than its longest text");
+  double rounded = 0;
+  std::from_chars(text.data(), written.ptr, rounded);
+  return rounded;
+}
+
+}  // namespace
+
+const ScalarRow& RowOf(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
+
+bool Commutes(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kIntAdd:
+    case ScalarOp::kIntMul:
+    case ScalarOp::kIntMin:
+    case ScalarOp::kIntMax:
+    case ScalarOp::kIntBroadcast:
+    case ScalarOp::kIntAnd:
+    case ScalarOp::kIntOr:
+    case ScalarOp::kIntXor:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool MayRaise(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kIntOf:
+    case ScalarOp::kIntFloor:
+    case ScalarOp::kIntCeil:
+    case ScalarOp::kIntRound:
+    case ScalarOp::kFloatPow:
+    case ScalarOp::kFloatExp:
+    case ScalarOp::kFloatCos:
+    case ScalarOp::kFloatSin:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
+  for (const ScalarRow& row : kRows) {
+    if (row.op != ScalarOp::kNone && name == row.name) return row.op;
+  }
+  return std::nullopt;
+}
+
+ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept {
+  int64_t out = 0;
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      return __builtin_add_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case ScalarOp::kIntSub:
+      return __builtin_sub_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case ScalarOp::kIntMul:
+      return __builtin_mul_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case ScalarOp::kIntNeg:
+      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case ScalarOp::kIntAbs:
+      if (a.i >= 0) return GiveInt(a.i, result);
+      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case ScalarOp::kIntMin:  // the first of equal ones, as Python: they are the same
+      return GiveInt(b.i < a.i ? b.i : a.i, result);
+    case ScalarOp::kIntMax:
+      return GiveInt(b.i > a.i ? b.i : a.i, result);
+    case ScalarOp::kIntFloorDiv:
+    case ScalarOp::kIntMod: {
+      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      if (b.i == -1) {  // the one quotient that may not fit
+        if (op == ScalarOp::kIntMod) return GiveInt(0, result);
+        return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+      }
+      const int64_t rest = a.i % b.i;
+      const bool down = rest != 0 && (rest < 0) != (b.i < 0);
+      if (op == ScalarOp::kIntMod) return GiveInt(down ? rest + b.i : rest, result);
+      return GiveInt(a.i / b.i - (down ? 1 : 0), result);
+    }
+    case ScalarOp::kIntTrueDiv:
+      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      // Python divides with one rounding; beyond 2**53 two roundings could differ.
+      if (!IsExactAsFloat(a.i) || !IsExactAsFloat(b.i)) return ScalarFault::kOverflow;
+      return Give(static_cast<double>(a.i) / static_cast<double>(b.i), result);
+    case ScalarOp::kFloatAdd:
+      return Give(a.as_float() + b.as_float(), result);
+    case ScalarOp::kFloatSub:
+      return Give(a.as_float() - b.as_float(), result);
+    case ScalarOp::kFloatMul:
+      return Give(a.as_float() * b.as_float(), result);
+    case ScalarOp::kFloatDiv:
+      if (!a.is_float && !b.is_float) return Compute(ScalarOp::kIntTrueDiv, a, b, result);
+      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      return Give(a.as_float() / b.as_float(), result);
+    case ScalarOp::kFloatNeg:
+      return Give(-a.as_float(), result);
+    case ScalarOp::kFloatAbs:
+      return Give(std::fabs(a.as_float()), result);
+    case ScalarOp::kFloatMin:
+      return Give(b.as_float() < a.as_float() ? b.as_float() : a.as_float(), result);
+    case ScalarOp::kFloatMax:
+      return Give(b.as_float() > a.as_float() ? b.as_float() : a.as_float(), result);
+    case ScalarOp::kFloatFloorDiv:
+    case ScalarOp::kFloatMod: {
+      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      double quotient, rest;
+      FloatDivMod(a.as_float(), b.as_float(), &quotient, &rest);
+      return Give(op == ScalarOp::kFloatMod ? rest : quotient, result);
+    }
+    case ScalarOp::kFloatPow: {
+      const double base = a.as_float(), exponent = b.as_float();
+      if (base == 0 && exponent < 0) return ScalarFault::kDivisionByZero;
+      if (base < 0 && std::isfinite(exponent) && exponent != std::floor(exponent)) return ScalarFault::kDomain;
+      return GiveFinite(std::pow(base, exponent), a, b, result);
+    }
+    case ScalarOp::kFloatSqrt:
+      if (a.as_float() < 0) return ScalarFault::kDomain;
+      return Give(std::sqrt(a.as_float()), result);
+    case ScalarOp::kFloatOf:
+      return Give(a.as_float(), result);
+    case ScalarOp::kIntOf:
+      return a.is_float ? ToInt(std::trunc(a.f), result) : GiveInt(a.i, result);
+    case ScalarOp::kIntFloor:
+      return a.is_float ? ToInt(std::floor(a.f), result) : GiveInt(a.i, result);
+    case ScalarOp::kIntCeil:
+      return a.is_float ? ToInt(std::ceil(a.f), result) : GiveInt(a.i, result);
+    case ScalarOp::kIntRound: {
+      if (!a.is_float) return GiveInt(a.i, result);
+      double rounded = std::round(a.f);
+      if (std::fabs(a.f - rounded) == 0.5) rounded = 2.0 * std::round(a.f / 2.0);
+      return ToInt(rounded, result);
+    }
+    case ScalarOp::kFloatRound:
+      if (b.is_float || b.i < 0 || b.i > kMostDecimals) return ScalarFault::kDomain;
+      return Give(ToDecimals(a.as_float(), static_cast<int>(b.i)), result);
+    case ScalarOp::kIntPow: {
+      if (b.i < 0) return ScalarFault::kDomain;  // Python gives a float
+      int64_t power = 1, square = a.i;
+      for (int64_t rest = b.i; rest > 0; rest >>= 1) {
+        if ((rest & 1) != 0 && __builtin_mul_overflow(power, square, &power)) return ScalarFault::kOverflow;
+        if (rest > 1 && __builtin_mul_overflow(square, square, &square)) return ScalarFault::kOverflow;
+      }
+      return GiveInt(power, result);
+    }
+    case ScalarOp::kIntAnd:
+      return GiveInt(a.i & b.i, result);
+    case ScalarOp::kIntOr:
+      return GiveInt(a.i | b.i, result);
+    case ScalarOp::kIntXor:
+      return GiveInt(a.i ^ b.i, result);
+    case ScalarOp::kIntInvert:
+      return GiveInt(~a.i, result);
+    case ScalarOp::kIntLshift:
+      if (b.i < 0) return ScalarFault::kDomain;
+      if (a.i == 0) return GiveInt(0, result);
+      if (b.i > 62 || __builtin_mul_overflow(a.i, int64_t{1} << b.i, &out)) return ScalarFault::kOverflow;
+      return GiveInt(out, result);
+    case ScalarOp::kIntRshift:  // towards minus infinity
+      if (b.i < 0) return ScalarFault::kDomain;
+      return GiveInt(a.i >> (b.i > 63 ? 63 : b.i), result);
+    case ScalarOp::kFloatExp:
+      return GiveFinite(std::exp(a.as_float()), a, a, result);
+    case ScalarOp::kFloatLog:
+    case ScalarOp::kFloatLog2:
+      if (!(a.as_float() > 0)) return ScalarFault::kDomain;  // nan as well
+      return Give(op == ScalarOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
+    case ScalarOp::kFloatCos:
+    case ScalarOp::kFloatSin:
+      if (std::isinf(a.as_float())) return ScalarFault::kDomain;
+      return Give(op == ScalarOp::kFloatCos ? std::cos(a.as_float()) : std::sin(a.as_float()), result);
+    case ScalarOp::kIntBroadcast:
+      return GiveInt(a.i == 1 ? b.i : a.i, result);
+    case ScalarOp::kNone:
+    case ScalarOp::kListItem:
+    case ScalarOp::kSize:
+    case ScalarOp::kContiguous:
+    case ScalarOp::kAnother:
+      break;
+  }
+  return ScalarFault::kDomain;
+}
+
+c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
+  if (op == ScalarOp::kListItem) {
+    const c10::ArrayRef<c10::IValue> items = a.toListRef();
+    const int64_t index = b.toInt();
+    TORCH_CHECK(index >= 0 && index < static_cast<int64_t>(items.size()), "list.item: a list of ", items.size(),
+                " elements has no element ", index);
+    return items[static_cast<size_t>(index)];
+  }
+  if (op == ScalarOp::kSize) return a.toTensor().size(b.toInt());
+  if (op == ScalarOp::kContiguous) {
+    if (!a.toTensor().is_contiguous()) throw AssumptionFails("a tensor was contiguous when this was recorded");
+    return true;
+  }
+  if (op == ScalarOp::kAnother) {
+    if (a.toTensor().is_same(b.toTensor())) throw AssumptionFails("an op made a new tensor when this was recorded");
+    return true;
+  }
+  TORCH_INTERNAL_ASSERT(op != ScalarOp::kNone, "not a scalar op");
+  Number result;
+  switch (Compute(op, NumberOf(a), NumberOf(b), &result)) {
+    case ScalarFault::kNone:
+      break;
+    case ScalarFault::kOverflow:
+      throw IntOverflow("the result of an operation on numbers does not fit 64 bits");
+    case ScalarFault::kDivisionByZero: {
+      const bool floats = a.isDouble() || b.isDouble();
+      const char* text = op == ScalarOp::kIntFloorDiv || op == ScalarOp::kIntMod ? "integer division or modulo by zero"
+                         : op == ScalarOp::kFloatFloorDiv                        ? "float floor division by zero"
+                         : op == ScalarOp::kFloatMod                             ? "float modulo"
+                         : op == ScalarOp::kFloatPow ? "0.0 cannot be raised to a negative power"
+                         : floats                    ? "float division by zero"
+                                                     : "division by zero";
+      throw DivisionByZero(text);
+    }
+    case ScalarFault::kDomain:
+      throw std::domain_error("math domain error");
+  }
+  return result.is_float ? c10::IValue(result.f) : c10::IValue(result.i);
+}
+
+}  // namespace frametap

@@ -1,0 +1,79 @@
+// ScalarOp: ops that are no dispatcher ops. One row an op; names, arity and meaning come from the row.
+//   C1  The result is the one Python gives for exact ints and floats, to the bit; where int64 or IEEE cannot give it,
+//       there is none.
+//   C2  Int ops take ints and bools; float ops take those and floats.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "ir/graph/graph.h"
+
+namespace frametap {
+
+struct ScalarRow {
+  ScalarOp op;
+  const char* name;  // "int.add"
+  size_t arity;
+  Type::Kind result;     // kNone: as the list's elements
+  Type::Kind operands;   // kInt: no floats; kFloat: any number; kNone: not numbers alone
+  const char* notation;  // in Python: " + " between the operands, or the function's name; null where it is none
+};
+
+const ScalarRow& RowOf(ScalarOp op);  // not for kNone
+// Of an int op of two arguments. That two sizes are broadcast with each other does, where it succeeds.
+bool Commutes(ScalarOp op);
+std::optional<ScalarOp> ParseScalarOp(const std::string& name);
+
+// A Python number: an exact int of 64 bits, or a float.
+struct Number {
+  bool is_float = false;
+  int64_t i = 0;
+  double f = 0;
+
+  static Number Int(int64_t value) { return {false, value, 0}; }
+  static Number Float(double value) { return {true, 0, value}; }
+  double as_float() const { return is_float ? f : static_cast<double>(i); }
+  friend bool operator==(const Number&, const Number&) = default;
+};
+
+enum class ScalarFault : uint8_t {
+  kNone,
+  kOverflow,        // Python's result needs more than 64 bits, or Python raises OverflowError
+  kDivisionByZero,  // Python raises ZeroDivisionError
+  kDomain,          // Python raises ValueError, or the result is complex
+};
+
+// round(x, n) is computed for so many decimal places.
+inline constexpr int64_t kMostDecimals = 100;
+
+// The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
+ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
+
+// The integer result does not fit 64 bits; Python's would.
+struct IntOverflow : std::overflow_error {
+  using std::overflow_error::overflow_error;
+};
+// Python raises ZeroDivisionError with this text.
+struct DivisionByZero : std::domain_error {
+  using std::domain_error::domain_error;
+};
+
+// Refuses what is not as it was when this was recorded.
+inline bool IsAssumption(ScalarOp op) { return op == ScalarOp::kContiguous || op == ScalarOp::kAnother; }
+
+// Python raises for some operands (int(inf), 10.0 ** 400), and the guards do not say that these are others.
+bool MayRaise(ScalarOp op);
+
+// An assumption of a graph about a value that is made on the way does not hold.
+struct AssumptionFails : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Any op; throws where Compute has no result.
+c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b);
+
+}  // namespace frametap

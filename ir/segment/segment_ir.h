@@ -1,0 +1,138 @@
+// SegmentIr: the text-able part of a segment with entry, guards, graph, effects, exit. Runtime objects (guard tree,
+// executable, pins) live in frame_eval/segment/segment.h and refer to this by index.
+//   T1  print(parse(t)) == t for every text t that the printer can produce.
+//   T2  parse(print(s)) == s up to what the text leaves out (file names, tensor data of constants, callers, scopes,
+//       recorded sizes that follow from numbers of the graph).
+//   T3  verify(s) holds for every segment that is frozen, and for every text that parses.
+// Not here: what the guards mean at run time (guards/).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/graph/graph.h"
+#include "ir/graph/ids.h"
+#include "ir/graph/position.h"
+#include "ir/segment/source.h"
+
+namespace frametap {
+
+struct SnapshotFrame;
+
+// Operand: the origin of the value of a slot, an effect or a result; a tree for objects that the trace built.
+struct Operand {
+  enum class Kind : uint8_t {
+    kNull,       // no object (unbound local, NULL on the stack)      null
+    kValue,      // a graph value                                     %0
+    kSource,     // an object that existed before                     L.x
+    kConst,      // an object of the constant pool                    const 3
+    kTuple,      // (a, b,)
+    kList,       // [a, b]
+    kDict,       // {k: v}: items are k0 v0 k1 v1 …
+    kSet,        // set{a, b}
+    kSlice,      // slice(a, b, c)
+    kNew,        // new Type(…){name: value}: `constant` is the type; items: see NewKind in frame_eval/reify
+    kIter,       // iter(make, arguments[, state]): an iterator (or another callable of C) by what its __reduce__ tells
+                 // iter(make, dict, given): one over the dict's keys, values or items that has given so many
+    kMethod,     // method(func, self)
+    kCell,       // cell(a)
+    kGenerator,  // generator(function[, frame]): suspended where the frame says; at its end if the frame has no line;
+                 // without one the exit goes through its frame
+    kShared,     // &1: a second occurrence of the container with label `index`
+  };
+
+  Kind kind = Kind::kNull;
+  ValueId value;
+  SourceId source;
+  ConstId constant;
+  std::string text;                // kConst: printed form; kNew: type name
+  int64_t index = 0;               // kShared: label
+  int64_t label = -1;              // a container that occurs again (kShared) carries a label: `&1=[…]`
+  std::vector<std::string> names;  // kNew: attribute names of the last names.size() items
+  std::vector<Operand> items;
+  std::vector<SnapshotFrame> frame;  // kGenerator: none or one
+};
+
+struct GuardLine {
+  SourceId source;
+  std::string predicate;  // "type(Model) watched", "tensor f32[*, 32] cpu", "== 3", "len 2", "" if only a path
+  ValueId binds;          // the graph input that reads this source
+  Position why;           // the line that made the guard; printed only in the verbose form
+};
+
+// Branches on tensors that a few ops compute from whole numbers and flags of the call (masks, token ids). The graph is
+// run before the segment's own: the segment fits only if its outputs are as true as they were.
+struct Decisions {
+  std::vector<SourceId> sources;  // beside graph.inputs
+  Graph graph;
+  std::vector<bool> outcomes;  // beside graph.outputs
+};
+
+struct SnapshotFrame {
+  std::string function;
+  int line = 0;
+  int offset = 0;  // byte offset of the instruction to continue with: the breaking one, or the call; not printed
+  std::vector<std::pair<std::string, Operand>> locals;  // live ones only
+  std::vector<int> slots;                               // same order: index into localsplus
+  std::vector<Operand> stack;                           // bottom first
+  bool is_over() const { return line == 0; }            // a generator's that is at its end
+};
+
+struct Effect {
+  enum class Kind : uint8_t {
+    kSetAttr,
+    kDelAttr,
+    kSetItem,
+    kDelItem,
+    kAppend,
+    kExtend,
+    kSetGlobal,
+    kSetCell,
+    kState,
+    kCall,
+    kAdvance,
+    kYield,
+  };
+  Kind kind = Kind::kSetAttr;
+  Operand target;
+  std::string name;     // attribute, global or method (kCall) name
+  Operand key;          // kSetItem, kDelItem
+  Operand value;        // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
+  SnapshotFrame frame;  // kYield: where the generator continues when it is resumed, and with which values
+  Position at;
+};
+
+struct Exit {
+  enum class Kind : uint8_t { kReturn, kResume };
+  Kind kind = Kind::kReturn;
+  Position at;
+  std::string reason;  // kResume: row of reasons.def
+  std::string detail;  // kResume: what exactly ("numpy.asarray")
+  Operand result;      // kReturn
+  // kResume: the entry frame first; each stands at its call of the next one, the last at the breaking instruction.
+  std::vector<SnapshotFrame> frames;
+};
+
+struct SegmentIr {
+  std::string name;      // "step#0"
+  std::string function;  // "step"
+  std::string entry;     // "start" or "12:7"
+  SourceTable sources;
+  std::vector<GuardLine> guards;   // in read order
+  std::vector<std::string> state;  // "grad_mode(on)", "autocast(off)"
+  Decisions decisions;
+  Graph graph;
+  std::vector<Effect> effects;
+  Exit exit;
+};
+
+struct PrintOptions {
+  bool positions = true;  // "@ forward:12:7"
+  bool types = true;
+  bool guard_lines = false;  // the line that made each guard
+};
+
+}  // namespace frametap

@@ -1,0 +1,154 @@
+#include "ir/segment/source.h"
+
+#include "absl/strings/str_cat.h"
+#include "ir/graph/literal.h"
+#include "ir/segment/frame_slot.h"
+
+namespace frametap {
+namespace {
+
+// Text that may stand in brackets as it is: one quoted word without quotes or escapes inside.
+bool IsPlainQuoted(const std::string& text) {
+  if (text.size() < 2 || (text[0] != '"' && text[0] != '\'') || text.back() != text[0]) return false;
+  for (size_t i = 1; i + 1 < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"' || c == '\'' || c == '\\' || static_cast<unsigned char>(c) < 0x20) return false;
+  }
+  return true;
+}
+
+// `.name`, or `.<attr>("odd name")` for one that a path could not show as it is.
+std::string AttrText(const std::string& name) {
+  return IsPathWord(name) ? "." + name : ".<attr>(" + Quoted(name) + ")";
+}
+
+// `L` of the entry frame, `L1` of its caller.
+std::string FrameLetter(const char* letter, const Source& s) {
+  return FrameOf(s.index) == 0 ? letter : absl::StrCat(letter, FrameOf(s.index));
+}
+
+std::string RootText(const std::string& letter, const Source& s) {
+  return IsPathWord(s.text) ? absl::StrCat(letter, ".", s.text) : absl::StrCat(letter, ".<attr>(", Quoted(s.text), ")");
+}
+
+}  // namespace
+
+SourceId SourceTable::Add(Source source) {
+  const auto [it, added] =
+      ids_.try_emplace(Key(source.parent.raw(), source.accessor, source.index, source.text), SourceId(sources_.size()));
+  if (added) sources_.push_back(std::move(source));
+  return it->second;
+}
+
+SourceId SourceTable::root(SourceId id) const {
+  while ((*this)[id].parent.valid()) id = (*this)[id].parent;
+  return id;
+}
+
+std::string SourceTable::Name(SourceId id) const {
+  if (!id.valid() || id.raw() >= sources_.size()) return "?";
+  const Source& s = (*this)[id];
+  if (s.accessor == Accessor::kTypeOf) return absl::StrCat("type(", Name(s.parent), ")");
+  // A global of the entry frame's own function is shown from its root letter.
+  const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
+  if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
+  if (shown_from_root && s.accessor == Accessor::kBuiltin) return RootText("B", s);
+  // The two dicts that stand for them are, too, known by identity.
+  if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
+      ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
+    return RootText((*this)[s.parent].text, s);
+  }
+  return absl::StrCat(s.parent.valid() ? Name(s.parent) : "", StepText(s));
+}
+
+bool IsPinnedPath(const std::string& text) {
+  // Roots with a meaning of their own, and words that begin something else where a source may stand.
+  static constexpr const char* kTaken[] = {"L",    "C",   "S",     "G",   "B",    "F",      "type", "pinned", "state",
+                                           "null", "set", "const", "new", "iter", "method", "cell", "slice",  "at"};
+  size_t start = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && text[i] != '.') continue;
+    const std::string word = text.substr(start, i - start);
+    if (!IsPathWord(word) || (word[0] >= '0' && word[0] <= '9')) return false;
+    if (start == 0) {
+      for (const char* taken : kTaken) {
+        if (word == taken) return false;
+      }
+      int frame = 0;
+      if (FrameLetterOf(word, &frame) != 0) return false;
+    }
+    start = i + 1;
+  }
+  return true;
+}
+
+std::string StepText(const Source& s) {
+  switch (s.accessor) {
+    case Accessor::kLocal:
+      return RootText(FrameLetter("L", s), s);
+    case Accessor::kCell:
+      return RootText(FrameLetter("C", s), s);
+    case Accessor::kStack:
+      return absl::StrCat(FrameLetter("S", s), "[", SlotOf(s.index), "]");
+    case Accessor::kPinned:
+      return IsPinnedPath(s.text) ? s.text : absl::StrCat("pinned(", Quoted(s.text), ")");
+    case Accessor::kFunction:
+      return FrameLetter("F", s);
+    case Accessor::kAttr:
+    case Accessor::kModuleAttr:
+      return AttrText(s.text);
+    case Accessor::kItem:
+      return absl::StrCat("[", s.index, "]");
+    case Accessor::kKey:
+      return IsPlainQuoted(s.text) ? absl::StrCat("[", s.text, "]") : absl::StrCat("[key ", Quoted(s.text), "]");
+    case Accessor::kGlobal:
+      return ".<global>" + AttrText(s.text);
+    case Accessor::kBuiltin:
+      return ".<builtin>" + AttrText(s.text);
+    case Accessor::kTypeOf:
+      return ".<type>";
+    case Accessor::kDict:
+      return ".__dict__";
+    case Accessor::kClosure:
+      return absl::StrCat(".<closure>[", s.index, "]");
+    case Accessor::kDefault:
+      return absl::StrCat(".<default>[", s.index, "]");
+    case Accessor::kKwDefault:
+      return absl::StrCat(".<default>[", Quoted(s.text), "]");
+    case Accessor::kSelf:
+      return ".__self__";
+    case Accessor::kFunc:
+      return ".__func__";
+    case Accessor::kFrame:
+      return absl::StrCat(".<frame>[", s.index, "]");
+    case Accessor::kSize:
+      return absl::StrCat(".size(", s.index, ")");
+    case Accessor::kStride:
+      return absl::StrCat(".stride(", s.index, ")");
+    case Accessor::kLength:
+      return ".len";
+    case Accessor::kGrad:
+      return ".grad";
+    case Accessor::kDictKeyAt:
+      return absl::StrCat(".keys[", s.index, "]");
+    case Accessor::kOver:
+      return absl::StrCat(".<over>[", s.index, "]");
+    case Accessor::kNext:
+      return absl::StrCat(".<next>[", s.index, "]");
+    case Accessor::kNextKey:
+      return absl::StrCat(".<key>[", s.index, "]");
+    case Accessor::kCount:
+      return absl::StrCat(".<count>[", s.index, "]");
+    case Accessor::kLeft:
+      return ".<left>";
+    case Accessor::kAddress:
+      return ".<id>";
+    case Accessor::kReferent:
+      return ".<referent>";
+    case Accessor::kContextValue:
+      return ".<context>";
+  }
+  return "?";
+}
+
+}  // namespace frametap

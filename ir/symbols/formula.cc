@@ -1,0 +1,356 @@
+#include "ir/symbols/formula.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "ir/graph/scalar.h"
+
+namespace frametap {
+
+// A symbol, or `op` of formulas that no rule takes apart.
+struct Formula::Atom {
+  std::string text;
+  bool natural = false;
+  bool is_quotient = false;  // `a//b`, `a % b`: binds as a product does
+  ScalarOp op = ScalarOp::kNone;
+  Formula a, b;
+};
+
+namespace {
+
+bool Multiplies(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
+
+std::optional<int64_t> ComputeInts(ScalarOp op, int64_t a, int64_t b) {
+  Number result;
+  if (Compute(op, Number::Int(a), Number::Int(b), &result) != ScalarFault::kNone) return std::nullopt;
+  return result.i;
+}
+
+}  // namespace
+
+Formula Formula::Constant(int64_t value) {
+  Formula out;
+  if (value != 0) out.terms_.push_back({value, {}});
+  return out;
+}
+
+Formula Formula::Symbol(std::string name, bool natural) {
+  auto atom = std::make_shared<Atom>();
+  atom->text = std::move(name);
+  atom->natural = natural;
+  Formula out;
+  out.terms_.push_back({1, {std::move(atom)}});
+  return out;
+}
+
+std::optional<int64_t> Formula::constant() const {
+  if (terms_.empty()) return 0;
+  if (terms_.size() == 1 && terms_[0].atoms.empty()) return terms_[0].factor;
+  return std::nullopt;
+}
+
+bool Formula::natural() const {
+  return std::all_of(terms_.begin(), terms_.end(), [](const Term& term) {
+    return term.factor > 0 &&
+           std::all_of(term.atoms.begin(), term.atoms.end(), [](const AtomPtr& atom) { return atom->natural; });
+  });
+}
+
+std::optional<Formula> Formula::Of(ScalarOp op, const Formula& a, const Formula& b) {
+  const ScalarRow& row = RowOf(op);
+  if (row.result != Type::Kind::kInt || row.operands != Type::Kind::kInt) return std::nullopt;
+  if (a.constant() && (row.arity == 1 || b.constant())) {
+    const std::optional<int64_t> value = ComputeInts(op, *a.constant(), b.constant().value_or(0));
+    return value ? std::optional(Constant(*value)) : std::nullopt;
+  }
+  std::optional<Formula> out;
+  switch (op) {
+    case ScalarOp::kIntAdd:
+      out = Sum(a, b, 1);
+      break;
+    case ScalarOp::kIntSub:
+      out = Sum(a, b, -1);
+      break;
+    case ScalarOp::kIntNeg:
+      out = Sum(Formula(), a, -1);
+      break;
+    case ScalarOp::kIntMul:
+      out = Product(a, b);
+      break;
+    case ScalarOp::kIntFloorDiv:
+      out = FloorDiv(a, b);
+      break;
+    case ScalarOp::kIntMod:
+      out = Mod(a, b);
+      break;
+    case ScalarOp::kIntMin:
+    case ScalarOp::kIntMax:
+      out = Extreme(op, a, b);
+      break;
+    case ScalarOp::kIntBroadcast:
+      out = Broadcast(a, b);
+      break;
+    case ScalarOp::kIntAbs:
+      out = a.natural() ? a : Opaque(op, a, Formula());
+      break;
+    default:
+      out = Opaque(op, a, b);
+  }
+  if (out && out->Text().size() > kLongest) return std::nullopt;
+  return out;
+}
+
+// ---- sums and products ----------------------------------------------------------------------------------------------
+
+void Formula::Add(Term term, bool* overflow) {
+  const auto before = [](const AtomPtr& x, const AtomPtr& y) { return x->text < y->text; };
+  const auto less = [&](const Term& x, const Term& y) {
+    return std::lexicographical_compare(x.atoms.begin(), x.atoms.end(), y.atoms.begin(), y.atoms.end(), before);
+  };
+  const auto at = std::lower_bound(terms_.begin(), terms_.end(), term, less);
+  if (at == terms_.end() || less(term, *at)) {
+    if (term.factor != 0) terms_.insert(at, std::move(term));
+    return;
+  }
+  if (__builtin_add_overflow(at->factor, term.factor, &at->factor)) *overflow = true;
+  if (at->factor == 0) terms_.erase(at);
+}
+
+std::optional<Formula> Formula::Sum(const Formula& a, const Formula& b, int64_t sign) {
+  Formula out = a;
+  bool overflow = false;
+  for (Term term : b.terms_) {
+    if (!Multiplies(term.factor, sign, &term.factor)) return std::nullopt;
+    out.Add(std::move(term), &overflow);
+  }
+  return overflow ? std::nullopt : std::optional(out);
+}
+
+std::optional<Formula> Formula::Product(const Formula& a, const Formula& b) {
+  constexpr size_t kMostTerms = 32;
+  if (a.terms_.size() * b.terms_.size() > kMostTerms) return std::nullopt;
+  Formula out;
+  bool overflow = false;
+  for (const Term& x : a.terms_) {
+    for (const Term& y : b.terms_) {
+      Term term;
+      if (!Multiplies(x.factor, y.factor, &term.factor)) return std::nullopt;
+      std::merge(x.atoms.begin(), x.atoms.end(), y.atoms.begin(), y.atoms.end(), std::back_inserter(term.atoms),
+                 [](const AtomPtr& p, const AtomPtr& q) { return p->text < q->text; });
+      out.Add(std::move(term), &overflow);
+    }
+  }
+  return overflow ? std::nullopt : std::optional(out);
+}
+
+// ---- division -------------------------------------------------------------------------------------------------------
+
+bool Formula::Split(const Formula& a, const Term& by, Formula* quotient, Formula* rest) {
+  if (by.factor == std::numeric_limits<int64_t>::min() || by.factor == -1) return false;
+  bool overflow = false;
+  for (const Term& term : a.terms_) {
+    Term left{term.factor / by.factor, term.atoms};
+    bool divides = term.factor % by.factor == 0;
+    for (const AtomPtr& atom : by.atoms) {
+      const auto it = std::find_if(left.atoms.begin(), left.atoms.end(),
+                                   [&](const AtomPtr& other) { return other->text == atom->text; });
+      divides = divides && it != left.atoms.end();
+      if (!divides) break;
+      left.atoms.erase(it);
+    }
+    (divides ? quotient : rest)->Add(divides ? std::move(left) : term, &overflow);
+  }
+  return !overflow;
+}
+
+// The divisor of all terms of both that is positive where the quotient has a value: (c*a)//(c*b) is a//b.
+bool Formula::Cancel(Formula* a, Formula* b) {
+  Term common{0, {}};
+  for (const Term& term : a->terms_) common.factor = std::gcd(common.factor, term.factor);
+  common.factor = std::gcd(common.factor, b->terms_[0].factor);
+  if (common.factor <= 0) return false;  // -2**63
+  for (const AtomPtr& atom : b->terms_[0].atoms) {
+    if (!atom->natural) continue;
+    Term with = common;
+    with.atoms.push_back(atom);
+    Formula quotient, rest;
+    if (Split(*a, with, &quotient, &rest) && rest.terms_.empty()) common = std::move(with);
+  }
+  if (common.factor == 1 && common.atoms.empty()) return false;
+  Formula dividend, divisor, none;
+  if (!Split(*a, common, &dividend, &none) || !Split(*b, common, &divisor, &none)) return false;
+  *a = std::move(dividend);
+  *b = std::move(divisor);
+  return true;
+}
+
+// (k*q + r)//k is q + r//k, and (a//m)//k is a//(m*k), for k > 0.
+std::optional<Formula> Formula::FloorDiv(const Formula& dividend, const Formula& divisor) {
+  Formula a = dividend, b = divisor;
+  if (b.constant() == 0) return std::nullopt;
+  if (b.terms_.size() != 1) return Opaque(ScalarOp::kIntFloorDiv, a, b);
+  Cancel(&a, &b);
+  const Term& by = b.terms_[0];
+  Formula quotient, rest;
+  if (!Split(a, by, &quotient, &rest)) return Opaque(ScalarOp::kIntFloorDiv, a, b);
+  if (rest.terms_.empty()) return quotient;
+  if (rest.terms_.size() == 1 && b.constant() && *b.constant() > 0 && rest.terms_[0].factor == 1 &&
+      rest.terms_[0].atoms.size() == 1) {
+    const Atom& atom = *rest.terms_[0].atoms[0];
+    if (atom.op == ScalarOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0) {
+      int64_t divisor = 0;
+      if (!Multiplies(*atom.b.constant(), *b.constant(), &divisor)) return std::nullopt;
+      const std::optional<Formula> nested = FloorDiv(atom.a, Constant(divisor));
+      return nested ? Sum(quotient, *nested, 1) : std::nullopt;
+    }
+  }
+  const std::optional<Formula> left = Opaque(ScalarOp::kIntFloorDiv, rest, b);
+  return left ? Sum(quotient, *left, 1) : std::nullopt;
+}
+
+// (k*q + r) % k is r % k, and so is (k*q + r % k) % k.
+std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
+  if (b.constant() == 0) return std::nullopt;
+  for (const Term& term : a.terms_) {
+    if (term.atoms.size() != 1 || term.atoms[0]->op != ScalarOp::kIntMod || term.atoms[0]->b.Text() != b.Text())
+      continue;
+    Formula remainder;
+    remainder.terms_.push_back(term);
+    const std::optional<Formula> dividend = Product(Constant(term.factor), term.atoms[0]->a);
+    const std::optional<Formula> others = Sum(a, remainder, -1);
+    const std::optional<Formula> all = dividend && others ? Sum(*others, *dividend, 1) : std::nullopt;
+    return all ? Mod(*all, b) : std::nullopt;
+  }
+  if (b.terms_.size() != 1) return Opaque(ScalarOp::kIntMod, a, b);
+  Formula quotient, rest;
+  if (!Split(a, b.terms_[0], &quotient, &rest)) return Opaque(ScalarOp::kIntMod, a, b);
+  if (rest.terms_.empty()) return Formula();
+  if (!rest.constant() || !b.constant()) return Opaque(ScalarOp::kIntMod, rest, b);
+  const std::optional<int64_t> value = ComputeInts(ScalarOp::kIntMod, *rest.constant(), *b.constant());
+  return value ? std::optional(Constant(*value)) : std::nullopt;
+}
+
+// ---- the rest -------------------------------------------------------------------------------------------------------
+
+// Returns whether a <= b for all values of the symbols, or false if that is unknown.
+bool Formula::IsAtMost(const Formula& a, const Formula& b) {
+  const std::optional<Formula> difference = Sum(b, a, -1);
+  if (difference && difference->natural()) return true;
+  if (a.terms_.size() != 1 || a.terms_[0].factor != 1 || a.terms_[0].atoms.size() != 1) return false;
+  const Atom& atom = *a.terms_[0].atoms[0];
+  if (atom.op == ScalarOp::kIntMin) return IsAtMost(atom.a, b) || IsAtMost(atom.b, b);
+  return atom.op == ScalarOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0 && atom.a.natural() &&
+         IsAtMost(atom.a, b);
+}
+
+std::optional<Formula> Formula::Extreme(ScalarOp op, const Formula& a, const Formula& b) {
+  const bool least = op == ScalarOp::kIntMin;
+  if (IsAtMost(a, b)) return least ? a : b;
+  if (IsAtMost(b, a)) return least ? b : a;
+  return a.Text() <= b.Text() ? Opaque(op, a, b) : Opaque(op, b, a);
+}
+
+std::optional<Formula> Formula::Broadcast(const Formula& a, const Formula& b) {
+  if (a.constant() == 1 || a.Text() == b.Text()) return b;
+  if (b.constant() == 1) return a;
+  // One that is another constant is the result, whether the other one is 1 or the same.
+  if (a.constant()) return a;
+  if (b.constant()) return b;
+  return a.Text() <= b.Text() ? Opaque(ScalarOp::kIntBroadcast, a, b) : Opaque(ScalarOp::kIntBroadcast, b, a);
+}
+
+std::optional<Formula> Formula::Opaque(ScalarOp op, const Formula& a, const Formula& b) {
+  const ScalarRow& row = RowOf(op);
+  auto atom = std::make_shared<Atom>();
+  atom->op = op;
+  atom->a = a;
+  atom->b = b;
+  const auto operand = [](const Formula& f) { return f.is_factor() ? f.Text() : absl::StrCat("(", f.Text(), ")"); };
+  const bool is_div = op == ScalarOp::kIntFloorDiv, is_mod = op == ScalarOp::kIntMod;
+  if (is_div || is_mod) {
+    atom->text = absl::StrCat(operand(a), is_div ? "//" : " % ", operand(b));
+    atom->is_quotient = true;
+  } else if (row.notation[0] == ' ' && row.arity == 2) {
+    atom->text = absl::StrCat("(", operand(a), row.notation, operand(b), ")");
+  } else if (row.arity == 2) {
+    atom->text = absl::StrCat(row.notation, "(", a.Text(), ", ", b.Text(), ")");
+  } else {
+    atom->text = absl::StrCat(row.notation, "(", a.Text(), ")");
+  }
+  const bool both = a.natural() && b.natural();
+  const bool is_positive_mod = is_mod && b.constant().value_or(0) > 0;
+  const bool is_max = op == ScalarOp::kIntMax && (a.natural() || b.natural());
+  const bool keeps = is_div || is_mod || op == ScalarOp::kIntMin || op == ScalarOp::kIntBroadcast;
+  atom->natural = (keeps && both) || is_positive_mod || is_max || op == ScalarOp::kIntAbs;
+  Formula out;
+  out.terms_.push_back({1, {std::move(atom)}});
+  return out;
+}
+
+// ---- text -----------------------------------------------------------------------------------------------------------
+
+bool Formula::is_factor() const {
+  if (constant()) return *constant() >= 0;
+  return terms_.size() == 1 && terms_[0].factor == 1 && terms_[0].atoms.size() == 1 && !terms_[0].atoms[0]->is_quotient;
+}
+
+std::string Formula::TextOf(const Term& term) {
+  // -2**63 has no positive counterpart; unsigned arithmetic is right for it, too.
+  const uint64_t factor =
+      term.factor < 0 ? uint64_t{0} - static_cast<uint64_t>(term.factor) : static_cast<uint64_t>(term.factor);
+  std::string out = term.atoms.empty() || factor != 1 ? absl::StrCat(factor) : "";
+  const bool is_alone = term.atoms.size() == 1 && term.factor == 1;  // -a//b would be (-a)//b
+  for (const AtomPtr& atom : term.atoms) {
+    const bool in_parentheses = atom->is_quotient && !is_alone;
+    absl::StrAppend(&out, out.empty() ? "" : "*", in_parentheses ? absl::StrCat("(", atom->text, ")") : atom->text);
+  }
+  return out;
+}
+
+// The added terms, the subtracted terms, the constant: `2*s0 - s1 + 1`; a constant stands first if nothing else is
+// added.
+std::string Formula::Text() const {
+  std::vector<const Term*> order;
+  for (const Term& term : terms_) {
+    if (!term.atoms.empty() && term.factor > 0) order.push_back(&term);
+  }
+  const bool adds = !order.empty();
+  for (const Term& term : terms_) {
+    if (term.atoms.empty() && !adds && term.factor > 0) order.push_back(&term);
+  }
+  for (const Term& term : terms_) {
+    if (!term.atoms.empty() && term.factor < 0) order.push_back(&term);
+  }
+  for (const Term& term : terms_) {
+    if (term.atoms.empty() && (adds || term.factor < 0)) order.push_back(&term);
+  }
+  std::string out;
+  for (const Term* term : order) {
+    const char* sign = out.empty() ? (term->factor < 0 ? "-" : "") : term->factor < 0 ? " - " : " + ";
+    absl::StrAppend(&out, sign, TextOf(*term));
+  }
+  return out.empty() ? "0" : out;
+}
+
+std::optional<int64_t> Formula::Evaluate(const Values& values) const {
+  int64_t sum = 0;
+  for (const Term& term : terms_) {
+    int64_t product = term.factor;
+    for (const AtomPtr& atom : term.atoms) {
+      std::optional<int64_t> value;
+      if (atom->op == ScalarOp::kNone) {
+        value = values(atom->text);
+      } else if (const std::optional<int64_t> a = atom->a.Evaluate(values)) {
+        const std::optional<int64_t> b = RowOf(atom->op).arity == 1 ? 0 : atom->b.Evaluate(values);
+        if (b) value = ComputeInts(atom->op, *a, *b);
+      }
+      if (!value || !Multiplies(product, *value, &product)) return std::nullopt;
+    }
+    if (__builtin_add_overflow(sum, product, &sum)) return std::nullopt;
+  }
+  return sum;
+}
+
+}  // namespace frametap

@@ -1,0 +1,30 @@
+// The text form of graphs and segments: printer, parser, verifier. Grammar: docs/text_form.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ir/graph/graph.h"
+#include "ir/segment/segment_ir.h"
+
+namespace frametap {
+
+std::string Print(const Graph& graph, const PrintOptions& options = {});
+std::string Print(const SegmentIr& segment, const PrintOptions& options = {});
+std::string Print(const Operand& operand, const SegmentIr& segment);
+std::string Print(const Effect& effect, const SegmentIr& segment);
+
+// kInvalidArgument with "line 3, column 7: expected '=' after %0" on a bad text.
+absl::StatusOr<Graph> ParseGraph(std::string_view text);
+absl::StatusOr<SegmentIr> ParseSegment(std::string_view text);
+
+// G1–G3, argument count and kinds against the schema, output counts, operands that name existing values and sources.
+// kUnimplemented means valid, except for a constant that has no text (a generator, say).
+absl::Status Verify(const Graph& graph);
+absl::Status Verify(const SegmentIr& segment);
+// Verify for backends: what only has no text runs all the same.
+absl::Status VerifyRunnable(const Graph& graph);
+
+}  // namespace frametap
