@@ -1,4 +1,5 @@
-// Must, InternedName, Interned: names, and results of the C-API that the process cannot do without.
+// Must, InternedName, Interned: names, and results of the C-API that the process cannot do without. An answer of -1 is not
+// taken for a no.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
 //       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
 //   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.
@@ -15,6 +16,12 @@ namespace frametap {
 inline Ref<> Must(PyObject* owned) {
   if (owned == nullptr) throw std::bad_alloc();
   return Ref<>::Steal(owned);
+}
+
+// Returns a yes or no of the C-API. Its third answer, -1, is an error.
+inline bool Must(int answer) {
+  if (answer < 0) throw std::bad_alloc();
+  return answer != 0;
 }
 
 inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }

@@ -1,8 +1,6 @@
-// Ref, Borrowed, TriState: ownership and the three answers of the C-API, in the type; scopes of the error indicator and of
-// Python's lock.
+// Ref: ownership in the type; a scope of the error indicator.
 //   R1  Ref owns one reference and dies only with Python's lock held; an empty Ref from a C-API call means "raised".
 //   R2  Ref::Steal and Ref::New are the only ways from a pointer to a Ref.
-//   R3  TriState has no conversion to bool: -1 cannot be mistaken for "true".
 #pragma once
 
 #include <Python.h>
@@ -36,11 +34,6 @@ class Ref {
   explicit Ref(T* p) : p_(p) {}
   T* p_ = nullptr;
 };
-
-enum class TriState : signed char { kError = -1, kNo = 0, kYes = 1 };
-inline TriState ToTriState(int c_api_result) {
-  return c_api_result < 0 ? TriState::kError : c_api_result ? TriState::kYes : TriState::kNo;
-}
 
 // Saves the error indicator and puts it back: for code that must leave it as it found it.
 class ErrScope {

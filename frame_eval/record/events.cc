@@ -95,7 +95,7 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
   for (size_t i = 0; i < members.size(); ++i) {
     const Shadow of_member = is_row ? r.ElementShadow(container, static_cast<Py_ssize_t>(i)) : Shadow();
     if (!r.DecideNumbers(item, shadow, members[i], of_member, Py_EQ, false)) return false;
-    if (PyObject_RichCompareBool(item, members[i], Py_EQ) == 1) return true;
+    if (Must(PyObject_RichCompareBool(item, members[i], Py_EQ))) return true;
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// Which ops of a thread come to the recorder's fallback. AtenPause: regions whose ops are not the program's own, and are not recorded.
+// AtenPause: regions whose ops are not the program's own. They do not come to the recorder's fallback.
 #pragma once
 
 #include <c10/core/DispatchKey.h>
@@ -6,7 +6,7 @@
 namespace frametap {
 
 namespace aten {
-// The key of the recorder's fallback: an out-of-core key above autograd, autocast and the tracer without any kernel in torch.
+// The key of the recorder's fallback lies above autograd, autocast and the tracer. torch has no kernel for it.
 // torch itself excludes it while it builds tensors from Python data. So torch.tensor shows one lift_fresh and none of its
 // inner ops.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;

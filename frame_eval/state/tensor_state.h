@@ -1,5 +1,4 @@
-// TensorState: the present state of a tensor that is about to be written to: sizes, elements, version counter,
-// gradient history.
+// TensorState: the sizes, elements, version counter and gradient history of a tensor that is about to be written to.
 //   T1  Several are put back in two steps: all elements first, since tensors may share memory, then what counts writes.
 //       Both below autograd, with ops paused.
 #pragma once

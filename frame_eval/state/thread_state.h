@@ -1,5 +1,5 @@
-// ThreadState: the hidden inputs of ops and Python code on a thread: modes of torch, context variables, the random
-// state of the CPU.
+// ThreadState: the hidden inputs of ops and Python code on a thread. These are modes of torch, context variables, and the
+// random state of the CPU.
 //   H1  Putting it back runs no code of the program.
 // Not here: what a graph takes from it (ir/graph/eager_state.h), what guards compare (guards/kinds/world.h).
 #pragma once

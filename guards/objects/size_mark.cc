@@ -27,7 +27,7 @@ bool Holds(PyObject* indices, int64_t dim, int64_t rank) {
   if (indices == nullptr || !PySet_Check(indices)) return false;
   for (const int64_t index : {dim, dim - rank}) {
     const Ref<> key = Must(PyLong_FromLongLong(index));
-    if (PySet_Contains(indices, key.get()) == 1) return true;
+    if (Must(PySet_Contains(indices, key.get()))) return true;
   }
   return false;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/ref.h"
 #include "ir/graph/literal.h"
@@ -63,7 +64,7 @@ bool SameInt(PyObject* a, PyObject* b) {
   const long long x = PyLong_AsLongLongAndOverflow(a, &overflow_a);
   const long long y = PyLong_AsLongLongAndOverflow(b, &overflow_b);
   if (overflow_a != overflow_b) return false;
-  return overflow_a == 0 ? x == y : PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+  return overflow_a == 0 ? x == y : Must(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }

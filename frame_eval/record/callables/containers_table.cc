@@ -171,7 +171,7 @@ bool DecideSearch(Recorder& r, PyObject* row, PyObject* item, Shadow shadow, boo
     PyObject *const a = is_right ? item : other, *const b = is_right ? other : item;
     const Shadow of_a = is_right ? shadow : Shadow(), of_b = is_right ? Shadow() : shadow;
     if (!Recorder::IsNumber(other) || !r.DecideNumbers(a, of_a, b, of_b, Py_LT, false)) return false;
-    const bool is_less = PyObject_RichCompareBool(a, b, Py_LT) == 1;
+    const bool is_less = Must(PyObject_RichCompareBool(a, b, Py_LT));
     is_less == is_right ? high = middle : low = middle + 1;
   }
   return true;

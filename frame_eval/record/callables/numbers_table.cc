@@ -57,7 +57,7 @@ Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
       return Must(PyNumber_Multiply(a, b));
     default: {
       const bool least = op == ScalarOp::kIntMin || op == ScalarOp::kFloatMin;
-      return Ref<>::New(PyObject_RichCompareBool(b, a, least ? Py_LT : Py_GT) == 1 ? b : a);
+      return Ref<>::New(Must(PyObject_RichCompareBool(b, a, least ? Py_LT : Py_GT)) ? b : a);
     }
   }
 }
@@ -89,7 +89,7 @@ bool ExtremeOfBoth(Recorder& r, Call& call, bool least) {
   const int better = least ? Py_LT : Py_GT;
   PyObject *const a = call.args[0], *const b = call.args[1];
   if (!r.DecideNumbers(b, call.shadows[1], a, call.shadows[0], better, false)) return false;
-  const bool is_second = PyObject_RichCompareBool(b, a, better) == 1;
+  const bool is_second = Must(PyObject_RichCompareBool(b, a, better));
   for (const Shadow shadow : call.shadows) r.FixType(shadow);
   call.note.expect.kind = Expect::Kind::kShadow;
   call.note.expect.shadow = call.shadows[is_second ? 1 : 0];

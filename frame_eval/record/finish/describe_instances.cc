@@ -37,7 +37,7 @@ bool HasHiddenFields(PyTypeObject* type) {
   while (IsPythonClass(type)) type = type->tp_base;
   PyObject* const fields = PyDict_GetItemString(type->tp_dict, "n_fields");
   PyObject* const items = PyDict_GetItemString(type->tp_dict, "n_sequence_fields");
-  return fields != nullptr && items != nullptr && PyObject_RichCompareBool(fields, items, Py_EQ) != 1;
+  return fields != nullptr && items != nullptr && !Must(PyObject_RichCompareBool(fields, items, Py_EQ));
 }
 
 }  // namespace

@@ -524,7 +524,7 @@ bool Recorder::EqualTuples(PyObject* a, PyObject* b) {
       Force(x, sx);
       Force(y, sy);
     }
-    if (PyObject_RichCompareBool(x, y, Py_EQ) != 1) break;
+    if (!Must(PyObject_RichCompareBool(x, y, Py_EQ))) break;
   }
   return true;
 }

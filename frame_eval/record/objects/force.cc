@@ -1,4 +1,4 @@
-// Forcing: objects whose value an operation may read in any way. What is open in them is fixed, containers as a whole.
+// Forcing: an operation may read the value of an object in any way. Open numbers in it are fixed, containers as a whole.
 #include <algorithm>
 #include <cstring>
 

@@ -9,6 +9,7 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/recorder.h"
+#include "guards/must.h"
 
 namespace frametap {
 namespace {
@@ -37,7 +38,7 @@ std::vector<PyObject*> KeysOf(PyObject* table) {
 int StepOfKeys(const Event& e) { return e.op == Op::kBuildMap ? 2 : 1; }
 
 bool AreEqualInts(PyObject* a, PyObject* b) {
-  return PyLong_CheckExact(a) && PyLong_CheckExact(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+  return PyLong_CheckExact(a) && PyLong_CheckExact(b) && Must(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
 }  // namespace

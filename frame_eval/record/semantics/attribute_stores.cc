@@ -71,8 +71,7 @@ void Recorder::StoreAttribute(FrameNote& note, PyObject* owner, PyObject* name, 
           FromSource(set, others, known->pinned);
           Contains(note, others, name);
           known = Find(owner);
-          if (PySet_Contains(others, name) == (is_kept == Py_False)) continue;
-          PyErr_Clear();
+          if (Must(PySet_Contains(others, name)) == (is_kept == Py_False)) continue;
         }
         if (own_of_tensor != nullptr && ItemQuietly(own_of_tensor, mark) != nullptr) {
           throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};

@@ -136,7 +136,7 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
     for (long i = 1; i < level; ++i) base_name = base_name.substr(0, base_name.rfind('.'));
     full = full.empty() ? base_name : base_name + "." + full;
   }
-  bool wants_leaf = e.in[1] != Py_None && PyObject_IsTrue(e.in[1]) == 1;
+  bool wants_leaf = e.in[1] != Py_None && Must(PyObject_IsTrue(e.in[1]));
   std::string result = wants_leaf || level > 0 ? full : full.substr(0, full.find('.'));
   SourceId modules = guards_.Pinned(PyImport_GetModuleDict(), "sys.modules");
   for (const std::string& name : {full, result}) {

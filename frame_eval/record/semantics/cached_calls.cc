@@ -1,4 +1,4 @@
-// Calls of functions under functools.lru_cache: what their cache holds is read, and a result comes out of it.
+// Calls of functions under functools.lru_cache: their cache is read, and a result comes out of it.
 #include <cstddef>
 #include <cstring>
 #include <string_view>

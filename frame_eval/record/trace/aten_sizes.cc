@@ -1,4 +1,4 @@
-// What the sizes of a recorded value depend on.
+// Sizes of recorded values: the values and elements that they depend on.
 #include <string>
 #include <string_view>
 #include <vector>
