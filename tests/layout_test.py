@@ -24,6 +24,7 @@
   L18 A law has an id of its own: the stem of its file and its name there, as in `recorder/C1`. Other files cite it so, and
       what they cite exists.
   L19 Comments and documents name files that exist.
+  L20 Every effect of effects.def is in the grammar of docs/text_form.md and has a sentence in python/frametap/_save.py.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -253,6 +254,18 @@ def l19_named_files(tree: Tree) -> list[str]:
             if name not in ends and not OUTSIDE.fullmatch(name)
         ]
     return found
+
+
+def l20_effects(tree: Tree) -> list[str]:
+    table = tree.get("ir/segment/effects.def", "")
+    words = re.findall(r'^EFFECT\(\w+, "(\w+)"', table, re.MULTILINE)
+    readers = ("docs/text_form.md", "python/frametap/_save.py")
+    return [
+        f"{reader} does not know the effect {word}"
+        for word in words
+        for reader in readers
+        if f'"{word}"' not in tree.get(reader, "")
+    ]
 
 
 def l2_no_interpreter(tree: Tree) -> list[str]:
@@ -577,6 +590,7 @@ RULES: list[Rule] = [
     l17_contracts,
     l18_laws,
     l19_named_files,
+    l20_effects,
 ]
 
 
@@ -604,6 +618,10 @@ BAD: list[tuple[Rule, Tree]] = [
     (l18_laws, {"ir/a.h": "// A: a.\n//   A1  It is so.\n", "ir/b.cc": "// A1 of a.h holds.\n"}),
     (l19_named_files, {"ir/a.h": "// As old_name.h says.\n"}),
     (l19_named_files, {"docs/a.md": "See `ir/old_name.cc`.\n"}),
+    (
+        l20_effects,
+        {"ir/segment/effects.def": 'EFFECT(kNew, "new", "T")\n', "docs/text_form.md": '"new"'},
+    ),
     (l17_contracts, {"ir/text/a.h": "", "ir/text/README.md": "# text\n"}),
     (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
     (l2_no_interpreter, {"backends/quant/a.h": "  #include <pybind11/pybind11.h>\n"}),

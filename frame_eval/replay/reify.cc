@@ -377,10 +377,6 @@ bool Reifier::Commit() {
       case Effect::Kind::kSetCell:
         status = PyCell_Set(target, value);
         break;
-      case Effect::Kind::kAppend:
-        status = PyList_Append(target, value);
-        break;
-      case Effect::Kind::kExtend:
       case Effect::Kind::kCall: {
         Ref<> method = EffectMethod(target, name);
         Ref<> done = method ? Ref<>::Steal(PyObject_CallObject(method.get(), value)) : Ref<>();

@@ -18,9 +18,11 @@ namespace {
 
 using Kind = LogEntry::Kind;
 
-constexpr std::pair<const char*, Kind> kKinds[] = {{"recordings", Kind::kRecorded}, {"hits", Kind::kHit},
-                                                   {"misses", Kind::kMiss},         {"breaks", Kind::kBreak},
-                                                   {"aborts", Kind::kAbort},        {"faults", Kind::kFault}};
+constexpr std::pair<const char*, Kind> kKinds[] = {
+#define LOG_KIND(kind, word, asked) {asked, Kind::kind},
+#include "frame_eval/segment/log_kinds.def"
+#undef LOG_KIND
+};
 
 std::string Count(size_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
 

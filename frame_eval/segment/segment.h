@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,7 +88,11 @@ struct Segment : std::enable_shared_from_this<Segment> {
 
 // One line of a compiled function's history.
 struct LogEntry {
-  enum class Kind : uint8_t { kRecorded, kHit, kMiss, kBreak, kAbort, kFault };  // hits are counted, and not kept
+  enum class Kind : uint8_t {
+#define LOG_KIND(kind, word, asked) kind,
+#include "frame_eval/segment/log_kinds.def"
+#undef LOG_KIND
+  };
   Kind kind;
   std::string segment;  // name of the segment recorded, missed or ended
   std::string reason;   // row name
@@ -97,6 +102,15 @@ struct LogEntry {
   MissReport miss;
   std::string inside = {};  // as in Break
 };
+
+constexpr std::string_view WordOf(LogEntry::Kind kind) {
+  constexpr std::string_view kWords[] = {
+#define LOG_KIND(kind, word, asked) word,
+#include "frame_eval/segment/log_kinds.def"
+#undef LOG_KIND
+  };
+  return kWords[static_cast<size_t>(kind)];
+}
 
 // Which numbers may differ from call to call without a new recording.
 enum class Dynamic : uint8_t {

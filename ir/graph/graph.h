@@ -167,8 +167,8 @@ void ForEachUseIn(const Arg& arg, F&& f) {
   for (const Arg& item : arg.items) ForEachUseIn(item, f);
 }
 
-// What is left of a graph with the inputs and constants that are used and the nodes that are kept, both by number; without
-// names but for constants, and without outputs. `now`: what its values are there.
+// Returns the graph without unused inputs and constants and without nodes that are not kept, both by number. It has no
+// outputs, and names of constants only. `now`: the values of the whole graph in it.
 Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>& kept, std::vector<ValueId>* now);
 
 // Calls `f(ValueId)` for every value an argument list uses, lists included.

@@ -25,23 +25,9 @@ struct SnapshotFrame;
 // Operand: the origin of the value of a slot, an effect or a result; a tree for objects that the trace built.
 struct Operand {
   enum class Kind : uint8_t {
-    kNull,       // no object (unbound local, NULL on the stack)      null
-    kValue,      // a graph value                                     %0
-    kSource,     // an object that existed before                     L.x
-    kConst,      // an object of the constant pool                    const 3
-    kTuple,      // (a, b,)
-    kList,       // [a, b]
-    kDict,       // {k: v}: items are k0 v0 k1 v1 …
-    kSet,        // set{a, b}
-    kSlice,      // slice(a, b, c)
-    kNew,        // new Type(…){name: value}: `constant` is the type; items: see NewKind in frame_eval/reify
-    kIter,       // iter(make, arguments[, state]): an iterator (or another callable of C) by what its __reduce__ tells
-                 // iter(make, dict, given): one over the dict's keys, values or items that has given so many
-    kMethod,     // method(func, self)
-    kCell,       // cell(a)
-    kGenerator,  // generator(function[, frame]): suspended where the frame says; at its end if the frame has no line;
-                 // without one the exit goes through its frame
-    kShared,     // &1: a second occurrence of the container with label `index`
+#define OPERAND(kind, word) kind,
+#include "ir/segment/operands.def"
+#undef OPERAND
   };
 
   Kind kind = Kind::kNull;
@@ -81,27 +67,18 @@ struct SnapshotFrame {
   bool is_over() const { return line == 0; }            // a generator's that is at its end
 };
 
+// An observable change. Which parts it has is in effects.def.
 struct Effect {
   enum class Kind : uint8_t {
-    kSetAttr,
-    kDelAttr,
-    kSetItem,
-    kDelItem,
-    kAppend,
-    kExtend,
-    kSetGlobal,
-    kSetCell,
-    kState,
-    kCall,
-    kAdvance,
-    kYield,
+#define EFFECT(kind, word, parts) kind,
+#include "ir/segment/effects.def"
+#undef EFFECT
   };
   Kind kind = Kind::kSetAttr;
   Operand target;
-  std::string name;     // attribute, global or method (kCall) name
-  Operand key;          // kSetItem, kDelItem
-  Operand value;        // kCall: a tuple of arguments; kAdvance: how many items are taken from the iterator
-  SnapshotFrame frame;  // kYield: where the generator continues when it is resumed, and with which values
+  std::string name;  // of an attribute, global, method or field of the thread's state
+  Operand key, value;
+  SnapshotFrame frame;
   Position at;
 };
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "ir/graph/literal.h"
 #include "ir/segment/frame_slot.h"
+#include "ir/segment/rows.h"
 #include "ir/text/parse.h"
 #include "ir/text/text.h"
 
@@ -464,43 +465,18 @@ class SegmentParser {
     Effect e;
     const size_t at = lex_.pos();
     const std::string word = lex_.Word();
-    const auto target = [&] { e.target = NextOperand(); };
-    const auto key = [&] { e.key = NextOperand(); };
-    const auto value = [&] { e.value = NextOperand(); };
-    const auto name = [&] {
-      lex_.Spaces();
-      e.name = lex_.QuotedString();
-    };
-    if (word == "setattr") {
-      e.kind = Effect::Kind::kSetAttr;
-      target(), name(), value();
-    } else if (word == "delattr") {
-      e.kind = Effect::Kind::kDelAttr;
-      target(), name();
-    } else if (word == "setitem") {
-      e.kind = Effect::Kind::kSetItem;
-      target(), key(), value();
-    } else if (word == "delitem") {
-      e.kind = Effect::Kind::kDelItem;
-      target(), key();
-    } else if (word == "append" || word == "extend" || word == "setcell" || word == "advance") {
-      e.kind = word == "append"    ? Effect::Kind::kAppend
-               : word == "extend"  ? Effect::Kind::kExtend
-               : word == "advance" ? Effect::Kind::kAdvance
-                                   : Effect::Kind::kSetCell;
-      target(), value();
-    } else if (word == "setglobal" || word == "call") {
-      e.kind = word == "call" ? Effect::Kind::kCall : Effect::Kind::kSetGlobal;
-      target(), name(), value();
-    } else if (word == "yield") {
-      e.kind = Effect::Kind::kYield;
-      target();
-      e.frame = Frame(0);
-    } else if (word == "state") {
-      e.kind = Effect::Kind::kState;
-      name(), value();
-    } else {
-      lex_.FailAt(at, absl::StrCat("'", word, "' is no effect"));
+    const EffectRow* const row = EffectOf(word);
+    if (row == nullptr) lex_.FailAt(at, absl::StrCat("'", word, "' is no effect"));
+    e.kind = row->kind;
+    for (const char part : row->parts) {
+      if (part == 'N') {
+        lex_.Spaces();
+        e.name = lex_.QuotedString();
+      } else if (part == 'F') {
+        e.frame = Frame(0);
+      } else {
+        (part == 'T' ? e.target : part == 'K' ? e.key : e.value) = NextOperand();
+      }
     }
     if (lex_.AcceptToken("@")) e.at = NextPosition(lex_);
     s_.effects.push_back(std::move(e));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "ir/graph/literal.h"
 #include "ir/graph/scalar.h"
+#include "ir/segment/rows.h"
 #include "ir/symbols/symbolic_sizes.h"
 #include "ir/text/text.h"
 
@@ -303,39 +304,18 @@ void AppendDecisions(std::string* out, const SegmentIr& segment, const PrintOpti
   AppendGraph(out, decisions.graph, "  ", options);
 }
 
-struct EffectRow {
-  Effect::Kind kind;
-  const char* word;
-  bool target, name, key, value;
-};
-constexpr EffectRow kEffects[] = {
-    {Effect::Kind::kSetAttr, "setattr", true, true, false, true},
-    {Effect::Kind::kDelAttr, "delattr", true, true, false, false},
-    {Effect::Kind::kSetItem, "setitem", true, false, true, true},
-    {Effect::Kind::kDelItem, "delitem", true, false, true, false},
-    {Effect::Kind::kAppend, "append", true, false, false, true},
-    {Effect::Kind::kExtend, "extend", true, false, false, true},
-    {Effect::Kind::kSetGlobal, "setglobal", true, true, false, true},
-    {Effect::Kind::kSetCell, "setcell", true, false, false, true},
-    {Effect::Kind::kState, "state", false, true, false, true},
-    {Effect::Kind::kCall, "call", true, true, false, true},
-    {Effect::Kind::kAdvance, "advance", true, false, false, true},
-};
-
 std::string EffectText(const Effect& effect, const SegmentIr& segment) {
-  if (effect.kind == Effect::Kind::kYield) {
-    return absl::StrCat("yield ", OperandText(effect.target, segment), " ", FrameText(effect.frame, 0, segment));
+  const EffectRow& row = RowOf(effect.kind);
+  std::string out(row.word);
+  for (const char part : row.parts) {
+    absl::StrAppend(&out, " ",
+                    part == 'T'   ? OperandText(effect.target, segment)
+                    : part == 'N' ? Quoted(effect.name)
+                    : part == 'K' ? OperandText(effect.key, segment)
+                    : part == 'V' ? OperandText(effect.value, segment)
+                                  : FrameText(effect.frame, 0, segment));
   }
-  for (const EffectRow& row : kEffects) {
-    if (row.kind != effect.kind) continue;
-    std::string out = row.word;
-    if (row.target) absl::StrAppend(&out, " ", OperandText(effect.target, segment));
-    if (row.name) absl::StrAppend(&out, " ", Quoted(effect.name));
-    if (row.key) absl::StrAppend(&out, " ", OperandText(effect.key, segment));
-    if (row.value) absl::StrAppend(&out, " ", OperandText(effect.value, segment));
-    return out;
-  }
-  return "?";
+  return out;
 }
 
 void AppendEffects(std::string* out, const SegmentIr& segment, const PrintOptions& options) {

@@ -20,6 +20,7 @@
 #include "guards/objects/dispatcher_door.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
+#include "ir/segment/rows.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -175,9 +176,7 @@ py::dict FrameObject(const SnapshotFrame& frame, Segment& segment) {
 
 py::object OperandObject(const Operand& operand, Segment& segment) {
   py::dict d;
-  static const char* const kKinds[] = {"null",  "value", "source", "const",  "tuple", "list",      "dict",  "set",
-                                       "slice", "new",   "iter",   "method", "cell",  "generator", "shared"};
-  d["kind"] = kKinds[static_cast<int>(operand.kind)];
+  d["kind"] = std::string(WordOf(operand.kind));
   if (operand.kind == Operand::Kind::kValue) d["value"] = segment.Shown().graph.value(operand.value).name;
   if (operand.kind == Operand::Kind::kSource) {
     const SourceTable& sources = segment.Shown().sources;
@@ -210,9 +209,6 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
   }
   return d;
 }
-
-const char* const kEffectKinds[] = {"setattr",    "delattr",  "setitem", "delitem", "append",  "extend",
-                                    "set_global", "set_cell", "state",   "call",    "advance", "yield"};
 
 }  // namespace
 
@@ -434,7 +430,7 @@ void BindCompiled(py::module_& m) {
                                py::list out;
                                for (const Effect& effect : s.segment->ir.effects) {
                                  py::dict d;
-                                 d["kind"] = kEffectKinds[static_cast<int>(effect.kind)];
+                                 d["kind"] = std::string(RowOf(effect.kind).word);
                                  d["name"] = effect.name;
                                  d["target"] = OperandObject(effect.target, *s.segment);
                                  d["key"] = OperandObject(effect.key, *s.segment);
@@ -496,11 +492,10 @@ void BindCompiled(py::module_& m) {
     return d;
   });
   m.def("log", [](const py::object& f) {
-    static const char* const kKinds[] = {"recorded", "hit", "miss", "break", "abort", "fault"};
     py::list out;
     for (const LogEntry& entry : StoreOfObject(f)->log()) {
       py::dict d;
-      d["kind"] = kKinds[static_cast<int>(entry.kind)];
+      d["kind"] = std::string(WordOf(entry.kind));
       d["segment"] = entry.segment;
       d["reason"] = entry.reason;
       d["text"] = entry.text;

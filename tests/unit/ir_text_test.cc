@@ -129,9 +129,8 @@ const char* const kSegments[] = {
     setitem L.d const 0 "'k'" const 1
     delitem L.d const 0
     delattr L.o "x"
-    append L.l null  @ a:1:0
     setglobal F "counter" const 3
-    setcell C.n const ?
+    setcell C.n const ?  @ a:1:0
     state "grad_mode" const 1 "False"
     call L.d "update" (const 1,)
     advance S[0].<over>[0] const 5 "3"
