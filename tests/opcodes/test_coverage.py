@@ -67,3 +67,53 @@ def test_print_expression() -> None:
     finally:
         sys.displayhook = hook
     assert shown == [3]
+
+
+def handlers() -> dict[str, str]:
+    """The stack effects that the handlers are written with: OPCODE(Name, "before -- after")."""
+    found: dict[str, str] = {}
+    for path in (ROOT / "frame_eval" / "interpreter" / "opcodes").glob("*.cc"):
+        found.update(re.findall(r'^OPCODE\((\w+),\s*"([^"]*)"\)', path.read_text(), re.MULTILINE))
+    return found
+
+
+def sizes(side: str) -> set[int]:
+    """How many values stand on one side of an effect. `[x]` may be there, and `a | b` are alternatives."""
+    found: set[int] = set()
+    for alternative in re.sub(r"\([^)]*\)", "", side).split(" | "):
+        words = alternative.split()
+        maybe = sum(word.startswith("[") for word in words)
+        always = sum(word != "…" for word in words) - maybe
+        found |= {always + more for more in range(maybe + 1)}
+    return found
+
+
+def written(effect: str) -> set[int]:
+    before, after = effect.split("--")
+    return {out - taken for taken in sizes(before) for out in sizes(after)}
+
+
+def of_cpython(name: str) -> set[int]:
+    op = opcode.opmap[name]
+    if op < opcode.HAVE_ARGUMENT:
+        return {opcode.stack_effect(op)}
+    return {opcode.stack_effect(op, arg, jump=jump) for arg in range(16) for jump in (True, False)}
+
+
+# As many values as the argument says: `items…`, `last … first`.
+COUNTED = re.compile(r"\w…|\)…|last … ")
+# CALL is one instruction with the PRECALL before it, which takes the arguments. The others leave the frame.
+OTHERS = {"CALL", "RAISE_VARARGS", "RERAISE", "YIELD_VALUE", "ASYNC_GEN_WRAP"}
+
+
+def test_handlers_have_the_stack_effect_of_cpython() -> None:
+    effects = handlers()
+    rows = re.findall(r"^MAP\((\w+), *(\w+)", TABLE.read_text(), re.MULTILINE)
+    assert len(rows) > 100
+    differ = {}
+    for name, handler in rows:
+        effect, real = effects[handler], of_cpython(name)
+        agree = len(real) > 1 if COUNTED.search(effect) else written(effect) == real
+        if agree == (name in OTHERS):
+            differ[name] = (effect, sorted(real))
+    assert differ == {}
