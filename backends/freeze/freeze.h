@@ -65,8 +65,9 @@ struct FrozenGraph {
 };
 
 // Returns kInvalidArgument if weights and graph do not fit, and kUnimplemented if oneDNN is missing or has no kernel.
-// `frozen`: where folded and packed weights are kept; may be null.
+// `frozen`: where folded and packed weights are kept; may be null. `in_float`: nodes that multiply floats, whatever the
+// configuration says.
 absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
-                                   quant::FrozenWeights* frozen = nullptr);
+                                   quant::FrozenWeights* frozen = nullptr, const std::vector<size_t>& in_float = {});
 
 }  // namespace frametap::freeze

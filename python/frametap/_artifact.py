@@ -394,6 +394,11 @@ class Block:
         ""  # a block whose outputs have to be as true as `outcomes`, which is run after the checks
     )
     outcomes: tuple[bool, ...] = ()
+    in_float: tuple[int, ...] = ()  # of a dynamic model: nodes that stay in float by request
+
+    def __post_init__(self) -> None:
+        if any(i < 0 for i in self.in_float):
+            raise ValueError(f"nodes {self.in_float}")
 
 
 @dataclass(frozen=True)
@@ -957,7 +962,7 @@ def _frozen_graphs(program: Program) -> dict[str, _C.Graph]:
             continue
         try:
             graphs[block.name] = backend.freeze(
-                _graph_of(block), _weights_among(block.inputs, program.weights)
+                _graph_of(block), _weights_among(block.inputs, program.weights), block.in_float
             )
         except FreezeError as error:
             raise ArtifactError(
