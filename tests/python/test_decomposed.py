@@ -35,7 +35,9 @@ LOOKED_UP = (
 
 @pytest.fixture
 def theirs() -> Any:
-    pytest.importorskip("torch.ao.quantization.fx._decomposed", reason="torch.ao is missing")
+    pytest.importorskip(
+        "torch.ao.quantization.fx._decomposed", reason="torch.ao is missing", exc_type=ImportError
+    )
     return torch.ops.quantized_decomposed
 
 

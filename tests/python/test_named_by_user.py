@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.ao.nn.quantizable
 import torch.signal.windows
 import torch.utils.data
 
@@ -18,13 +17,22 @@ from fixtures.subject import EAGER, frametap
 pytestmark = [] if not EAGER else [pytest.mark.skip(reason="asks about frametap's segments")]
 
 
+def cells_of_torch_ao() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Nothing where torch.ao is missing."""
+    try:
+        from torch.ao.nn.quantizable import LSTMCell
+    except ImportError:
+        return []
+    return [(LSTMCell(2, 3), (torch.ones(1, 2),))]
+
+
 @pytest.mark.parametrize(
     ("named", "args"),
     [
         (torch.signal.windows.hann, (5,)),
         (torch.signal.windows.gaussian, (5,)),
         (torch.functional.meshgrid, (torch.ones(2), torch.ones(3))),
-        (torch.ao.nn.quantizable.LSTMCell(2, 3), (torch.ones(1, 2),)),
+        *cells_of_torch_ao(),
         (torch.nn.utils.parameters_to_vector, ([torch.ones(2), torch.ones(3)],)),
         (torch.utils.data.default_collate, ([torch.ones(2), torch.ones(2)],)),
         (torch._prims_common.is_same_shape, ((1, 2), (1, 2))),
