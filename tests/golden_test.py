@@ -3,6 +3,9 @@
 A golden is `tests/golden/<area>/<name>.txt`, in blocks: why, code, call, want segments, want result. Lines are counted
 from the first line of the code. `python tests/golden_test.py` shows what differs, `--accept` writes what was seen.
 
+A golden that has the block `want report` shows the breaks and given-up recordings that `frametap.explain` lists, each after
+the name of its reason. It shows segments only if it also has `want segments`. A new golden gets the report from an empty block.
+
 Laws
   N1  The result block comes from plain Python; a captured run that differs from the plain one fails whatever the file says.
   N2  The text of every segment parses, and prints as it was (laws T1 and T2 of the text form).
@@ -35,7 +38,7 @@ _SHOWN = (Tensor, list, tuple, dict, str, int, float)
 _MACHINE = re.compile(
     r"0x[0-9a-f]{5}|\.py\b|" + re.escape(str(Path.home())) + "|" + re.escape(torch.__version__)
 )
-BLOCKS = ["why", "code", "call", "want segments", "want result"]
+BLOCKS = ["why", "code", "call", "want report", "want segments", "want result"]
 
 
 @dataclasses.dataclass
@@ -134,12 +137,22 @@ def hook_numbers_from_zero() -> Iterator[None]:
         RemovableHandle.next_id = max(before, RemovableHandle.next_id)
 
 
-def seen(golden: Golden) -> tuple[str | None, str]:
-    """(the segments, or None where nothing is captured; the results of the plain run)."""
+def report(captured: list[Any]) -> str:
+    """Lists the breaks and given-up recordings of `explain`, each after the name of its reason."""
+    lines = []
+    for f in captured:
+        explanation = frametap.explain(f)
+        lines += [f"{b.reason}: {b}" for b in [*explanation.breaks, *explanation.aborts]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def seen(golden: Golden) -> dict[str, str]:
+    """The blocks that a run gives: the results of the plain run and, where something is captured, what was captured."""
     plain_run, want = execute(golden, plain)
     plain_run.close()
+    blocks = {"want result": want}
     if EAGER:
-        return None, want
+        return blocks
     frametap.reset()
     with hook_numbers_from_zero():
         run, got = execute(golden, frametap.compile)
@@ -148,8 +161,14 @@ def seen(golden: Golden) -> tuple[str | None, str]:
             f"{golden.name}: captured results differ from plain ones\n" + diff(want, got)
         )
     texts = [s.text().rstrip() for f in run.captured for s in frametap.segments(f)]
+    segments = "".join(f"{text}\n" for text in texts)
+    check_round_trip(segments)
+    if "want report" in golden.blocks:
+        blocks["want report"] = report(run.captured)
+    if "want report" not in golden.blocks or "want segments" in golden.blocks:
+        blocks["want segments"] = segments
     run.close()
-    return "\n".join(texts) + "\n", want
+    return blocks
 
 
 def diff(want: str, got: str) -> str:
@@ -181,15 +200,9 @@ ALL = goldens()
 
 @pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
 def test_golden(golden: Golden) -> None:
-    segments, result = seen(golden)
-    assert golden.blocks.get("want result") == result, diff(
-        golden.blocks.get("want result", ""), result
-    )
-    if segments is None:
-        return
-    check_round_trip(segments)
-    want = golden.blocks.get("want segments", "")
-    assert want == segments, diff(want, segments)
+    for name, got in seen(golden).items():
+        want = golden.blocks.get(name, "")
+        assert want == got, diff(want, got)
 
 
 @pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
@@ -223,18 +236,14 @@ def main(arguments: list[str]) -> int:
         if names and not any(name in golden.name for name in names):
             continue
         try:
-            segments, result = seen(golden)
-            if segments is not None:
-                check_round_trip(segments)
+            blocks = seen(golden)
         except AssertionError as wrong:
             # Never accepted: these are faults, whatever the file says.
             print(f"{golden.name}: FAULT\n{wrong}")
             differing += 1
             continue
         want = golden.text()
-        if segments is not None:
-            golden.blocks["want segments"] = segments
-        golden.blocks["want result"] = result
+        golden.blocks.update(blocks)
         got = golden.text()
         if got == want and want == golden.path.read_text():
             continue

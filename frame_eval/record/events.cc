@@ -442,6 +442,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kStoreName:
     case Op::kDeleteName:
       throw Break{Reason::unknown_operation, "a variable is deleted, or a class body runs"};
+    case Op::kOther:
+      // Without operands, it is a step of a class statement.
+      throw Break{e.n == 0 ? Reason::class_statement : Reason::unknown_operation, ""};
     default:
       throw Break{Reason::unknown_operation, ""};
   }

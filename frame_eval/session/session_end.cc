@@ -315,7 +315,10 @@ void Session::End(const Break& given) {
   Break why{Reason::internal_error, ""};
   const auto finish = [&] { return recorder_->FinishBreak(reason, &why); };
   std::shared_ptr<Segment> segment = row.is_break ? Finish(thread_, finish, &why) : nullptr;
-  if (!row.is_break) why = reason;
+  // The new exception on the stack cannot be made again. The user reads about the exception, not about the object.
+  if (!row.is_break || (reason.reason == Reason::exception_handling && why.reason == Reason::escaping_object)) {
+    why = reason;
+  }
   const bool holds_nothing = segment == nullptr || (segment->ir.graph.nodes.empty() && segment->ir.effects.empty());
   ReleaseFrames(frames, holds_nothing ? 1 : segment->ir.exit.frames.size());
   DropRecorder();

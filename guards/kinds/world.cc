@@ -69,7 +69,8 @@ absl::string_view ModesNow() {
   // There ops are not seen, or have no gradient whatever their arguments ask for.
   const bool below_autograd =
       keys.excluded_.has(c10::DispatchKey::AutogradOther) && !c10::AutogradState::get_tls_state().get_inference_mode();
-  if (below_autograd || keys.excluded_.has(c10::DispatchKey::DeferredInit)) return "an op that is made of Python code";
+  if (below_autograd || keys.excluded_.has(c10::DispatchKey::DeferredInit))
+    return "code below autograd, such as the kernel of an op";
   if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a torch function mode, or a default device";
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode";
   if (keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a transform of torch.func";

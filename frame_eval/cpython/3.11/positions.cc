@@ -85,9 +85,13 @@ Position PositionTable::At(int offset) const {
   Position position = names_;
   const auto next = std::upper_bound(places_.begin(), places_.end(), index,
                                      [](int unit, const Place& place) { return unit < place.start; });
-  if (next == places_.begin() || std::prev(next)->line <= 0) return position;
-  position.line = std::prev(next)->line;
-  position.col = std::prev(next)->col;
+  if (next == places_.begin()) return position;
+  auto place = std::prev(next);
+  // An exception leaves a handler at an instruction without a line. The handler ends before it.
+  while (place->line <= 0 && place != places_.begin()) --place;
+  if (place->line <= 0) return position;
+  position.line = place->line;
+  position.col = place->col;
   return position;
 }
 

@@ -105,6 +105,7 @@ std::optional<Reason> SortOf(PyObject* object) {
 void LoadSorts() {
   for (const char* name : {"print", "input", "open"}) AddThing(Loaded("builtins", {name}), Reason::input_output);
   AddType(Loaded("_io", {"_IOBase"}), Reason::input_output);
+  AddThing(Loaded("builtins", {"__build_class__"}), Reason::class_statement);
   AddThing(Loaded("logging", {"__dict__"}), Reason::input_output);
   AddThing(Loaded("torch._C", {"TensorBase", "numpy"}), Reason::numpy_code);
   AddThing(Loaded("torch", {"from_numpy"}), Reason::numpy_code);
