@@ -20,8 +20,8 @@ struct Block {
   std::string text;
 };
 
-// A block begins with a line that has no indentation and ends with the line "}". What lies between blocks (blank lines,
-// miss reports, headings of a log) is none of them.
+// A block begins with a line that has no indentation and ends with the line "}". Lines between blocks (blank lines,
+// miss reports, headings of a log) belong to no block.
 std::vector<Block> SplitBlocks(std::istream& in) {
   std::vector<Block> blocks;
   std::string line;

@@ -108,8 +108,7 @@ bool TakesBfloat16(const Node& node) {
 
 class Lowering {
  public:
-  Lowering(const quant::Normal& normal, const Config& config, quant::FrozenWeights* frozen,
-           const std::vector<size_t>& in_float)
+  Lowering(const quant::Normal& normal, const Config& config, quant::FrozenWeights* frozen)
       : normal_(normal),
         from_(normal.graph),
         config_(config),
@@ -126,11 +125,6 @@ class Lowering {
     converted_.resize(from_.values.size());
     is_image_.assign(from_.values.size(), false);
     is_half_.assign(from_.values.size(), false);
-    in_float_.assign(from_.nodes.size(), false);
-    for (const size_t i : in_float) {
-      TORCH_CHECK(i < normal_.fates.size(), "the graph has ", normal_.fates.size(), " nodes, and no ", i);
-      if (const NodeId now = normal_.fates[i].now; now.valid()) in_float_[now.raw()] = true;
-    }
     for (const Node& node : from_.nodes) {
       if (node.op && absl::StartsWith(node.op->operator_name().name, "aten::as_strided")) order_reader_ = &node;
     }
@@ -209,7 +203,7 @@ class Lowering {
     kernel.layer = n;
     reason_[n.raw()] = WhyNot(&kernel);
     if (!reason_[n.raw()].empty()) return;
-    kernel.scheme = &ChooseScheme(n, &reason_[n.raw()]);
+    kernel.scheme = &ChooseScheme(from_.node(n), &reason_[n.raw()]);
     if (kernel.scheme->takes_more && !IsWritten(*TensorArg(from_.node(n), "input"))) {
       NodeId next = After(n);
       if (next.valid() && TakeSum(next, &kernel)) next = After(next);
@@ -229,7 +223,7 @@ class Lowering {
     const auto recurrence = quant::RecurrenceOf(normal_, node, &why);
     if (!recurrence) return;
     kernel_of_[n.raw()] = n;
-    recurrences_.emplace(n, Sequence{&ChooseScheme(n, &why), *recurrence});
+    recurrences_.emplace(n, Sequence{&ChooseScheme(node, &why), *recurrence});
   }
 
   at::Tensor PackedProduct(const Scheme& scheme, const Node& node, size_t i, ValueId weight, ValueId bias) const {
@@ -259,10 +253,9 @@ class Lowering {
   }
 
   // The scheme of a layer, in words for the report where it is not plain.
-  const Scheme& ChooseScheme(NodeId n, std::string* words) const {
-    const Node& node = from_.node(n);
+  const Scheme& ChooseScheme(const Node& node, std::string* words) const {
     const Scheme& asked = SchemeOf(config_.products);
-    *words = in_float_[n.raw()] ? "left in float by request" : quant::FloatByRequest(config_.by_request, node);
+    *words = quant::FloatByRequest(config_.by_request, node);
     if (words->empty() && IsConvolution(node) && !asked.has_convolutions) {
       *words = "in float, packed: a convolution has no dynamic int8 kernel; give quantize calibration data for int8";
     }
@@ -482,7 +475,6 @@ class Lowering {
   std::vector<NodeId> kernel_of_;                  // by node: the layer whose kernel it is in
   std::vector<std::string> reason_;                // by node: why a layer has no kernel
   std::vector<ValueId> dense_;                     // by value: its dense copy
-  std::vector<bool> in_float_;                     // by node
   std::vector<bool> is_half_;                      // by value: its new value is of bfloat16
   std::vector<std::array<ValueId, 2>> converted_;  // by value: it and its dense copy in the other type
   std::vector<bool> is_image_;                     // by value: its new value may lie pixel by pixel
@@ -524,7 +516,7 @@ const char* ToString(Form form) {
 }
 
 absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
-                                   quant::FrozenWeights* frozen, const std::vector<size_t>& in_float) {
+                                   quant::FrozenWeights* frozen) {
   quant::RegisterOperators();
   if (absl::Status loaded = onednn::Load(); !loaded.ok()) return loaded;
   auto normal = quant::Normalise(graph, weights, frozen);
@@ -533,7 +525,7 @@ absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Ten
     const c10::InferenceMode no_inference_mode(false);  // what is made here outlives the call
     const at::NoGradGuard no_grad;
     if (normal->has_bytes) quant::GoOn(quant::LowerNormal(*normal, frozen), weights, &*normal);
-    Lowering lowering(*normal, config, frozen, in_float);
+    Lowering lowering(*normal, config, frozen);
     FrozenGraph made;
     made.graph = lowering.Run();
     made.report = ReportOf(graph, *normal, lowering);

@@ -65,9 +65,8 @@ struct FrozenGraph {
 };
 
 // Returns kInvalidArgument if weights and graph do not fit, and kUnimplemented if oneDNN is missing or has no kernel.
-// `frozen`: where folded and packed weights are kept; may be null. `in_float`: nodes that multiply floats, whatever the
-// configuration says.
+// `frozen`: where folded and packed weights are kept; may be null.
 absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights, const Config& config,
-                                   quant::FrozenWeights* frozen = nullptr, const std::vector<size_t>& in_float = {});
+                                   quant::FrozenWeights* frozen = nullptr);
 
 }  // namespace frametap::freeze

@@ -13,9 +13,8 @@ std::vector<std::string> FreezeBackend::problems() const {
   return problems_;
 }
 
-absl::StatusOr<FrozenGraph> FreezeBackend::Freeze(const Graph& graph, const std::vector<at::Tensor>& weights,
-                                                  const std::vector<size_t>& in_float) {
-  return freeze::Freeze(graph, weights, config_, &frozen_, in_float);
+absl::StatusOr<FrozenGraph> FreezeBackend::Freeze(const Graph& graph, const std::vector<at::Tensor>& weights) {
+  return freeze::Freeze(graph, weights, config_, &frozen_);
 }
 
 absl::StatusOr<std::unique_ptr<Executable>> FreezeBackend::CompileFor(const Graph& graph, const Examples& examples) {

@@ -49,8 +49,7 @@ class FreezeBackend : public Backend {
   absl::StatusOr<std::unique_ptr<Executable>> CompileFor(const Graph& graph, const Examples& examples) override;
 
   // `weights`: by input; undefined for an input that is not one.
-  absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights,
-                                     const std::vector<size_t>& in_float = {});
+  absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Tensor>& weights);
 
   // B2: by graph that was not frozen.
   std::vector<std::string> problems() const;

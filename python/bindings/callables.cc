@@ -15,7 +15,7 @@ void BindCallables(pybind11::module_& m) {
         const CallableRow* row = FindCallable(callable.ptr());
         return row != nullptr ? std::optional<std::string>(ConductName(row->conduct)) : std::nullopt;
       },
-      "What is known of a C callable, in a word; None if nothing is.");
+      "Describes a C callable in one word, or returns None if it is unknown.");
 }
 
 }  // namespace frametap

@@ -228,7 +228,7 @@ void BindCompiled(py::module_& m) {
         if (!PyCode_Check(code.ptr())) throw py::type_error("not a code object");
         OwnExecutable() = reinterpret_cast<PyCodeObject*>(code.release().ptr());
       },
-      py::arg("code"), "What calls a quantized model: no recording goes into it, and nothing is recorded inside.");
+      py::arg("code"), "The caller of a quantized model. No recording enters it, and nothing is recorded inside.");
   m.def("set_error_classes", [](py::object full_graph, py::object constraint, py::object backend, py::object warning,
                                 py::object recording, py::object recording_forbidden) {
     Errors().full_graph = full_graph.release().ptr();

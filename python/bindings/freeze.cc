@@ -61,22 +61,21 @@ void BindFreeze(py::module_& m) {
            py::arg("weights"), py::kw_only(), py::arg("products"), py::arg("options") = py::dict())
       .def(
           "freeze",
-          [](freeze::FreezeBackend& self, const GraphHandle& graph, const std::vector<py::object>& weights,
-             const std::vector<size_t>& in_float) {
+          [](freeze::FreezeBackend& self, const GraphHandle& graph, const std::vector<py::object>& weights) {
             std::vector<at::Tensor> tensors;
             for (const py::object& weight : weights) {
               tensors.push_back(weight.is_none() ? at::Tensor() : TensorOf(weight.ptr()));
             }
             auto frozen = [&] {
               const py::gil_scoped_release unlocked;
-              return self.Freeze(*graph.graph, tensors, in_float);
+              return self.Freeze(*graph.graph, tensors);
             }();
             GraphHandle made;
             made.graph = std::make_shared<const Graph>(ValueOrThrow(std::move(frozen), "FreezeError").graph);
             return made;
           },
-          py::arg("graph"), py::arg("weights"), py::arg("in_float") = std::vector<size_t>(),
-          "The frozen form of a graph. Weights by input; None for an input that is not one. `in_float`: nodes.")
+          py::arg("graph"), py::arg("weights"),
+          "The frozen form of a graph. Weights by input; None for an input that is not one.")
       .def_property_readonly("problems", &freeze::FreezeBackend::problems);
   py::class_<freeze::FollowingBackend, Backend, std::shared_ptr<freeze::FollowingBackend>>(
       m, "FollowingBackend", "Freezes graphs whose weights are inputs, and freezes again where a weight has changed.")

@@ -312,7 +312,7 @@ void BindGraph(py::module_& m) {
             for (const NodeId id : SizesInSymbols(*self.graph).fresh) out.append(NodeView{self.graph, id});
             return out;
           },
-          "Nodes of whose results no rule tells a size: it is known only once the op has run.")
+          "Nodes with results whose size no rule gives. The size is known only after the op has run.")
       .def_property_readonly("entry_state", [](const GraphHandle& self) { return StateDict(self.graph->states[0]); })
       .def(
           "text",
@@ -330,7 +330,8 @@ void BindGraph(py::module_& m) {
       });
   m.def("parse_graph", Parse, py::arg("text"), py::arg("constants") = py::tuple(), py::kw_only(),
         py::arg("weights") = py::dict(),
-        "The graph with this text. `constants`: tensors in the text's order; `weights`: input name to tensor.");
+        "Returns the graph with this text. `constants` are tensors in the text's order, `weights` map inputs to "
+        "tensors.");
   m.def(
       "verify", [](const GraphHandle& handle) { ThrowIfError(Verify(*handle.graph), "GraphError"); }, py::arg("graph"),
       "Raises GraphError if the graph breaks a rule.");

@@ -112,7 +112,7 @@ void BindQuant(py::module_& m) {
       m, "QuantChoices", "The form of each layer: the quickest of those that keep a signal to noise, in dB.")
       .def(py::init<double>(), py::arg("least_sqnr"));
   py::class_<quant::Observation, std::shared_ptr<quant::Observation>>(m, "Observation",
-                                                                      "What calibration saw of one graph.")
+                                                                      "The observations of calibration for one graph.")
       .def_property_readonly("runs", &quant::Observation::runs)
       .def_property_readonly("kept", [](const quant::Observation& observation) {
         py::list runs;
@@ -153,7 +153,7 @@ void BindQuant(py::module_& m) {
         return HandleOf(ValueOrThrow(std::move(converted), kError), weights);
       },
       py::arg("graph"), py::arg("observation"), py::arg("options") = py::dict(),
-      "Quantizes a graph with what calibration saw.");
+      "Quantizes a graph with the observations of calibration.");
   m.def(
       "quant_lower",
       [](const GraphHandle& reference) {
@@ -169,7 +169,7 @@ void BindQuant(py::module_& m) {
           [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation) {
             self.conversions().Add(*graph.graph, graph.WeightsOrThrow(), observation);
           },
-          py::arg("graph"), py::arg("observation"), "What calibration saw of a graph.")
+          py::arg("graph"), py::arg("observation"), "The observations of calibration for a graph.")
       .def(
           "convert",
           [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation,
@@ -202,7 +202,7 @@ void BindQuant(py::module_& m) {
         d["quantized"] = HandleOf(executable->converted().quantized, {});
         return d;
       },
-      py::arg("executable"), "What the backend of a quantized function has made of a graph; None for others.");
+      py::arg("executable"), "The form of a graph in a quantized function, or None for other functions.");
   m.def(
       "quant_kernels",
       [](const std::vector<const QuantizedHandle*>& quantized) {
@@ -216,7 +216,7 @@ void BindQuant(py::module_& m) {
         d["dropped"] = totals.counts.dropped;
         return d;
       },
-      py::arg("quantized"), "What oneDNN has made for the layers of these graphs.");
+      py::arg("quantized"), "The kernels that oneDNN has made for these graphs.");
   m.def(
       "onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
   m.def("onednn_version", &onednn::Version);

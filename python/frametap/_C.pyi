@@ -175,13 +175,8 @@ class FreezeBackend(Backend):
         products: str,
         options: dict[str, Any] = ...,
     ) -> None: ...
-    def freeze(
-        self,
-        graph: Graph,
-        weights: Sequence[torch.Tensor | None],
-        in_float: Sequence[int] = ...,
-    ) -> Graph:
-        """The frozen form of a graph. Weights by input; None for an input that is not one. `in_float`: nodes."""
+    def freeze(self, graph: Graph, weights: Sequence[torch.Tensor | None]) -> Graph:
+        """The frozen form of a graph. Weights by input; None for an input that is not one."""
     @property
     def problems(self) -> list[str]: ...
 

@@ -394,11 +394,6 @@ class Block:
         ""  # a block whose outputs have to be as true as `outcomes`, which is run after the checks
     )
     outcomes: tuple[bool, ...] = ()
-    in_float: tuple[int, ...] = ()  # of a dynamic model: nodes that stay in float by request
-
-    def __post_init__(self) -> None:
-        if any(i < 0 for i in self.in_float):
-            raise ValueError(f"nodes {self.in_float}")
 
 
 @dataclass(frozen=True)
@@ -706,9 +701,8 @@ def _refuse_saturation(source: Path, files: Mapping[str, bytes]) -> None:
     if any(_TAKES_8_BITS.search(text) for name, text in files.items() if name.endswith(".txt")):
         _refuse(
             source,
-            "its activations have 8 bits, and int8 products of these saturate on this processor (it has no "
-            "VNNI, or ONEDNN_MAX_CPU_ISA holds oneDNN below it); quantize the model here or with "
-            "activation_bits=7, and save it again",
+            "its activations have 8 bits, and int8 products of these saturate on this processor (without "
+            "VNNI, or limited by ONEDNN_MAX_CPU_ISA); quantize it here or with activation_bits=7, and save it again",
         )
 
 
@@ -962,7 +956,7 @@ def _frozen_graphs(program: Program) -> dict[str, _C.Graph]:
             continue
         try:
             graphs[block.name] = backend.freeze(
-                _graph_of(block), _weights_among(block.inputs, program.weights), block.in_float
+                _graph_of(block), _weights_among(block.inputs, program.weights)
             )
         except FreezeError as error:
             raise ArtifactError(

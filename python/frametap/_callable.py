@@ -108,8 +108,8 @@ def _exact_results() -> Iterator[None]:
 class Program:
     """A graph for one such backend; called with the graph's inputs, gives the graph's outputs.
 
-    ``is_open``: for each input, whether its sizes, strides or number may differ from call to call
-    (empty: none). ``sizes``: (input, tensor, dim) for a number that is a size of another input.
+    ``is_open`` says for each input whether its sizes, strides or number may differ from call to
+    call. If it is empty, none may. ``sizes``: (input, tensor, dim) for a number that is a size of another input.
     """
 
     def __init__(

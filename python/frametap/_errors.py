@@ -98,8 +98,8 @@ _REFUSED = {
 class RecordingError(CaptureError):
     """A call inside of :func:`assert_no_recording` would have been recorded. Nothing was recorded.
 
-    ``reason`` is ``"not_recorded"`` (no segment begins at this position yet), ``"miss"`` (guards of
-    the segments do not hold), or ``"segment_limit"`` (the same, and no more may be recorded).
+    ``reason`` is ``"not_recorded"`` if no segment begins at this position yet. It is ``"miss"`` if
+    guards of the segments do not hold, and ``"segment_limit"`` if no more may be recorded either.
     ``function`` is the name of the function. ``miss`` is ``None`` or the first guard that does not
     hold (``segment``, ``source``, ``want``, ``got``, ``why``, ``position``).
     """

@@ -29,10 +29,10 @@ class Guard:
 
     ``predicate``: the condition, in words.
 
-    ``kind``: the sort of predicate, such as ``tensor``, ``type``, ``is``, ``is not``, ``==``, ``<`` …,
-    ``len``, ``keys``, ``has``, ``code``, ``relation`` (of numbers), ``absent``, ``no hooks`` (of a
-    module), ``attribute`` (of its class), ``class`` (is unchanged), ``branch`` (on a tensor's
-    elements), ``state`` and some that are rare.
+    ``kind``: the kind of predicate. Common kinds are ``tensor``, ``type``, ``is``, ``is not``,
+    ``==``, ``<`` …, ``len``, ``keys``, ``has``, ``absent``, ``code`` and ``state``.
+    ``relation`` compares numbers, and ``branch`` is a decision on a tensor's elements.
+    ``no hooks``, ``attribute`` and ``class`` are facts of a module or its class.
 
     ``expected``: the expected value, length, list of keys or key, or the name of the type or object.
     For ``state`` it is a dict. An expectation that cannot be read back is given as text.

@@ -253,7 +253,7 @@ def _refuse_unknown_names(options: dict[str, Any], owner: torch.nn.Module | None
             near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
             raise QuantizationError(
                 f"quantize: float_scopes has {name!r}, and the model has no module of that path"
-                f"{_did_you_mean(near)}; paths are those of named_modules()"
+                f"{_did_you_mean(near)}; paths are the names of named_modules()"
             )
 
 

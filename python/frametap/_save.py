@@ -351,24 +351,12 @@ class _Converter:
             outputs=tuple(outputs),
             checks=tuple(checks),
             int8=quantized is not None,
-            in_float=self._left_in_float(segment),
         )
         if segment.decisions is not None:
             block = self._with_decisions(block, segment, environment)
         self.blocks[name] = block  # a loop comes back to it
         self.blocks[name] = replace(block, exit=self._exit(view))
         return name
-
-    def _left_in_float(self, segment: _C.Segment) -> tuple[int, ...]:
-        """Returns the layers of a dynamic model that multiply floats: a file does not know their modules."""
-        made = _C.freeze_of(segment.executable)
-        if self.frozen is None or self.frozen.products != "dynamic int8" or made is None:
-            return ()
-        return tuple(
-            i
-            for i, row in enumerate(made["report"])
-            if row["form"] == "kernel" and not row["is_int8"]
-        )
 
     def _with_decisions(
         self, block: art.Block, segment: _C.Segment, environment: Mapping[str, Any]
@@ -803,6 +791,12 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _frozen_form(model: FrozenModel) -> art.Frozen:
+    left_out = [name for name in ("float_ops", "float_scopes") if model.options.get(name)]
+    if left_out:
+        raise ArtifactError(
+            f"save: {' and '.join(left_out)} of the dynamic scheme cannot be saved, since a file does not know the "
+            "modules that ops came from; save a model that was quantized without"
+        )
     return art.Frozen(model.products, model.options.get("activation_bits", 0))
 
 

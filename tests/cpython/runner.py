@@ -1,12 +1,12 @@
 """CPython's own tests, plainly and with our interpreter on every frame: does any test end otherwise?
 
-  C1  Each module runs in processes of its own, set up alike but for the switch (worker.py).
-  C2  What is compared is the outcome of each test by its id, not a count.
+  C1  Each module runs in processes of its own, set up alike except for the switch (worker.py).
+  C2  The outcomes of tests are compared by their ids, not counted.
   C3  A test differs if it ends otherwise each time: what differs is run again, both ways.
   C4  A known difference has a reason, and must differ: known_differences.toml can only shrink.
 
-Plain outcomes are kept for the interpreter they were seen with, hooked ones for the extension as well, so
-that a run that was stopped goes on where it was.
+Plain outcomes are kept for the interpreter they were seen with, hooked ones for the extension as well, so that a run
+that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SPLIT = (
     "test_multiprocessing_spawn",
 )
 ATTEMPTS = 3  # C3
-ADDRESS = re.compile(r"0x[0-9a-f]+")  # parameters of subtests are told by their repr
+ADDRESS = re.compile(r"0x[0-9a-f]+")  # parameters of subtests are identified by their repr
 
 
 @dataclass
 class Outcome:
-    """What one module did in one process."""
+    """The outcomes of one module in one process."""
 
     state: str  # "ran", "skipped", "crashed: …", "timed out", "not imported"
     seconds: float
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass
 class Verdict:
-    """What the two ways of running one module say together."""
+    """The result of running one module in two ways."""
 
     module: str
     kind: str  # "same", "different", "known", "skipped"
@@ -240,7 +240,7 @@ class Runner:
         return outcome
 
     def outcome(self, module: str, way: Way, timeout: float, fresh: bool = False) -> Outcome:
-        """The kept outcome, or that of a new process."""
+        """The kept outcome, or the outcome of a new process."""
         path = self.kept(way) / f"{module}.json"
         if self.keep and not fresh and path.exists():
             kept = json.loads(path.read_text())

@@ -2,14 +2,17 @@
 
     worker.py WAY INTERPRETER MODULE OUTCOMES
 
-WAY: "plain" or "hooked", and behind it "children": Python processes that the tests start are made alike, unless they
-ignore the environment; "leave_every=7" and its like: under a tracer that checks tracer.h's laws, with these options.
+WAY is "plain" or "hooked". After it, "children" makes Python processes that the tests start alike, unless they ignore the
+environment. Options such as "leave_every=7" run under a tracer that checks tracer.h's laws.
 WAY may also be "captured": each test method is compiled by frametap; its counterpart is "plain copies". Both run copies of
 the module, because the standard library's folder is left to Python, and both run it twice: once to record, once to replay.
 INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
-OUTCOMES gets a JSON object a line, written as it happens, so that a process that dies tells where:
-{"begin": id}, {"test": id, "outcome": …, "detail": …}, then {"module": "ran" | "skipped"}, and what the
-interpreter saw: {"frames": how many came to it, …}.
+OUTCOMES gets a JSON object a line, written as it happens, so that the last line shows where a process died.
+
+    {"begin": id}
+    {"test": id, "outcome": …, "detail": …}
+    {"module": "ran" | "skipped"}
+    {"frames": how many the interpreter ran, …}
 """
 
 from __future__ import annotations

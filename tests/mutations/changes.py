@@ -1,4 +1,4 @@
-"""What can be changed in the objects of a program, one thing at a time.
+"""All changes of the objects of a program, one thing at a time.
 
 `changes(run)` walks from the names that the program's call uses to all that its code can reach, and yields a `Change` for
 each thing that can be made different: what a place holds (a global, a cell, a default, an attribute, an item), what an
@@ -7,7 +7,7 @@ States that belong to no object are in world.py; which values are put into a pla
 
 Laws
   C1  The name of a change is the same in each run of a program, and no two have the same.
-  C2  `make` gives what takes the change back. What the program itself did in between stays elsewhere.
+  C2  `make` gives what takes the change back. Changes that the program itself made in between stay elsewhere.
   C3  The walk changes nothing.
 """
 
@@ -38,7 +38,7 @@ Undo = Callable[[], object]
 _MISSING = object()
 # Namespaces of functions that code names: `F.relu`, `torch.relu`.
 _LIBRARIES = {"torch": torch, "F": F, "math": math, "operator": operator, "functools": functools}
-# What makes a class what it is, and no attribute of a program.
+# Attributes that define a class itself, and are not a program's own.
 _OF_CLASSES = {
     "__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__annotations__", "__slots__",
     "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl",
@@ -78,7 +78,7 @@ def set_attribute(holder: Any, name: str, value: Any) -> Undo:
 
 
 def _own(holder: Any, name: str) -> Any:
-    """What an object itself holds under a name, without what its class would give."""
+    """Returns the value that an object itself holds under a name, without the value of its class."""
     if hasattr(type(holder), "__dict__") and name in getattr(holder, "__dict__", {}):
         return vars(holder)[name]
     slot = None if isinstance(holder, type) else getattr(type(holder), name, None)
@@ -91,7 +91,7 @@ def _own(holder: Any, name: str) -> Any:
 
 
 def attribute(path: str, holder: Any, name: str) -> Place:
-    """An attribute that an object or class itself has. What the class says of setting attributes is passed by."""
+    """An attribute that an object or class itself has. The `__setattr__` of the class is bypassed."""
     value = _own(holder, name)
     base = type if isinstance(holder, type) else object
     put = functools.partial(base.__setattr__, holder, name)
@@ -367,7 +367,7 @@ def _to_attribute(module: nn.Module, name: str) -> Undo:
 
 
 def of_class(path: str, cls: type) -> Iterator[Change]:
-    """What is added to a class of the program. What it has is at its places."""
+    """Names that are added to a class of the program. Names that it has are changed at their places."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return different(kept_call(self, *args, **kwargs))
@@ -422,7 +422,7 @@ def _no(name: str) -> Any:
 
 
 def _overriding(cls: type) -> dict[str, Any]:
-    """Other methods for all that a class and its bases define, up to those of torch and Python."""
+    """Other methods for all that a class and its bases define, up to the bases of torch and Python."""
     methods: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
@@ -446,7 +446,7 @@ def _new_class(obj: Any, methods: dict[str, Any]) -> Undo:
 
 
 def in_object(path: str, obj: Any) -> Iterator[Change]:
-    """What an instance can become: of another class, with attributes over those of its class."""
+    """The ways to change an instance: another class, or attributes that hide the attributes of its class."""
     cls = type(obj)
     if isinstance(cls, enum.EnumMeta):
         return
@@ -725,5 +725,5 @@ def _short(key: Any) -> str:
 
 
 def changes(run: Run, call: types.CodeType) -> Iterator[Change]:
-    """All changes of what `call`, a statement of the program, can reach."""
+    """All changes of the objects that `call`, a statement of the program, can reach."""
     yield from _Walk(run).roots(call)

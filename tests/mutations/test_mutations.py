@@ -1,14 +1,14 @@
 """Everything that a program can reach is changed, one thing at a time: a captured call does what a plain one does.
 
 Each pair of program and change is one test. Both runs call twice (a recording and a replay), change one thing, call twice,
-take the change back, and call once more. Whether the guards see the change, or do not and the segment is still right, is
-not asked: nobody can tell which run was which.
+take the change back, and call once more. The guards may see the change, or the segment may still be right without that.
+Only the runs are compared.
 
 `FRAMETAP_MUTATIONS=all` makes every change; otherwise each program has a part of them, always the same.
 
 Laws
   U1  After each call all that can be seen is as in the plain run (harness/H2).
-  U2  A program is built anew for each change.
+  U2  A program is built again for each change.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def chosen(program: str) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-# A captured call that can be told from a plain one: why it is not mended.
+# The reason why a captured call that differs from the plain one is not mended.
 KNOWN: dict[tuple[str, str], str] = {
     ("attributes_by_getattr", "del Lazy.prefix"): "endless recursion ends one frame later",
 }

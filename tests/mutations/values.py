@@ -223,7 +223,7 @@ def _isolated(function: Callable[..., Any]) -> Any:
 
 
 def subclass_of(cls: type, attributes: dict[str, Any]) -> Any:
-    """A class that differs by the given attributes; its instances are laid out as those of `cls`."""
+    """A class that differs by the given attributes; its instances have the layout of instances of `cls`."""
     content = {"__slots__": (), **attributes}
     return types.new_class(cls.__name__, (cls,), exec_body=lambda names: names.update(content))
 

@@ -1,4 +1,4 @@
-"""Runs a program in plain CPython and in our interpreter, and compares all that a program can tell.
+"""Runs a program in plain CPython and in our interpreter, and compares all that a program can observe.
 
 A program is a function without arguments. It is run plainly, in the interpreter, under a tracer that checks
 the laws of tracer.h, with every instruction read again (reload), handed over to CPython at its n-th

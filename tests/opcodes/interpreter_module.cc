@@ -48,7 +48,7 @@ class CheckingTracer : public Tracer {
   long refuse_at = -1;        // at the n-th operation
   long throw_at = -1;         // a C++ exception at the n-th callback
   PyObject* value = nullptr;  // what kReturn returns or kRaise raises
-  PyObject* jumps = nullptr;  // {(name of code, offset): offset}: kReload that goes on elsewhere
+  PyObject* jumps = nullptr;  // {(name of code, offset): offset}: kReload that continues elsewhere
   bool log = false;
 
   long instructions = 0, frames = 0, befores = 0, afters = 0, raised = 0, resumed = 0;
@@ -285,7 +285,7 @@ PyObject* RunObserved(PyObject*, PyObject* const* args, Py_ssize_t n, PyObject* 
   return result;
 }
 
-// Of run_everything; they live as long as the process.
+// The objects of run_everything. They live as long as the process.
 AllFrames* everything = nullptr;
 CheckingTracer* observer = nullptr;
 

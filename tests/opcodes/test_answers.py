@@ -100,7 +100,7 @@ def test_reload_goes_on_elsewhere() -> None:
         i.offset for i in dis.get_instructions(add) if i.opname == "LOAD_FAST" and i.argval == "d"
     )
     store_d = offsets["d"]
-    # After `c` has been stored, the store of `d` is left out: the frame goes on at the load, which finds no `d`.
+    # After `c` has been stored, the store of `d` is left out: the frame continues at the load, which finds no `d`.
     options = {"jumps": {("add", store_d): load_d}}
     with pytest.raises(UnboundLocalError):
         interpreter.run_observed(options, add, 1, 2)

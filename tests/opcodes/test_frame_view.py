@@ -1,4 +1,4 @@
-"""What frame_view.h says of code objects: instructions, positions, liveness, where a frame starts."""
+"""The facts of code objects in frame_view.h: instructions, positions, liveness, and the start of a frame."""
 
 # ruff: noqa: S102
 

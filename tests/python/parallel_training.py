@@ -1,6 +1,6 @@
 """One rank of training runs of two; a program for test_training_loops.py. Arguments: the file for the rendezvous, the rank.
 
-Fails unless weights equal those of the same run in plain Python and steps after the third one are hits only.
+Fails unless weights equal the weights of the same run in plain Python and steps after the third one are hits only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shard(net: nn.Module) -> nn.Module:
 
 
 def made(kind: str, compiles: Callable[[Any], Any]) -> tuple[Any, Any, nn.Module]:
-    """What is called, what is captured, and the module with the parameters."""
+    """The callable, the captured part of it, and the module with the parameters."""
     net = model()
     if kind == "compile_ddp":
         outer = compiles(DistributedDataParallel(net))

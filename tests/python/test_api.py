@@ -453,7 +453,7 @@ def test_a_counter_and_a_string_record_what_they_must() -> None:
     for _ in range(20):
         assert torch.equal(f(torch.ones(2), "b"), torch.ones(2))
     assert net.step == 20
-    assert len(frametap.segments(f)) == 1  # a counter that nobody decides on is an input
+    assert len(frametap.segments(f)) == 1  # a counter that decides no branch is an input
     f(torch.ones(2), "a")
     assert len(frametap.segments(f)) == 2
 

@@ -18,7 +18,7 @@ X = torch.arange(3.0)
 
 
 def told(f: Callable[..., Any], *args: Any) -> Any:
-    """What a call gives: its value, or its exception."""
+    """Returns the value of a call, or its exception."""
     try:
         result = f(*args)
     except Exception as error:  # noqa: BLE001  whatever the program raises is its result
@@ -103,7 +103,7 @@ def test_a_getattribute_that_raises() -> None:
 
 
 class Equal:
-    """Its `__eq__` raises, lies, counts, or gives something that is no bool."""
+    """Its `__eq__` raises, lies, counts, or returns something that is not a bool."""
 
     answer: Any = True
     asked = 0

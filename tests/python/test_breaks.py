@@ -1,4 +1,4 @@
-"""Law 4: n breaks make n + 1 graphs, wherever they are. The programs are those of `tools/bench/breaks.py`.
+"""Law 4: n breaks make n + 1 graphs, wherever they are. The programs come from `tools/bench/breaks.py`.
 
 A call runs n + 1 graphs; no more are kept, and fewer where rounds of a loop share one.
 """

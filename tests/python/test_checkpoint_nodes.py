@@ -78,7 +78,7 @@ def step(model: Any, module: nn.Module, seed: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("way", [by_module, by_closure, by_partial, by_keyword])
 def test_one_graph_and_equal_gradients(way: Any) -> None:
-    """Gradients, running statistics and random numbers are those of plain Python, for other sizes as well."""
+    """Gradients, running statistics and random numbers are as in plain Python, for other sizes as well."""
     plain, ours = Model(way), Model(way)
     compiled = frametap.compile(ours)
     for seed in range(6):

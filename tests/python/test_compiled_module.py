@@ -287,7 +287,7 @@ def test_a_finaliser_runs_once() -> None:
 
 
 def test_as_a_child_of_what_is_captured() -> None:
-    """What is asked of its class in a graph is answered as of the original's."""
+    """Questions about its class in a graph are answered for the class of the original."""
     child = frametap.compile(Counted(2.0))
 
     def body(x: Tensor) -> tuple[Any, ...]:

@@ -309,7 +309,7 @@ def test_names_that_type_knows() -> None:
         assert Sub(2.0).__new__(Sub, 3.0).scale == 3.0  # type: ignore[attr-defined]
 
 
-# -- attributes of what is no function --
+# -- attributes of objects that are not functions --
 
 
 class Callable:

@@ -61,7 +61,7 @@ Event = tuple[str, str, int]
 
 
 class Events:
-    """What sys.settrace or sys.setprofile tells about this file's functions and about torch's."""
+    """Collects the events of sys.settrace or sys.setprofile in functions of this file and of torch."""
 
     def __init__(self) -> None:
         self.seen: list[Event] = []

@@ -99,7 +99,7 @@ def test_the_demo_agrees_with_itself() -> None:
     outputs = []
     for _ in range(2):
         lines = run("demo").stdout.splitlines()
-        # What a recording took is another time at each run.
+        # The time of a recording differs at each run.
         lines = [re.sub(r"recorded in [\d.]+ \w+", "recorded", line) for line in lines]
         outputs.append([line for line in lines if not line.startswith("time")])
     assert outputs[0] == outputs[1]

@@ -76,7 +76,7 @@ def test_fullgraph_accepts_one_graph() -> None:
     ids=["op", "mutation", "look-up"],
 )
 def test_fullgraph_lets_exceptions_pass(body: Any, error: type[Exception]) -> None:
-    """An exception that nobody catches is the program's result, also where the graph must be one."""
+    """An uncaught exception is the program's result, also under fullgraph."""
     inner = frametap.compile(lambda x, d: [body(x, d)], fullgraph=True)
     for f in (frametap.compile(body, fullgraph=True), inner):
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_fullgraph_leaves_python_state_unchanged() -> None:
 
 
 def test_fullgraph_leaves_tensors_unchanged() -> None:
-    """Elements, version counters and gradient histories of what was written, views and sparse tensors among it."""
+    """Elements, version counters and gradient histories of written tensors, views and sparse tensors included."""
 
     def f(x: Tensor, made: Tensor, s: Tensor) -> None:
         x.add_(1)

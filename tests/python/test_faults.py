@@ -1,4 +1,6 @@
-"""Exceptions of replays are told apart: the program's go to the program, all others are said, counted and given up."""
+"""Exceptions of replays: the program's go to the program. All others are reported and counted, and their graphs are
+given up.
+"""
 
 from __future__ import annotations
 

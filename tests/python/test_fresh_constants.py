@@ -1,4 +1,4 @@
-"""Tensors made of Python data are new ones at each replay, under every backend and in what is exported or saved."""
+"""Tensors made of Python data are new ones at each replay, under every backend and in exported or saved programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_as_plain_under_callable_backends(program: Program, backend: object) -> 
         run.close()
 
 
-# What AOTAutograd makes anew of a tensor that a graph returns, under torch.compile as well.
+# Facts of a returned tensor that AOTAutograd makes again, under torch.compile as well.
 AOT_MAKES_ANEW = re.compile(r" (version \d+|view|is_leaf|storage \S+|inference)\b")
 
 

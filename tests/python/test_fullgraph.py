@@ -30,7 +30,7 @@ GLOBAL = 0
 
 
 class World:
-    """What the refused calls may change; `snapshot` tells of all of it."""
+    """The objects that the refused calls may change. `snapshot` reads all of them."""
 
     def __init__(self) -> None:
         sys.modules.pop("this", None)  # another test of the process may have imported it
@@ -241,7 +241,7 @@ CAUSES: list[Act] = [
 
 
 def change_all(w: World, x: Tensor) -> Tensor:
-    """What a graph can do, and what has to be taken back."""
+    """The effects that a graph can have, and the effects that have to be taken back."""
     w.log.append(x)
     w.dict["c"] = 3
     del w.dict["a"]

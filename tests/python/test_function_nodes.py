@@ -50,7 +50,7 @@ def test_one_node_calls_forward_and_backward() -> None:
 
 
 def test_saved_tensors_end_with_the_graph_of_a_call() -> None:
-    """What a call has saved is not kept by the segment."""
+    """The segment does not keep the tensors that a call has saved."""
     function = scaled([])
     f = frametap.compile(lambda x: function.apply(x * 1, 2.0))
     for _ in range(3):

@@ -386,7 +386,7 @@ def test_effects_of_a_recorded_call_happen_once() -> None:
     assert len(set(random)) == 1
 
 
-# -- what is float is told --
+# -- float parts are reported --
 
 
 class Branching(nn.Module):

@@ -1,4 +1,6 @@
-"""Signals, deep recursion, forks, other interpreters, the end of the process: captured functions go on as plain ones do."""
+"""Signals, deep recursion, forks, other interpreters, the end of the process: captured functions continue as plain ones
+do.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def ticking() -> Iterator[list[int]]:
     def tick(number: int, frame: object) -> None:
         ticks.append(int((torch.ones(2) * number).sum()))
         sum(str(i) != "7" for i in range(3))
-        # Armed again only now: a handler slower than the interval would never let the program go on.
+        # Armed again only now: a handler slower than the interval would never let the program continue.
         signal.setitimer(signal.ITIMER_REAL, 0.0005)
 
     before = signal.signal(signal.SIGALRM, tick)

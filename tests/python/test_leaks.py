@@ -1,4 +1,4 @@
-"""Memory and reference counts: what a hundred thousand captured calls leave behind, and what dies with what.
+"""Memory and reference counts after a hundred thousand captured calls, and the objects that die together.
 
 `FRAMETAP_LEAK_CALLS` changes the number of calls.
 """
@@ -327,7 +327,7 @@ except frametap.FullGraphError:
 
 
 def report_at_exit(program: str) -> str:
-    """What the process says of objects of frametap that are alive when its interpreter is gone (ir/leaks.h)."""
+    """Returns the report of objects of frametap that are alive after the end of the interpreter (ir/leaks.h)."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "FRAMETAP_SELF_CHECK": "1", "PYTHONPATH": os.pathsep.join(sys.path)},

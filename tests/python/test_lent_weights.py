@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fixtures.subject import frametap, needs_capture
 
-CALLS = 4  # behind the first: weights are lent from the second or third hit on
+CALLS = 4  # after the first: weights are lent from the second or third hit on
 
 
 class Net(nn.Module):

@@ -44,7 +44,7 @@ def test_a_branch_for_a_part_of_the_range_is_an_error_with_the_range_that_fits()
     assert torch.equal(captured(marked(4, 2, min=3, max=100)), torch.ones(4, 2) * 2)
     assert torch.equal(
         captured(torch.ones(2, 2)), torch.zeros(2, 2)
-    )  # a branch is no error without a mark
+    )  # a branch is not an error without a mark
 
 
 def test_both_ends_are_told() -> None:

@@ -1,4 +1,4 @@
-"""What a recording keeps alive: no more than the call itself does."""
+"""A recording keeps no more objects alive than the call itself does."""
 
 from __future__ import annotations
 

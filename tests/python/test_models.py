@@ -124,7 +124,7 @@ def test_eval_with_gradients(case: Case) -> None:
 
 @pytest.mark.parametrize("case", ONE_GRAPH, ids=lambda case: case.name)
 def test_other_batch_sizes(case: Case) -> None:
-    """A batch size that nobody decided on records nothing; one that somebody read may."""
+    """A batch size that decided no branch records nothing. A batch size that was read may."""
     skip_if_absent(case)
     check(case, "eval", [2, 3, 5, 2, 3])
 

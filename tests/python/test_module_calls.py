@@ -27,7 +27,9 @@ OF_THE_CLASS = ("_compiled_call_impl", "_call_impl", "forward")
 
 
 class Recorded:
-    """Of a second recording, as the first one imports what is imported late: segments without guards, guards."""
+    """Returns segments without guards, and guards. They come from a second recording, as the first one does late
+    imports.
+    """
 
     def __init__(self, name: str, train: bool) -> None:
         case = MODELS[name]

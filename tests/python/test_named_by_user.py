@@ -1,4 +1,4 @@
-"""What the user names is captured, wherever its file lies; what is left to Python says so."""
+"""A function that the user names is captured, wherever its file lies. Code that is left to Python is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compiled is called inside of what is compiled: one graph, as if only the outer one were compiled."""
+"""A compiled function calls a compiled function: one graph, as if only the outer one were compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that differ from call to call need no second recording, and what decides on them is told as a relation."""
+"""Numbers that differ from call to call need no second recording, and decisions on them are guarded as relations."""
 
 from __future__ import annotations
 

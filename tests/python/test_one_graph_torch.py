@@ -1,7 +1,7 @@
 """Programs of torch that are one graph: recorded once, and every later call is a hit.
 
 Each row is a function of two tensors and a module. It is called six times with other values. Results, gradients and
-printed text are those of plain Python, and `explain` counts one graph and no break. Rows of MORE_GRAPHS are compared only.
+printed text are as in plain Python, and `explain` counts one graph and no break. Rows of MORE_GRAPHS are compared only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paths of modules in reports and in `float_scopes` are those of `named_modules()`, also after a graph break."""
+"""Paths of modules in reports and in `float_scopes` are the paths of `named_modules()`, also after a graph break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What an int8 model says of parts that are float, that cannot be compared, and that cannot be exported or saved."""
+"""The reports of an int8 model about parts that are float, that cannot be compared, or that cannot be exported or
+saved.
+"""
 
 from __future__ import annotations
 

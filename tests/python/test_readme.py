@@ -1,4 +1,4 @@
-"""README.md and docs/ tell the truth: their examples run, print the output shown, and their commands exist.
+"""The examples of README.md and docs/ run and print the output shown, and their commands exist.
 
 An example is a `python` block; the block after `<!-- output -->` that follows it is its output.
 `python tests/python/test_readme.py --accept` writes what the examples print into README.md.
@@ -27,7 +27,7 @@ EXAMPLE = re.compile(
 
 
 def output_of(code: str) -> str:
-    """What a fresh Python prints for `code`; a file, because frametap names source lines."""
+    """Returns the output of a fresh Python for `code`, as a file, because frametap names source lines."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "example.py"
         script.write_text(code)

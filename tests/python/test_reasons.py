@@ -1,4 +1,4 @@
-"""What a stranger reads about a break: its sort, and nothing about code that is not theirs."""
+"""The report of a break names its kind, and does not name code that is not the user's."""
 
 from __future__ import annotations
 

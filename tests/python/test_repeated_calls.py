@@ -322,7 +322,7 @@ def test_graph_and_guards_are_those_of_interpretation(name: str) -> None:
                 frametap.reset(captured)
                 _outcome(captured, x)
             lines = [line for s in frametap.segments(captured) for line in str(s).splitlines()]
-            # What was only read before anything was changed need not be another object than what is changed.
+            # An object that was read before the first change may be the object that is changed.
             texts.append([line for line in lines if ": is not L." not in line])
     assert texts[0] == texts[1]
 
@@ -435,7 +435,7 @@ def test_two_layers_that_are_different(start: int) -> None:
 
 
 class Caller(nn.Module):
-    """Calls its layers in a way that is told to it."""
+    """Calls its layers in the given way."""
 
     def __init__(self, call: Callable[[Caller, Tensor], object]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What the recorder believes of the sizes that ops give: an op is proven to make them of sizes, or it is asked.
+"""The sizes of results that the recorder infers. Either a proof exists that the op makes them of sizes, or they are
+read from the result.
 
 M1  An op that nothing is known of is asked for its sizes at each run.
 """
@@ -113,7 +114,7 @@ def _ops_of_one_tensor() -> list[str]:
             and hasattr(torch.ops.aten, name)
         ):
             names.add(name)
-    # Of these the results are random, not tensors, or memory that nobody has written to.
+    # The results of these are random, not tensors, or memory that was never written.
     out = (
         "rand",
         "empty",

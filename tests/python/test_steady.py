@@ -111,7 +111,7 @@ def test_behind_a_break_it_is_raised_in_the_middle() -> None:
     with pytest.raises(frametap.RecordingError) as caught:
         in_steady_state(f, torch.ones(2), [False])
     assert done == [1]
-    line = inspect.getsourcelines(two_ways)[1] + 3  # behind the call, before what comes next
+    line = inspect.getsourcelines(two_ways)[1] + 3  # after the call, before the next instruction
     assert f"two_ways:{line}" in caught.value.position
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert ("two_ways", line) in [(frame.name, frame.lineno) for frame in frames]

@@ -1,4 +1,4 @@
-"""The tables of C callables: complete for what programs use, and true.
+"""The tables of C callables are complete for the functions that programs use, and true.
 
 Laws
   T1  Every C callable of the families below has a row, or stands in WITHOUT_ROW with a reason. That list only shrinks.
@@ -185,7 +185,8 @@ SELF: dict[str, st.SearchStrategy[Any]] = {
     "itertools": ROWS,
     "builtins": ANY,
 }
-# What reads more than its arguments, or is no value: hashes of strings differ from process to process only.
+# Functions that read more than their arguments, or whose result is not a value. Hashes of strings differ only between
+# processes.
 _NOT_COMPARED = {
     "id",
     "super",

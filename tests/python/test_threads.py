@@ -1,6 +1,6 @@
 """Several threads call one compiled function while it is being recorded, replayed, reset.
 
-`FRAMETAP_THREAD_SECONDS` changes how long each test goes on; a nightly run gives them ten minutes.
+`FRAMETAP_THREAD_SECONDS` changes the duration of each test. A nightly run gives them ten minutes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_two_threads_record_and_replay_one_function() -> None:
 
 @pytest.mark.slow
 def test_threads_record_while_others_forget() -> None:
-    """`reset` in one thread while others are inside of what it forgets."""
+    """`reset` in one thread while others run the segments that it forgets."""
     net = Net()
     f = frametap.compile(net)
 
@@ -145,7 +145,7 @@ def test_a_thread_without_capture_is_left_alone() -> None:
 
 @pytest.mark.slow
 def test_eight_threads_capture_call_and_forget_one_function() -> None:
-    """Each thread captures the function anew, calls what others have captured, and makes all of them forget."""
+    """Each thread captures the function again, calls what others have captured, and makes all of them forget."""
     net = Net()
     made = [frametap.compile(net)]
 

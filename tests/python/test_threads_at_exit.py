@@ -36,7 +36,7 @@ time.sleep(0.3)
 
 
 def assert_ends_well(program: str) -> None:
-    # The self-check would tell of what the thread still holds.
+    # The self-check would report the objects that the thread still holds.
     environment = {k: v for k, v in os.environ.items() if k != "FRAMETAP_SELF_CHECK"}
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""Training loops replay: after three steps every step is hits only, and weights and gradients equal those of plain Python.
+"""Training loops replay: after three steps every step is hits only, and weights and gradients are as in plain Python.
 
 The loop itself is plain Python here, or compiled as a whole (`step`), which breaks at `backward()` and `optimizer.step()`: that
 is fine as long as each later step is hits only.

@@ -18,7 +18,7 @@ X = torch.arange(12.0).reshape(4, 3)
 
 
 def recordings(f: Callable[..., Any], calls: list[tuple[Any, ...]]) -> int:
-    """Of `calls`, made twice, each compared with a plain one."""
+    """Makes each of `calls` twice and compares it with a plain one."""
     captured = frametap.compile(f)
     for _ in range(2):
         for arguments in calls:
@@ -138,7 +138,7 @@ def test_by_identity_each_block_has_its_own() -> None:
 
 
 def test_many_segments_at_one_entry() -> None:
-    """They are found again, whichever fact tells them apart."""
+    """They are found again, whichever fact distinguishes them."""
 
     class Mode:
         name = ""

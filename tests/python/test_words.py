@@ -1,4 +1,4 @@
-"""What a user reads of a break, a guard and a miss: the names and lines of their own source."""
+"""The report of a break, a guard or a miss has the names and lines of the user's own source."""
 
 import functools
 import json

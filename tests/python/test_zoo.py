@@ -1,5 +1,6 @@
-"""Architectures of `transformers` with small random weights: three calls in eval mode and two training steps are those of
-plain Python to the bit. `python tests/zoo/runner.py` runs the whole list of tests/zoo/architectures.py."""
+"""Architectures of `transformers` with small random weights: three calls in eval mode and two training steps are as in
+plain Python to the bit. `python tests/zoo/runner.py` runs the whole list of tests/zoo/architectures.py.
+"""
 
 from __future__ import annotations
 

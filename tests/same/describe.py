@@ -1,8 +1,8 @@
 """An object graph as lines of text, so that two runs can be compared and their difference read.
 
 Laws
-  D1  Two graphs have the same lines if and only if a program cannot tell them apart: types, values to the bit, order of
-      keys, sharing (the same object, the same storage), strides, gradients, versions, hooks, closures.
+  D1  Two graphs have the same lines if and only if a program cannot distinguish them. Compared are types, values to the
+      bit, order of keys, sharing (the same object, the same storage), strides, gradients, versions, hooks and closures.
   D2  No line holds an address, an id or a path: those differ between runs that are the same.
   D3  Describing changes nothing: no op, no attribute access that could run the program's code.
 """

@@ -1,8 +1,9 @@
-"""The differential harness: a program runs plainly and captured, and nobody can tell which was which.
+"""The differential harness: a program runs plainly and captured, and the two runs are compared.
 
-A program is text: code, then calls. Each statement of the calls that calls something by its bare name, as `f(x)`, is made
-`REPEATS` times, so that a recording, a replay and a second replay are all compared. Every other statement (`m.eval()`,
-`n = 3`) is made once: a change of the world between two calls. `f` is captured after the code has run, unless the code says itself what is captured, with `@captured`.
+A program is text: code, then calls. Each statement that calls something by its bare name, as `f(x)`, is made `REPEATS`
+times, so that a recording, a replay and a second replay are all compared. Every other statement (`m.eval()`,
+`n = 3`) is made once: a change of the world between two calls. `f` is captured after the code
+has run, unless the code marks the captured functions itself, with `@captured`.
 
 Laws
   H1  Both runs execute the same statements in fresh namespaces, from the same random state, and share no object.
@@ -61,7 +62,7 @@ class Program:
 
 
 def read_programs(path: Path) -> list[Program]:
-    """Programs of one file: `=== name`, code, `--- call ---`, calls. What stands before the first name is a comment."""
+    """Programs of one file: `=== name`, code, `--- call ---`, calls. Text before the first name is a comment."""
     programs = []
     name, start, split = "", 0, 0
     lines = path.read_text().splitlines()
@@ -91,7 +92,7 @@ def _ones(*shape: int) -> torch.Tensor:
 
 
 def _seq(*shape: int) -> torch.Tensor:
-    """0, 1, 2, … in that shape: unlike ones, it shows a wrong order of elements."""
+    """Returns 0, 1, 2, … in that shape. Unlike ones, it shows a wrong order of elements."""
     return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
 
 
@@ -245,12 +246,12 @@ class Run:
         return observation
 
     def _expected_error(self, statement: ast.stmt) -> str | None:
-        """What stands after `# raises` on the statement's line: a program that fails by mistake proves nothing."""
+        """Returns the text after `# raises` on the statement's line. A program that fails by mistake proves nothing."""
         line = self.program.calls.splitlines()[statement.lineno - self.program.calls_line]
         return line.partition("# raises ")[2].strip() or None
 
     def original(self, obj: Any) -> Any:
-        """What a captured callable was made of; other objects as they are."""
+        """Returns the original of a captured callable, and other objects as they are."""
         return self._originals.get(id(obj), obj)
 
     def own_names(self) -> set[str]:
@@ -273,7 +274,7 @@ class Run:
         return lines
 
     def user_frames(self, error: BaseException) -> list[str]:
-        """function:line:column-end of each frame from the program's first one on, but for frametap's own Python files."""
+        """function:line:column-end of each frame from the program's first one on, except frametap's own Python files."""
         frames = []
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == self.program.file:
@@ -352,13 +353,13 @@ def _world() -> list[str]:
 
 
 def plain(f: Any = None, **options: Any) -> Any:
-    """What `captured` is in the plain run."""
+    """Stands in for `captured` in the plain run."""
     del options
     return f
 
 
 class Difference(AssertionError):
-    """The two runs could be told apart."""
+    """The two runs differ."""
 
 
 def perform(run: Run, repeats: int = REPEATS) -> Run:

@@ -1,4 +1,4 @@
-"""What generators of random programs have in common: a program is its seed, and a run of many seeds is a report."""
+"""The common part of generators of random programs. A program is its seed, and a run of many seeds is a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 def run(
     options: argparse.Namespace, program: Callable[[int], str], fault: Callable[[int], str]
 ) -> int:
-    """What `fault` says of each seed; the exit status. `program` is the text of one, for --show."""
+    """Reports the result of `fault` for each seed and returns the exit status. `program` is the text of one, for --show."""
     first, _, last = options.seeds.partition(":")
     faults = 0
     for seed in range(int(first), int(last)):

@@ -1,6 +1,6 @@
 """Random programs over numbers that differ from call to call: sizes, arguments, globals, attributes.
 
-What is computed of them is handed to ops, decided on, or thrown away. Between calls a number becomes another, a float, a
+Their results are passed to ops, decide branches, or are dropped. Between calls a number becomes another, a float, a
 bool, or one that raises; the harness of `tests/same` compares all that can be seen. A program is made of its seed alone:
 ``python tests/stress/random_numbers.py --seeds 1200:1201 --show`` makes that one again, as text for a file there.
 """
@@ -94,7 +94,7 @@ math.prod([{e}, {e}])
 math.sqrt(abs({e}))
 """
 
-# What is made of a number.
+# The uses of a number.
 USES = """
 x * {e}
 {e} - x

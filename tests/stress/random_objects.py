@@ -2,8 +2,8 @@
 
 Functions with defaults, closures and globals, instances, lists, dicts, tuples and modules refer to each other at random.
 Each program is called several times, captured and plainly, and between the calls of it things are exchanged. It is text
-for the harness of `tests/same`, which compares all that can be seen: results with the identities of what is in them,
-exceptions with tracebacks, what was printed, the state left behind, gradients. A program is made of its seed alone:
+for the harness of `tests/same`, which compares all that can be seen: results with the identities of their objects,
+exceptions with tracebacks, output, the state after the call, and gradients. A program is made of its seed alone:
 ``python tests/stress/random_objects.py --seeds 1200:1201 --show`` makes that one again, as text for a file there.
 """
 
@@ -525,7 +525,7 @@ class _Maker:
             inner = line.lstrip(">")
             indent = _INDENT * (len(line) - len(inner))
             if inner == "{S}":
-                # What is bound in a block may be unbound after it.
+                # A name that is bound in a block may be unbound after it.
                 block = {kind: list(names) for kind, names in scope.items()}
                 made += [indent + text for text in self.statement(block, depth - 1)]
                 continue

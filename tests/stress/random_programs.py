@@ -1,6 +1,6 @@
 """Random programs over tensors, sizes and numbers, each called with many sizes, captured and plainly.
 
-Results, exceptions with their texts, changed arguments and strides must be those of plain Python. A program is made of
+Results, exceptions with their texts, changed arguments and strides must be as in plain Python. A program is made of
 its seed alone: ``python tests/stress/random_programs.py --seeds 1200:1201 --show`` makes that one again.
 """
 
@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fixtures.subject import frametap
 from stress import generated
 
-# {t}, {u}: tensors; {i}, {j}: ints; {s}: a float; {r}, {q}: lists of ints. What raises for some sizes is welcome.
+# {t}, {u}: tensors; {i}, {j}: ints; {s}: a float; {r}, {q}: lists of ints. Expressions that raise for some sizes are
+# welcome.
 TENSORS = """
 {t}.relu()
 {t} * {i}

@@ -7,11 +7,11 @@
 
 A fault is `kind:n`, as FRAMETAP_STRESS takes it (frame_eval/checks/stress.h): it strikes every n-th place. It is armed for the
 statements of one program, with its places counted from the program's start, so that a report can be repeated alone.
-The programs run in child processes: one that dies is reported, and the next child goes on behind it.
+The programs run in child processes. One that dies is reported, and the next child continues after it.
 
 Laws
-  Z1  Under abort, exit, miss and drop nobody can tell a program from its plain run.
-  Z2  Under raise the plain run is forced too, at the same op: again nobody can tell which was which.
+  Z1  Under abort, exit, miss and drop a program is equal to its plain run.
+  Z2  Under raise the plain run is forced too, at the same op, and both runs are equal.
   Z3  Under alloc a program may end with MemoryError, show it, or lose it in a finaliser; up to there it is as the
       plain one. No process dies.
 """
@@ -43,7 +43,7 @@ PLACES = {
     "raise": [1, 2, 3, 4, 5, 7, 11, 17],
     "alloc": [*range(1, 30), *range(37, 400, 23)],
 }
-# What the quick form draws from, two for each program.
+# The faults that the quick form draws from, two for each program.
 QUICK = ["abort:5", "exit:3", "miss:1", "drop:1", "raise:3", "alloc:29"]
 PROGRAMS_A_CHILD = 40
 _UNCOUNTED = "ops of its __del__ do not count"
@@ -90,7 +90,7 @@ def quick_faults(name: str) -> list[str]:
 class Sweep:
     """Work for children: (fault, program) pairs, and what became of them.
 
-    Pairs of one program stand together, those of one kind in rising order of n: see `child`.
+    Pairs of one program stand together, and pairs of one kind in rising order of n: see `child`.
     """
 
     def __init__(self, work: list[tuple[str, str]]) -> None:
@@ -186,7 +186,7 @@ def child() -> int:
         passed = 0
 
         class Errors:
-            """Of sys.stderr; sees as well when there is no memory for what the hook is to be told."""
+            """Stands in for sys.stderr, to see also the errors for which the hook finds no memory."""
 
             def write(self, text: str) -> int:
                 if "on building sys.unraisablehook arguments" in text:

@@ -1,4 +1,4 @@
-// plan/P7: what repeats an earlier node is not run, and nobody can tell.
+// plan/P7: a node that repeats an earlier one is not run, and the results are the same.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
@@ -29,7 +29,7 @@ std::unique_ptr<Executable> Compile(std::unique_ptr<Backend> backend, const std:
   return std::move(*executable);
 }
 
-// What this thread allocates for tensors.
+// The allocations of this thread for tensors.
 struct Allocations : c10::MemoryReportingInfoBase {
   int count = 0;
   int64_t now = 0, most = 0;
@@ -185,7 +185,7 @@ TEST(Repeats, B1_RandomGraphsGiveWhatTheReferenceGives) {
     Values want;
     try {
       want = reference->Run(inputs(&x2));
-    } catch (const c10::Error&) {  // a write to a part of what is read
+    } catch (const c10::Error&) {  // a write to a part of the memory that is read
       EXPECT_THROW(native->Run(inputs(&x1)), c10::Error) << seed << text;
       continue;
     }

@@ -313,7 +313,7 @@ TEST_P(RunTest, P3_ThreadsRunOneExecutable) {
   EXPECT_EQ(wrong, std::vector<int>(4));
 }
 
-// A custom op tells from inside a run what is still alive.
+// A custom op reports from inside of a run which values are still alive.
 thread_local std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> watched;
 thread_local bool alive_at_probe = false;
 

@@ -17,7 +17,7 @@ TEST(ObjectTable, AnswersAsAMapDoes) {
   std::mt19937 random(7);
   ObjectTable table;
   std::unordered_map<PyObject*, Known*> map;
-  // Few addresses, near each other and often used again, as those of an allocator are.
+  // Few addresses, near each other and often used again, as the addresses of an allocator are.
   std::uniform_int_distribution<uintptr_t> any_address(1, 4000), any_known(1, 1000);
   for (int i = 0; i < 200000; ++i) {
     PyObject* const object = ObjectAt(any_address(random) * 16);

@@ -1,4 +1,4 @@
-// Views of iterators: they tell what comes, and take nothing; sources and guards that lead through them.
+// Views of iterators read the next elements and take none. Sources and guards lead through them.
 #include "guards/cpython/iterator_view.h"
 
 #include "tests/unit/guards_fixture.h"

@@ -37,7 +37,7 @@ model = Model()
 )");
   }
 
-  // What a recorder says of one call of the module at `m`.
+  // Records one call of the module at `m`.
   void Called(GuardRecorder& r, SourceId m) {
     r.Type(m, kHere);
     r.NoHooks(m, kHere);
@@ -121,7 +121,7 @@ TEST_F(GuardsModuleTest, EveryMutationIsSeen) {
     for (const auto& [change, back, why] : rows) {
       Exec(change);
       EXPECT_EQ(Why(*tree), why) << change;
-      EXPECT_FALSE(Hits(*tree)) << change;  // a miss leaves nothing behind that could be mistaken for a hit
+      EXPECT_FALSE(Hits(*tree)) << change;  // a miss leaves no state that could be mistaken for a hit
       Exec(back);
       EXPECT_TRUE(Hits(*tree)) << back;
       EXPECT_TRUE(Hits(*tree)) << back;
@@ -178,7 +178,8 @@ TEST_F(GuardsModuleTest, V3_UnchangedDictsAreNotReadAgain) {
   EXPECT_EQ(tree->dict_reads(), first + 1);
 }
 
-// While no dict changes, those that were seen are taken for unchanged. What else may change is looked at all the same.
+// While no dict changes, those that were seen are taken for unchanged. Everything else that may change is checked
+// nevertheless.
 TEST_F(GuardsModuleTest, Q4_ChangesThatTouchNoDictAreSeen) {
   Exec(R"(
 block = model.blocks[0]

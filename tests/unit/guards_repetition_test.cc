@@ -1,4 +1,4 @@
-// What was said of one object, said of another one: what holds there is guarded there, and nothing else is said.
+// Guards of one object are transferred to another. The predicates that hold there are guarded there, and no others.
 #include "guards/check/guard_tree.h"
 #include "tests/unit/guards_fixture.h"
 

@@ -63,7 +63,7 @@ class Inputs {
   std::mt19937_64 random_;
 };
 
-// Arguments behind the first: of floats as they are in calls, with the defaults of the schema.
+// Arguments after the first, for floats, as in calls with the defaults of the schema.
 torch::jit::Stack Rest(const c10::FunctionSchema& schema, Inputs* inputs, const std::vector<int64_t>& sizes,
                        at::ScalarType dtype) {
   torch::jit::Stack rest;

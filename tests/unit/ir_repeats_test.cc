@@ -75,7 +75,7 @@ TEST(FindRepeats, S1_ByTheirOperands) {
   EXPECT_EQ(Shared(" %a = aten.mul.Tensor(%x, 2)\n %s = aten.sin(%a)\n %b = aten.mul.Tensor(%x, 2)\n"
                    " %t = aten.sin(%b)\n %z = aten.mul.Tensor(%s, %t)\n return %z\n"),
             "a for b, s for t");
-  // What is the same counts although it isn't shared: two outputs.
+  // Equal nodes count although they are not shared, as two outputs.
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %s = aten.sin(%a)\n %t = aten.sin(%b)\n"
                    " %z = aten.mul.Tensor(%s, %t)\n return %a, %b, %z\n"),
             "s for t");
@@ -126,7 +126,7 @@ TEST(FindRepeats, S1_NoWriteLiesBetween) {
   EXPECT_EQ(between(" %w = aten.batch_norm(%v, None, None, None, None, True, 0.1, 1e-05, True)\n"), "");
   EXPECT_EQ(between(" aten._assert_async(%v)\n"), "");
   EXPECT_EQ(between(" %w = quantized.relu6(%v)\n"), "");  // not torch's own, for all we know
-  // What was the same before a write is not the same behind it.
+  // Nodes that were equal before a write are not equal after it.
   EXPECT_EQ(Shared(" %a = aten.exp(%x)\n %b = aten.exp(%x)\n %w = aten.add_.Scalar(%a, 1)\n %s = aten.sin(%a)\n"
                    " %t = aten.sin(%b)\n %z = aten.sub.Tensor(%s, %t)\n return %z\n"),
             "");
@@ -143,7 +143,7 @@ TEST(FindRepeats, S2_NobodyWritesToItOrHasAView) {
   EXPECT_EQ(with(" %w = aten.view(%b, [-1])\n", ", %w"), "");
   EXPECT_EQ(with(" %w = aten.to.dtype(%a, f32)\n", ", %w"), "");
   EXPECT_EQ(with(" %w = aten.dropout(%a, 0.5, False)\n", ", %w"), "");  // gives it back
-  EXPECT_EQ(with(" %w = aten._unsafe_view(%a, [-1])\n", ", %w"), "");   // no schema tells
+  EXPECT_EQ(with(" %w = aten._unsafe_view(%a, [-1])\n", ", %w"), "");   // not in the schema
   EXPECT_EQ(with(" %w : tensors = aten.unsafe_split.Tensor(%b, 1)\n", ", %w"), "");
   EXPECT_EQ(with(" %w = aten.is_set_to(%a, %b)\n", ", %w"), "");
   EXPECT_EQ(with(" %w = aten.cos(%a)  {grad_mode(on)}\n", ", %w"), "");  // might save it for backward

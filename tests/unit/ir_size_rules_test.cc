@@ -753,7 +753,7 @@ class OneNode {
     return number;
   }
 
-  // What is said of each dimension of the result.
+  // The rule of each dimension of the result.
   std::string Sizes(const char* op, std::vector<Arg> args, int64_t rank) {
     Node node;
     node.op = OpOf(op);

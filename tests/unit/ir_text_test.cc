@@ -62,7 +62,7 @@ const char* const kGraphs[] = {
   %9 = aten.convolution(%x, %x, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 }
 )",
-    // Sizes in symbols: of inputs, of what nothing foretells, and with numbers of the graph.
+    // Sizes in symbols: of inputs, of results without a rule, and with numbers of the graph.
     R"(graph (%x : f32[s0, 3, s1], %n : int, %x_size0 : int = s0) for s0 = 5, s1 = 9, u0 = 7, u1 = 3 {
   %0 : f32[s0, 3, (s1 + 1)//2] = aten.slice.Tensor(%x, 2, step=2)
   %1 : i64[u0, u1] = aten.nonzero(%x)

@@ -27,7 +27,7 @@ at::Tensor Call(const char* op, const at::Tensor& x, const Scheme& s) {
   return stack[0].toTensor();
 }
 
-// Ties, values far outside, and numbers that are none.
+// Ties, values far outside, and NaN.
 at::Tensor Floats(at::IntArrayRef sizes) {
   at::Tensor x = at::randn(sizes).mul(40);
   const float special[] = {NAN,
