@@ -26,6 +26,7 @@
   L19 Comments and documents name files that exist.
   L20 Every effect of effects.def is in the grammar of docs/text_form.md and has a sentence in python/frametap/_save.py.
   L21 A golden shows each reason of reasons.def, except the few that no program can reach.
+  L22 No code but the bindings for tests knows which fault is forced (frame_eval/checks/stress.h).
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -266,6 +267,16 @@ def l20_effects(tree: Tree) -> list[str]:
         for word in words
         for reader in readers
         if f'"{word}"' not in tree.get(reader, "")
+    ]
+
+
+def l22_forced_faults(tree: Tree) -> list[str]:
+    return [
+        f"{path} includes {name}"
+        for path, name in includes(tree)
+        if name == "frame_eval/checks/stress.h"
+        and not path.startswith("python/bindings/")
+        and path != "frame_eval/checks/stress.cc"
     ]
 
 
@@ -616,6 +627,7 @@ RULES: list[Rule] = [
     l19_named_files,
     l20_effects,
     l21_reasons_in_goldens,
+    l22_forced_faults,
 ]
 
 
@@ -647,6 +659,7 @@ BAD: list[tuple[Rule, Tree]] = [
         l20_effects,
         {"ir/segment/effects.def": 'EFFECT(kNew, "new", "T")\n', "docs/text_form.md": '"new"'},
     ),
+    (l22_forced_faults, {"frame_eval/replay/a.cc": '#include "frame_eval/checks/stress.h"\n'}),
     (l17_contracts, {"ir/text/a.h": "", "ir/text/README.md": "# text\n"}),
     (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
     (l2_no_interpreter, {"backends/quant/a.h": "  #include <pybind11/pybind11.h>\n"}),

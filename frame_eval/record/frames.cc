@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "frame_eval/checks/self_checking.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
@@ -63,9 +62,7 @@ bool Recorder::IsFinaliser(const FrameState& f) const {
          _PyType_Lookup(type, name) == reinterpret_cast<PyObject*>(f.function);
 }
 
-bool Recorder::observes_inner_frames() const {
-  return watches_ends() || SelfChecking() || Armed(Fault::kAbort) || Armed(Fault::kExit);
-}
+bool Recorder::observes_inner_frames() const { return watches_ends() || SelfChecking(); }
 
 void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.Join();

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "frame_eval/checks/self_checking.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"

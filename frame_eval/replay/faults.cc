@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "frame_eval/checks/stress.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/state/aten_pause.h"
@@ -62,7 +62,7 @@ bool RunsOnlyOpsOfTorch(const Segment& segment) {
   return true;
 }
 
-bool RecordedOpsRaise(const Segment& segment, const std::vector<c10::IValue>& inputs) {
+bool RecordedOpsRaise(Segment& segment, const std::vector<c10::IValue>& inputs) {
   const ErrScope keep;
   const HookPause pause;
   const AtenPause uncounted;
@@ -71,7 +71,10 @@ bool RecordedOpsRaise(const Segment& segment, const std::vector<c10::IValue>& in
   try {
     absl::StatusOr<std::unique_ptr<Executable>> reference = MakeReferenceBackend()->Compile(segment.ir.graph);
     if (!reference.ok()) return true;
+    const auto observed = fault_observer != nullptr ? fault_observer->BeginRun(segment) : nullptr;
     (*reference)->Run(inputs);
+    if (observed != nullptr) [[unlikely]]
+      observed->Done();
     return false;
   } catch (...) {
     SetPythonErrorFromException();
@@ -126,8 +129,7 @@ bool TellFault(Store& store, Segment& segment, bool undone) {
 }
 
 void Suspicion::Take(std::shared_ptr<Segment> segment) {
-  const bool may_be = !segment->refuted && MayBeFault() && !Armed(Fault::kRaise) && segment->callers.empty() &&
-                      !segment->ErrorsAreHandled();
+  const bool may_be = !segment->refuted && MayBeFault() && segment->callers.empty() && !segment->ErrorsAreHandled();
   Ref<> error = TakeException();
   if (!may_be || !error) return;
   segment_ = std::move(segment);

@@ -22,7 +22,7 @@ constexpr int kMostFaults = 3;
 
 // W1, for compiled code: returns whether ops of the graph raise for these inputs. Keeps the pending exception. Ops may
 // have written to inputs and drawn random numbers: the caller takes that back.
-bool RecordedOpsRaise(const Segment& segment, const std::vector<c10::IValue>& inputs);
+bool RecordedOpsRaise(Segment& segment, const std::vector<c10::IValue>& inputs);
 
 // Whether the op that raised can be run once more without anybody noticing: all ops are torch's own.
 bool RunsOnlyOpsOfTorch(const Segment& segment);

@@ -9,7 +9,6 @@
 
 #include "absl/hash/hash.h"
 #include "frame_eval/checks/self_checking.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/replay/faults.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "absl/hash/hash.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/segment/changes.h"
 #include "frame_eval/state/aten_pause.h"
 #include "frame_eval/state/random_state.h"
@@ -22,7 +21,7 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
   refused_ = !segment.restartable && !segment.undoable;
   if (!segment.undoable) return;
   sizes_ = SizesOf(segment, inputs);
-  const bool known = segment.sizes_that_ran.contains(sizes_) && !Armed(Fault::kRaise);  // a forced error knows no sizes
+  const bool known = segment.sizes_that_ran.contains(sizes_);
   cannot_raise_ = known && !segment.raises_on_elements;
   if (cannot_raise_) return;
   AtenPause pause;

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "absl/hash/hash.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/checks/self_checking.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/replay/faults.h"
@@ -117,7 +117,7 @@ class KeptAutocastCache {
 };
 
 // How a run ended that the pending exception has ended. `take_back`: undoes what it has changed; false if that cannot be.
-Ran EndOfRaised(const Segment& segment, GraphInputs& inputs, const Rollback& rollback,
+Ran EndOfRaised(Segment& segment, GraphInputs& inputs, const Rollback& rollback,
                 const std::function<bool()>& take_back) {
   const bool is_undone = take_back();
   // An interruption of the program (Ctrl-C in an op that is Python code) is not raised a second time.
@@ -126,11 +126,11 @@ Ran EndOfRaised(const Segment& segment, GraphInputs& inputs, const Rollback& rol
   // Its result differs from the graph: a fault of the backend, not of a call. But a backend that compiles for the sizes of
   // this call cannot do so where the program's own ops raise.
   if (Errors().backend != nullptr && PyErr_ExceptionMatches(Errors().backend)) {
-    if (!is_undone || Armed(Fault::kRaise) || !RunsOnlyOpsOfTorch(segment)) return Ran::kRaised;
+    if (!is_undone || !RunsOnlyOpsOfTorch(segment)) return Ran::kRaised;
     const bool is_of_program = RecordedOpsRaise(segment, inputs.values());
     return take_back() && is_of_program ? Ran::kUndone : Ran::kRaised;
   }
-  const bool may_be_fault = MayBeFault() && !Armed(Fault::kRaise) && RunsOnlyOpsOfTorch(segment);
+  const bool may_be_fault = MayBeFault() && RunsOnlyOpsOfTorch(segment);
   if (!may_be_fault) return is_undone ? Ran::kUndone : Ran::kRaised;
   if (!is_undone) return rollback.ops_cannot_raise() ? Ran::kBroken : Ran::kRaised;
   const bool is_of_program = RecordedOpsRaise(segment, inputs.values());
@@ -148,12 +148,10 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
     PyErr_SetString(PyExc_SystemError, "frametap self-check: a weight of the graph is another one");
     return Ran::kRaised;
   }
-  const uint64_t places = PlacesPassed();
-  const bool is_struck = Armed(Fault::kRaise) && PlacesToStrike() <= segment.ops_met;
-  std::optional<AtenPause> uncounted;
   // A session leaves frames of kernels in Python alone, as it does below a recorded op.
-  const bool runs_kernels = !segment.kernels.empty() && !Armed(Fault::kRaise);
-  if ((Armed(Fault::kRaise) && !is_struck) || runs_kernels) uncounted.emplace();
+  std::optional<AtenPause> below;
+  if (!segment.kernels.empty()) below.emplace();
+  const auto observed = fault_observer != nullptr ? fault_observer->BeginRun(segment) : nullptr;
   Rollback rollback(segment, inputs.values());
   if (rollback.is_refused()) return Ran::kRefused;
   bool changed = false;
@@ -161,7 +159,8 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
   const auto may_restart = [&] {
     const ErrScope keep;
     const bool is_undone = segment.restartable || !changed || rollback.TakeBack();
-    if (is_undone && Armed(Fault::kRaise)) SetPlacesPassed(places);
+    if (is_undone && observed != nullptr) [[unlikely]]
+      observed->TakenBack();
     return is_undone;
   };
   NotePythonKernels();
@@ -178,8 +177,8 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
       HookPause pause;  // the executable's own Python code is not the program's
       *outputs = executable.Run(inputs.values(), &changed);
     }
-    TORCH_CHECK(!is_struck, "forced at an op that is not in the graph");
-    if (Armed(Fault::kRaise)) SetPlacesPassed(places + segment.ops_met);
+    if (observed != nullptr) [[unlikely]]
+      observed->Done();
     rollback.Succeeded();
     casts.Succeeded();
     keep.reset();

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
-#include "frame_eval/checks/stress.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/interpreter/hook.h"
@@ -98,7 +98,8 @@ enum class Fast : uint8_t { kDone, kRaised, kSlow };
 // Replays a segment that ends in `return`. kSlow: no segment fits, or it needs a frame.
 Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames,
                 PyObject** result) {
-  if (Strikes(Fault::kDrop)) store.Reset();
+  if (fault_observer != nullptr) [[unlikely]]
+    fault_observer->BeforeLookUp(store);
   AllocZone zone;
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   EntryPoint* entry = store.Find(code, StartOffset(code));

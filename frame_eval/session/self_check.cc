@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "frame_eval/checks/stress.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/record/recorder.h"
@@ -53,15 +53,16 @@ Verdict Fits(Segment& segment, const Roots& roots) {
     SignalsHeld held;  // words of objects are made: a handler's exception would be lost in them
     const std::string fault = segment.guards->Recheck(roots, verdict);
     // Where a guard finds no memory (for the wrapper of a gradient, say) it is a miss, and the second look finds no reason.
-    const bool lacked_memory = verdict == Verdict::kMiss && Armed(Fault::kAlloc);
+    const bool lacked_memory =
+        !fault.empty() && verdict == Verdict::kMiss && segment.guards->Check(roots) == Verdict::kHit;
     if (!fault.empty() && !lacked_memory) {
       PyErr_Format(PyExc_SystemError, "frametap self-check: guards of %s: %s", segment.ir.name.c_str(), fault.c_str());
       return Verdict::kError;
     }
   }
-  if (verdict != Verdict::kHit || Strikes(Fault::kMiss)) return Verdict::kMiss;
-  // Ops of decisions run again here, beside the ops of the program: places could not be assigned any more.
-  if (segment.decisions != nullptr && Armed(Fault::kRaise)) return Verdict::kMiss;
+  if (verdict != Verdict::kHit) return Verdict::kMiss;
+  if (fault_observer != nullptr && fault_observer->MakesMiss()) [[unlikely]]
+    return Verdict::kMiss;
   return DecisionsHold(segment, nullptr) ? Verdict::kHit : Verdict::kMiss;
 }
 

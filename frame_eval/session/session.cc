@@ -277,7 +277,7 @@ void Session::Inspect(FrameState& f) {
   }
   try {
     if (recorder_->watches_ends()) recorder_->LetGo();
-    MayEndRecording(store_->options().fullgraph);
+    MayEndRecording(*store_);
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
@@ -433,7 +433,7 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
     }
     note.own_effect = recorder_->effect_count() != effects;
     if (recorder_->may_be_undone() && recorder_->aten().pending) throw Break(*recorder_->aten().pending);
-    MayEndRecording(store_->options().fullgraph);
+    MayEndRecording(*store_);
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
@@ -470,7 +470,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
       Internal("self-check");
       return Shadow();
     }
-    MayEndRecording(store_->options().fullgraph);
+    MayEndRecording(*store_);
     return shadow;
   } catch (const Break& b) {
     End(b);

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "frame_eval/checks/stress.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/record/callers.h"
 #include "frame_eval/session/session.h"
 
@@ -29,6 +29,12 @@ struct OwnCode {
 // after it.
 inline void MustBeClean(const Session::Thread& thread) {
   if (*thread.error != nullptr) throw std::runtime_error("an exception inside of the recorder");
+}
+
+// Throws Break if a test ends the recording here.
+inline void MayEndRecording(const Store& store) {
+  if (fault_observer != nullptr) [[unlikely]]
+    fault_observer->MayEndRecording(store.options().fullgraph);
 }
 
 inline PyCodeObject* CodeOf(const Landing& landing) {

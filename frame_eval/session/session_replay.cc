@@ -138,7 +138,8 @@ void Session::LogLimit(const EntryPoint& entry, const Position& at) {
 }
 
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
-  if (Strikes(Fault::kDrop)) store_->Reset();
+  if (fault_observer != nullptr) [[unlikely]]
+    fault_observer->BeforeLookUp(*store_);
   AllocZone zone;
   if (f.depth > 0) {
     if (PyObject* const pushed = f.objects[f.nlocalsplus + f.depth - 1]; pushed != nullptr) made_classes_.Meet(pushed);

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from fixtures.subject import EAGER
+from fixtures.subject import EAGER, frametap
 
 from .sweep import finished, pieces, program_names, quick_faults
 
@@ -20,6 +21,31 @@ def test_faults_change_nothing() -> None:
     assert not problems, "\n".join(
         f"--- {fault} {name}\n{problem}" for (fault, name), problem in problems.items()
     )
+
+
+def test_forced_errors_leave_fast_paths_on() -> None:
+    """Layers are repeated as in production, and an op of a repeated layer raises as the interpreted one does."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu() + 1
+
+    model = torch.nn.Sequential(*(Layer() for _ in range(8)))
+    x = torch.ones(2)
+    met = []
+    for n in (*range(1, 17), 1000):
+        for function in (model, frametap.compile(model)):
+            before = frametap._C.repeated_module_calls()
+            frametap._C.stress(f"raise:{n}")
+            try:
+                function(x)
+                said = "nothing"
+            except RuntimeError as error:
+                said = str(error)
+            met.append((said, frametap._C.stress("")))
+        assert met[-1] == met[-2], n
+    assert met[-1] == ("nothing", 16)
+    assert frametap._C.repeated_module_calls() > before
 
 
 def test_memory_that_ends_while_an_effect_is_made() -> None:

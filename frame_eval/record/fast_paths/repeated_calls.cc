@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/reference/boxing.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/checks/self_checking.h"
-#include "frame_eval/checks/stress.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/state/random_state.h"
 #include "guards/objects/kept_warnings.h"
@@ -79,8 +79,8 @@ uint64_t RepeatedModuleCalls() { return repeated; }
 
 std::unique_ptr<RepeatedCalls> RepeatedCalls::For(Recorder& recorder) {
   // A number that has changed in one layer is left open there, and only there (numbers/N3).
-  const bool may_be = is_on && !recorder.has_marks_ && !recorder.in_anomaly_mode_ && !Armed(Fault::kRaise) &&
-                      !recorder.store_.has_changing_numbers();
+  const bool may_be =
+      is_on && !recorder.has_marks_ && !recorder.in_anomaly_mode_ && !recorder.store_.has_changing_numbers();
   return may_be ? std::make_unique<RepeatedCalls>(recorder) : nullptr;
 }
 
@@ -327,6 +327,7 @@ class RepeatedCalls::Attempt {
         setting_(setting),
         e_(e),
         began_(repeats.Now()),
+        observed_(fault_observer != nullptr ? fault_observer->BeginAttempt() : nullptr),
         ranks_(r_.aten_.unsettled_ranks()),
         repetition_(heard.part, setting.module) {}
 
@@ -343,6 +344,8 @@ class RepeatedCalls::Attempt {
   }
 
   void TakeBack() {
+    if (observed_ != nullptr) [[unlikely]]
+      observed_->TakenBack();
     if (random_state_.defined()) SetRandomState(random_state_);
     PyErr_Clear();
     made_.clear();
@@ -642,6 +645,7 @@ class RepeatedCalls::Attempt {
   const Setting& setting_;
   const Event& e_;
   const Moment began_;
+  const std::unique_ptr<FaultObserver::Ops> observed_;
   std::vector<ValueId> ranks_;  // that follow from sizes, before
   GuardRecorder::Repetition repetition_;
   std::vector<Made> made_;               // values of the call, by their numbers behind its first one

@@ -6,7 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "frame_eval/checks/stress.h"
+#include "frame_eval/checks/fault_observer.h"
 #include "ir/graph/eager_state.h"
 #include "ir/passes/writes.h"
 
@@ -17,6 +17,7 @@ namespace {
 thread_local constinit AtenRecorder* tls_recorder = nullptr;
 // Frames of kernels in Python that a recording follows. Plain Python counts no ops below them.
 thread_local constinit int kernel_frames = 0;
+thread_local constinit bool saw_every_op = false;  // before the recording
 
 // Compilers cannot trace quantized tensors.
 std::optional<Break> QuantizedAmong(c10::ArrayRef<c10::IValue> values) {
@@ -32,7 +33,8 @@ void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const bool is_outermost = aten::depth == 0;
   const bool is_of_program = is_outermost && kernel_frames == 0;
   if (is_of_program && tls_recorder != nullptr) tls_recorder->Meet();
-  TORCH_CHECK(!is_of_program || !Strikes(Fault::kRaise), "forced at ", op.operator_name());
+  if (fault_observer != nullptr) [[unlikely]]
+    fault_observer->BeforeOp(op, is_of_program);
   if (tls_recorder == nullptr || !is_outermost) {
     AtenPause below;
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, aten::kKey), stack);
@@ -97,6 +99,7 @@ void AtenRecorder::Start() {
   if (is_on_) return;
   is_on_ = true;
   tls_recorder = this;
+  saw_every_op = c10::impl::tls_is_dispatch_key_included(aten::kKey);
   aten::SeeEveryOp(true);
 }
 
@@ -104,7 +107,7 @@ void AtenRecorder::Stop() {
   if (!is_on_) return;
   is_on_ = false;
   tls_recorder = nullptr;
-  aten::SeeEveryOp(Armed(Fault::kRaise));
+  aten::SeeEveryOp(saw_every_op);
 }
 
 void AtenRecorder::SeeOpsOfKernel(bool on) {
@@ -530,6 +533,8 @@ void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stac
     c10::impl::ExcludeDispatchKeyGuard exclude(aten::kKey);
     AtenPause below;
     Meet();
+    if (fault_observer != nullptr) [[unlikely]]
+      fault_observer->BeforeOp(*node.op, true);
     node.op->callBoxed(stack);
   }
   const OpFacts& facts = *NotesOf(*node.op).facts;
