@@ -5,9 +5,9 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
-#include "guards/objects/dispatcher_door.h"
 #include "guards/objects/known_objects.h"
 #include "guards/ref.h"
+#include "ir/ops/dispatcher_door.h"
 
 namespace frametap {
 namespace {

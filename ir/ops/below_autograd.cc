@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "ir/ops/dispatcher_door.h"
 #include "ir/ops/in_place.h"
 #include "ir/ops/plain_function.h"
 
@@ -19,31 +19,27 @@ namespace {
 
 using c10::DispatchKey;
 
-constexpr absl::string_view kGenerated = "torch/csrc/autograd/generated/";
-constexpr absl::string_view kTorchs = "aten/src/ATen/Register";
-
-// Returns whether the kernel that runs for this key was registered there, in torch's words. The kernel notes each question
-// in a list without a lock, and several threads may plan graphs.
-bool IsRegisteredIn(const c10::OperatorHandle& op, DispatchKey key, absl::string_view place) {
-  static constinit std::mutex asking;
-  const std::lock_guard<std::mutex> lock(asking);
-  return op.hasComputedKernelForDispatchKey(key) &&
-         absl::StrContains(op.getComputedKernelForDispatchKey(key).debug(), place);
+// torch generates a kernel of autograd for an op that has one for all devices, and is not composed of other ops. A few are
+// written by hand; all of these write to an argument, or return a view of one.
+bool HasTorchsAutograd(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::Autograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         RunsCodeOfTorch(op, DispatchKey::AutogradCPU) &&
+         (!op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) ||
+          RunsCodeOfTorch(op, DispatchKey::ADInplaceOrView));
 }
 
-bool HasTorchsAutograd(const c10::OperatorHandle& op) {
-  return IsRegisteredIn(op, DispatchKey::AutogradCPU, kGenerated) &&
-         (!op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) ||
-          IsRegisteredIn(op, DispatchKey::ADInplaceOrView, kGenerated));
+bool IsComposedByTorch(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::AutogradCPU) && RunsCodeOfTorch(op, DispatchKey::AutogradCPU);
 }
 
 // linear of matrices is addmm or mm of a view that it makes and drops; of other ranks, it gives a view.
 bool IsTorchsLinear(const c10::OperatorHandle& op) {
   if (op.operator_name().name != "aten::linear") return false;
   const auto inner = [](const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); };
-  return IsRegisteredIn(op, DispatchKey::AutogradCPU, kTorchs) && HasTorchsAutograd(inner("aten::t")) &&
-         HasTorchsAutograd(inner("aten::addmm")) && HasTorchsAutograd(inner("aten::mm")) &&
-         IsRegisteredIn(inner("aten::matmul"), DispatchKey::AutogradCPU, kTorchs);
+  return IsComposedByTorch(op) && HasTorchsAutograd(inner("aten::t")) && HasTorchsAutograd(inner("aten::addmm")) &&
+         HasTorchsAutograd(inner("aten::mm")) && IsComposedByTorch(inner("aten::matmul"));
 }
 
 // ADInplaceOrView's kernels count writes, except writes of _foreach ops, which autograd counts.
@@ -77,7 +73,7 @@ OpVerdict Judge(const c10::OperatorHandle& op) {
   return {BelowAutogradOf(op), ConvertsNumber(op), InPlaceForm(op).has_value(), IsPlainFunction(op)};
 }
 
-bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op) { return IsRegisteredIn(op, DispatchKey::CPU, kTorchs); }
+bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op) { return RunsCodeOfTorch(op, DispatchKey::CPU); }
 
 bool NobodyLooksOn() { return !at::hasCallbacks() && torch::autograd::ForwardADLevel::try_get_by_idx(0) == nullptr; }
 

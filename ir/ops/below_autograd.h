@@ -1,9 +1,9 @@
 // Below autograd: where no gradient is wanted, autograd's kernel of an op only passes the call on, and so do the
 // kernels of the ops within. A run may then leave autograd out.
-//   A1  An op is the same below autograd if the dispatcher's table says so: autograd's kernel is one of those that torch
-//       generates, which look for gradients and pass on; and there is none for ADInplaceOrView, which notes writes to
-//       arguments and views of them. Nor may the schema tell of either. What else is the same (a composite op) is named
-//       in below_autograd.cc.
+//   A1  An op is the same below autograd if the dispatcher's table says so. Autograd's kernel must be one of those that
+//       torch generates, which look for gradients and pass the call on. There must be none for ADInplaceOrView, which notes
+//       writes to arguments and views of them, and the schema must not have either. Which kernel is torch's is asked of the
+//       address of its code. Other ops that are the same (a composite one) are named in below_autograd.cc.
 //   A2  That holds while grad mode, inference mode and autocast are off (MayLeaveOutAutograd), no level of forward-mode
 //       AD is open, and ops are not observed. Every tensor must be a plain one: strided, on the CPU, not of inference
 //       mode, with no other dispatch key (a subclass, a wrapper of functorch, a conjugate).
@@ -32,7 +32,7 @@ struct OpVerdict {
   friend bool operator==(const OpVerdict&, const OpVerdict&) = default;
 };
 
-OpVerdict Judge(const c10::OperatorHandle& op);  // a microsecond or two
+OpVerdict Judge(const c10::OperatorHandle& op);
 bool HasTorchsKernelOnCpu(const c10::OperatorHandle& op);
 bool HasAliases(const c10::FunctionSchema& schema);  // A1: it has writes to arguments or views of them
 

@@ -1,4 +1,10 @@
-#include "guards/objects/dispatcher_door.h"
+#include "ir/ops/dispatcher_door.h"
+
+#include <ATen/ops/relu_ops.h>
+#include <dlfcn.h>
+#include <link.h>
+
+#include <utility>
 
 namespace frametap {
 namespace {
@@ -20,16 +26,50 @@ FRAMETAP_DOOR(Unboxed, &c10::KernelFunction::unboxed_kernel_func_);
 FRAMETAP_DOOR(Functor, &c10::BoxedKernel::functor_);
 #undef FRAMETAP_DOOR
 
+const auto& TableOf(const c10::OperatorHandle& op) { return (op.*MemberOf(Definition()))->op.*MemberOf(Table()); }
+
+struct Code {
+  uintptr_t begin = 0, end = 0;
+};
+
+// The memory of the library that has this function. Empty if it is unknown.
+Code CodeWith(const void* function) {
+  Dl_info library;
+  if (dladdr(function, &library) == 0) return {};
+  std::pair<const void*, Code> found(library.dli_fbase, {});
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        auto& [base, code] = *static_cast<std::pair<const void*, Code>*>(out);
+        if (reinterpret_cast<const void*>(info->dlpi_addr) != base) return 0;
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& part = info->dlpi_phdr[i];
+          if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
+          code = {info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz};
+        }
+        return 1;
+      },
+      &found);
+  return found.second;
+}
+
 }  // namespace
 
 void ForEachKernel(
     const c10::OperatorHandle& op,
     absl::FunctionRef<void(const c10::intrusive_ptr<c10::OperatorKernel>& functor, const void* unboxed)> seen) {
-  for (const c10::KernelFunction& kernel : (op.*MemberOf(Definition()))->op.*MemberOf(Table())) {
+  for (const c10::KernelFunction& kernel : TableOf(op)) {
     const c10::intrusive_ptr<c10::OperatorKernel>& functor = kernel.*MemberOf(Boxed()).*MemberOf(Functor());
     const void* const unboxed = kernel.*MemberOf(Unboxed());
     if (functor || unboxed != nullptr) seen(functor, unboxed);
   }
+}
+
+bool RunsCodeOfTorch(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  static const Code torch = CodeWith(reinterpret_cast<const void*>(&at::_ops::relu::call));
+  const int at = c10::getDispatchTableIndexForDispatchKey(key);
+  if (at < 0) return false;
+  const auto function = reinterpret_cast<uintptr_t>(TableOf(op)[static_cast<size_t>(at)].*MemberOf(Unboxed()));
+  return torch.begin <= function && function < torch.end;
 }
 
 std::string DispatcherProblem() {

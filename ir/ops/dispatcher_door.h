@@ -1,5 +1,5 @@
 // The one door to private members of torch's dispatcher (2.13): the kernels of an op, which have no accessor.
-// Not here: torch's Python tensors (tensor_door.h).
+// Not here: torch's Python tensors (guards/objects/tensor_door.h).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,6 +14,10 @@ namespace frametap {
 void ForEachKernel(
     const c10::OperatorHandle& op,
     absl::FunctionRef<void(const c10::intrusive_ptr<c10::OperatorKernel>& functor, const void* unboxed)> seen);
+
+// Returns whether a call with this key runs a function of torch's own library. The kernels of other libraries and of Python do not.
+// A library that is loaded with RTLD_GLOBAL after torch's and registers a function pointer at run time may look like one.
+bool RunsCodeOfTorch(const c10::OperatorHandle& op, c10::DispatchKey key);
 
 // Returns a sentence if kernels cannot be read in this build of torch, and an empty string otherwise.
 std::string DispatcherProblem();
