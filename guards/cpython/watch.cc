@@ -40,17 +40,6 @@ uint64_t DictEpoch() {
   return epoch;
 }
 
-void RestoreTypeVersion(PyTypeObject* type, uint32_t version) {
-  if (AssignedTypeVersion(type) == version) return;
-  PyObject* const bases = type->tp_bases;
-  for (Py_ssize_t i = 0; bases != nullptr && i < PyTuple_GET_SIZE(bases); ++i) {
-    if (TypeVersion(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(bases, i))) == 0) return;
-  }
-  // CPython keeps what it found in a cache by version and name. Nothing of another type has ever had this version.
-  type->tp_version_tag = version;
-  type->tp_flags |= Py_TPFLAGS_VALID_VERSION_TAG;
-}
-
 uint32_t TypeVersion(PyTypeObject* type) {
   if ((type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) == 0) {
     static PyObject* const name = InternedName("__init__");  // any name: a look-up assigns the version

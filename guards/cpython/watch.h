@@ -51,10 +51,6 @@ uint32_t TypeVersion(PyTypeObject* type);
 inline uint32_t AssignedTypeVersion(const PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) != 0 ? type->tp_version_tag : 0;
 }
-// Gives back a version that the type has had. Right only if all look-ups in it give what they gave then; its bases come
-// first, as no type has a version whose base has none.
-void RestoreTypeVersion(PyTypeObject* type, uint32_t version);
-
 inline bool TypeIsUnchanged(PyTypeObject* type, uint32_t version) {
   return version != 0 && type->tp_version_tag == version && (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) != 0;
 }

@@ -1,6 +1,5 @@
 // Backends and executables as Python sees them.
 #include "backends/backend.h"
-#include "guards/objects/classes_kept.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/callable_backend.h"
 #include "backends/callable/values.h"
-#include "guards/objects/classes_kept.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -80,34 +78,9 @@ ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph,
   return out;
 }
 
-// A context manager around the Python code of compilers.
-class KeepingClasses {
- public:
-  void Enter() {
-    const py::object torch = Imported("torch");
-    std::vector<PyTypeObject*> patched;
-    const py::object types[] = {torch.attr("nn").attr("Module"), torch.attr("Tensor"),
-                                torch.attr("nn").attr("Parameter")};
-    for (const py::object& type : types) patched.push_back(reinterpret_cast<PyTypeObject*>(type.ptr()));
-    kept_ = std::make_unique<ClassesKept>(patched);
-  }
-  void Exit() {
-    kept_->Restore();
-    kept_.reset();
-  }
-
- private:
-  std::unique_ptr<ClassesKept> kept_;
-};
-
 }  // namespace
 
 void BindBackends(py::module_& m) {
-  py::class_<KeepingClasses>(m, "KeepingClasses",
-                             "Classes that are patched inside, and are as before then, count as unchanged.")
-      .def(py::init<>())
-      .def("__enter__", &KeepingClasses::Enter)
-      .def("__exit__", [](KeepingClasses& self, const py::args&) { self.Exit(); });
   py::class_<Backend, BackendHandle>(m, "Backend", "Compiles graphs.")
       .def_property_readonly("name", &Backend::name)
       .def_property_readonly("static_sizes", [](const Backend& self) { return self.assumptions().static_sizes; })

@@ -305,7 +305,7 @@ class Program:
         self, module: torch.fx.GraphModule, examples: list[Any]
     ) -> Callable[..., Any]:
         try:
-            with _C.KeepingClasses(), fx.entry_state(self._graph.entry_state):
+            with fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
             if (fails := _assumption_in(error)) is not None:
