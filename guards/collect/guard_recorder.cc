@@ -108,7 +108,7 @@ Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[
 std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
 
 void GuardRecorder::Type(SourceId id, const Spot& why) {
-  if (impl_->object(id) == nullptr || impl_->is_number(id)) return;
+  if (impl_->object(id) == nullptr || impl_->is_number(id) || impl_->IsToldByNoHooks(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why,
              [&] { return std::make_unique<TypeGuard>(impl_->object(id), &impl_->Names()); });
 }
@@ -215,7 +215,7 @@ void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const Spot& why) 
 }
 
 void GuardRecorder::Length(SourceId id, const Spot& why, Py_ssize_t length) {
-  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys)) return;
+  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys) || impl_->IsToldByNoHooks(id)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,
              [&] { return std::make_unique<LengthGuard>(impl_->object(id), length); });
 }
@@ -235,7 +235,8 @@ void GuardRecorder::Present(SourceId dict, PyObject* key, const Spot& why) {
 }
 
 void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Spot& why) {
-  if (impl_->object(object) != nullptr) impl_->SayKey(object, DictOf::kInstance, name, false, why);
+  if (impl_->object(object) == nullptr || impl_->IsToldByNoHooks(object, name)) return;
+  impl_->SayKey(object, DictOf::kInstance, name, false, why);
 }
 
 void GuardRecorder::NoHooks(SourceId module, const Spot& why) {

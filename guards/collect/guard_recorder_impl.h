@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "guards/collect/numbering.h"
 #include "guards/kinds/class_note.h"
 #include "guards/kinds/keys.h"
+#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/objects/value.h"
 
@@ -166,6 +168,21 @@ struct GuardRecorder::Impl {
 
   bool Has(SourceId id, Guard::Kind kind, int64_t detail = 0, const void* object = nullptr) const {
     return known.Find(PredicateKey{id.raw(), kind, detail, object}).has_value();
+  }
+
+  // Whether `no hooks` of the module says all of the dict of hooks at `id`.
+  bool IsToldByNoHooks(SourceId id) const {
+    const Step& step = steps[id.raw()];
+    return step.accessor == Accessor::kAttr && IsAmong(NoHooksGuard::names().hooks, step.key.object.get()) &&
+           Has(step.parent, Guard::Kind::kNoHooks);
+  }
+  // … or that the instance at `module` has nothing under the name.
+  bool IsToldByNoHooks(SourceId module, PyObject* name) const {
+    return IsAmong(NoHooksGuard::names().of_class, name) && Has(module, Guard::Kind::kNoHooks);
+  }
+  template <class Names>
+  static bool IsAmong(const Names& names, PyObject* name) {
+    return std::any_of(names.begin(), names.end(), [name](const Key& one) { return one.object.get() == name; });
   }
 
   template <class MakeGuardFn>

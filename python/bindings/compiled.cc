@@ -532,6 +532,15 @@ void BindCompiled(py::module_& m) {
       },
       py::arg("fault"), py::arg("passed") = 0, "Arms a forced fault; gives how many of its places were passed before.");
   m.def("self_check", &SetSelfChecking);
+  m.def(
+      "fallbacks",
+      [] {
+        std::vector<std::string> words;
+        if (!KnowsModuleCalls())
+          words.emplace_back("calls of modules are interpreted: nn.Module.__call__ is not that of torch 2.13");
+        return words;
+      },
+      "What this build of torch or Python does not allow, one sentence each.");
   m.def("cross_module_calls", &CrossModuleCalls);
   m.def("repeat_module_calls", &RepeatModuleCalls);
   m.def("repeated_module_calls", &RepeatedModuleCalls);

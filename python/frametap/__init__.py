@@ -37,6 +37,7 @@ from frametap._version import __version__
 _check.capture_possible(_C.problem())
 _check.int8_possible(_C.onednn_problem())
 _check.log_asked_for(_C.log_events)
+_check.fast_paths_asked_for(_C.cross_module_calls, _C.repeat_module_calls)
 _C.set_error_classes(
     FullGraphError,
     ConstraintError,

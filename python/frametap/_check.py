@@ -35,6 +35,16 @@ def log_asked_for(ask: Callable[[str], str]) -> None:
         _fail(f"FRAMETAP_LOG has {unknown!r}; {hint}{', '.join(_LOG_WORDS)} (commas between them).")
 
 
+def fast_paths_asked_for(*switches: Callable[[bool], object]) -> None:
+    """Turns off what `switches` turn on if FRAMETAP_FAST_PATHS says so."""
+    asked = os.environ.get("FRAMETAP_FAST_PATHS", "on")
+    if asked not in ("on", "off"):
+        _fail(f"FRAMETAP_FAST_PATHS is {asked!r}; it must be 'on' or 'off'.")
+    if asked == "off":
+        for switch in switches:
+            switch(False)
+
+
 def _in_another_interpreter() -> bool:
     try:
         import _xxsubinterpreters as interpreters

@@ -158,6 +158,9 @@ class Explanation:
             )
         if not self.segments and not self.breaks and not self.aborts:
             out.append("  nothing was captured yet: call it once")
+        if fallbacks := _C.fallbacks():
+            out.append("done without, in this process:")
+            out += ["  " + line for line in fallbacks]
         return "\n".join(out)
 
 

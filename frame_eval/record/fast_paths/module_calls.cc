@@ -4,8 +4,10 @@
 // have read is told to the recorder in their order and at their places, and the frame is as they would have left it. So
 // guards are those of the interpretation, but that one (guards/kinds/no_hooks.h) says what eleven would of the instance.
 // Anything unusual (a hook, an attribute of the instance's own, a class with its own __getattribute__) is left to them:
-// a guard that was made until then is one that they make as well.
-// The bytecode is compared with what is written here when the extension is loaded. If it differs, nothing is crossed.
+// a guard that was made until then is one that they make as well. So it is where this is switched off: the guard of the
+// instance is made, and the instructions run.
+// The functions are known by their identity and by a digest of their code (module_call_code.h), compared when the extension
+// is loaded. If it differs, nothing is crossed, and `explain` says so.
 #include "frame_eval/record/fast_paths/module_calls.h"
 
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -18,6 +20,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/fast_paths/module_call_code.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/recorder.h"
 #include "guards/kinds/no_hooks.h"
@@ -28,112 +31,16 @@
 namespace frametap {
 namespace {
 
-struct Line {
-  const char* name;
-  const char* operand = nullptr;  // as `dis` gives it; "@n" is the place of line n; null means any
-};
+using namespace module_call;
 
-// For CPython 3.11 and torch 2.13.
-constexpr Line kWrapped[] = {
-    {"RESUME"},                            // 0
-    {"LOAD_FAST", "self"},                 //
-    {"LOAD_ATTR", "_compiled_call_impl"},  // 2
-    {"POP_JUMP_FORWARD_IF_NONE", "@13"},   //
-    {"PUSH_NULL"},                         //
-    {"LOAD_FAST", "self"},                 //
-    {"LOAD_ATTR", "_compiled_call_impl"},  //
-    {"LOAD_FAST", "args"},                 //
-    {"BUILD_MAP", "0"},                    // 8
-    {"LOAD_FAST", "kwargs"},               //
-    {"DICT_MERGE", "1"},                   //
-    {"CALL_FUNCTION_EX", "1"},             //
-    {"RETURN_VALUE"},                      // 12
-    {"PUSH_NULL"},                         // 13
-    {"LOAD_FAST", "self"},                 //
-    {"LOAD_ATTR", "_call_impl"},           // 15
-    {"LOAD_FAST", "args"},                 //
-    {"BUILD_MAP", "0"},                    //
-    {"LOAD_FAST", "kwargs"},               //
-    {"DICT_MERGE", "1"},                   // 19
-    {"CALL_FUNCTION_EX", "1"},             // 20
-};
-enum WrappedLine { kReadCompiled = 2, kReadCallImpl = 15, kMergeWrapped = 19, kPassOnWrapped = 20 };
-
-constexpr Line kCall[] = {
-    {"MAKE_CELL", "self"},                          // 0
-    {"MAKE_CELL", "args"},                          //
-    {"MAKE_CELL", "kwargs"},                        //
-    {"MAKE_CELL", "called_always_called_hooks"},    //
-    {"MAKE_CELL", "forward_call"},                  //
-    {"MAKE_CELL", "result"},                        //
-    {"RESUME"},                                     // 6
-    {"LOAD_GLOBAL", "torch"},                       // 7
-    {"LOAD_ATTR", "_C"},                            //
-    {"LOAD_METHOD", "_get_tracing_state"},          //
-    {"PRECALL", "0"},                               // 10
-    {"CALL", "0"},                                  //
-    {"POP_JUMP_FORWARD_IF_FALSE", "@16"},           //
-    {"LOAD_DEREF", "self"},                         //
-    {"LOAD_ATTR", "_slow_forward"},                 //
-    {"JUMP_FORWARD", "@18"},                        //
-    {"LOAD_DEREF", "self"},                         // 16
-    {"LOAD_ATTR", "forward"},                       // 17
-    {"STORE_DEREF", "forward_call"},                // 18
-    {"LOAD_DEREF", "self"},                         //
-    {"LOAD_ATTR", "_backward_hooks"},               // 20
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_DEREF", "self"},                         //
-    {"LOAD_ATTR", "_backward_pre_hooks"},           // 23
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_DEREF", "self"},                         //
-    {"LOAD_ATTR", "_forward_hooks"},                // 26
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_DEREF", "self"},                         //
-    {"LOAD_ATTR", "_forward_pre_hooks"},            // 29
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_GLOBAL", "_global_backward_pre_hooks"},  // 31
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_GLOBAL", "_global_backward_hooks"},      // 33
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_GLOBAL", "_global_forward_hooks"},       // 35
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"LOAD_GLOBAL", "_global_forward_pre_hooks"},   // 37
-    {"POP_JUMP_FORWARD_IF_TRUE", "@47"},            //
-    {"PUSH_NULL"},                                  //
-    {"LOAD_DEREF", "forward_call"},                 // 40
-    {"LOAD_DEREF", "args"},                         //
-    {"BUILD_MAP", "0"},                             //
-    {"LOAD_DEREF", "kwargs"},                       //
-    {"DICT_MERGE", "1"},                            // 44
-    {"CALL_FUNCTION_EX", "1"},                      // 45
-    {"RETURN_VALUE"},                               //
-    {"LOAD_CONST", "None"},                         // 47
-};
-enum CallLine {
-  kResumeCall = 6,  // the lines before it make cells
-  kReadTorch = 7,
-  kReadC,
-  kReadGetTracingState,
-  kGetTracingState = 11,
-  kReadForward = 17,
-  kReadHooks = 20,        // … and each third line from there
-  kReadGlobalHooks = 31,  // … each second line
-  kMergeCall = 44,
-  kPassOnCall = 45,
-};
-constexpr size_t kCellCount = kResumeCall;
 constexpr int kHooks = 4;
 constexpr const char* kGlobalHookNames[kHooks] = {"_global_backward_pre_hooks", "_global_backward_hooks",
                                                   "_global_forward_hooks", "_global_forward_pre_hooks"};
 
-// The way through a function. Its parameters are self, *args, **kwargs.
-struct Way {
-  PyCodeObject* code = nullptr;  // null: the function is another one than is written above
-  std::vector<int> offsets;      // of the lines
-};
-
 struct Ways {
-  Way wrapped, call;
+  // Null where the code differs from module_call_code.h.
+  PyCodeObject* wrapped = nullptr;
+  PyCodeObject* call = nullptr;
   int forward_call = 0;                 // slot of the variable
   std::array<int, kCellCount> cells{};  // slots, in the order of their instructions
   // Names, interned.
@@ -149,34 +56,33 @@ struct Ways {
 Ways ways;
 bool is_on = true;
 
-// Returns false with a Python exception. Code that differs is not a failure.
-bool Compare(PyObject* code, const Line* lines, size_t count, Way* way) {
-  Ref<> dis = ImportModule("dis");
-  Ref<> listing = dis ? Ref<>::Steal(PyObject_CallMethod(dis.get(), "get_instructions", "O", code)) : Ref<>();
-  if (!listing) return false;
-  std::vector<int> offsets;
-  std::vector<std::string> operands;
-  while (offsets.size() < count) {
-    Ref<> instruction = Ref<>::Steal(PyIter_Next(listing.get()));
-    if (!instruction) return PyErr_Occurred() == nullptr;
-    Ref<> name = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "opname"));
-    Ref<> offset = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "offset"));
-    Ref<> operand = Ref<>::Steal(PyObject_GetAttrString(instruction.get(), "argval"));
-    Ref<> text = operand ? Ref<>::Steal(PyObject_Str(operand.get())) : Ref<>();
-    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    if (!name || !offset || utf8 == nullptr) return false;
-    if (PyUnicode_CompareWithASCIIString(name.get(), lines[offsets.size()].name) != 0) return true;
-    offsets.push_back(static_cast<int>(PyLong_AsLong(offset.get())));
-    operands.emplace_back(utf8);
+// FNV-1a of the instructions, the names they use, and the names of the variables. 0 with a Python exception.
+uint64_t DigestOf(PyCodeObject* code) {
+  const Ref<> bytes = Ref<>::Steal(PyCode_GetCode(code));
+  if (!bytes) return 0;
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto add = [&digest](const char* text, Py_ssize_t size) {
+    for (Py_ssize_t i = 0; i < size; ++i) digest = (digest ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
+  };
+  add(PyBytes_AS_STRING(bytes.get()), PyBytes_GET_SIZE(bytes.get()));
+  const auto add_name = [&add](PyObject* name) {
+    Py_ssize_t size = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(name, &size);
+    if (text != nullptr) add(text, size + 1);
+    return text != nullptr;
+  };
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i) {
+    if (!add_name(PyTuple_GET_ITEM(code->co_names, i))) return 0;
   }
-  for (size_t i = 0; i < count; ++i) {
-    const char* wanted = lines[i].operand;
-    if (wanted == nullptr) continue;
-    if (operands[i] != (*wanted == '@' ? std::to_string(offsets[std::stoul(wanted + 1)]) : wanted)) return true;
+  for (int i = 0; i < code->co_nlocalsplus; ++i) {
+    if (!add_name(SlotName(code, i))) return 0;
   }
-  way->code = reinterpret_cast<PyCodeObject*>(Py_NewRef(code));
-  way->offsets = std::move(offsets);
-  return true;
+  return digest;
+}
+
+// The code, held for ever; null if it is another one than was crossed when module_calls.cc was written.
+PyCodeObject* KnownCode(PyCodeObject* code, uint64_t digest) {
+  return DigestOf(code) == digest ? reinterpret_cast<PyCodeObject*>(Py_NewRef(code)) : nullptr;
 }
 
 int SlotOf(PyCodeObject* code, const char* variable) {
@@ -205,14 +111,17 @@ bool LoadModuleCalls() {
   const PyTypeObject* module = Objects().module;
   PyObject* wrapped = PyDict_GetItemString(module->tp_dict, "_wrapped_call_impl");
   if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) return true;
-  PyObject* call = reinterpret_cast<PyObject*>(Objects().module_call_code);
-  if (!Compare(PyFunction_GET_CODE(wrapped), kWrapped, std::size(kWrapped), &ways.wrapped) ||
-      !Compare(call, kCall, std::size(kCall), &ways.call)) {
-    return false;
-  }
-  if (ways.call.code != nullptr) {
-    ways.forward_call = SlotOf(ways.call.code, "forward_call");
-    for (size_t i = 0; i < kCellCount; ++i) ways.cells[i] = SlotOf(ways.call.code, kCall[i].operand);
+  ways.wrapped = KnownCode(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(wrapped)), kWrappedDigest);
+  ways.call = KnownCode(Objects().module_call_code, kCallDigest);
+  if (PyErr_Occurred() != nullptr) return false;
+  if (ways.call != nullptr) {
+    ways.forward_call = SlotOf(ways.call, "forward_call");
+    const Ref<> bytes = Ref<>::Steal(PyCode_GetCode(ways.call));
+    if (!bytes) return false;
+    // It begins with one MAKE_CELL each.
+    for (int i = 0; i < kCellCount; ++i) {
+      ways.cells[static_cast<size_t>(i)] = static_cast<unsigned char>(PyBytes_AS_STRING(bytes.get())[2 * i + 1]);
+    }
   }
   ways.compiled_call_impl = InternedName("_compiled_call_impl");
   ways.call_impl = InternedName("_call_impl");
@@ -224,20 +133,16 @@ bool LoadModuleCalls() {
   return true;
 }
 
-bool CrossModuleCalls(bool on) {
-  const bool both = ways.wrapped.code != nullptr && ways.call.code != nullptr;
-  return std::exchange(is_on, on) && both;
-}
+bool KnowsModuleCalls() { return ways.wrapped != nullptr && ways.call != nullptr; }
 
-bool IsModuleCall(PyCodeObject* code) {
-  return is_on && code != nullptr && (code == ways.wrapped.code || code == ways.call.code);
-}
+bool CrossModuleCalls(bool on) { return std::exchange(is_on, on) && KnowsModuleCalls(); }
+
+bool IsModuleCall(PyCodeObject* code) { return code != nullptr && (code == ways.wrapped || code == ways.call); }
 
 // One frame on its way. Where a step finds something unusual, the way ends: the frame is as it was.
 class Recorder::Crossing {
  public:
-  Crossing(Recorder& recorder, FrameState& f, FrameNote& note, const Way& way)
-      : r_(recorder), f_(f), note_(note), way_(way), start_(f.offset) {}
+  Crossing(Recorder& recorder, FrameState& f, FrameNote& note) : r_(recorder), f_(f), note_(note), start_(f.offset) {}
   ~Crossing() {
     if (!arrived_) f_.offset = start_;
     r_.ClearPending();
@@ -253,6 +158,7 @@ class Recorder::Crossing {
     if (_PyType_Lookup(Py_TYPE(self_), ways.compiled_call_impl) != Py_None) return false;
     At(kReadCompiled);
     const bool is_told = HasNoHooks();
+    if (!is_on) return false;
     if (!is_told) {
       r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
       if (note_.expect.kind != Expect::Kind::kAny) return false;
@@ -265,7 +171,7 @@ class Recorder::Crossing {
   }
 
   bool ThroughCall() {
-    const bool was_passed_on = note_.caller != nullptr && note_.caller->code == ways.wrapped.code;
+    const bool was_passed_on = note_.caller != nullptr && note_.caller->code == ways.wrapped;
     PyObject* const was_told = was_passed_on ? r_.without_hooks_ : nullptr;  // nothing has run since
     PyObject* contents[3];
     for (int i = 0; i < 3; ++i) {
@@ -276,19 +182,20 @@ class Recorder::Crossing {
     if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2], was_told == self_)) return false;
     At(kReadForward);
     const bool is_told = was_told == self_ || HasNoHooks();
+    if (!is_on) return false;
     const bool is_met = HasMetGlobals();
     if (!is_met && IsTracing()) return false;
     const Ref<> forward = Method(kReadForward, ways.forward, is_told);
     if (!forward) return false;
     for (int i = 0; i < kHooks && !is_told; ++i) {
       Shadow shadow;
-      PyObject* hooks = OwnAttribute(kReadHooks + 3 * i, NoHooksGuard::names().hooks[i].object.get(), &shadow);
-      if (!IsNothing(kReadHooks + 3 * i + 1, hooks, shadow)) return false;
+      PyObject* hooks = OwnAttribute(kReadHooks[i], NoHooksGuard::names().hooks[i].object.get(), &shadow);
+      if (!IsNothing(kAskHooks[i], hooks, shadow)) return false;
     }
     for (int i = 0; i < kHooks && !is_met; ++i) {
       Shadow shadow;
-      PyObject* hooks = Global(kReadGlobalHooks + 2 * i, ways.global_hooks[i], &shadow);
-      if (!IsNothing(kReadGlobalHooks + 2 * i + 1, hooks, shadow)) return false;
+      PyObject* hooks = Global(kReadGlobalHooks[i], ways.global_hooks[i], &shadow);
+      if (!IsNothing(kAskGlobalHooks[i], hooks, shadow)) return false;
       r_.call_globals_.hooks[static_cast<size_t>(i)] = hooks;
     }
     r_.call_globals_.globals = f_.function->func_globals;
@@ -299,8 +206,8 @@ class Recorder::Crossing {
   }
 
  private:
-  void At(int line) {
-    f_.offset = way_.offsets[static_cast<size_t>(line)];
+  void At(int offset) {
+    f_.offset = offset;
     note_.expect.Reset();
   }
 
@@ -319,8 +226,8 @@ class Recorder::Crossing {
   }
 
   // Borrowed; null if it is not simply read from where it is.
-  PyObject* Attribute(int line, PyObject* owner, PyObject* name, Shadow* shadow) {
-    At(line);
+  PyObject* Attribute(int offset, PyObject* owner, PyObject* name, Shadow* shadow) {
+    At(offset);
     r_.LoadAttribute(note_, owner, Shadow(), name);
     PyObject* value = note_.expect.answer;
     if (note_.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
@@ -329,17 +236,17 @@ class Recorder::Crossing {
   }
 
   // The attributes of the module itself, as LoadAttribute reports them once it has found all else to be usual.
-  PyObject* OwnAttribute(int line, PyObject* name, Shadow* shadow) {
+  PyObject* OwnAttribute(int offset, PyObject* name, Shadow* shadow) {
     PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
-    At(line);
+    At(offset);
     const Known& known = *r_.Find(self_);
     *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
     return value;
   }
 
-  PyObject* Global(int line, PyObject* name, Shadow* shadow) {
-    At(line);
+  PyObject* Global(int offset, PyObject* name, Shadow* shadow) {
+    At(offset);
     return r_.ReadGlobal(f_, note_, name, shadow);
   }
 
@@ -365,10 +272,10 @@ class Recorder::Crossing {
   }
 
   // A method of the class, bound as the read would. `is_told`: the instance has nothing under the name.
-  Ref<> Method(int line, PyObject* name, bool is_told) {
+  Ref<> Method(int offset, PyObject* name, bool is_told) {
     PyObject* function = _PyType_Lookup(Py_TYPE(self_), name);
     if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
-    At(line);
+    At(offset);
     if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
     if (!is_told && note_.expect.kind != Expect::Kind::kAny) return Ref<>();
     Ref<> method = Must(PyMethod_New(function, self_));
@@ -376,9 +283,9 @@ class Recorder::Crossing {
     return method;
   }
 
-  bool IsNothing(int line, PyObject* hooks, Shadow shadow) {
+  bool IsNothing(int offset, PyObject* hooks, Shadow shadow) {
     if (!IsEmptyDict(hooks)) return false;
-    At(line);
+    At(offset);
     r_.TruthOf(note_, hooks, shadow);
     return true;
   }
@@ -428,7 +335,6 @@ class Recorder::Crossing {
   Recorder& r_;
   FrameState& f_;
   FrameNote& note_;
-  const Way& way_;
   const int start_;
   PyObject* self_ = nullptr;
   bool arrived_ = false;
@@ -436,9 +342,9 @@ class Recorder::Crossing {
 
 // If there is no memory for a cell, the interpreter has the same failure at that instruction.
 bool Recorder::MakeCells(FrameState& f) {
-  if (f.code != ways.call.code || f.offset != 0) return false;
-  for (size_t i = 0; i < kCellCount; ++i) {
-    const int slot = ways.cells[i];
+  if (!is_on || f.code != ways.call || f.offset != 0) return false;
+  for (int i = 0; i < kCellCount; ++i) {
+    const int slot = ways.cells[static_cast<size_t>(i)];
     PyObject* cell = PyCell_New(f.objects[slot]);
     if (cell == nullptr) {
       PyErr_Clear();
@@ -447,7 +353,7 @@ bool Recorder::MakeCells(FrameState& f) {
     cells_.push_back(f.shadows[slot]);
     Py_XSETREF(f.objects[slot], cell);
     f.shadows[slot] = {Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
-    f.offset = ways.call.offsets[i + 1];
+    f.offset = 2 * (i + 1);
   }
   return f.offset != 0;
 }
@@ -466,8 +372,8 @@ bool Recorder::PassOn(const Event& e) {
 }
 
 bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
-  if (f.code == ways.wrapped.code) return Crossing(*this, f, note, ways.wrapped).ThroughWrapped();
-  return Crossing(*this, f, note, ways.call).ThroughCall();
+  if (f.code == ways.wrapped) return Crossing(*this, f, note).ThroughWrapped();
+  return Crossing(*this, f, note).ThroughCall();
 }
 
 PyCodeObject*& OwnExecutable() {

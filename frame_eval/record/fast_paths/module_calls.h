@@ -16,8 +16,9 @@ PyCodeObject*& OwnExecutable();
 // The four dicts of hooks (borrowed), all empty, of a module whose call comes down to the `forward` of its class.
 // Other modules' hooks or the class's own call functions may change that. Returns none for any other object.
 std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object);
-// For tests. Off: it is interpreted like any code. Gives whether it was crossed before: not where torch's code is not
-// what this was written for.
+// Whether torch's code is the code that is crossed. If it is not, it is interpreted like any other.
+bool KnowsModuleCalls();
+// Off: it is interpreted like any code. Gives whether it was crossed before.
 bool CrossModuleCalls(bool on);
 
 }  // namespace frametap
