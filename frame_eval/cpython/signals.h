@@ -11,11 +11,11 @@
 namespace frametap {
 
 namespace signals {
-extern unsigned long held;                // the main thread, while it is held; under Python's lock
-extern unsigned long* const main_thread;  // CPython asks "is this it?" before it serves anything
-void ServeSoon();                         // what came meanwhile
-extern const volatile int* const came;    // a signal
-extern const volatile int* const calls;   // a pending call
+extern unsigned long held;               // the main thread, while it is held; under Python's lock
+extern unsigned long* main_thread;       // CPython asks "is this it?" before it serves anything (written_fields.h)
+void ServeSoon();                        // what came meanwhile
+extern const volatile int* const came;   // a signal
+extern const volatile int* const calls;  // a pending call
 }  // namespace signals
 
 bool OnMainThread();  // false while a SignalsHeld is alive

@@ -7,6 +7,7 @@
 
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/written_fields.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
@@ -378,6 +379,11 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
   try {
+    if (thread_.is_main && !CanHoldSignals()) {
+      const std::string cause = "signals cannot be held back in this build of Python";
+      if (store_->FirstTold(cause)) Abort({Reason::internal_error, cause}, PositionAt(f.code, f.offset), false);
+      return;
+    }
     const WorldState world = WorldState::Now();
     if (!IsKnown(world)) return;
     if (world.modes_active) {

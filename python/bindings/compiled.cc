@@ -5,6 +5,7 @@
 #include "backends/quant/quantize.h"
 #include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/written_fields.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
@@ -213,7 +214,9 @@ py::object OperandObject(const Operand& operand, Segment& segment) {
 }  // namespace
 
 void BindCompiled(py::module_& m) {
-  if (!LoadKnownObjects() || !LoadModuleCalls() || !LoadCallables()) throw py::error_already_set();
+  if (!TestWrittenFields() || !LoadKnownObjects() || !LoadModuleCalls() || !LoadCallables()) {
+    throw py::error_already_set();
+  }
   PyTypeObject* type = CompiledFunctionType();
   if (type == nullptr || CompiledObjectType() == nullptr) throw py::error_already_set();
   m.attr("CompiledFunction") = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(type));
@@ -532,15 +535,23 @@ void BindCompiled(py::module_& m) {
       },
       py::arg("fault"), py::arg("passed") = 0, "Arms a forced fault; gives how many of its places were passed before.");
   m.def("self_check", &SetSelfChecking);
+  m.def("leave_fields_alone", &LeaveFieldsAlone, py::arg("signals"), py::arg("collector"));
   m.def(
       "fallbacks",
       [] {
         std::vector<std::string> words;
         if (!KnowsModuleCalls())
-          words.emplace_back("calls of modules are interpreted: nn.Module.__call__ is not that of torch 2.13");
+          words.emplace_back(
+              "calls of modules are interpreted: the code of nn.Module.__call__ differs from torch 2.13");
+        if (!CanHoldSignals())
+          words.emplace_back(
+              "nothing is recorded on the main thread: signals cannot be held back in this build of Python");
+        if (!CanPauseCollector())
+          words.emplace_back(
+              "garbage is collected during recordings: the collector cannot be paused in this build of Python");
         return words;
       },
-      "What this build of torch or Python does not allow, one sentence each.");
+      "Returns a sentence for each thing that this build of torch or Python does not allow.");
   m.def("cross_module_calls", &CrossModuleCalls);
   m.def("repeat_module_calls", &RepeatModuleCalls);
   m.def("repeated_module_calls", &RepeatedModuleCalls);

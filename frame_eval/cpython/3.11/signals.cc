@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "frame_eval/cpython/3.11/raw_frame.h"
+#include "frame_eval/cpython/written_fields.h"
 
 namespace frametap {
 namespace signals {
 
 unsigned long held = 0;
-unsigned long* const main_thread = &_PyRuntime.main_thread;
+unsigned long* main_thread = &_PyRuntime.main_thread;
 
 namespace {
 
@@ -23,6 +24,29 @@ const volatile int* const calls = reinterpret_cast<const volatile int*>(&State()
 void ServeSoon() { _Py_atomic_store_relaxed(&State().eval_breaker, 1); }
 
 }  // namespace signals
+
+bool written_fields::HoldsSignals() {
+  if (!OnMainThread()) return _PyRuntime.main_thread != 0;
+  static int made = 0;
+  const auto make = +[](void*) {
+    ++made;
+    return 0;
+  };
+  // What waits already is served first, as the next instruction of the program would do it.
+  if (Py_MakePendingCalls() != 0 || Py_AddPendingCall(make, nullptr) != 0) return false;
+  {
+    const SignalsHeld held;
+    if (Py_MakePendingCalls() != 0 || made != 0) return false;
+    const SignalsServed served;
+    if (Py_MakePendingCalls() != 0 || made != 1) return false;
+  }
+  return OnMainThread();
+}
+
+void written_fields::LeaveSignalsAlone(bool on) {
+  static unsigned long none = 0;
+  signals::main_thread = on ? &none : &_PyRuntime.main_thread;
+}
 
 bool OnMainThread() { return PyThread_get_thread_ident() == _PyRuntime.main_thread; }
 
