@@ -23,6 +23,8 @@ FRAMETAP_DOOR(Definition, &c10::OperatorHandle::operatorDef_);
 FRAMETAP_DOOR(Table, &c10::impl::OperatorEntry::dispatchTable_);
 FRAMETAP_DOOR(Boxed, &c10::KernelFunction::boxed_kernel_func_);
 FRAMETAP_DOOR(Unboxed, &c10::KernelFunction::unboxed_kernel_func_);
+FRAMETAP_DOOR(WithSymbols, &c10::KernelFunction::sym_unboxed_kernel_func_);
+FRAMETAP_DOOR(BoxedCode, &c10::BoxedKernel::boxed_kernel_func_);
 FRAMETAP_DOOR(Functor, &c10::BoxedKernel::functor_);
 #undef FRAMETAP_DOOR
 
@@ -68,8 +70,18 @@ bool RunsCodeOfTorch(const c10::OperatorHandle& op, c10::DispatchKey key) {
   static const Code torch = CodeWith(reinterpret_cast<const void*>(&at::_ops::relu::call));
   const int at = c10::getDispatchTableIndexForDispatchKey(key);
   if (at < 0) return false;
-  const auto function = reinterpret_cast<uintptr_t>(TableOf(op)[static_cast<size_t>(at)].*MemberOf(Unboxed()));
-  return torch.begin <= function && function < torch.end;
+  const c10::KernelFunction& kernel = TableOf(op)[static_cast<size_t>(at)];
+  const auto is_torchs = [](const void* code) {
+    return torch.begin <= reinterpret_cast<uintptr_t>(code) && reinterpret_cast<uintptr_t>(code) < torch.end;
+  };
+  // A kernel has code for ints, code for symbolic sizes, or both. One without either has boxed code.
+  const void* const plain = kernel.*MemberOf(Unboxed());
+  const void* const symbolic = kernel.*MemberOf(WithSymbols());
+  if (plain == nullptr && symbolic == nullptr) {
+    const c10::BoxedKernel& boxed = kernel.*MemberOf(Boxed());
+    return !(boxed.*MemberOf(Functor())) && is_torchs(reinterpret_cast<const void*>(boxed.*MemberOf(BoxedCode())));
+  }
+  return (plain == nullptr || is_torchs(plain)) && (symbolic == nullptr || is_torchs(symbolic));
 }
 
 std::string DispatcherProblem() {
