@@ -220,7 +220,7 @@ void Session::Enter(FrameState& f) {
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
-    Internal(e.what());
+    Internal(WordsOf(e));
   }
 }
 
@@ -241,7 +241,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
       } catch (const Break& b) {
         End(b);
       } catch (const std::exception& e) {
-        Internal(e.what());
+        Internal(WordsOf(e));
       }
     }
   }
@@ -282,7 +282,7 @@ void Session::Inspect(FrameState& f) {
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
-    Internal(e.what());
+    Internal(WordsOf(e));
   }
 }
 
@@ -297,7 +297,7 @@ bool Session::Cross(FrameState& f, FrameNote& note) {
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
-    Internal(e.what());
+    Internal(WordsOf(e));
   }
   return false;
 }
@@ -405,7 +405,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     DropRecorder();
     note.inlined = false;
     f.traced = false;
-    Abort({Reason::internal_error, e.what()}, PositionAt(f.code, f.offset), true);
+    Abort({Reason::internal_error, WordsOf(e)}, PositionAt(f.code, f.offset), true);
   }
 }
 
@@ -443,7 +443,7 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
-    Internal(e.what());
+    Internal(WordsOf(e));
   }
 }
 
@@ -481,7 +481,7 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   } catch (const Break& b) {
     End(b);
   } catch (const std::exception& e) {
-    Internal(e.what());
+    Internal(WordsOf(e));
   }
   return Shadow();
 }

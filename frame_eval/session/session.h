@@ -107,7 +107,7 @@ class Session : public FrameFilter, public Tracer {
   void LogLimit(const EntryPoint& entry, const Position& at);
   bool IsWholeCall(const FrameState& f) const;
   void Abort(const Break& reason, Position at, bool deny);
-  void Internal(const char* what);
+  void Internal(const std::string& what);
   void Inspect(FrameState& f);
   bool Cross(FrameState& f, FrameNote& note);
   void Misbelief(const std::string& fault);

@@ -26,7 +26,7 @@ std::shared_ptr<Segment> Finish(const Session::Thread& thread, F&& finish, Break
     return segment;
   } catch (const std::exception& e) {
     PyErr_Clear();
-    *why = Break{Reason::internal_error, e.what()};
+    *why = Break{Reason::internal_error, WordsOf(e)};
     return nullptr;
   }
 }
@@ -66,7 +66,7 @@ bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow 
   } catch (const Break& b) {
     GiveUp(b);
   } catch (const std::exception& e) {
-    GiveUp({Reason::internal_error, e.what()});
+    GiveUp({Reason::internal_error, WordsOf(e)});
   }
   return true;
 }
@@ -176,7 +176,7 @@ void Session::DropRecorder() {
   catching_ = nullptr;
 }
 
-void Session::Internal(const char* what) {
+void Session::Internal(const std::string& what) {
   if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
 }
 

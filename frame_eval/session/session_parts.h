@@ -3,7 +3,11 @@
 
 #include <Python.h>
 
+#include <c10/util/Exception.h>
+
+#include <exception>
 #include <stdexcept>
+#include <string>
 
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/record/callers.h"
@@ -29,6 +33,12 @@ struct OwnCode {
 // after it.
 inline void MustBeClean(const Session::Thread& thread) {
   if (*thread.error != nullptr) throw std::runtime_error("an exception inside of the recorder");
+}
+
+// Returns what the error says. An error of torch carries its C++ stack as well, which is left out.
+inline std::string WordsOf(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
 }
 
 // Throws Break if a test ends the recording here.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr Py_ssize_t kMaxShown = 8;
 
-// Calls f(key) in the dict's order until it says no; false if it did.
+// Calls f(key) in the dict's order until it says no. Returns false if it did. Also returns false, with no exception set, for
+// an OrderedDict that was changed by methods of dict: a key of its order is not in its table.
 template <class F>
 bool ForEachKey(PyObject* dict, F&& f) {
   PyObject *key, *value;
@@ -28,8 +29,10 @@ bool ForEachKey(PyObject* dict, F&& f) {
     Py_DECREF(key);
     if (!f(key)) return false;
   }
-  if (PyErr_Occurred() != nullptr) throw std::bad_alloc();
-  return true;
+  if (PyErr_Occurred() == nullptr) return true;
+  if (PyErr_ExceptionMatches(PyExc_MemoryError)) throw std::bad_alloc();
+  PyErr_Clear();
+  return false;
 }
 
 std::string KeysText(PyObject* keys) {
@@ -57,7 +60,8 @@ bool Contains(PyObject* keys, PyObject* key) {
 Ref<> KeysInOrder(PyObject* dict) {
   ErrScope keep;
   const Ref<> list = Must(PyList_New(0));
-  if (!ForEachKey(dict, [&](PyObject* key) { return PyList_Append(list.get(), key) == 0; })) throw std::bad_alloc();
+  const auto append = [&list](PyObject* key) { return PyList_Append(list.get(), key) == 0; };
+  if (!ForEachKey(dict, append) && PyErr_Occurred() != nullptr) throw std::bad_alloc();
   return Must(PyList_AsTuple(list.get()));
 }
 

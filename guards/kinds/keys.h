@@ -6,7 +6,8 @@
 
 namespace frametap {
 
-// A tuple, as the program sees them: an OrderedDict's own order may differ from the order of the table below it.
+// Returns a tuple of the keys as the program sees them: an OrderedDict's own order may differ from the order of the table
+// below it. The tuple is shorter than an OrderedDict that was changed by methods of dict.
 Ref<> KeysInOrder(PyObject* dict);
 
 class KeysGuard : public Guard {

@@ -93,7 +93,8 @@ void Recorder::Compact(Segment* segment) {
   }
   for (const auto& [source, input] : aten_.inputs()) {
     if (!used[input.raw()]) continue;
-    if (aten_.writes_to_input(input)) {
+    const bool is_tensor = old.value(input).type.kind == Type::Kind::kTensor;  // a write to an array ends the graph
+    if (is_tensor && aten_.writes_to_input(input)) {
       segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
     }
     segment->input_sources.push_back(source);

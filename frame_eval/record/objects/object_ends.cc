@@ -91,6 +91,10 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
       if (PyDict_Check(target) && Recorder::IsScalar(key)) return ItemQuietly(target, key);
       if (PyList_Check(target) && PyLong_CheckExact(key)) {
         const Py_ssize_t index = PyLong_AsSsize_t(key), size = PyList_GET_SIZE(target);
+        if (index == -1 && PyErr_Occurred() != nullptr) {
+          PyErr_Clear();  // too large: the store raises
+          return nullptr;
+        }
         return index < -size || index >= size ? nullptr : PyList_GET_ITEM(target, index < 0 ? index + size : index);
       }
       return target;

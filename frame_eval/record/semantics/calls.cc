@@ -150,6 +150,7 @@ Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
   if (is_ordered) {
     copy = Must(PyDict_New());
     const Ref<> keys = KeysInOrder(arg);
+    if (PyTuple_GET_SIZE(keys.get()) != PyDict_GET_SIZE(arg)) copy = Ref<>();
     for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(keys.get()); ++i) {
       PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
       PyObject* value = Recorder::IsScalar(key) ? ItemQuietly(arg, key) : nullptr;  // no hash of code

@@ -129,6 +129,27 @@ AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
+// Array inputs are the opaque ones (ArrayValue of array_nodes.cc).
+static bool IsArrayInput(const Graph& graph, ValueId input) {
+  return graph.value(input).type.kind == Type::Kind::kOpaque;
+}
+
+// A run could not take such a write back: nothing says which memory the array of the run has.
+static Break WritesToArray() { return {Reason::numpy_code, "an op that writes to the memory of an array"}; }
+
+static bool MayWriteToArray(const Graph& graph, const Node& node) {
+  const auto is_array = [&graph](ValueId input) { return IsArrayInput(graph, input); };
+  if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_array)) return false;
+  bool found = false;
+  std::vector<bool> met;
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (!WritesTo(node, i)) continue;
+    ForEachUseIn(node.args[i],
+                 [&](ValueId use) { NoteWritten(graph, use, &met, [&](ValueId input) { found |= is_array(input); }); });
+  }
+  return found;
+}
+
 // A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
 void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& written) {
   for (const at::Tensor& tensor : written) {
@@ -144,7 +165,13 @@ void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& w
   for (size_t i = 0; i < node.args.size(); ++i) {
     if (!WritesTo(node, i)) continue;
     ForEachUseIn(node.args[i], [this](ValueId use) {
-      NoteWritten(graph_, use, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+      NoteWritten(graph_, use, &written_values_, [this](ValueId input) {
+        if (IsArrayInput(graph_, input)) {
+          pending = WritesToArray();
+        } else {
+          writes_inputs_ |= IsInput(input);
+        }
+      });
     });
   }
 }
@@ -449,6 +476,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }
+  if (refuses && facts.writes_inputs && !pending && MayWriteToArray(graph_, node)) pending = WritesToArray();
   MayRefuse(op);
   node.state = StateNow();
   const PlaceId at = place();
@@ -513,6 +541,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     return;
   }
   if (facts.writes_inputs) NoteWrites(node, all_written);
+  if (pending) return;
   if (facts.random) uses_random_ = true;
   if (!is_followed) {
     AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
