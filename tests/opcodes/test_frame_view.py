@@ -97,10 +97,12 @@ def test_positions() -> None:
         places = list(code.co_positions())
         for first, acting in groups(code):
             function, line, column, file = interpreter.position_at(code, first.offset)
-            want = places[acting.offset // 2]
-            assert line == (want[0] or 0)
-            if want[0]:
-                assert column == (-1 if want[2] is None else want[2])
+            # An instruction without a line, such as the end of a handler, has the line of the instruction before it.
+            known = [place for place in places[: acting.offset // 2 + 1] if place[0]]
+            want_line, _, want_column, _ = known[-1] if known else (0, None, None, None)
+            assert line == want_line
+            if want_line:
+                assert column == (-1 if want_column is None else want_column)
             assert file == code.co_filename
             assert function == code.co_qualname.rpartition("<locals>.")[2]
 

@@ -296,7 +296,7 @@ def test_R1_a_captured_function_ends_its_graph_before_the_call() -> None:
     def captured(x: Tensor) -> Tensor:
         return quantized(x * 2) + 1  # type: ignore[no-any-return]
 
-    with pytest.raises(frametap.FullGraphError, match=r"this is quantized") as caught:
+    with pytest.raises(frametap.FullGraphError, match=r"this callable is quantized") as caught:
         frametap.compile(captured, fullgraph=True)(x)
     assert caught.value.reason == "own_executable"
     assert caught.value.position.startswith("captured:")
