@@ -55,14 +55,6 @@ size_t EndOf(const Graph& graph, ValueId value) {
   return def.valid() ? def.raw() + 1 : 0;
 }
 
-template <class F>
-void ForEachWritten(const Node& node, F&& f) {
-  if (!node.op || !FactsOf(*node.op).writes_inputs) return;
-  for (size_t i = 0; i < node.args.size(); ++i) {
-    if (WritesTo(node, i)) ForEachUse({node.args[i]}, f);
-  }
-}
-
 // By value: what the nodes from `begin` to `end` may write to.
 std::vector<bool> WrittenBetween(const Graph& graph, size_t begin, size_t end) {
   std::vector<bool> written(graph.values.size());

@@ -69,10 +69,7 @@ bool MayShareMemory(const Graph& graph, const Node& node, size_t arg, ValueId in
 std::vector<bool> WrittenValues(const Graph& graph) {
   std::vector<bool> written(graph.values.size());
   for (const Node& node : graph.nodes) {
-    for (size_t i = 0; node.op && i < node.args.size(); ++i) {
-      if (!WritesTo(node, i)) continue;
-      ForEachUse({node.args[i]}, [&](ValueId use) { NoteWritten(graph, use, &written, [](ValueId) {}); });
-    }
+    ForEachWritten(node, [&](ValueId value) { NoteWritten(graph, value, &written, [](ValueId) {}); });
   }
   return written;
 }

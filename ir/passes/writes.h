@@ -7,11 +7,20 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "ir/ops/op_facts.h"
 
 namespace frametap {
 
 // Whether the node may write to what argument `arg` holds.
 bool WritesTo(const Node& node, size_t arg);
+// Calls `f(ValueId)` for every value that the node may write to.
+template <class F>
+void ForEachWritten(const Node& node, F&& f) {
+  if (!node.op || !FactsOf(*node.op).writes_inputs) return;
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (WritesTo(node, i)) ForEachUseIn(node.args[i], f);
+  }
+}
 // Whether a result of the node may share memory with `in`, which is (in) its argument `arg`.
 bool MayShareMemory(const Graph& graph, const Node& node, size_t arg, ValueId in);
 

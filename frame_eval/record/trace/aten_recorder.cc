@@ -142,11 +142,8 @@ static bool MayWriteToArray(const Graph& graph, const Node& node) {
   if (std::none_of(graph.inputs.begin(), graph.inputs.end(), is_array)) return false;
   bool found = false;
   std::vector<bool> met;
-  for (size_t i = 0; i < node.args.size(); ++i) {
-    if (!WritesTo(node, i)) continue;
-    ForEachUseIn(node.args[i],
-                 [&](ValueId use) { NoteWritten(graph, use, &met, [&](ValueId input) { found |= is_array(input); }); });
-  }
+  ForEachWritten(
+      node, [&](ValueId value) { NoteWritten(graph, value, &met, [&](ValueId input) { found |= is_array(input); }); });
   return found;
 }
 
@@ -162,18 +159,15 @@ void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& w
     writes_inputs_ = true;
     written_storages_.insert(storage);
   }
-  for (size_t i = 0; i < node.args.size(); ++i) {
-    if (!WritesTo(node, i)) continue;
-    ForEachUseIn(node.args[i], [this](ValueId use) {
-      NoteWritten(graph_, use, &written_values_, [this](ValueId input) {
-        if (IsArrayInput(graph_, input)) {
-          pending = WritesToArray();
-        } else {
-          writes_inputs_ |= IsInput(input);
-        }
-      });
+  ForEachWritten(node, [this](ValueId value) {
+    NoteWritten(graph_, value, &written_values_, [this](ValueId input) {
+      if (IsArrayInput(graph_, input)) {
+        pending = WritesToArray();
+      } else {
+        writes_inputs_ |= IsInput(input);
+      }
     });
-  }
+  });
 }
 
 void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
@@ -436,12 +430,9 @@ NodeId AtenRecorder::AddFollowed(FollowedOp op) {
   DropNodes(op.since);
   const bool rank_by_size = NotesOf(*op.node.op).facts->size_dependent_rank;
   const NodeId id = AddOp(std::move(op.node), op.results, op.place, rank_by_size);
-  const Node& node = graph_.node(id);
-  for (size_t i = 0; i < node.args.size(); ++i) {
-    std::vector<ValueId> written;
-    if (WritesTo(node, i)) ForEachUseIn(node.args[i], [&](ValueId use) { written.push_back(use); });
-    NoteWritesTo(written);
-  }
+  std::vector<ValueId> written;
+  ForEachWritten(graph_.node(id), [&written](ValueId value) { written.push_back(value); });
+  NoteWritesTo(written);
   return id;
 }
 
