@@ -53,9 +53,10 @@ std::string AskForEvents(const std::string& kinds) {
 }
 
 void Tell(const LogEntry& entry) {
+  const std::string begin = absl::StrCat(std::string(WordOf(entry.kind)), " ", entry.segment, " at ");
   if (entry.kind == Kind::kMiss) {
     const MissReport& miss = entry.miss;
-    std::string line = absl::StrCat("miss ", entry.segment, " at ", miss.source.empty() ? "?" : miss.source);
+    std::string line = absl::StrCat(begin, miss.source.empty() ? "?" : miss.source);
     for (const auto& [name, text] :
          {std::pair("want", miss.want), {"got", miss.got}, {"why", miss.why}, {"read", ToString(miss.line)}}) {
       if (!text.empty()) absl::StrAppend(&line, ", ", name, " ", text);
@@ -63,17 +64,16 @@ void Tell(const LogEntry& entry) {
     return Write(std::move(line));
   }
   if (entry.kind == Kind::kFault) {
-    return Write(absl::StrCat("fault ", entry.segment, " at ", ToString(entry.at), ", ", entry.text));
+    return Write(absl::StrCat(begin, ToString(entry.at), ", ", entry.text));
   }
-  Write(absl::StrCat(entry.kind == Kind::kBreak ? "break " : "abort ", entry.segment, " at ", ToString(entry.at), ", ",
-                     entry.reason, ", ", entry.text));
+  Write(absl::StrCat(begin, ToString(entry.at), ", ", entry.reason, ", ", entry.text));
 }
 
 void TellSegment(LogEntry::Kind kind, const Segment& segment) {
   const Exit& exit = segment.ir.exit;
   std::string line = absl::StrCat(
-      kind == Kind::kHit ? "hit " : "recorded ", segment.ir.name, " from ", segment.ir.function, ":", segment.ir.entry,
-      ", ", Count(segment.ir.graph.nodes.size(), "op"), ", ", Count(segment.guards->predicate_count(), "guard"), ", ",
+      std::string(WordOf(kind)), " ", segment.ir.name, " from ", segment.ir.function, ":", segment.ir.entry, ", ",
+      Count(segment.ir.graph.nodes.size(), "op"), ", ", Count(segment.guards->predicate_count(), "guard"), ", ",
       exit.kind == Exit::Kind::kReturn ? "returns" : absl::StrCat("resumes at ", ToString(exit.at)));
   if (kind == Kind::kRecorded) {
     char time[32];
