@@ -12,7 +12,13 @@ from types import ModuleType
 
 import pytest
 
+from fixtures import torch_ao_hidden
+
 os.environ.setdefault("FRAMETAP_SELF_CHECK", "1")
+
+HIDES_TORCH_AO = os.environ.get("FRAMETAP_TEST_WITHOUT_TORCH_AO") == "1"
+if HIDES_TORCH_AO:
+    torch_ao_hidden.hide()
 
 
 _plain_methods: dict[str, object] = {}  # of nn.Module, before any test has used torch.compile
@@ -38,6 +44,8 @@ def fresh_state() -> Iterator[None]:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         plain_modules(torch)
+    if HIDES_TORCH_AO:
+        torch_ao_hidden.hide_again()
     yield
     assert sys.exc_info()[1] is None, "an exception is still being handled after the test"
     frametap = sys.modules.get("frametap")

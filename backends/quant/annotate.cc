@@ -345,9 +345,9 @@ class Annotator {
         return;
       }
     }
-    if (family(n) == Family::kCurve) {
+    if (family(n) == Family::kCurve || IsAverage(family(n))) {
       a_.role[i] = Role::kPointwise;
-      why = "int8 curve, read from a table";
+      why = family(n) == Family::kCurve ? "int8 curve, read from a table" : "int8 mean";
       AskFor(ActivationsOf(n)[0]);
       return;
     }

@@ -24,7 +24,7 @@ enum class Role : uint8_t {
   kFloat,
   kAnchor,     // convolution or linear
   kPart,       // part of an anchor's kernel, or a relu that is part of an add's
-  kPointwise,  // a sum, a product or a curve with a kernel of its own
+  kPointwise,  // a sum, a product, a curve or a mean, with a kernel of its own
   kFollows,    // bytes with the parameters of its input
   kDynamic,    // products of bytes inside; reads and gives floats
 };

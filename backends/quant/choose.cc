@@ -1,7 +1,5 @@
 #include "backends/quant/choose.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14,11 +12,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "backends/backend.h"
-#include "backends/quant/convolution.h"
+#include "backends/quant/annotate.h"
+#include "backends/quant/converter.h"
 #include "backends/quant/frozen.h"
 #include "backends/quant/op_table.h"
-#include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
+#include "backends/quant/recurrence.h"
+#include "backends/quant/rewrite.h"
 
 namespace frametap::quant {
 namespace {
@@ -41,72 +41,54 @@ const char* WordOf(Form form) {
   return "?";
 }
 
-// The graph of one layer in one form.
-class OneLayer {
+// One op of a normalised graph as a graph of its own, in one form or another. All that the op reads is an input.
+class OneOp {
  public:
-  OneLayer(const Normal& normal, NodeId layer, const at::Tensor& x) : normal_(normal), node_(normal.graph.node(layer)) {
-    graph_.states = normal.graph.states;
-    x_ = graph_.AddInput("x", Type::Of(x));
+  OneOp(const Normal& whole, NodeId op) {
+    Graph& graph = normal_.graph;
+    graph.states = whole.graph.states;
+    Node node = whole.graph.node(op);
+    node.args = WithValues(std::move(node.args), [&](ValueId v) {
+      const auto [found, is_new] = now_.try_emplace(v);
+      if (is_new) {
+        found->second = graph.AddInput(absl::StrCat("x", reads_.size()), whole.graph.value(v).type);
+        reads_.push_back(v);
+        normal_.known.push_back(whole.known[v.raw()]);
+      }
+      return found->second;
+    });
+    for (ValueId& v : node.outputs) v = graph.NewValue(absl::StrCat("y", v.raw()), whole.graph.value(v).type);
+    graph.outputs = node.outputs;
+    graph.AddNode(std::move(node));
+    normal_.origin.resize(graph.values.size());
+    normal_.known.resize(graph.values.size());
   }
 
-  Graph Make(Form form, const Params& p, int bits) {
-    ValueId input = x_, weight;
-    if (form == Form::kFloat) {
-      weight = Constant("weight", normal_.FrozenFloat(node_, "weight"));
-    } else {
-      const int64_t axis = OutputAxisOf(node_);
-      const QuantizedWeight w = QuantizeWeight(normal_.FrozenFloat(node_, "weight"), axis);
-      weight = Emit("frametap::dequantize_per_channel",
-                    {Arg::Of(Constant("bytes", w.bytes)), Arg::Of(Constant("scales", w.scales)),
-                     Arg::Of(Constant("zeros", w.zero_points)), Arg::Const(axis)},
-                    Type::Of(normal_.FrozenFloat(node_, "weight")));
-    }
-    const Type floats = graph_.value(x_).type;
-    if (form == Form::kStatic) {
-      const ValueId bytes = Emit("frametap::quantize_per_tensor",
-                                 {Arg::Of(x_), Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin),
-                                  Arg::Const(p.qmax), Arg::Const(static_cast<int64_t>(at::kByte))},
-                                 Retyped(floats, at::kByte));
-      input = Emit("frametap::dequantize_per_tensor", {Arg::Of(bytes), Arg::Const(p.scale), Arg::Const(p.zero_point)},
-                   floats);
-    } else if (form == Form::kDynamic) {
-      input = Emit("frametap::round_rows", {Arg::Of(x_), Arg::Const(static_cast<int64_t>(bits))}, floats);
-    }
-    Node node = node_;
-    for (Arg& arg : node.args) {
-      if (arg.kind != Arg::Kind::kValue) continue;
-      const bool is_bias = TensorArg(node_, "bias") == arg.value;
-      arg.value = TensorArg(node_, "weight") == arg.value ? weight
-                  : is_bias                               ? Constant("bias", normal_.FrozenFloat(node_, "bias"))
-                                                          : input;
-    }
-    node.outputs = {graph_.NewValue("y", normal_.graph.value(node_.outputs[0]).type)};
-    graph_.outputs = node.outputs;
-    graph_.AddNode(std::move(node));
-    return std::move(graph_);
+  const Node& node() const { return normal_.graph.nodes[0]; }
+  // What the op reads, by input; values of the whole graph.
+  const std::vector<ValueId>& reads() const { return reads_; }
+
+  // `params`: of the layer's input, for the static form.
+  Graph Make(Form form, const Params& params, int bits) const {
+    const size_t values = normal_.graph.values.size();
+    Annotation a;
+    a.role = {form == Form::kStatic ? Role::kAnchor : form == Form::kDynamic ? Role::kDynamic : Role::kFloat};
+    a.owner.resize(1);
+    a.reason.resize(1);
+    a.quantized.assign(values, false);
+    a.klass.resize(values);
+    a.source.assign(values, true);
+    if (form == Form::kStatic) a.quantized[TensorArg(node(), "input")->raw()] = true;
+    Converter converter(normal_, a, bits, nullptr);
+    if (form == Form::kStatic) converter.SetParams(*TensorArg(node(), "input"), params);
+    converter.Run();
+    return std::move(converter.out().graph);
   }
 
  private:
-  ValueId Constant(const char* name, const at::Tensor& tensor) {
-    const ValueId v = graph_.NewValue(name, Type::Of(tensor));
-    graph_.constants.emplace_back(v, tensor.detach());
-    return v;
-  }
-  ValueId Emit(const char* op, std::vector<Arg> args, const Type& type) {
-    Node node;
-    node.op = FindOperator(op);
-    node.args = std::move(args);
-    node.state = node_.state;
-    node.outputs = {graph_.NewValue(absl::StrCat("v", graph_.values.size()), type)};
-    const ValueId v = node.outputs[0];
-    graph_.AddNode(std::move(node));
-    return v;
-  }
-
-  const Normal& normal_;
-  const Node& node_;
-  Graph graph_;
-  ValueId x_;
+  Normal normal_;
+  absl::flat_hash_map<ValueId, ValueId> now_;  // by value of the whole graph
+  std::vector<ValueId> reads_;
 };
 
 struct Trial {
@@ -117,8 +99,9 @@ struct Trial {
   double seconds = std::numeric_limits<double>::infinity();
 };
 
-// Without times. `exact`: the result of the float form, which comes first.
-std::optional<Trial> TrialOf(Form form, Graph graph, const at::Tensor& x, at::Tensor* exact) {
+// Without times. `exact`: the results of the float form, which comes first.
+std::optional<Trial> TrialOf(Form form, Graph graph, const std::vector<c10::IValue>& inputs,
+                             std::vector<c10::IValue>* exact) {
   if (form != Form::kFloat) {
     auto lowered = Lower(graph);
     if (!lowered.ok()) return std::nullopt;
@@ -130,17 +113,18 @@ std::optional<Trial> TrialOf(Form form, Graph graph, const at::Tensor& x, at::Te
   auto executable = MakeNativeBackend()->CompileFor(*trial.graph, {});
   if (!executable.ok()) return std::nullopt;
   trial.executable = *std::move(executable);
-  const at::Tensor result = trial.executable->Run({x})[0].toTensor();  // also warms the kernel up
-  if (form == Form::kFloat) *exact = result;
-  if (form != Form::kFloat) trial.sqnr = Sqnr(*exact, result);
+  const std::vector<c10::IValue> results = trial.executable->Run(inputs);  // also warms the kernel up
+  if (form == Form::kFloat) *exact = results;
+  for (size_t i = 0; i < results.size() && form != Form::kFloat; ++i) {
+    trial.sqnr = std::min(trial.sqnr, Sqnr((*exact)[i].toTensor(), results[i].toTensor()));
+  }
   return trial;
 }
 
 // The shortest of several runs of each. They take turns, so that a busy moment of the machine slows all of them.
-void Time(const at::Tensor& x, std::vector<Trial>* trials) {
+void Time(const std::vector<c10::IValue>& inputs, std::vector<Trial>* trials) {
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  const std::vector<c10::IValue> inputs{x};
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kRuns && (i < kLeastRuns || seconds(Clock::now() - begin) < kBudget); ++i) {
     for (Trial& trial : *trials) {
@@ -165,8 +149,12 @@ std::string WordsFor(const std::vector<Trial>& trials, const Trial& best, double
 
 }  // namespace
 
+// H3.
 static std::string NameOf(const Normal& normal, NodeId layer) {
-  return IdentityOf(normal.FrozenFloat(normal.graph.node(layer), "weight"));
+  const Node& node = normal.graph.node(layer);
+  if (FamilyOf(node) != Family::kRecurrent) return IdentityOf(normal.FrozenFloat(node, "weight"));
+  std::string why;
+  return IdentityOf(normal.known[RecurrenceOf(normal, node, &why)->parts[0].input_weight.raw()]);
 }
 
 const Choice* Choices::Find(const Normal& normal, NodeId layer) const {
@@ -174,16 +162,26 @@ const Choice* Choices::Find(const Normal& normal, NodeId layer) const {
   return found == by_weight_.end() ? nullptr : &found->second;
 }
 
-void Choices::Make(const Normal& normal, NodeId layer, const at::Tensor& x, const Params& params, int bits) {
-  std::vector<Form> forms{Form::kFloat, Form::kStatic};
-  if (Is(normal.graph.node(layer), "aten::linear")) forms.push_back(Form::kDynamic);
+void Choices::Make(const Normal& normal, NodeId layer, absl::FunctionRef<c10::IValue(ValueId)> value,
+                   const Params& params, int bits) {
+  const Node& node = normal.graph.node(layer);
+  const bool is_recurrent = FamilyOf(node) == Family::kRecurrent;
+  std::vector<Form> forms{Form::kFloat};
+  if (!is_recurrent) forms.push_back(Form::kStatic);
+  if (is_recurrent || Is(node, "aten::linear")) forms.push_back(Form::kDynamic);
+  const OneOp op(normal, layer);
+  std::vector<c10::IValue> inputs;
+  for (const ValueId v : op.reads()) {
+    const at::Tensor& known = normal.known[v.raw()];
+    inputs.push_back(known.defined() ? c10::IValue(known) : value(v));
+  }
   std::vector<Trial> trials;
-  at::Tensor exact;
+  std::vector<c10::IValue> exact;
   for (const Form form : forms) {
-    auto trial = TrialOf(form, OneLayer(normal, layer, x).Make(form, params, bits), x, &exact);
+    auto trial = TrialOf(form, op.Make(form, params, bits), inputs, &exact);
     if (trial) trials.push_back(*std::move(trial));
   }
-  Time(x, &trials);
+  Time(inputs, &trials);
   // In the order of H2, each has to beat the best one before it.
   std::sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.form < b.form; });
   const Trial* best = nullptr;

@@ -21,10 +21,10 @@ enum class Family : uint8_t {
   kMul,        // int8 kernel of its own where both factors are bytes
   kRelu,       // part of the kernel before it, or bytes with its input's parameters
   kCurve,      // a function of each element: part of the kernel before it, or a table
-  kMaxPool,    // bytes with its input's parameters, as the next four
-  kAvgPool,
+  kAvgPool,    // bytes with parameters of its own, as the next two
   kAdaptivePool,
-  kMean,  // over height and width only
+  kMean,     // over height and width only
+  kMaxPool,  // bytes with its input's parameters, as the next one
   kShape,
   kMove,       // bytes: moves, repeats or interpolates elements, or pads with zeros
   kCat,        // bytes; its inputs share parameters with its output
@@ -46,6 +46,9 @@ const OpRow* RowOf(const Node& node);
 
 // The family of the row. A sum, product or quotient with a number is a curve; an op without a row is kFloat.
 Family FamilyOf(const Node& node);
+
+// Whether the op is a mean of elements of images.
+inline bool IsAverage(Family f) { return f == Family::kAvgPool || f == Family::kAdaptivePool || f == Family::kMean; }
 
 // Whether the op is of Family::kConv or kLinear: it has a weight, and an int8 kernel.
 bool IsLayer(const c10::OperatorName& op);

@@ -6,16 +6,15 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
-#include <vector>
+#include <string>
 
 #include "backends/quant/decomposed_operators.h"
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
+#include "backends/quant/pools.h"
 #include "backends/quant/quantize_images.h"
 #include "backends/quant/recurrence.h"
 #include "backends/quant/wide_loop.h"
@@ -40,28 +39,6 @@ FRAMETAP_WIDE_LOOP
 void DequantizeSignedLoop(const int8_t* __restrict from, float* __restrict to, int64_t n, float scale,
                           int32_t zero_point) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(static_cast<int32_t>(from[i]) - zero_point) * scale;
-}
-
-FRAMETAP_WIDE_LOOP
-void MaxLoop(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
-}
-
-FRAMETAP_WIDE_LOOP
-void SumLoop(const uint8_t* __restrict from, int32_t* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
-}
-
-FRAMETAP_WIDE_LOOP
-void MeanLoop(const int32_t* __restrict sum, uint8_t* __restrict to, int64_t n, int32_t taps_times_zero, float inverse,
-              int32_t zero_point) {
-  for (int64_t i = 0; i < n; ++i) {
-    float v = static_cast<float>(sum[i] - taps_times_zero) * inverse;
-    v = (v + kRounder) - kRounder;
-    int32_t q = static_cast<int32_t>(v) + zero_point;
-    q = q > 0 ? q : 0;
-    to[i] = static_cast<uint8_t>(q < 255 ? q : 255);
-  }
 }
 
 void CheckBytes(const at::Tensor& q, const char* op) {
@@ -146,125 +123,6 @@ at::Tensor DequantizePerChannel(const at::Tensor& q, const at::Tensor& scales, c
   return to;
 }
 
-// One spatial axis of a pooling window.
-struct Window {
-  int64_t size, kernel, stride, padding, dilation, outputs;
-};
-
-int64_t At(at::IntArrayRef list, size_t i) { return list.size() == 1 ? list[0] : list[i]; }
-
-Window MakeWindow(int64_t size, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                  at::IntArrayRef dilation, bool ceil_mode, size_t axis) {
-  Window w;
-  w.size = size;
-  w.kernel = At(kernel, axis);
-  w.stride = stride.empty() ? w.kernel : At(stride, axis);
-  w.padding = At(padding, axis);
-  w.dilation = At(dilation, axis);
-  TORCH_CHECK(w.kernel > 0 && w.stride > 0 && w.dilation > 0 && w.padding >= 0 && 2 * w.padding <= w.kernel,
-              "pooling window out of range");
-  const int64_t span = size + 2 * w.padding - w.dilation * (w.kernel - 1) - 1;
-  TORCH_CHECK(span >= 0, "pooling window is larger than its input");
-  w.outputs = (span + (ceil_mode ? w.stride - 1 : 0)) / w.stride + 1;
-  if (ceil_mode && (w.outputs - 1) * w.stride >= size + w.padding) --w.outputs;  // a window must begin inside
-  return w;
-}
-
-// Calls `pixel(image, oy, ox)` for each output position, rows in parallel; images are channels_last.
-template <class F>
-void ForEachPixel(int64_t images, int64_t height, int64_t width, int64_t work, F&& pixel) {
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work * width));
-  at::parallel_for(0, images * height, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t ox = 0; ox < width; ++ox) pixel(row / height, row % height, ox);
-    }
-  });
-}
-
-// Pools take [N, C, H, W] or [C, H, W].
-at::Tensor AsImages(const at::Tensor& q, const char* op) {
-  CheckBytes(q, op);
-  TORCH_CHECK(q.dim() == 3 || q.dim() == 4, op, ": expected 3 or 4 dimensions, got ", q.dim());
-  return (q.dim() == 3 ? q.unsqueeze(0) : q).contiguous(at::MemoryFormat::ChannelsLast);
-}
-
-at::Tensor MaxPoolBytes(const at::Tensor& q, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                        at::IntArrayRef dilation, bool ceil_mode) {
-  const at::Tensor x = AsImages(q, "qmax_pool2d");
-  const int64_t c = x.size(1);
-  const Window wy = MakeWindow(x.size(2), kernel, stride, padding, dilation, ceil_mode, 0);
-  const Window wx = MakeWindow(x.size(3), kernel, stride, padding, dilation, ceil_mode, 1);
-  at::Tensor y = EmptyBytes({x.size(0), c, wy.outputs, wx.outputs}, at::MemoryFormat::ChannelsLast);
-  const uint8_t* from = x.const_data_ptr<uint8_t>();
-  uint8_t* to = y.mutable_data_ptr<uint8_t>();
-  ForEachPixel(x.size(0), wy.outputs, wx.outputs, c * wy.kernel * wx.kernel, [&](int64_t n, int64_t oy, int64_t ox) {
-    uint8_t* out = to + ((n * wy.outputs + oy) * wx.outputs + ox) * c;
-    std::fill(out, out + c, uint8_t{0});
-    for (int64_t ky = 0; ky < wy.kernel; ++ky) {
-      const int64_t iy = oy * wy.stride - wy.padding + ky * wy.dilation;
-      if (iy < 0 || iy >= wy.size) continue;
-      for (int64_t kx = 0; kx < wx.kernel; ++kx) {
-        const int64_t ix = ox * wx.stride - wx.padding + kx * wx.dilation;
-        if (ix >= 0 && ix < wx.size) MaxLoop(from + ((n * wy.size + iy) * wx.size + ix) * c, out, c);
-      }
-    }
-  });
-  return q.dim() == 3 ? y.squeeze(0) : y;
-}
-
-at::Tensor AvgPoolBytes(const at::Tensor& q, int64_t zero_point, at::IntArrayRef kernel, at::IntArrayRef stride,
-                        at::IntArrayRef padding, bool ceil_mode, bool count_include_pad,
-                        std::optional<int64_t> divisor_override) {
-  const at::Tensor x = AsImages(q, "qavg_pool2d");
-  const int64_t c = x.size(1);
-  const int64_t one[] = {1};
-  const Window wy = MakeWindow(x.size(2), kernel, stride, padding, one, ceil_mode, 0);
-  const Window wx = MakeWindow(x.size(3), kernel, stride, padding, one, ceil_mode, 1);
-  at::Tensor y = EmptyBytes({x.size(0), c, wy.outputs, wx.outputs}, at::MemoryFormat::ChannelsLast);
-  const uint8_t* from = x.const_data_ptr<uint8_t>();
-  uint8_t* to = y.mutable_data_ptr<uint8_t>();
-  ForEachPixel(x.size(0), wy.outputs, wx.outputs, c * wy.kernel * wx.kernel, [&](int64_t n, int64_t oy, int64_t ox) {
-    const int64_t y0 = oy * wy.stride - wy.padding;
-    const int64_t x0 = ox * wx.stride - wx.padding;
-    const int64_t padded =
-        (std::min(y0 + wy.kernel, wy.size + wy.padding) - y0) * (std::min(x0 + wx.kernel, wx.size + wx.padding) - x0);
-    const int64_t ya = std::max<int64_t>(y0, 0), yb = std::min(y0 + wy.kernel, wy.size);
-    const int64_t xa = std::max<int64_t>(x0, 0), xb = std::min(x0 + wx.kernel, wx.size);
-    const int64_t taps = std::max<int64_t>(yb - ya, 0) * std::max<int64_t>(xb - xa, 0);
-    const int64_t divisor = divisor_override ? *divisor_override : count_include_pad ? padded : taps;
-    thread_local std::vector<int32_t> sum;
-    sum.assign(c, 0);
-    for (int64_t iy = ya; iy < yb; ++iy) {
-      for (int64_t ix = xa; ix < xb; ++ix) SumLoop(from + ((n * wy.size + iy) * wx.size + ix) * c, sum.data(), c);
-    }
-    MeanLoop(sum.data(), to + ((n * wy.outputs + oy) * wx.outputs + ox) * c, c, static_cast<int32_t>(taps * zero_point),
-             1.0f / static_cast<float>(divisor), static_cast<int32_t>(zero_point));
-  });
-  return q.dim() == 3 ? y.squeeze(0) : y;
-}
-
-at::Tensor AdaptiveAvgPoolBytes(const at::Tensor& q, int64_t zero_point, at::IntArrayRef output_size) {
-  const at::Tensor x = AsImages(q, "qadaptive_avg_pool2d");
-  const int64_t c = x.size(1), h = x.size(2), w = x.size(3);
-  const int64_t oh = At(output_size, 0), ow = At(output_size, 1);
-  at::Tensor y = EmptyBytes({x.size(0), c, oh, ow}, at::MemoryFormat::ChannelsLast);
-  const uint8_t* from = x.const_data_ptr<uint8_t>();
-  uint8_t* to = y.mutable_data_ptr<uint8_t>();
-  ForEachPixel(x.size(0), oh, ow, c, [&](int64_t n, int64_t oy, int64_t ox) {
-    const int64_t ya = oy * h / oh, yb = ((oy + 1) * h + oh - 1) / oh;
-    const int64_t xa = ox * w / ow, xb = ((ox + 1) * w + ow - 1) / ow;
-    const int64_t taps = (yb - ya) * (xb - xa);
-    thread_local std::vector<int32_t> sum;
-    sum.assign(c, 0);
-    for (int64_t iy = ya; iy < yb; ++iy) {
-      for (int64_t ix = xa; ix < xb; ++ix) SumLoop(from + ((n * h + iy) * w + ix) * c, sum.data(), c);
-    }
-    MeanLoop(sum.data(), to + ((n * oh + oy) * ow + ox) * c, c, static_cast<int32_t>(taps * zero_point),
-             1.0f / static_cast<float>(taps), static_cast<int32_t>(zero_point));
-  });
-  return q.dim() == 3 ? y.squeeze(0) : y;
-}
-
 at::Tensor ChunkPiece(const at::Tensor& self, int64_t chunks, int64_t dim, int64_t index) {
   return self.chunk(chunks, dim).at(static_cast<size_t>(index));
 }
@@ -312,10 +170,13 @@ void RegisterOperators() {
     defs->def(
         "qmax_pool2d(Tensor q, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) "
         "-> Tensor");
-    defs->def(
-        "qavg_pool2d(Tensor q, int zero_point, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, "
-        "bool count_include_pad, int? divisor_override) -> Tensor");
-    defs->def("qadaptive_avg_pool2d(Tensor q, int zero_point, int[] output_size) -> Tensor");
+    const std::string average =
+        "(Tensor q, float q_scale, int q_zero_point, float scale, int zero_point, int qmin, int qmax, ";
+    defs->def(("qavg_pool2d" + average +
+               "int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, "
+               "int? divisor_override) -> Tensor")
+                  .c_str());
+    defs->def(("qadaptive_avg_pool2d" + average + "int[] output_size) -> Tensor").c_str());
     auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
     cpu->impl("quantize_per_tensor", TORCH_FN(QuantizePerTensor));
     cpu->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizePerTensorChannelsLast));

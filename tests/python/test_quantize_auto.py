@@ -154,3 +154,33 @@ print((10 * torch.log10(want.square().mean() / (want - got).square().mean())).it
 @pytest.mark.parametrize("isa", ["AVX2", "DEFAULT"])
 def test_no_product_saturates(isa: str) -> None:
     assert float(output_of(SATURATES, ONEDNN_MAX_CPU_ISA=isa)) > 25
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(256, 256), nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0])
+
+
+def test_a_recurrence_is_timed_as_well() -> None:
+    """H1."""
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(64, 1, 256)
+    quantized = auto(model, x)
+    [row] = [row for row in quantized.report if row["op"] == "aten.lstm.input"]
+    assert row["decision"] == "int8"
+    assert row["reason"].startswith("dynamic int8 was chosen: dynamic int8 ")
+    assert "float " in row["reason"]
+    assert "static" not in row["reason"]
+    assert "frametap.lstm" in ops(quantized)
+    assert quantized.sqnr > 30
+    least = float(row["reason"].partition("(")[2].partition(" dB")[0])
+    assert 30 < least < 80
+    quantized = auto(model, x, min_sqnr=least + 1)
+    [row] = [row for row in quantized.report if row["op"] == "aten.lstm.input"]
+    assert row["decision"] == "float"
+    assert row["reason"].startswith("float was chosen: ")
+    assert "aten.lstm.input" in ops(quantized)

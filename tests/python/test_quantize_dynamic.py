@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.instruction_sets import output_of
+from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -77,7 +77,7 @@ print(t.worst_difference())
 """
 
 
-@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "DEFAULT"])
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 def test_d1_kernels_are_near_the_reference(isa: str) -> None:
     assert float(output_of(PROGRAM, ONEDNN_MAX_CPU_ISA=isa)) < 1e-3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.instruction_sets import output_of
-from fixtures.quantized import graphs_of, results_of
+from fixtures.quantized import graphs_of
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -250,49 +248,6 @@ def test_kernels_broadcast_as_torch_does(seed: int) -> None:
         assert (want.int() - got.int()).abs().max() <= 1
     table = torch.randint(0, 256, (256,), dtype=torch.uint8)
     assert torch.equal(ops.qcurve(a, table), table[a.long()])
-
-
-# Prints the largest distance of the kernels from the reference graph, in steps, for curves in a kernel and for all others.
-STEPS = """
-import sys
-sys.path[:0] = ["tests", "tests/python"]
-import test_quantize_pointwise as t
-print(*t.largest_steps())
-"""
-
-
-def steps_between(f: Callable[..., Tensor], like: nn.Module, sizes: tuple[int, ...]) -> float:
-    """`f` without its last layer, which asks for bytes."""
-    model = copy.deepcopy(like)
-    last, model.c = model.c, nn.Identity()
-    model.last = last
-    model.f = lambda m, x: [y := f(m, x), m.last(y)]
-    quantized, data = _quantized(model.eval(), sizes)
-    x = data[1]
-    want, got = results_of(graphs_of(quantized), {"x": x})
-    step = want.unique().diff().min()
-    assert torch.equal(got, quantized(x)[0])
-    return float((want - got).abs().max() / step)
-
-
-def largest_steps() -> tuple[float, float]:
-    torch.manual_seed(5)
-    rest = [steps_between(BETWEEN[name][0], *_model_of(name)) for name in BETWEEN]
-    inside = []
-    for make, sizes in ((conv, IMAGES), (linear, ROWS)):
-        like = Around(lambda m, x: x, make)
-        for curve in CURVES.values():
-            inside.append(steps_between(lambda m, x, f=curve: f(m.a(x)), like, sizes))
-        for curve in TABLES.values():
-            rest.append(steps_between(lambda m, x, f=curve: f(m.a(x)[1:]), like, sizes))
-    return max(inside), max(rest)
-
-
-@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "DEFAULT"])
-def test_kernels_are_within_a_step_of_the_reference(isa: str) -> None:
-    inside, rest = map(float, output_of(STEPS, ONEDNN_MAX_CPU_ISA=isa).split())
-    assert inside < 1.01
-    assert rest < 2.01  # operands may be a step away each
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (2, 16), (1, 17), (3, 64), (0, 4), (2, 1)])

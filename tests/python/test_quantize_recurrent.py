@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import frametap
-from fixtures.instruction_sets import output_of
+from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
 from fixtures.quantized import graphs_of, results_of
 from fixtures.subject import needs_capture
 
@@ -195,7 +195,7 @@ print(t.largest_difference())
 """
 
 
-@pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "AVX512_CORE_VNNI", "DEFAULT"])
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 def test_n4_kernels_equal_the_reference(isa: str) -> None:
     # A byte of a state may round to its neighbour, which later steps see.
     assert float(output_of(DIFFERENCE, ONEDNN_MAX_CPU_ISA=isa)) < 0.01

@@ -53,10 +53,11 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   layer.curve = onednn::Curve::kRelu;
   if (op == "frametap::dequantize_per_channel") return {weight, scales, zeros, 0};
   if (op == "frametap::dequantize_per_tensor") return {image, 0.1, 3};
-  if (op == "frametap::qadaptive_avg_pool2d") return {image, 3, std::vector<int64_t>{4, 4}};
+  if (op == "frametap::qadaptive_avg_pool2d") return {image, 0.1, 3, 0.05, 2, 0, 255, std::vector<int64_t>{4, 4}};
   if (op == "frametap::qmul") return {image, 3, Bytes({1, 8, 4, 4}), 3, 0.01, 0.2, 3, 0, 255};
   if (op == "frametap::qadd") return {image, 0.1, 3, Bytes({1, 8, 4, 4}), 0.1, 3, 0.2, 3, 0, 255, false};
-  if (op == "frametap::qavg_pool2d") return {image, 3, one, one, zero, false, true, c10::IValue()};
+  if (op == "frametap::qavg_pool2d")
+    return {image, 0.1, 3, 0.05, 2, 0, 255, one, one, zero, false, true, c10::IValue()};
   if (op == "frametap::qmax_pool2d") return {image, one, one, zero, one, false};
   if (op == "frametap::quantize_per_tensor" || op == "frametap::quantize_per_tensor_channels_last") {
     return {at::randn({1, 8, 4, 4}), 0.1, 3, 0, 255, byte};

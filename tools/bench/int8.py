@@ -128,6 +128,8 @@ class Bench:
         self.errors.add(row.name, *map(noise.get, self.errors.columns))
         self.first.add(row.name, *map(first.get, self.first.columns))
         self.beside.compare(row.name, {c.name: c.best for c in contestants}, noise)
+        found = [f"{c.name} {timing.human(c.best)}" for c in contestants]
+        print(f"{row.name}: {', '.join(found)}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

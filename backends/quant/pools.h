@@ -1,0 +1,25 @@
+// Pools of images of bytes, [N, C, H, W] or [C, H, W]. Results are channels_last.
+//   P1  A maximum has the parameters of its input. A mean has parameters of its own: means of many elements lie in a small
+//       part of the range of the elements.
+// Not here: which pools run on bytes (annotate.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace frametap::quant {
+
+at::Tensor MaxPoolBytes(const at::Tensor& q, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                        at::IntArrayRef dilation, bool ceil_mode);
+
+// `q_scale`, `q_zero_point`: the parameters of `q`; those after them belong to the result.
+at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale, int64_t zero_point,
+                        int64_t qmin, int64_t qmax, at::IntArrayRef kernel, at::IntArrayRef stride,
+                        at::IntArrayRef padding, bool ceil_mode, bool count_include_pad,
+                        std::optional<int64_t> divisor_override);
+at::Tensor AdaptiveAvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale,
+                                int64_t zero_point, int64_t qmin, int64_t qmax, at::IntArrayRef output_size);
+
+}  // namespace frametap::quant
