@@ -46,8 +46,8 @@ class Executable {
   virtual ~Executable() = default;
   // `inputs` in the order of Graph::inputs; gives the values of Graph::outputs. Sets `*changed` before the first op that
   // writes to a tensor or draws random numbers; one that does not know its ops sets it at once.
-  // The inputs stay the caller's, who lets them go when he has Python's lock again: where the last but one reference to
-  // a tensor goes that Python knows, c10 takes the lock, and a model has a thousand such tensors.
+  // The caller keeps the inputs, and releases them when it has Python's lock again. To release the last reference but one
+  // to a tensor that Python knows, c10 takes the lock, and a model has a thousand such tensors.
   virtual std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) = 0;
   std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs) {
     bool changed = false;

@@ -17,7 +17,7 @@ void ReportLeaks() {
   for (const AliveCount* one = first; one != nullptr; one = one->next()) {
     if (one->count() != 0) left += (left.empty() ? "" : ", ") + std::to_string(one->count()) + " " + one->what();
   }
-  if (!left.empty()) std::fprintf(stderr, "frametap: left at exit: %s\n", left.c_str());
+  if (!left.empty()) std::fprintf(stderr, "frametap: left at exit, %s\n", left.c_str());
 }
 
 }  // namespace frametap

@@ -42,7 +42,7 @@ class Counted {
   static inline AliveCount alive_{kName.text};
 };
 
-// To the standard error stream, one line: "frametap: left at exit: 2 segments, 1 sessions". For Py_AtExit.
+// Writes "frametap: left at exit, 2 segments, 1 sessions" to the standard error stream. For Py_AtExit.
 void ReportLeaks();
 
 }  // namespace frametap

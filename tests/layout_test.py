@@ -420,9 +420,9 @@ def reasons_page(table: str) -> str:
         (
             "ONCE",
             "Breaks at a second time",
-            "The first time, the recording is dropped and Python goes on with the call; after that, a break.",
+            "The first time, the recording is dropped and Python continues the call; after that, a break.",
         ),
-        ("ABORT", "Given up", "The recording is dropped; Python goes on with the call."),
+        ("ABORT", "Given up", "The recording is dropped; Python continues the call."),
     ):
         out += [
             "",

@@ -49,7 +49,8 @@ def write_entry_points() -> None:
     code = (PACKAGE / "_version.py").read_text()
     version = re.search(r'^__version__ = "(.+)"$', code, re.MULTILINE)[1]
     write_if_changed(
-        folder / "PKG-INFO", f"Metadata-Version: 2.1\nName: frametap\nVersion: {version}\n"
+        folder / "PKG-INFO",
+        "\n".join(["Metadata-Version: 2.1", "Name: frametap", f"Version: {version}", ""]),
     )
     write_if_changed(folder / "entry_points.txt", "\n".join(lines) + "\n")
 

@@ -19,8 +19,8 @@ namespace frametap {
 // Gives the Python object that shows a graph; the object does not refer to `graph` afterwards.
 using GraphView = std::function<pybind11::object(const Graph& graph)>;
 
-// `static_shapes`: sizes and strides of the inputs are taken for constants by what `function` returns, but for those that
-// are open (Examples): for these it is given fake tensors with symbols for sizes.
+// With `static_shapes`, the callable that `function` returns takes sizes and strides of its inputs as constants. For open
+// sizes (Examples), `function` gets fake tensors with symbols.
 // Compile, Run and the destructors take Python's lock themselves.
 std::unique_ptr<Backend> MakeCallableBackend(pybind11::object function, std::string name, bool static_shapes,
                                              GraphView view);

@@ -1,7 +1,7 @@
-// FrozenWeights: tensors that are made of weights once and used by every graph that has them: folded, quantized and
-// packed.
+// FrozenWeights: tensors that are made of weights once and used by every graph with these weights. They are folded,
+// quantized or packed.
 //   Z1  A weight is known by its memory, sizes and strides; it is held, so that its memory is never another's.
-//   Z2  What was made stays as it was made: later changes of the weight do not show (quantize/Q1).
+//   Z2  These tensors do not change; later changes of the weight do not show (quantize/Q1).
 // Not here: how weights are folded, quantized or packed.
 #pragma once
 

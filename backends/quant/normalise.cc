@@ -200,7 +200,7 @@ NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Te
       !Frozen(norm, "weight", known, &gamma) || !Frozen(norm, "bias", known, &beta) ||
       !Frozen(norm, "running_mean", known, &mean) || !Frozen(norm, "running_var", known, &variance) ||
       !mean.defined() || !variance.defined() || !eps) {
-    *why = "its parameters or those of the op before it are not frozen";
+    *why = "its parameters, or the parameters of the op before it, are not frozen";
     return NodeId();
   }
   if (!AreFloat({weight, bias, gamma, beta, mean, variance})) {

@@ -1,6 +1,6 @@
 // Static int8 quantization of a captured graph: observe, convert, measure.
-//   Q1  The float graph was captured in eval form; its weights are inputs of the graph whose tensors are given beside
-//       it and are frozen: the result does not see later changes of them.
+//   Q1  The float graph was captured in eval form. Its weights are inputs of the graph, with tensors given beside it. They
+//       are frozen: the result does not see later changes of them.
 //   Q2  Results have the same inputs in the same order (float weights are still taken, and ignored) and the same number
 //       of outputs, with the same shapes and dtypes, contiguous.
 //   Q3  The reference graph holds float ops between quantize and dequantize ops. It is the truth; `lowered` is a
@@ -35,7 +35,7 @@ enum class Observer : uint8_t { kMinMax, kHistogram };
 
 struct QuantConfig {
   Observer observer = Observer::kHistogram;
-  // 8: activations in 0..255; 7: 0..127, for CPUs whose u8 x s8 products saturate; 0: by this CPU.
+  // 8 is for activations in 0..255, 7 for 0..127, where u8 x s8 products saturate. 0 leaves the choice to this CPU.
   int activation_bits = 0;
   absl::flat_hash_set<std::string> float_ops;     // op names to leave in float: "aten.linear"
   absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with their submodules: "head"
@@ -95,8 +95,8 @@ struct QuantizedGraph {
   std::vector<ValueId> measured;          // by node of the float graph: the value of `reference` to compare, or invalid
 };
 
-// kFailedPrecondition: nothing was observed. kInvalidArgument: NaN or infinity was seen, the graph is in train mode, or
-// weights and graph do not fit.
+// Returns kFailedPrecondition if nothing was observed. Returns kInvalidArgument if NaN or infinity was seen, if the graph
+// is in train mode, or if weights and graph do not fit.
 absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
                                        const Observation& observation, const QuantConfig& config = {});
 

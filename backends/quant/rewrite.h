@@ -36,7 +36,7 @@ std::vector<Arg> WithValues(std::vector<Arg> args, const F& f) {
 
 class Rewrite {
  public:
-  // `from_origin[v]`: the origin of value v of `from`; null: each value is its own.
+  // `from_origin[v]` is the origin of value v of `from`. If it is null, each value is its own origin.
   Rewrite(const Graph& from, const std::vector<ValueId>* from_origin);
 
   Graph graph;

@@ -3,9 +3,9 @@
 //   S1  Order and layout of the elements do not matter; exact zeros are counted apart (P2 makes them free of error).
 //   S2  The histogram has 2048 bins, as PyTorch's and Caffe2's HistogramObserver. When a batch leaves the range, the
 //       range grows and the old counts are spread over the new bins.
-//   S3  The least-squares range minimises (clipping error of the histogram) + (count inside) * step^2 / 12, the
+//   S3  The least-squares range minimises (clipping error of the histogram) + (count inside) * step^2 / 12. This is the
 //       decomposition of Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks for
-//       rapid deployment" (2019), here on measured counts in place of a fitted distribution.
+//       rapid deployment" (2019). We use measured counts in place of a fitted distribution.
 //   S4  Few samples have means by chance. The part that chance explains is taken off, as in the positive-part estimator of
 //       James and Stein; one row alone has no means.
 #pragma once

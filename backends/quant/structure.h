@@ -1,10 +1,10 @@
 // Structure: names for the values of a graph by the way they are computed, so that values of two recordings can be
 // compared.
 //   S1  Two values of equal `exact` names are made by the same ops from the same weights, constants and inputs.
-//   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. So do
-//       the n-th inputs of a type, however the program has come to them.
+//   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. The
+//       n-th inputs of a type count as equal, too, however the program has come to them.
 //   S3  Grad mode, inference mode and requires_grad do not count. Autocast does.
-//   S4  An input that is not a weight is known by its name, dtype and rank; a weight by its memory; a constant by its content.
+//   S4  A weight is known by its memory, and a constant by its content. Another input is known by its name, dtype and rank.
 // Not here: what is done with equal values (conversions.h).
 #pragma once
 

@@ -1,5 +1,5 @@
-// Spot: an instruction of the program, made a position only when it is printed: a recording notes thousands of them.
-//   (The way to lines and columns is private to each version of CPython: frame_eval/cpython/3.x.)
+// Spot: an instruction of the program. A recording keeps thousands of them, so the position is made when it is printed.
+//   (The way to lines and columns is private to each version of CPython, in frame_eval/cpython/3.x.)
 #pragma once
 
 #include <Python.h>

@@ -6,7 +6,7 @@
 #include "guards/ref.h"
 
 static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11,
-              "version tags and the layout of dict keys are those of 3.11");
+              "this file is for the version tags and dict keys of Python 3.11");
 
 namespace frametap {
 

@@ -37,7 +37,7 @@ class CodeGuard : public Guard {
     return "code " + NameOf(PyFunction_GET_CODE(at.object));
   }
   std::string Why(const Reached& at) const override {
-    if (at.object == nullptr || !PyFunction_Check(at.object)) return "it is no function";
+    if (at.object == nullptr || !PyFunction_Check(at.object)) return "it is not a function";
     auto* f = reinterpret_cast<PyFunctionObject*>(at.object);
     if (f->func_code != code_.get()) return "another function";
     if (DefaultCount(f) != default_count_) return "__defaults__ have another length";

@@ -1,7 +1,7 @@
 // Guard: one predicate on what is found at a source. One kind, one file in kinds/.
 //   P1  Holds runs no Python code, raises nothing and allocates nothing; it is safe on any object.
-//   P2  kBinding: the answer depends on which object it is only, so it needs no second look while the binding is
-//       unchanged. kContent: the object may have changed inside.
+//   P2  With kBinding, the answer depends only on the identity of the object, and holds while the binding is unchanged.
+//       With kContent, the object may have changed inside.
 //   P3  Facts are taken at the moment the guard is made.
 // Not here: which source, in which order (guard_recorder.h), how it is reached (accessor.h).
 #pragma once

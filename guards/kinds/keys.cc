@@ -93,7 +93,7 @@ std::string KeysGuard::Got(const Reached& at) const {
 }
 
 std::string KeysGuard::Why(const Reached& at) const {
-  if (at.object == nullptr || !PyDict_Check(at.object)) return "it is no dict";
+  if (at.object == nullptr || !PyDict_Check(at.object)) return "it is not a dict";
   Ref<> got = KeysInOrder(at.object);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys_.get()); ++i) {
     PyObject* key = PyTuple_GET_ITEM(keys_.get(), i);

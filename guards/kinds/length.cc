@@ -58,7 +58,7 @@ std::string LengthGuard::Got(const Reached& at) const {
 std::string LengthGuard::Why(const Reached& at) const {
   Py_ssize_t count;
   if (at.object == nullptr || !CountOf(at.object, &count)) return "it has no length";
-  if (static_cast<bool>(PyDict_Check(at.object)) != of_dict_) return of_dict_ ? "it is no dict" : "it is a dict";
+  if (static_cast<bool>(PyDict_Check(at.object)) != of_dict_) return of_dict_ ? "it is not a dict" : "it is a dict";
   if (PyDict_Check(at.object) && count == length_ + 1) return "a key was added";
   if (PyDict_Check(at.object) && count == length_ - 1) return "a key was removed";
   return absl::StrCat("length: ", count, " != ", length_);

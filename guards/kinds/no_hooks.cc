@@ -14,7 +14,7 @@ class OrderedDictGuard : public Guard {
   Scope scope() const override { return Scope::kBinding; }
   bool Holds(const Reached& at) const override { return at.object != nullptr && PyODict_CheckExact(at.object); }
   std::string Want() const override { return "OrderedDict"; }
-  std::string Why(const Reached&) const override { return "it is no OrderedDict"; }
+  std::string Why(const Reached&) const override { return "it is not an OrderedDict"; }
 };
 
 // The first part that does not hold.
@@ -103,7 +103,7 @@ std::string NoHooksGuard::Why(const Reached& at) const {
       break;
   }
   if (!unusual.is_hooks) return absl::StrCat("attribute ", name, " is present");
-  if (!PyODict_CheckExact(unusual.own)) return absl::StrCat("attribute ", name, " is no OrderedDict");
+  if (!PyODict_CheckExact(unusual.own)) return absl::StrCat("attribute ", name, " is not an OrderedDict");
   return absl::StrCat(PyUnicode_AsUTF8(unusual.name), ": a key was added");
 }
 

@@ -36,7 +36,7 @@ class SuspendedGuard : public Guard {
   }
   std::string Why(const Reached& at) const override {
     SuspendedFrame frame;
-    if (at.object == nullptr || !ReadSuspended(at.object, &frame)) return "it is no generator that is suspended";
+    if (at.object == nullptr || !ReadSuspended(at.object, &frame)) return "it is not a suspended generator";
     return IsSameCode(frame) ? "it is suspended elsewhere" : "it runs another function";
   }
   int Traverse(visitproc visit, void* arg) const override {

@@ -14,7 +14,7 @@ struct MappingProxy {
 
 inline bool IsMappingProxy(PyObject* object) { return Py_TYPE(object) == &PyDictProxy_Type; }
 
-// Borrowed; null if the object is no such one.
+// Returns the mapping, borrowed; null for another object.
 inline PyObject* HeldObject(PyObject* object) {
   return IsMappingProxy(object) ? reinterpret_cast<MappingProxy*>(object)->mapping : nullptr;
 }

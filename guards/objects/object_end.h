@@ -9,11 +9,11 @@
 
 namespace frametap {
 
-// A __del__ method or a finaliser of its type, a weak reference with a callback, a generator that may have blocks to
-// leave. Classes, modules, code, and functions that are not local to another one are left out. abc and torch watch
-// them by callbacks (torch.compile nearly all that it has seen), and none of these dies in a recorded call.
+// Returns whether the object has a __del__ method, a finaliser of its type or a weak reference with a callback, or is a
+// generator that may have blocks to leave. It ignores objects that are defined once, since abc and torch watch them by
+// callbacks, and none of them dies in a recorded call.
 bool EndRunsCode(PyObject* object);
-bool IsDefinedOnce(PyObject* object);  // what is left out so: a module or a class holds it
+bool IsDefinedOnce(PyObject* object);  // a class, a module, code, or a function that is not local to another one
 bool IsGenerator(PyObject* object);    // or a coroutine, or an asynchronous generator
 
 // Holds which object it was, and keeps it alive only where the object cannot be held weakly, or is a constant of

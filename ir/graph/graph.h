@@ -124,7 +124,7 @@ struct Node {
 };
 
 struct Value {
-  std::string name;  // without '%'; unique in the graph; empty until it is named
+  std::string name;  // without '%', and unique in the graph; empty until it is named
   Type type;
   NodeId def;  // invalid for inputs and constants
 };

@@ -19,8 +19,8 @@ struct ScalarRow {
   const char* name;  // "int.add"
   size_t arity;
   Type::Kind result;     // kNone: as the list's elements
-  Type::Kind operands;   // kInt: no floats; kFloat: any number; kNone: not numbers alone
-  const char* notation;  // in Python: " + " between the operands, or the function's name; null where it is none
+  Type::Kind operands;   // kInt excludes floats, kFloat takes any number, kNone also takes other values
+  const char* notation;  // in Python: " + " between the operands, or the function's name; null if there is none
 };
 
 const ScalarRow& RowOf(ScalarOp op);  // not for kNone

@@ -23,8 +23,8 @@ enum class BelowAutograd : uint8_t { kDiffers, kSame, kSameForMatrices };  // th
 
 struct OpVerdict {
   BelowAutograd below = BelowAutograd::kDiffers;  // A1
-  // The op first converts a number that is its second operand to the dtype of the first one, so that it may be given the
-  // converted one: torch's own kernels of + - * /.
+  // The op converts a number that is its second operand to the dtype of the first one, so it may get the converted one.
+  // Torch's own kernels of + - * / do so.
   bool converts_number = false;
   bool works_in_place = false;  // InPlaceForm has one (in_place.h)
   bool plain_function = false;  // plain_function.h

@@ -147,10 +147,10 @@ constexpr Row kRows[] = {
     {"aten::narrow", kByOverload},
     {"aten::narrow.Tensor", kAsksElements},
 
-    // Numbers that follow from elements: item, _local_scalar_dense, is_nonzero, equal, allclose … have no row: the
-    // schema's guess. Nor have numbers that no guard compares, which are asked for at each run as elements are: those of
-    // sparse and quantized data (_nnz, q_scale), of the storage (is_set_to), of the object (_version, is_leaf). Numbers that
-    // follow from what guards hold:
+    // Ops whose number follows from elements (item, is_nonzero, equal, allclose …) have no row, because the guess by
+    // the schema is right. The same is true of numbers that no guard compares, which each run reads again: facts of
+    // sparse and quantized data (_nnz, q_scale), of the storage (is_set_to) and of the object (_version, is_leaf). The
+    // numbers of the next rows follow from facts that guards hold.
     {"aten::size", kScalarMeta},
     {"aten::stride", kScalarMeta},
     {"aten::sym_size", kScalarMeta},

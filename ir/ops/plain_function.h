@@ -5,9 +5,9 @@
 //   O2  Results lie in memory of their own, whatever else the schema leaves open. Operands are not written to, not kept
 //       and not returned, and their identity is not read.
 //   O3  The kernel is torch's own; ask again when others may have been registered (below_autograd/A3).
-// A doubt leaves an op out of the list: it is then worked out as often as the program says. Left out are, among others,
-// var and std (they warn each time), index (masks of bytes: likewise), _unsafe_view, unsafe_split and native_dropout
-// (give back their operand's memory, and no schema tells), multi-head attention (looks whether query and key are one).
+// A doubtful op is left out of the list, and runs as often as the program calls it. Examples are var and std, which warn
+// each time, and multi-head attention, which compares query and key. Another one is native_dropout. Like _unsafe_view and
+// unsafe_split, it may return memory of its operand, and its schema does not show that.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

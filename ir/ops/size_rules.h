@@ -2,9 +2,9 @@
 // (size_rules*.cc).
 //   Z1  A rule is right for every call of the op that succeeds, or has no answer. A doubt (one of two operands may be
 //       broadcast; a size follows from elements) has no answer.
-//   Z2  The answer may use what the graph's types say of ranks, which every guard holds, of dtypes, and the node's
-//       constants. Sizes in types are those of one run: a rule may use them to choose between answers that are right
-//       only if it says nothing that depends on the choice.
+//   Z2  The answer may use the ranks and dtypes in the graph's types, which every guard holds, and the node's
+//       constants. The sizes in the types belong to one run. A rule may use them only to choose between answers
+//       that are all right.
 // Not here: sizes of inputs, and what a graph does with the answer (frame_eval).
 #pragma once
 

@@ -79,7 +79,7 @@ std::optional<int64_t> WrapDim(int64_t dim, int64_t rank);
 
 class OpCall {
  public:
-  // `output` is the result of the node; `item` is the element, if that is a list; `rank` is the rank of the answer.
+  // `output` is the result of the node, and `item` the element, if the result is a list. `rank` is the answer's rank.
   OpCall(const Graph& graph, const Node& node, size_t output, int64_t item, int64_t rank,
          const absl::flat_hash_set<ValueId>& naturals)
       : graph_(graph), node_(node), output_(output), item_(item), rank_(rank), naturals_(naturals) {}

@@ -24,8 +24,8 @@ class NumberExpr {
   bool is_constant() const { return terms_.size() == 1 && terms_[0].op == ScalarOp::kNone && !terms_[0].is_input; }
   const Number& constant() const { return terms_[0].constant; }
   bool has_floats() const;                                             // a constant or result inside of it is one
-  bool Evaluate(const Number* inputs, Number* result) const noexcept;  // false: E2
-  // The same for inputs that are all ints, of an expression without floats: most guards are on sizes.
+  bool Evaluate(const Number* inputs, Number* result) const noexcept;  // returns false by E2
+  // The same for inputs that are all ints, of an expression without floats. Most guards are on sizes.
   bool EvaluateInts(const int64_t* inputs, int64_t* result) const noexcept;
   // As Python would write it, with these names for the inputs: "L.x.size(0) // 2".
   std::string Text(const std::vector<std::string>& names) const;

@@ -286,7 +286,7 @@ class GraphParser {
   Arg NextList(const c10::Type* type, const c10::Type* real) {
     const bool is_list =
         type != nullptr && type->kind() == c10::TypeKind::ListType && real->kind() == c10::TypeKind::ListType;
-    if (!is_list) lex_.Fail("this argument is no list");
+    if (!is_list) lex_.Fail("this argument is not a list");
     const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
     const c10::TypePtr real_element = real->castRaw<c10::ListType>()->getElementType();
     lex_.Expect("[");

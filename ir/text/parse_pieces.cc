@@ -117,12 +117,12 @@ Type NextType(Lexer& lex, const SizeHints& hints, std::vector<std::pair<size_t, 
                                   Type::Kind::kBool, Type::Kind::kOpaque}) {
       if (word == ToString(Type::Scalar(kind))) return Type::Scalar(kind);
     }
-    lex.FailAt(at, absl::StrCat("'", word, "' is no type"));
+    lex.FailAt(at, absl::StrCat("'", word, "' is not a type"));
   }
   Type type;
   type.kind = Type::Kind::kTensor;
   const std::optional<c10::ScalarType> dtype = ParseDtype(word);
-  if (!dtype) lex.FailAt(at, absl::StrCat("'", word, "' is no dtype"));
+  if (!dtype) lex.FailAt(at, absl::StrCat("'", word, "' is not a dtype"));
   type.dtype = *dtype;
   lex.Expect("[");
   while (!lex.AcceptToken("]")) {

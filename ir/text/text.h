@@ -20,11 +20,11 @@ std::string Print(const Effect& effect, const SegmentIr& segment);
 absl::StatusOr<Graph> ParseGraph(std::string_view text);
 absl::StatusOr<SegmentIr> ParseSegment(std::string_view text);
 
-// G1–G3, argument count and kinds against the schema, output counts, operands that name existing values and sources.
-// kUnimplemented means valid, except for a constant that has no text (a generator, say).
+// Check G1 to G3, arguments and results against the schema, and that operands name existing values and sources.
+// kUnimplemented means that all is valid, but a constant has no text (a generator, for example).
 absl::Status Verify(const Graph& graph);
 absl::Status Verify(const SegmentIr& segment);
-// Verify for backends: what only has no text runs all the same.
+// Verify for backends, which run graphs with constants that have no text.
 absl::Status VerifyRunnable(const Graph& graph);
 
 }  // namespace frametap

@@ -98,7 +98,7 @@ absl::Status CheckArg(const Graph& graph, const Arg& arg, const c10::Type* type,
   real = StripOptional(real);
   switch (arg.kind) {
     case Arg::Kind::kValue:
-      if (!Known(graph, arg.value)) return Bad(absl::StrCat(what, " is no value of the graph"));
+      if (!Known(graph, arg.value)) return Bad(absl::StrCat(what, " is not a value of the graph"));
       if (!Takes(*type, graph.value(arg.value).type.kind)) {
         return Bad(absl::StrCat(what, " wants ", real->str(), ", not %", graph.value(arg.value).name, " : ",
                                 ToString(graph.value(arg.value).type)));
@@ -115,7 +115,7 @@ absl::Status CheckArg(const Graph& graph, const Arg& arg, const c10::Type* type,
     case Arg::Kind::kList:
       break;
   }
-  if (type->kind() != c10::TypeKind::ListType) return Bad(absl::StrCat(what, " is no list"));
+  if (type->kind() != c10::TypeKind::ListType) return Bad(absl::StrCat(what, " is not a list"));
   const c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
   const c10::TypePtr real_element = real->castRaw<c10::ListType>()->getElementType();
   for (const Arg& item : arg.items) {
@@ -133,7 +133,8 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.args.size(); ++i) {
     const Arg& arg = node.args[i];
     if (arg.kind == Arg::Kind::kList) return Bad("takes no list");
-    if (arg.kind == Arg::Kind::kValue && !Known(graph, arg.value)) return Bad("an argument is no value of the graph");
+    if (arg.kind == Arg::Kind::kValue && !Known(graph, arg.value))
+      return Bad("an argument is not a value of the graph");
     const bool constant = arg.kind == Arg::Kind::kConst;
     const Type::Kind kind = constant ? (arg.constant.isInt()      ? Type::Kind::kInt
                                         : arg.constant.isDouble() ? Type::Kind::kFloat
@@ -178,7 +179,8 @@ class SegmentCheck {
     for (const GuardLine& line : s_.guards) {
       if (!KnownSource(line.source)) return Bad("a guard on a source that is not in the table");
       if (line.binds.valid() && !inputs.contains(line.binds.raw())) {
-        return Bad(absl::StrCat("the guard on ", s_.sources.Name(line.source), " binds what is no input of the graph"));
+        return Bad(absl::StrCat("the guard on ", s_.sources.Name(line.source),
+                                " binds a value that is not an input of the graph"));
       }
     }
     for (const std::string& word : s_.state) {
@@ -239,7 +241,7 @@ class SegmentCheck {
     size_t want = o.items.size();
     switch (o.kind) {
       case Operand::Kind::kValue:
-        if (!Known(s_.graph, o.value)) return Bad("an operand is no value of the graph");
+        if (!Known(s_.graph, o.value)) return Bad("an operand is not a value of the graph");
         break;
       case Operand::Kind::kSource:
         if (!KnownSource(o.source)) return Bad("an operand is a source that is not in the table");
@@ -321,10 +323,10 @@ absl::Status Verify(const Graph& graph) {
     return true;
   };
   for (const ValueId id : graph.inputs) {
-    if (!define(id)) return Bad("G1: an input is no value, or is defined twice");
+    if (!define(id)) return Bad("G1: an input is not a value, or is defined twice");
   }
   for (const auto& [id, tensor] : graph.constants) {
-    if (!define(id)) return Bad("G1: a constant is no value, or is defined twice");
+    if (!define(id)) return Bad("G1: a constant is not a value, or is defined twice");
   }
   absl::Status without_text;  // reported last: it hides no other error
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -340,7 +342,7 @@ absl::Status Verify(const Graph& graph) {
     ForEachUse(node.args, [&](ValueId use) { before_use = before_use && Known(graph, use) && defined[use.raw()]; });
     if (!before_use) return Bad(at + "G1: uses a value before it is defined");
     for (const ValueId output : node.outputs) {
-      if (!define(output)) return Bad(at + "G1: a result is no value, or is defined twice");
+      if (!define(output)) return Bad(at + "G1: a result is not a value, or is defined twice");
       if (graph.value(output).def != NodeId(i)) return Bad(at + "G1: a result does not name its node");
     }
   }

@@ -2,12 +2,12 @@
 without the source code of the model.
 
 A **program** is a set of straight-line **blocks**. A block is one graph; its **exit** says what comes
-next. Between blocks there is a **state**: slots (names) with values. Running goes like this:
+next. Between blocks there is a **state**, which is slots (names) with values. A call binds its arguments
+to slots, named as the parameters. Then it repeats these steps:
 
-    bind the arguments to slots, named as the parameters
-    loop: the first block of the candidates whose checks hold
-          graph(inputs) -> slots named in `outputs`
-          exit: Return -> build the result; Jump, Branch -> the next candidates, with new slots
+1.  It takes the first block of the candidates whose checks hold.
+2.  The block's graph runs on the slots in `inputs`, and its results are the slots in `outputs`.
+3.  A `Return` builds the result. A `Jump` or `Branch` leads to the next candidates, with new slots.
 
 A1  A file is complete or absent: it is written beside its place and renamed.
 A2  Data are checked before they are used: format, versions, checksums, graphs. No code is loaded.

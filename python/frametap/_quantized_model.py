@@ -27,8 +27,8 @@ class QuantizedModel(InferenceModel):
 
     `report` has one row an op, `report_text()` the same as a table. `output_sqnr` is the signal to
     noise ratio of each output on calibration data, in dB, the worst first; `sqnr` is the worst one.
-    `calls` counts calls, such as ``{"int8": 7, "float": 0}``. A call counts as float if a part of
-    it ran in float that has an int8 form.
+    `calls` counts them under ``"int8"`` and ``"float"``. A call counts as float if a part of it ran in
+    float that has an int8 form.
     """
 
     _kind = "quantized"

@@ -6,8 +6,8 @@ F1  The module computes the result of the graph: same ops, same order, in-place 
 F2  Every call carries ``stack_trace`` and ``nn_module_stack`` in the forms that torch itself uses, and
     ``val``, ``example_value``, ``tensor_meta`` if they were asked for and could be computed.
 F3  The graph that was given is not changed, and the module does not refer to it.
-F4  A tensor that the program makes of Python data (``torch.tensor([1, 2])``) is a new one at each
-    run. The program may write to it, keep it or return it.
+F4  A tensor that the program makes of Python data, as ``torch.tensor`` does, is a new one at each run.
+    The program may write to it, keep it or return it.
 
 Not here: how a backend of TorchDynamo's kind is called (``_callable.py``).
 """

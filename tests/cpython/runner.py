@@ -138,7 +138,7 @@ def captured_extension() -> Path:
 
 
 def read_outcomes(path: Path, code: int | None, seconds: float) -> Outcome:
-    """`code`: the exit status; None: the time was over."""
+    """`code` is the exit status, and None if the time was over."""
     outcome = Outcome("", seconds)
     for line in path.read_text().splitlines() if path.exists() else ():
         try:

@@ -4,15 +4,11 @@
 
 WAY is "plain" or "hooked". After it, "children" makes Python processes that the tests start alike, unless they ignore the
 environment. Options such as "leave_every=7" run under a tracer that checks tracer.h's laws.
-WAY may also be "captured": each test method is compiled by frametap; its counterpart is "plain copies". Both run copies of
+WAY may also be "captured": each test method is compiled by frametap. Its counterpart is "plain copies". Both run copies of
 the module, because the standard library's folder is left to Python, and both run it twice: once to record, once to replay.
 INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
-OUTCOMES gets a JSON object a line, written as it happens, so that the last line shows where a process died.
-
-    {"begin": id}
-    {"test": id, "outcome": …, "detail": …}
-    {"module": "ran" | "skipped"}
-    {"frames": how many the interpreter ran, …}
+OUTCOMES gets a JSON object a line, written as it happens, so that the last line shows where a process died. Its key
+is "begin", "test" (with "outcome" and "detail"), "module" ("ran" or "skipped") or "frames" (how many the interpreter ran).
 """
 
 from __future__ import annotations

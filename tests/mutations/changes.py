@@ -1,9 +1,13 @@
 """All changes of the objects of a program, one thing at a time.
 
 `changes(run)` walks from the names that the program's call uses to all that its code can reach, and yields a `Change` for
-each thing that can be made different: what a place holds (a global, a cell, a default, an attribute, an item), what an
-object is (its content, order, class, hooks), and what the torch functions, methods and builtins do that the code names.
-States that belong to no object are in world.py; which values are put into a place, in values.py.
+each thing that can be made different:
+
+  - the content of a place: a global, a cell, a default, an attribute, an item
+  - the object itself: its content, order, class, hooks
+  - the torch functions, methods and builtins that the code names
+
+States that belong to no object are in world.py, and the values that are put into a place in values.py.
 
 Laws
   C1  The name of a change is the same in each run of a program, and no two have the same.

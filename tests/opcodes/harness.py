@@ -1,9 +1,9 @@
 """Runs a program in plain CPython and in our interpreter, and compares all that a program can observe.
 
-A program is a function without arguments. It is run plainly, in the interpreter, under a tracer that checks
-the laws of tracer.h, with every instruction read again (reload), handed over to CPython at its n-th
-instruction for many n, and under a tracer that throws at its n-th callback. Each time result, exception,
-traceback (function, line, columns), causes and contexts must be the same.
+A program is a function without arguments. It is run plainly, in the interpreter, and under a tracer that checks
+the laws of tracer.h. Other runs read every instruction again (reload), hand the frame over to CPython at the n-th
+instruction, or have a tracer that throws at its n-th callback. Each time result, exception, traceback (function,
+line, columns), causes and contexts must be the same.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class CheckingTracer : public Tracer {
   long refuse_at = -1;        // at the n-th operation
   long throw_at = -1;         // a C++ exception at the n-th callback
   PyObject* value = nullptr;  // what kReturn returns or kRaise raises
-  PyObject* jumps = nullptr;  // {(name of code, offset): offset}: kReload that continues elsewhere
+  PyObject* jumps = nullptr;  // from (name of code, offset) to an offset, for a kReload that continues elsewhere
   bool log = false;
 
   long instructions = 0, frames = 0, befores = 0, afters = 0, raised = 0, resumed = 0;

@@ -1,7 +1,7 @@
 """A recursion goes as deep in our interpreter as in CPython, whatever it goes through.
 
-CPython's loop counts frames, and some C functions on the way: which of them depends on how it has
-specialised the call, so that code which has run a few times is what we have to be like.
+CPython's loop counts frames, and some C functions on the way. Which ones it counts depends on how it has
+specialised the call, so our interpreter must be like code that has run a few times.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ def test_the_process_ends(end: str) -> None:
     said = done.stderr.splitlines()
     # CPython leaves the thread in the middle of its call, with all that the call holds
     if "daemon" in end:
-        assert said.pop().startswith("frametap: left at exit: ")
+        assert said.pop().startswith("frametap: left at exit, ")
     assert (done.returncode, said) == (0, [])
 
 

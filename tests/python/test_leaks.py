@@ -347,6 +347,6 @@ def test_nothing_is_left_at_exit() -> None:
 def test_what_is_left_at_exit_is_reported() -> None:
     leak = "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(g))"
     report = report_at_exit(PROGRAM + leak)
-    assert report.startswith("frametap: left at exit: ")
+    assert report.startswith("frametap: left at exit, ")
     assert "segments" in report
     assert "stores of segments" in report

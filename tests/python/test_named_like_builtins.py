@@ -1,7 +1,7 @@
-"""A type, a callable or a module is known by which object it is, and by nothing that it says of itself.
+"""A type, a callable or a module is known by its identity, and by none of its attributes.
 
-User classes and functions get the names (`__name__`, `__qualname__`, `__module__`) of builtins and of torch's and the
-standard library's, and run plain and captured: a recording and two replays give what plain Python gives.
+User classes and functions get the names (`__name__`, `__qualname__`, `__module__`) of objects in builtins, in torch and in
+the standard library. A recording and two replays give the results of plain Python.
 """
 
 from __future__ import annotations

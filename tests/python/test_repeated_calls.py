@@ -1,5 +1,7 @@
-"""Calls of modules that repeat one of the same recording (frame_eval/record/fast_paths/repeated_calls.cc): what is recorded is what interpretation
-gives, whatever is different in one of the layers, before the recording or after it."""
+"""Calls of modules that repeat another call of the recording (frame_eval/record/fast_paths/repeated_calls.cc).
+
+The recording is the one that interpretation gives, whatever differs in one of the layers, before it or after it.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Laws
   T1  Every C callable of the families below has a row, or stands in WITHOUT_ROW with a reason. That list only shrinks.
-  T2  A callable that is said to be pure gives, captured, what it gives plainly: recorded with some arguments and called
-      with others, result, type and the text of exceptions are the same.
+  T2  A callable whose row is pure has the same results captured and plainly. It is recorded with some arguments and
+      called with others. Result, type and the text of exceptions are compared.
 """
 
 from __future__ import annotations

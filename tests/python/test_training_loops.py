@@ -1,7 +1,7 @@
 """Training loops replay: after three steps every step is hits only, and weights and gradients are as in plain Python.
 
-The loop itself is plain Python here, or compiled as a whole (`step`), which breaks at `backward()` and `optimizer.step()`: that
-is fine as long as each later step is hits only.
+The loop itself is plain Python here, or compiled as a whole (`step`). The latter breaks at `backward()` and
+`optimizer.step()`, which is fine as long as each later step has hits only.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_blocks_between_breaks(capsys: pytest.CaptureFixture[str]) -> None:
             print(end="")
         return x
 
-    # The first round, from the start; a round between two breaks; the way out of the loop.
+    # The first round, from the start, a round between two breaks, and the way out of the loop.
     assert recordings(f, [(X,)] * 3) <= 3
 
 

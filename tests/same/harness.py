@@ -7,8 +7,8 @@ has run, unless the code marks the captured functions itself, with `@captured`.
 
 Laws
   H1  Both runs execute the same statements in fresh namespaces, from the same random state, and share no object.
-  H2  After each statement everything is compared: result or exception with its traceback, what was printed and warned,
-      the arguments, every global of the program, random states, and the switches of torch.
+  H2  After each statement everything is compared: the result, or the exception with its traceback, output, warnings,
+      arguments, every global of the program, random states, and the switches of torch.
   H3  The first difference is the report; nothing after it is meaningful.
 """
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stress import generated
 
-# {e}: an expression; {c}: a small constant
+# {e} is an expression, {c} a small constant.
 LEAVES = """
 x.shape[0]
 x.size(1)

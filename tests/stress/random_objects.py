@@ -1,9 +1,9 @@
-"""Random programs over objects: which object is which, what holds what, what is changed and exchanged between calls.
+"""Random programs over objects: their identities, their contents, and their exchange between calls.
 
 Functions with defaults, closures and globals, instances, lists, dicts, tuples and modules refer to each other at random.
-Each program is called several times, captured and plainly, and between the calls of it things are exchanged. It is text
-for the harness of `tests/same`, which compares all that can be seen: results with the identities of their objects,
-exceptions with tracebacks, output, the state after the call, and gradients. A program is made of its seed alone:
+Each program is called several times, captured and plainly, and between its calls things are exchanged. It is text for the
+harness of `tests/same`. That compares results with the identities of their objects, exceptions with tracebacks, output,
+the state after the call, and gradients. A program is made of its seed alone:
 ``python tests/stress/random_objects.py --seeds 1200:1201 --show`` makes that one again, as text for a file there.
 """
 
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stress import generated
 
-# {t}: a tensor; {i}: an int; {b}: a box; {l}: a list; {d}: a dict; {u}: a tuple; {m}: a module;
-# {p}: an instance of a dataclass; {o}: any of these.
+# {t} is a tensor, {i} an int, {b} a box, {m} a module, and {p} an instance of a dataclass. {l} is a list, {d} a dict, and
+# {u} a tuple. {o} is any of these.
 EXPRESSIONS = {
     "t": """
 {t} + {i}

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fixtures.subject import frametap
 from stress import generated
 
-# {t}, {u}: tensors; {i}, {j}: ints; {s}: a float; {r}, {q}: lists of ints. Expressions that raise for some sizes are
-# welcome.
+# {t} and {u} are tensors, {i} and {j} ints, {s} is a float, {r} and {q} are lists of ints. Expressions that raise for some
+# sizes are welcome.
 TENSORS = """
 {t}.relu()
 {t} * {i}

@@ -1,5 +1,5 @@
-// LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats; its
-// cache; its threads. CTest runs it once more for each instruction set that oneDNN can be held to (tests/CMakeLists.txt).
+// LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats. Also
+// its cache and threads. CTest runs it once more for each instruction set of oneDNN (tests/CMakeLists.txt).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -85,7 +85,7 @@ TEST_F(GuardsModuleTest, EveryMutationIsSeen) {
       {"d = model.__dict__; h = d['_backward_hooks']; d['_backward_hooks'] = OrderedDict({1: 2})",
        "d['_backward_hooks'] = h", "L.model: _backward_hooks: a key was added"},
       {"class Sub(OrderedDict): __bool__ = lambda self: True\nd['_forward_pre_hooks'] = Sub()",
-       "d['_forward_pre_hooks'] = OrderedDict()", "L.model: attribute '_forward_pre_hooks' is no OrderedDict"},
+       "d['_forward_pre_hooks'] = OrderedDict()", "L.model: attribute '_forward_pre_hooks' is not an OrderedDict"},
       {"del d['_backward_pre_hooks']", "d['_backward_pre_hooks'] = OrderedDict()",
        "L.model: attribute '_backward_pre_hooks' is missing"},
       {"model.blocks[0]._call_impl = len", "del model.blocks[0]._call_impl",

@@ -24,8 +24,8 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// Arguments of ops, by name. `:nk` is a tensor of two dimensions, a letter being the same random size wherever it is
-// (a capital: a larger one); `:(4h,i)` has products; `:n!i` has integer elements, `:n!b` bools. `[:n,:k]` is a list of
+// Arguments of ops, by name. `:nk` is a tensor of two dimensions, and a letter is the same random size wherever it is (a
+// capital is a larger one). `:(4h,i)` has products, `:n!i` integer elements, and `:n!b` bools. `[:n,:k]` is a list of
 // tensors, `(n,-1)` of ints, `{2.0}` of floats; `~` is None, T and F are bools, `'…'` is text. One of the alternatives
 // a|b is taken. An argument that is not named is chosen by its type (see Pick).
 struct Pattern {

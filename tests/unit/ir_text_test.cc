@@ -427,7 +427,7 @@ TEST(MalformedTextTest, ErrorsSayWhereAndWhat) {
   const BadText cases[] = {
       {"", "line 1, column 1: expected 'graph'"},
       {"graph", "line 1, column 6: expected '('"},
-      {"graph (%x : f33[2]) {\n}", "line 1, column 13: 'f33' is no dtype"},
+      {"graph (%x : f33[2]) {\n}", "line 1, column 13: 'f33' is not a dtype"},
       {"graph (%x : f32[2, -1]) {\n}", "line 1, column 20: a size is not negative"},
       {"graph (%x, %x) {\n}", "line 1, column 12: %x is defined twice"},
       {"graph (%x) {\n  %0 aten.relu(%x)\n}", "line 2, column 6: expected '=' after %0"},

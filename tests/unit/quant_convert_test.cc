@@ -1,5 +1,5 @@
-// From a float graph to int8 and back to numbers: the reference is near the float graph, the lowered graph is within a
-// few steps of the reference, and every op is accounted for.
+// From a float graph to int8 and back to numbers. The reference is near the float graph, and the lowered graph is within a
+// few steps of the reference. Every op is accounted for.
 #include <ATen/Context.h>
 #include <ATen/ops/max.h>
 #include <gtest/gtest.h>
