@@ -65,7 +65,7 @@ class OneOp {
   }
 
   const Node& node() const { return normal_.graph.nodes[0]; }
-  // What the op reads, by input; values of the whole graph.
+  // The values of the whole graph that the op reads, by input.
   const std::vector<ValueId>& reads() const { return reads_; }
 
   // `params`: of the layer's input, for the static form.
