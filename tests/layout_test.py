@@ -27,6 +27,9 @@
   L20 Every effect of effects.def is in the grammar of docs/text_form.md and has a sentence in python/frametap/_save.py.
   L21 A golden shows each reason of reasons.def, except the few that no program can reach.
   L22 No code but the bindings for tests knows which fault is forced (frame_eval/checks/stress.h).
+  L23 No module of python/frametap takes text apart by regular expressions: the bindings give the data behind our texts.
+  L24 docs/predicates.md is what predicates.def and state.def say; `python tests/layout_test.py --accept` writes it.
+  L25 Only the recording and Reifier name a kind of effect. EFFECT_PLACES has the exceptions.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -477,6 +480,81 @@ def l12_one_class_a_name(tree: Tree) -> list[str]:
 
 
 # Each place that reads a name to do more than print it, with the reason why a pointer cannot do.
+def predicates_page(predicates: str, state: str) -> str:
+    """docs/predicates.md, made from the rows of predicates.def and state.def."""
+    joined = re.sub(r'"\s*\n\s*"', "", predicates)
+    forms = re.findall(r'^FORM\(\w+,\s*"([^"]*)",\s*"([^"]*)",\s*"([^"]*)"\)', joined, re.MULTILINE)
+    fields = re.findall(r'^STATE\(\w+, "(\w+)", k(\w+), "([^"]*)"\)', state, re.MULTILINE)
+    takes = {"Flag": "`on`, `off`", "Dtype": "a dtype", "DtypeOrOff": "a dtype, `off`"}
+    out = [
+        "# Predicates",
+        "",
+        "Generated from `ir/segment/predicates.def`. Each row is a condition of a guard, as texts show it and as",
+        "`frametap.Guard` has it. A row without a description belongs to the one above.",
+        "",
+        "| `Guard.kind` | text | the guard holds for |",
+        "| --- | --- | --- |",
+        *(f"| `{word}` | `{text}` | {meaning} |" for word, text, meaning in forms),
+        "",
+        "## State of the thread",
+        "",
+        "Generated from `ir/segment/state.def`. Every segment guards these fields, and the switches of `torch.backends`.",
+        "",
+        "| field | values | left out of a text |",
+        "| --- | --- | --- |",
+    ]
+    shown = {"": "never", "*": "always"}
+    out += [
+        f"| `{word}` | {takes[kind]} | {shown.get(usual, f'if it is `{usual}`')} |"
+        for word, kind, usual in fields
+    ]
+    return "\n".join(out) + "\n"
+
+
+def l24_predicates_page(tree: Tree) -> list[str]:
+    page = predicates_page(
+        tree.get("ir/segment/predicates.def", ""), tree.get("ir/segment/state.def", "")
+    )
+    if tree.get("docs/predicates.md") == page:
+        return []
+    return ["docs/predicates.md differs from ir/segment/predicates.def and state.def"]
+
+
+REGULAR_EXPRESSION = re.compile(r"^\s*(?:import re\b|from re import|import regex\b)", re.MULTILINE)
+
+
+def l23_regular_expressions(tree: Tree) -> list[str]:
+    return [
+        f"{path} imports re"
+        for path, text in tree.items()
+        if path.startswith("python/frametap/") and REGULAR_EXPRESSION.search(text)
+    ]
+
+
+# The other files that name a kind of effect.
+EFFECT_PLACES = {
+    "frame_eval/replay/run_graph.cc": "the cache of autocast",
+    "frame_eval/replay/reify.cc": "the commit of each effect",
+    "python/bindings/compiled.cc": "the frame of a generator",
+    "ir/text/verify.cc": "the frame of a generator",
+}
+KIND_OF_EFFECT = re.compile(r"\bEffect::Kind::(k[A-Z]\w*)")
+
+
+def effect_places(tree: Tree) -> Iterator[tuple[str, str]]:
+    for path, text in tree.items():
+        if is_cpp(path) and not path.startswith(("tests/", "frame_eval/record/")):
+            yield from ((path, kind) for kind in set(KIND_OF_EFFECT.findall(text)))
+
+
+def l25_effects(tree: Tree) -> list[str]:
+    return [
+        f"{path} names the effect {kind}"
+        for path, kind in effect_places(tree)
+        if path not in EFFECT_PLACES
+    ]
+
+
 NAMES_ARE_READ = {
     ("frame_eval/replay/faults.cc", "tp_name"): "text for a message",
     ("backends/callable/callable_backend.cc", '"__name__"'): "text for a message",
@@ -628,6 +706,9 @@ RULES: list[Rule] = [
     l20_effects,
     l21_reasons_in_goldens,
     l22_forced_faults,
+    l23_regular_expressions,
+    l24_predicates_page,
+    l25_effects,
 ]
 
 
@@ -730,6 +811,9 @@ BAD: list[tuple[Rule, Tree]] = [
             "tests/a.py": "fault: \n",
         },
     ),
+    (l23_regular_expressions, {"python/frametap/_a.py": "import ast\nimport re\n"}),
+    (l24_predicates_page, {"ir/segment/predicates.def": 'FORM(kToy, "toy", "a toy", "a toy")\n'}),
+    (l25_effects, {"frame_eval/session/a.cc": "if (effect.kind == Effect::Kind::kToy) return;\n"}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (
@@ -810,6 +894,29 @@ def test_reasons_without_a_golden_are_rows() -> None:
     assert set(reason_rows(our_tree())) >= UNSEEN_REASONS.keys()
 
 
+TOY_EFFECT = {
+    "ir/segment/effects.def": 'EFFECT(kToy, "toy", "TV")\n',
+    "frame_eval/record/finish/describe.cc": "effect.kind = Effect::Kind::kToy;\n",
+    "frame_eval/replay/reify.cc": "case Effect::Kind::kToy: break;\n",
+    "docs/text_form.md": 'effect = "toy" operand operand\n',
+    "python/frametap/_save.py": '    "toy": "plays",\n',
+}
+
+
+def test_a_new_effect_touches_five_files() -> None:
+    """No rule asks for another file, and each asks for its own."""
+    tree = our_tree() | {path: our_tree()[path] + lines for path, lines in TOY_EFFECT.items()}
+    assert l20_effects(tree) + l25_effects(tree) == []
+    for path in ("docs/text_form.md", "python/frametap/_save.py"):
+        assert len(l20_effects(tree | {path: our_tree()[path]})) == 1
+    elsewhere = tree | {"frame_eval/session/session.cc": "Effect::Kind::kToy\n"}
+    assert len(l25_effects(elsewhere)) == 1
+
+
+def test_effects_are_named_where_the_list_says() -> None:
+    assert {path for path, _ in effect_places(our_tree())} == EFFECT_PLACES.keys()
+
+
 def test_every_rule_has_a_bad_tree() -> None:
     assert {rule for rule, _ in BAD} == set(RULES)
 
@@ -817,5 +924,8 @@ def test_every_rule_has_a_bad_tree() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--accept"]:
         sys.exit("usage: python tests/layout_test.py --accept")
-    table = (ROOT / "frame_eval/segment/reasons.def").read_text()
-    (ROOT / "docs/reasons.md").write_text(reasons_page(table))
+    tables = ROOT / "ir/segment"
+    reasons = (ROOT / "frame_eval/segment/reasons.def").read_text()
+    predicates, state = ((tables / name).read_text() for name in ("predicates.def", "state.def"))
+    (ROOT / "docs/reasons.md").write_text(reasons_page(reasons))
+    (ROOT / "docs/predicates.md").write_text(predicates_page(predicates, state))

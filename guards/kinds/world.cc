@@ -11,13 +11,15 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/ref.h"
-#include "ir/graph/type.h"
+#include "ir/segment/state.h"
 
 // Its header includes all of ATen.
 namespace at::autocast {
@@ -28,12 +30,6 @@ TORCH_API bool is_autocast_cache_enabled();
 namespace frametap {
 
 namespace {
-
-std::string OnOff(const char* name, bool on) { return absl::StrCat(name, on ? "(on)" : "(off)"); }
-
-std::string Named(const char* name, int8_t dtype) {
-  return absl::StrCat(name, "(", DtypeName(static_cast<c10::ScalarType>(dtype)), ")");
-}
 
 // For a function that is made in torch.utils.checkpoint._checkpoint_hook.__init__.
 bool IsCodeOfCheckpoint(PyObject* code) {
@@ -162,62 +158,49 @@ WorldState WorldState::Now() {
 
 bool IsKnown(const WorldState& state) { return state.tensor_class != kNotKnown; }
 
+namespace {
+
+// All fields that have words, in the order in which a text shows them.
+std::vector<StateFact> AllFacts(const WorldState& s) {
+  const auto dtype = [](int8_t number) { return static_cast<c10::ScalarType>(number); };
+  return {
+      {StateField::kGradMode, s.grad_mode},
+      {StateField::kInferenceMode, s.inference_mode},
+      {StateField::kAutocast, s.autocast_cpu, s.autocast_cpu ? dtype(s.autocast_dtype) : c10::ScalarType::Undefined},
+      {StateField::kAutocastDtype, true, dtype(s.autocast_dtype)},
+      {StateField::kDefaultDtype, true, dtype(s.default_dtype)},
+      {StateField::kAutocastCache, s.autocast_cache},
+      {StateField::kForwardGrad, s.forward_grad},
+      {StateField::kAnomalyMode, s.anomaly_mode},
+      {StateField::kDeterministic, s.deterministic},
+      {StateField::kModes, s.modes_active}};
+}
+
+}  // namespace
+
 std::vector<std::string> StateWords(const WorldState& state) {
-  std::vector<std::string> words = {OnOff("grad_mode", state.grad_mode)};
-  if (state.inference_mode) words.push_back("inference_mode(on)");
-  words.push_back(state.autocast_cpu ? Named("autocast", state.autocast_dtype) : "autocast(off)");
-  if (state.default_dtype != static_cast<int8_t>(c10::ScalarType::Float)) {
-    words.push_back(Named("default_dtype", state.default_dtype));
+  std::vector<std::string> words;
+  for (const StateFact& fact : AllFacts(state)) {
+    if (IsShown(fact)) words.push_back(ToString(fact));
   }
-  if (!state.autocast_cache) words.push_back("autocast_cache(off)");
-  if (!state.forward_grad) words.push_back("forward_grad(off)");
-  if (state.anomaly_mode) words.push_back("anomaly_mode(on)");
-  if (state.deterministic) words.push_back("deterministic(on)");
-  if (state.modes_active) words.push_back("modes(on)");
   return words;
 }
 
 bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report) {
-  const auto tell = [&](std::string wanted, std::string seen) {
-    report->source = "state";
-    report->why = absl::StrCat(seen, " != ", wanted);
-    std::swap(report->want, wanted);
-    std::swap(report->got, seen);
-    return true;
-  };
-  const auto autocast = [](const WorldState& s) {
-    return s.autocast_cpu ? Named("autocast", s.autocast_dtype) : std::string("autocast(off)");
-  };
   if (want == got) return false;
-  if (want.grad_mode != got.grad_mode)
-    return tell(OnOff("grad_mode", want.grad_mode), OnOff("grad_mode", got.grad_mode));
-  if (want.inference_mode != got.inference_mode) {
-    return tell(OnOff("inference_mode", want.inference_mode), OnOff("inference_mode", got.inference_mode));
+  report->source = "state";
+  report->want = "torch.Tensor as recorded";
+  report->got = "an attribute of torch.Tensor or torch.nn.Parameter has changed";
+  const std::vector<StateFact> wanted = AllFacts(want), found = AllFacts(got);
+  if (const auto [a, b] = std::mismatch(wanted.begin(), wanted.end(), found.begin()); a != wanted.end()) {
+    report->want = ToString(*a);
+    report->got = ToString(*b);
+  } else if (want.backends != got.backends) {
+    report->want = "torch.backends as recorded";
+    report->got = "a switch of torch.backends has changed";
   }
-  if (autocast(want) != autocast(got)) return tell(autocast(want), autocast(got));
-  if (want.autocast_dtype != got.autocast_dtype) {
-    return tell(Named("autocast_dtype", want.autocast_dtype), Named("autocast_dtype", got.autocast_dtype));
-  }
-  if (want.autocast_cache != got.autocast_cache) {
-    return tell(OnOff("autocast_cache", want.autocast_cache), OnOff("autocast_cache", got.autocast_cache));
-  }
-  if (want.forward_grad != got.forward_grad) {
-    return tell(OnOff("forward_grad", want.forward_grad), OnOff("forward_grad", got.forward_grad));
-  }
-  if (want.anomaly_mode != got.anomaly_mode) {
-    return tell(OnOff("anomaly_mode", want.anomaly_mode), OnOff("anomaly_mode", got.anomaly_mode));
-  }
-  if (want.default_dtype != got.default_dtype) {
-    return tell(Named("default_dtype", want.default_dtype), Named("default_dtype", got.default_dtype));
-  }
-  if (want.deterministic != got.deterministic) {
-    return tell(OnOff("deterministic", want.deterministic), OnOff("deterministic", got.deterministic));
-  }
-  if (want.backends != got.backends)
-    return tell("torch.backends as recorded", "a switch of torch.backends has changed");
-  if (want.tensor_class != got.tensor_class)
-    return tell("torch.Tensor as recorded", "an attribute of torch.Tensor or torch.nn.Parameter has changed");
-  return tell(OnOff("modes", want.modes_active), OnOff("modes", got.modes_active));
+  report->why = absl::StrCat(report->got, " != ", report->want);
+  return true;
 }
 
 }  // namespace frametap

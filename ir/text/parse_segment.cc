@@ -5,6 +5,7 @@
 #include "ir/segment/frame_slot.h"
 #include "ir/segment/rows.h"
 #include "ir/text/parse.h"
+#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -132,6 +133,9 @@ class SegmentParser {
         if (mark != std::string::npos && LooksLikePosition(line.predicate.substr(mark + 4))) {
           line.why = ParsePosition(lex_, at, line.predicate.substr(mark + 4));
           line.predicate.resize(mark);
+        }
+        if (!ParsePredicate(line.predicate)) {
+          lex_.FailAt(at, absl::StrCat("'", line.predicate, "' is not a predicate (docs/predicates.md)"));
         }
       } else if (lex_.AcceptToken("@")) {
         line.why = NextPosition(lex_);
@@ -466,7 +470,7 @@ class SegmentParser {
     const size_t at = lex_.pos();
     const std::string word = lex_.Word();
     const EffectRow* const row = EffectOf(word);
-    if (row == nullptr) lex_.FailAt(at, absl::StrCat("'", word, "' is no effect"));
+    if (row == nullptr) lex_.FailAt(at, absl::StrCat("'", word, "' is not an effect"));
     e.kind = row->kind;
     for (const char part : row->parts) {
       if (part == 'N') {

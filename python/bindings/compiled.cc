@@ -5,6 +5,7 @@
 #include "backends/quant/quantize.h"
 #include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/truth_test.h"
 #include "frame_eval/cpython/written_fields.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
@@ -22,6 +23,8 @@
 #include "guards/objects/tensor_door.h"
 #include "ir/ops/dispatcher_door.h"
 #include "ir/segment/rows.h"
+#include "ir/segment/state.h"
+#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -146,18 +149,70 @@ py::list SourcePath(SourceId id, Segment& segment) {
   return out;
 }
 
-// Returns the predicate that row `number` of guard_rows puts in words; null for rows that are only a path or a decision.
-const Predicate* PredicateOf(const Segment& segment, size_t number) {
+// Returns the guard that row `number` of guard_rows describes; null for rows that are only a path or a decision.
+const Predicate* EntryOf(const Segment& segment, size_t number) {
   const FrozenGuards& frozen = segment.guards->frozen();
   return number < frozen.predicates.size() ? &frozen.predicates[number] : nullptr;
 }
 
 // Returns whether the guard of that row holds for the object, and None where it is not a guard on one object.
 py::object GuardHolds(const Segment& segment, size_t number, const py::object& object) {
-  const Predicate* predicate = PredicateOf(segment, number);
-  if (predicate == nullptr || predicate->guard == nullptr) return py::none();
-  if (segment.guards->IsNumber(predicate->source)) return py::none();
-  return py::bool_(predicate->guard->Holds(Reached::Object(object.ptr())));
+  const Predicate* entry = EntryOf(segment, number);
+  if (entry == nullptr || entry->guard == nullptr) return py::none();
+  if (segment.guards->IsNumber(entry->source)) return py::none();
+  return py::bool_(entry->guard->Holds(Reached::Object(object.ptr())));
+}
+
+py::tuple SizesTuple(const Sizes& sizes) {
+  py::tuple out(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    out[i] = sizes[i] < 0 ? py::object(py::none()) : py::object(py::int_(sizes[i]));
+  }
+  return out;
+}
+
+py::dict TensorFacts(const PredicateText& predicate) {
+  const PredicateText::Tensor& tensor = *predicate.tensor;
+  py::dict d;
+  d["text"] = predicate.argument;
+  d["dtype"] = py::reinterpret_borrow<py::object>(DtypeObject(tensor.dtype));
+  d["shape"] = SizesTuple(tensor.sizes);
+  d["strides"] = tensor.strides ? py::object(SizesTuple(*tensor.strides)) : py::object(py::none());
+  d["has_offset"] = tensor.has_offset;
+  d["device"] = tensor.device.str();
+  d["requires_grad"] = tensor.requires_grad;
+  return d;
+}
+
+// A comparison of expressions with the names n0, n1 ... for the numbers, and their paths.
+py::dict FormulaObject(const RelatedNumbers& related, Segment& segment) {
+  std::vector<std::string> names;
+  py::list paths;
+  for (const SourceId number : related.numbers) {
+    names.push_back("n" + std::to_string(names.size()));
+    paths.append(SourcePath(number, segment));
+  }
+  py::dict d;
+  d["text"] = related.relation->Want(names);
+  d["paths"] = paths;
+  return d;
+}
+
+// Adds the predicate to the row of its guard. `entry` is null for a decision.
+void AddPredicate(const std::string& text, const Predicate* entry, Segment& segment, py::dict* row) {
+  py::dict& d = *row;
+  const std::optional<PredicateText> predicate = ParsePredicate(text);
+  if (!predicate) throw std::runtime_error("frametap: a guard has no form of predicates.def: " + text);
+  const PredicateRow& form = RowOf(predicate->form);
+  d["kind"] = std::string(form.word);
+  d["argument"] = predicate->tensor                    ? py::object(TensorFacts(*predicate))
+                  : HoleIn(form.text).name == "number" ? py::object(py::int_(predicate->number))
+                  : HoleIn(form.text).exists()         ? py::object(py::str(predicate->argument))
+                                                       : py::object(py::none());
+  const bool is_same = entry != nullptr && entry->other.valid();
+  d["other"] = is_same ? py::object(SourcePath(entry->other, segment)) : py::none();
+  const bool is_formula = entry != nullptr && entry->related != nullptr;
+  d["formula"] = is_formula ? py::object(FormulaObject(*entry->related, segment)) : py::none();
 }
 
 py::object OperandObject(const Operand& operand, Segment& segment);
@@ -312,7 +367,16 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("given_up", [](const SegmentHandle& s) { return s.segment->given_up; })
       .def_property_readonly("recording_seconds", [](const SegmentHandle& s) { return s.segment->recording_seconds; })
       .def_property_readonly("restartable", [](const SegmentHandle& s) { return s.segment->restartable; })
-      .def_property_readonly("state", [](const SegmentHandle& s) { return s.segment->ir.state; })
+      .def_property_readonly("state",
+                             [](const SegmentHandle& s) {
+                               py::dict d;
+                               for (const std::string& text : s.segment->ir.state) {
+                                 if (const std::optional<StateFact> fact = ParseStateFact(text)) {
+                                   d[py::str(std::string(WordOf(fact->field)))] = ValueText(*fact);
+                                 }
+                               }
+                               return d;
+                             })
       .def(
           "text",
           [](const SegmentHandle& s, bool positions, bool types, bool guard_lines) {
@@ -373,13 +437,11 @@ void BindCompiled(py::module_& m) {
                                  d["is_decision"] = i >= ir.guards.size();
                                  d["source"] = ir.sources.Name(line.source);
                                  d["path"] = SourcePath(line.source, *s.segment);
-                                 d["predicate"] = line.predicate;
                                  d["position"] = PositionDict(line.why);
-                                 const Predicate* predicate = PredicateOf(*s.segment, i);
-                                 const bool is_relation = predicate != nullptr && predicate->other.valid();
-                                 d["other"] =
-                                     is_relation ? py::object(SourcePath(predicate->other, *s.segment)) : py::none();
-                                 d["same"] = is_relation && predicate->same;
+                                 d["predicate"] = line.predicate;
+                                 if (!line.predicate.empty()) {
+                                   AddPredicate(line.predicate, EntryOf(*s.segment, i), *s.segment, &d);
+                                 }
                                  out.append(d);
                                }
                                return out;
@@ -515,6 +577,22 @@ void BindCompiled(py::module_& m) {
     }
     return out;
   });
+  m.def(
+      "truth_test",
+      [](const py::object& code, int offset) -> py::object {
+        if (!PyCode_Check(code.ptr())) throw py::type_error("not a code object");
+        const auto test = TruthTestAt(reinterpret_cast<PyCodeObject*>(code.ptr()), offset);
+        if (!test) return py::none();
+        py::dict d;
+        d["if_true"] = test->if_true;
+        d["if_false"] = test->if_false;
+        d["keeps_true"] = test->keeps_true;
+        d["keeps_false"] = test->keeps_false;
+        d["negates"] = test->negates;
+        return d;
+      },
+      py::arg("code"), py::arg("offset"),
+      "Describes the instruction there, if it tests the truth of the value on top of the stack; None otherwise.");
   m.def("reasons", [] {
     py::list out;
     for (int i = 0; i <= static_cast<int>(Reason::internal_error); ++i) {

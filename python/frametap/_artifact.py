@@ -29,7 +29,6 @@ import inspect
 import io
 import json
 import os
-import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -623,7 +622,6 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         _refuse(source, f"it is damaged, or was not written by frametap.save ({error})", error)
     manifest = _manifest(source, files)
-    _refuse_saturation(source, files)
     for name, digest in manifest["sha256"].items():
         if name not in files or hashlib.sha256(files[name]).hexdigest() != digest:
             _refuse(source, f"it is damaged: {name} is not what was written")
@@ -687,23 +685,6 @@ def _manifest(source: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     if missing:
         _refuse(source, f"it is damaged: its manifest lacks {', '.join(sorted(missing))}")
     return manifest
-
-
-_TAKES_8_BITS = re.compile(
-    rb"frametap\.(?:round_rows\([^()]*, 8\)|quantize_per_tensor\([^()]*, 0, 255, u8\)|(?:lstm|rnn)(?:_cell)?\([^()]*\], 8[,)])"
-)
-
-
-def _refuse_saturation(source: Path, files: Mapping[str, bytes]) -> None:
-    """Refuses activations of 8 bits where oneDNN has no VNNI: sums of two products saturate there without a word."""
-    if _C.quant_full_range():
-        return
-    if any(_TAKES_8_BITS.search(text) for name, text in files.items() if name.endswith(".txt")):
-        _refuse(
-            source,
-            "its activations have 8 bits, and int8 products of these saturate on this processor (without "
-            "VNNI, or limited by ONEDNN_MAX_CPU_ISA); quantize it here or with activation_bits=7, and save it again",
-        )
 
 
 def _refuse(source: Path, why: str, cause: BaseException | None = None) -> NoReturn:
@@ -990,6 +971,7 @@ def _graph_of(block: Block) -> _C.Graph:
     try:
         graph = _C.parse_graph(block.graph_text, block.constants)
         _C.verify(graph)
+        _refuse_saturation(graph)
         if block.int8:
             graph = _C.quant_lower(graph)
     except GraphError as error:
@@ -1007,6 +989,23 @@ def _graph_of(block: Block) -> _C.Graph:
                 f"block {block.name!r} names {len(given)} {what}, its graph has {len(wanted)}"
             )
     return graph
+
+
+def _refuse_saturation(graph: _C.Graph) -> None:
+    """Refuses activations of 8 bits where oneDNN has no VNNI: sums of two products saturate there without a word."""
+    if not _C.quant_full_range() and any(map(_takes_8_bits, graph.nodes)):
+        raise ArtifactError(
+            "its activations have 8 bits, and int8 products of these saturate on this processor (without "
+            "VNNI, or limited by ONEDNN_MAX_CPU_ISA); quantize it here or with activation_bits=7, and save it again"
+        )
+
+
+def _takes_8_bits(node: _C.Node) -> bool:
+    if not node.op.startswith("frametap."):
+        return False
+    arguments = dict(zip(node.schema_args, node.args, strict=False))
+    is_byte = arguments.get("dtype") == torch.uint8 and arguments.get("qmax") == 255
+    return arguments.get("bits") == 8 or (node.op == "frametap.quantize_per_tensor" and is_byte)
 
 
 def _check_names(program: Program) -> None:

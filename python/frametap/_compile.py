@@ -22,7 +22,7 @@ from frametap import _C
 from frametap._callable import resolve_backend
 from frametap._compiled_module import CompiledModule, compile_module, follow_class, plain
 from frametap._errors import CaptureError, FrametapError
-from frametap._guards import Guard
+from frametap._guards import Guard, expected_of
 from frametap._stack_words import name_of_root
 
 __all__ = [
@@ -278,22 +278,30 @@ def guards(f: Any) -> list[Guard]:
     found = []
     for segment in segments(f):
         found += [guard_of(segment, row) for row in segment.guard_rows if row["predicate"]]
-        found.append(Guard(segment.name, "state", " ".join(segment.state)))
+        state = " ".join(f"{field}({value})" for field, value in segment.state.items())
+        found.append(Guard(segment.name, "state", state, "state", segment.state))
     return found
 
 
 def guard_of(segment: _C.Segment, row: _C.GuardRow) -> Guard:
     at = row["position"]
-    frames = [(segment.code, segment.entry_offset), *segment.callers]
     return Guard(
         segment.name,
         row["source"],
         row["predicate"],
+        row["kind"],
+        expected_of(row),
         at["text"],
         at["file"],
         at["line"],
-        name_of_root(row["path"][0], frames),
+        root_name_of(segment, row),
     )
+
+
+def root_name_of(segment: _C.Segment, row: _C.GuardRow) -> str:
+    """Returns the expression that made the value at which the source begins, if that has no name."""
+    frames = [(segment.code, segment.entry_offset), *segment.callers]
+    return name_of_root(row["path"][0], frames)
 
 
 def reset(f: Any = None) -> None:

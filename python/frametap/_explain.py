@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from frametap import _C
-from frametap._compile import compiled_of, guard_of
+from frametap._compile import compiled_of, guard_of, root_name_of
 from frametap._guards import Guard
 from frametap._views import MissText
 
@@ -97,7 +96,7 @@ class Explanation:
     @property
     def fixed_numbers(self) -> list[Guard]:
         """Guards that serve only one size or number: any other is recorded again."""
-        return [guard for guard, row in self._guards() if _fixes_number(guard, row["path"])]
+        return [guard for guard, row in self._guards() if _fixes_number(guard, row)]
 
     @property
     def ops_without_size_rule(self) -> list[tuple[str, str]]:
@@ -164,11 +163,12 @@ class Explanation:
         return "\n".join(out)
 
 
-def _fixes_number(guard: Guard, path: list[tuple[str, Any]]) -> bool:
-    steps = [accessor for accessor, _ in path]
-    if guard.kind == "tensor":  # "tensor f32[2, *] cpu"
+def _fixes_number(guard: Guard, row: _C.GuardRow) -> bool:
+    steps = [accessor for accessor, _ in row["path"]]
+    if guard.kind == "tensor":
         # The shape of a parameter or buffer is expected to stay.
-        return steps[-1] != "module_attr" and re.search(r"\[[^]]*\d", guard.predicate) is not None
+        shape = row["argument"]["shape"]
+        return steps[-1] != "module_attr" and any(size is not None for size in shape)
     is_number = type(guard.expected) in (int, float)
     from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}
     return guard.kind == "==" and is_number and from_call
@@ -202,7 +202,7 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
     misses: list[MissText] = []
     faults: list[FaultReport] = []
     names = {
-        (segment.name, row["source"]): guard_of(segment, row).stands_for
+        (segment.name, row["source"]): root_name_of(segment, row)
         for segment in _C.segments(compiled)
         for row in segment.guard_rows
         if row["path"][0][0] == "stack"

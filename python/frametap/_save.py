@@ -18,11 +18,9 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import dis
 import inspect
 import itertools
 import os
-import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +35,7 @@ from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
 from frametap._freeze import FrozenModel
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._guards import PLAIN_TYPES, UNREAD, read
+from frametap._guards import PLAIN_TYPES, UNREAD, value_of
 from frametap._quantized_model import QuantizedModel
 
 __all__ = ["load", "save"]
@@ -108,7 +106,6 @@ class _Converter:
             ),
             "",
         )
-        self.instructions = list(dis.get_instructions(self.code))
         self.owner_in = ""  # the ``*args`` whose first item is the model itself
         self.weights: dict[str, torch.Tensor] = {}
         self.weight_names: dict[int, str] = {}
@@ -394,9 +391,7 @@ class _Converter:
         self, segment: _C.Segment, environment: Mapping[str, Any]
     ) -> list[art.Check] | None:
         checks: list[art.Check] = []
-        rows = segment.guard_rows
-        paths = {row["source"]: row["path"] for row in (*rows, *segment.inputs)}
-        for row in rows:
+        for row in segment.guard_rows:
             predicate = row["predicate"]
             if not predicate or row["is_decision"]:
                 continue
@@ -410,12 +405,12 @@ class _Converter:
                 continue
             if row["other"] is not None:
                 other = self._resolve(row["other"], environment)
-                checks += self._same(segment, where, other, row["same"], row)
+                checks += self._same(segment, where, other, row)
                 continue
-            if (related := self._relates(row, where, paths, environment)) is not None:
+            wants = _wants(row)
+            if (related := self._relates(row, where, environment)) is not None:
                 checks.append(related)
                 continue
-            wants = _wants(predicate)
             if wants is None:
                 _refuse(
                     segment,
@@ -429,39 +424,20 @@ class _Converter:
         return checks
 
     def _relates(
-        self,
-        row: Mapping[str, Any],
-        where: art.Ref,
-        paths: Mapping[str, Path],
-        environment: Mapping[str, Any],
+        self, row: _C.GuardRow, where: art.Ref, environment: Mapping[str, Any]
     ) -> art.Check | None:
-        """A formula over several numbers, or over one: the names of the sources in it become n0, n1 …."""
-        formula = row["predicate"]
-        paths = {**paths, **_sizes_in(formula, paths)}
-        met: dict[str, str] = {row["source"]: "n0"}
-
-        def name(match: re.Match[str]) -> str:
-            return met.setdefault(match[0], f"n{len(met)}")
-
-        # All at once: `L.n` must not be found in `L.n2`, nor a name in the text of a dict's key.
-        longest_first = sorted({*paths, row["source"]}, key=len, reverse=True)
-        either = "|".join(re.escape(source) for source in longest_first)
-        formula, count = re.subn(rf"(?<![\w.])(?:{either})(?![\w.\[])", name, formula)
-        if count == 0 or "n0" not in re.findall(r"\bn\d+\b", formula):
+        """The check of a formula over numbers, the first of which is at `where`."""
+        if row["formula"] is None:
             return None
-        others = [
-            self._resolve(paths[source], environment) for source in met if met[source] != "n0"
-        ]
+        others = [self._resolve(path, environment) for path in row["formula"]["paths"][1:]]
         if not all(isinstance(other, art.Ref) for other in others):
             return None
-        try:
-            return art.Check(where, art.Relates(formula, tuple(others)))
-        except ValueError:
-            return None
+        return art.Check(where, art.Relates(row["formula"]["text"], tuple(others)))
 
     def _same(
-        self, segment: _C.Segment, one: art.Ref, other: Where, same: bool, row: Mapping[str, Any]
+        self, segment: _C.Segment, one: art.Ref, other: Where, row: _C.GuardRow
     ) -> list[art.Check]:
+        same = row["kind"] == "is"
         if isinstance(other, _Settled):
             if isinstance(other.value, torch.Tensor):
                 other = self._weight(other.value, row["source"])
@@ -489,9 +465,9 @@ class _Converter:
         if row["other"] is not None:
             found = self._resolve(row["other"], environment)
             if isinstance(found, _Settled):
-                return found.value is _UNKNOWN or (value is found.value) == row["same"]
-            return not row["same"]
-        wants = _wants(row["predicate"])
+                return found.value is _UNKNOWN or (value is found.value) == (row["kind"] == "is")
+            return row["kind"] == "is not"
+        wants = _wants(row)
         if wants is None or not isinstance(value, torch.Tensor):
             answer = segment.guard_holds(row["number"], value)
             if answer is not None:
@@ -510,7 +486,7 @@ class _Converter:
     def _check_states(self, segments: Sequence[_C.Segment]) -> None:
         """Two calls that differ only in the thread's state (autocast) would be one call of the program."""
         states = {
-            tuple(line for line in s.state if not line.startswith("grad_mode")): s for s in segments
+            tuple(f"{k}({v})" for k, v in s.state.items() if k != "grad_mode"): s for s in segments
         }
         if len(states) > 1:
             lines = "".join(f"\n  {s.name}: {', '.join(state)}" for state, s in states.items())
@@ -595,30 +571,16 @@ class _Converter:
         which stack.
         """
         frame = exit["frames"][0]
-        at = next(
-            (
-                i
-                for i, instruction in enumerate(self.instructions)
-                if instruction.offset >= frame["resume_offset"]
-                and instruction.opname != "EXTENDED_ARG"
-            ),
-            len(self.instructions),
-        )
-        stack = frame["stack"]
-        if len(exit["frames"]) == 1 and at + 1 < len(self.instructions) and stack:
-            name, below, tested = self.instructions[at].opname, stack[:-1], stack[-1]
-            jump, after = self.instructions[at].argval, self.instructions[at + 1].offset
-            if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_TRUE", name):
-                return tested, [(jump, below), (after, below)]
-            if re.fullmatch(r"POP_JUMP_(FORWARD|BACKWARD)_IF_FALSE", name):
-                return tested, [(after, below), (jump, below)]
-            if name == "JUMP_IF_TRUE_OR_POP":
-                return tested, [(jump, stack), (after, below)]
-            if name == "JUMP_IF_FALSE_OR_POP":
-                return tested, [(after, below), (jump, stack)]
-            if name == "UNARY_NOT":
+        test = _C.truth_test(self.code, frame["resume_offset"])
+        if len(exit["frames"]) == 1 and test is not None and frame["stack"]:
+            stack, below, tested = frame["stack"], frame["stack"][:-1], frame["stack"][-1]
+            if test["negates"]:
                 answers = ({"kind": "const", "constant": value} for value in (False, True))
-                return tested, [(after, [*below, answer]) for answer in answers]
+                return tested, [(test["if_true"], [*below, answer]) for answer in answers]
+            return tested, [
+                (test["if_true"], stack if test["keeps_true"] else below),
+                (test["if_false"], stack if test["keeps_false"] else below),
+            ]
         _refuse(
             segment,
             "the branch on a tensor is not in this function itself, or not an 'if', 'while', 'and', 'or', "
@@ -961,57 +923,19 @@ _SETTLED_STEPS: dict[str, Any] = {
 }
 
 
-# -- guards in words --
+# -- guards as checks --
 
-_DTYPES = {
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "i8": torch.int8,
-    "i16": torch.int16,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-    "c64": torch.complex64,
-    "c128": torch.complex128,
-}
-_TENSOR = re.compile(r"(\w+)\[(.*?)\](?:\{(.*?)\}( offset)?)? (\S+)( grad)?")
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _NUMBERS = ("int", "float", "bool")
 
 Steps: TypeAlias = tuple[tuple[str, Any], ...]
 
 
-def _sizes_in(formula: str, paths: Mapping[str, Path]) -> dict[str, Path]:
-    """Paths of the sizes in a formula that are read for it alone, and have no row of their own."""
-    found: dict[str, Path] = {}
-    for size in re.finditer(r"\.size\((\d+)\)", formula):
-        before = formula[: size.start()]
-        tensors = [
-            source
-            for source in paths
-            if before.endswith(source) and not re.search(r"[\w.]$", before.removesuffix(source))
-        ]
-        if tensors:
-            tensor = max(tensors, key=len)
-            found[tensor + size[0]] = [*paths[tensor], ("size", int(size[1]))]
-    return found
-
-
-def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
-    """The checks that say the same, each with steps from the object; None if there is no such form."""
-    kind, expected = read(predicate)
-    if expected is UNREAD:
-        return None
+def _wants(row: _C.GuardRow) -> list[tuple[Steps, Any]] | None:
+    """Returns the equal checks, each with steps from the object; None if a file has none."""
+    kind, argument = row["kind"], row["argument"]
     if kind == "tensor":
-        match = _TENSOR.fullmatch(expected)
-        return None if match is None else _tensor_wants(match)
-    if kind == "keys":
-        return [((), art.Keys(tuple(expected)))]
-    if kind in ("has", "absent"):
-        return [((), art.Has(expected, kind == "has"))]
+        return _tensor_wants(argument)
     if kind == "no hooks":
         own = [
             ((), art.Has(name, False)) for name in ("_compiled_call_impl", "_call_impl", "forward")
@@ -1020,26 +944,28 @@ def _wants(predicate: str) -> list[tuple[Steps, Any]] | None:
         empty = [((("attr", f"{k}_hooks"), ("length", 0)), art.EqualTo(0)) for k in kinds]
         return [*own, *empty]
     if kind == "len":
-        return [((("length", 0),), art.EqualTo(expected))]
-    if kind == "==":
-        return [((), art.EqualTo(expected))]
-    op = kind.removeprefix("not ")
-    if op in _OPPOSITE:
-        if not isinstance(expected, (int, float)):
-            return None
-        return [((), art.Relation(op if op == kind else _OPPOSITE[op], expected))]
+        return [((("length", 0),), art.EqualTo(argument))]
     if kind == "type":
-        name = expected.rpartition(".")[2]
+        name = argument.rpartition(".")[2]
         return [((), art.Number(name) if name in _NUMBERS else art.Type(name))]
+    value = value_of(row)
+    if value is UNREAD:
+        return None
+    if kind == "keys":
+        return [((), art.Keys(tuple(value)))]
+    if kind in ("has", "absent"):
+        return [((), art.Has(value, kind == "has"))]
+    if kind == "==":
+        return [((), art.EqualTo(value))]
+    op = kind.removeprefix("not ")
+    if op in _OPPOSITE and isinstance(value, (int, float)):
+        return [((), art.Relation(op if op == kind else _OPPOSITE[op], value))]
     return None
 
 
-def _tensor_wants(match: re.Match[str]) -> list[tuple[Steps, Any]] | None:
-    dtype, sizes, strides, offset, device, _ = match.groups()
-    if dtype not in _DTYPES or offset:
+def _tensor_wants(facts: Mapping[str, Any]) -> list[tuple[Steps, Any]] | None:
+    if facts["has_offset"]:
         return None
-    shape = tuple(None if size == "*" else int(size) for size in sizes.split(", ") if size)
-    wants: list[tuple[Steps, Any]] = [((), art.TensorLike(_DTYPES[dtype], shape, device))]
-    for i, stride in enumerate(strides.split(", ") if strides else ()):
-        wants.append(((("stride", i),), art.EqualTo(int(stride))))
-    return wants
+    want = art.TensorLike(facts["dtype"], facts["shape"], facts["device"])
+    strides = enumerate(facts["strides"] or ())
+    return [((), want), *(((("stride", i),), art.EqualTo(stride)) for i, stride in strides)]

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import math
 import operator
-import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -203,7 +202,7 @@ def _caller_of(target: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
 
-    call.__name__ = call.__qualname__ = re.sub(r"\W", "_", target.name())
+    call.__name__ = call.__qualname__ = _word(target.name())
     return call
 
 
@@ -420,9 +419,14 @@ def _autocast(state: State) -> tuple[bool, torch.dtype, bool]:
 
 def _identifier(name: str, fallback: str) -> str:
     """``h`` for a name that the user gave, ``in_`` for a keyword; the fallback for a number (``0``)."""
-    if not re.match(r"[^\W\d]", name):
+    if not name[:1].isidentifier():
         return fallback
-    return re.sub(r"\W", "_", name) + "_" * iskeyword(name)
+    return _word(name) + "_" * iskeyword(name)
+
+
+def _word(name: str) -> str:
+    """Returns the name with ``_`` for characters that no identifier has."""
+    return "".join(c if f"a{c}".isidentifier() else "_" for c in name)
 
 
 def _call_form(target: Any, args: list[Any]) -> tuple[list[Any], dict[str, Any]]:

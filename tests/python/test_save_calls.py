@@ -55,6 +55,37 @@ def test_names_in_formulas(f, args, others, tmp_path):
         assert torch.equal(loaded(*call), f(*call))
 
 
+def modes(x, mode, device):
+    if mode == "fast" and device == torch.device("cpu"):
+        x = x + 1
+    return x
+
+
+def test_constants_are_checked_by_type_and_value(tmp_path):
+    cpu = torch.device("cpu")
+    loaded = saved(modes, tmp_path / "p", (X, "fast", cpu))
+    assert torch.equal(loaded(X, "fast", cpu), modes(X, "fast", cpu))
+    for mode, device in (("slow", cpu), ("fast", "cpu"), ("fast", torch.device("meta"))):
+        with pytest.raises(frametap.ArtifactError, match="argument (mode|device)"):
+            loaded(X, mode, device)
+
+
+def both(x, y):
+    if x.sum() > 0 and not y.sum() > 0:
+        return x + y
+    if x.max() > 5 or y.max() > 5:
+        return x * y
+    return x - y
+
+
+def test_branches_of_every_form_are_saved(tmp_path):
+    """`and`, `or` and `not` are other instructions than `if`, and have other places to continue at."""
+    calls = [(X * a, X * b) for a in (-1.0, 1.0, 6.0) for b in (-1.0, 1.0, 6.0)]
+    loaded = saved(both, tmp_path / "p", *calls)
+    for call in calls:
+        assert torch.equal(loaded(*call), both(*call))
+
+
 def test_a_formula_still_refuses(tmp_path):
     loaded = saved(n2, tmp_path / "p", (X, 2, 5))
     with pytest.raises(frametap.ArtifactError, match="argument n"):

@@ -7,7 +7,10 @@
 #include <limits>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "ir/graph/literal.h"
+#include "ir/segment/state.h"
+#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -83,14 +86,14 @@ const char* const kSegments[] = {
       .linear : type(Linear) watched
         .weight = %w
         .bias = %b
-      .layers[0].0 : type(Linear)
+      .layers[0].0 : type(Linear) watched
       ["mask"] : == 3
     L.x = %x : tensor f32[*, 32] cpu
       .size(0) = %n : > 2
-    L.<attr>(".0") : list len 2
+    L.<attr>(".0") : len 2
     G.scale : == 2.0
-    torch.nn.Module : same object
-    type(L.x) : class
+    torch.nn.Module : is Module
+    type(L.x) : class A unchanged
       .<closure>[0].keys[1].<default>["x"].<default>[2].__dict__.__self__.<referent>.<id>.len
     S[0].stride(1) : == 1
     pinned("<built-in function len>")
@@ -169,6 +172,75 @@ std::string Canonical(std::string text) {
   const size_t at = text.find("set{%0,}");
   if (at != std::string::npos) text.replace(at, 8, "set{%0}");
   return text;
+}
+
+TEST(TextTest, EachFormOfPredicateIsFoundInItsText) {
+  const std::string arguments[][2] = {{"text", "'a b'"},
+                                      {"name", "a.b"},
+                                      {"number", "3"},
+                                      {"formula", "L.x // 2 > L.n"},
+                                      {"tensor", "f32[*, 3]{3, 1} offset cpu grad"}};
+  for (size_t i = 0; i < std::size(kPredicateRows); ++i) {
+    const HoleIn hole(kPredicateRows[i].text);
+    std::string text(kPredicateRows[i].text), argument;
+    for (const auto& [name, example] : arguments) {
+      if (hole.name != name) continue;
+      argument = example;
+      text = std::string(hole.before) + argument + std::string(hole.after);
+    }
+    ASSERT_EQ(hole.exists(), !argument.empty()) << text;
+    const std::optional<PredicateText> predicate = ParsePredicate(text);
+    ASSERT_TRUE(predicate.has_value()) << text;
+    EXPECT_EQ(predicate->form, static_cast<PredicateText::Form>(i)) << text;
+    EXPECT_EQ(predicate->argument, argument);
+  }
+}
+
+TEST(TextTest, PredicatesAreDistinguishedByTheirForm) {
+  using Form = PredicateText::Form;
+  const std::pair<std::string, Form> cases[] = {
+      {"is L.x", Form::kIs},          {"is not L.x", Form::kIsNot},
+      {"== 'L.x < 3'", Form::kEqual}, {"L.x.size(0) // 2 > L.n", Form::kNumbers},
+      {"not < 2.0", Form::kNotLess},  {"int", Form::kFixedType}};
+  for (const auto& [text, form] : cases) {
+    const std::optional<PredicateText> predicate = ParsePredicate(text);
+    ASSERT_TRUE(predicate.has_value()) << text;
+    EXPECT_EQ(predicate->form, form) << text;
+  }
+  const std::optional<PredicateText> tensor = ParsePredicate("tensor i64[*, 2]{2, 1} offset cuda:1 grad");
+  ASSERT_TRUE(tensor.has_value() && tensor->tensor.has_value());
+  EXPECT_EQ(tensor->tensor->dtype, c10::kLong);
+  EXPECT_EQ(tensor->tensor->sizes, (Sizes{-1, 2}));
+  EXPECT_EQ(*tensor->tensor->strides, (Sizes{2, 1}));
+  EXPECT_TRUE(tensor->tensor->has_offset && tensor->tensor->requires_grad);
+  EXPECT_EQ(tensor->tensor->device.str(), "cuda:1");
+  EXPECT_TRUE(ParsePredicate("tensor f32[] cpu")->tensor->sizes.empty());
+  for (const char* text : {"", "len x", "tensor f33[*] cpu", "tensor f32[*]", "a kind that is not there", "len "}) {
+    EXPECT_FALSE(ParsePredicate(text).has_value()) << text;
+  }
+}
+
+TEST(TextTest, EachFieldOfTheStateParsesToItself) {
+  for (const char* text : {"grad_mode(on)", "grad_mode(off)", "inference_mode(on)", "autocast(off)", "autocast(bf16)",
+                           "default_dtype(f64)", "autocast_cache(off)", "forward_grad(off)", "anomaly_mode(on)",
+                           "deterministic(on)", "modes(on)", "autocast_dtype(f16)"}) {
+    const std::optional<StateFact> fact = ParseStateFact(text);
+    ASSERT_TRUE(fact.has_value()) << text;
+    EXPECT_EQ(ToString(*fact), text);
+  }
+  for (const char* text :
+       {"grad_mode", "grad_mode(1)", "grad_mode(f32)", "default_dtype(off)", "mode(on)", "autocast(on)", ""}) {
+    EXPECT_FALSE(ParseStateFact(text).has_value()) << text;
+  }
+}
+
+TEST(TextTest, T3_AGuardHasAFormOfTheTable) {
+  const absl::StatusOr<SegmentIr> segment = ParseSegment(
+      "segment f#0 {\n  entry f:start\n  guard {\n    L.x : nothing of the kind\n  }\n  graph () {\n  }\n"
+      "  exit return null at f:1\n}\n");
+  ASSERT_FALSE(segment.ok());
+  EXPECT_NE(segment.status().message().find("'nothing of the kind' is not a predicate"), std::string::npos)
+      << segment.status();
 }
 
 TEST(TextTest, T1_PrintOfParseIsTheText) {

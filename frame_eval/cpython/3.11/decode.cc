@@ -1,6 +1,7 @@
 // The only file beside opcode_tables.c that sees opcode.h: its macros are named CALL, COPY, SEND, CACHE …
 #include "frame_eval/cpython/3.11/decode.h"
 
+#include "frame_eval/cpython/truth_test.h"
 #include "opcode.h"
 
 extern "C" const uint8_t frametap_opcode_caches[256];
@@ -67,6 +68,34 @@ const Table kTable;
 const Decoded* const kDecode = kTable.rows;
 
 int StoreTarget(const uint16_t* unit) { return kTable.rows[*unit & 0xff].opcode == STORE_FAST ? *unit >> 8 : -1; }
+
+std::optional<TruthTest> TruthTestAt(PyCodeObject* code, int offset) {
+  const auto* const units = reinterpret_cast<const uint16_t*>(code->co_code_adaptive);
+  int index = offset / 2, arg = 0;
+  if (offset < 0 || index >= Py_SIZE(code)) return std::nullopt;
+  for (; kDecode[units[index] & 0xff].opcode == EXTENDED_ARG; ++index) arg = (arg | units[index] >> 8) << 8;
+  const Decoded& row = kDecode[units[index] & 0xff];
+  arg |= units[index] >> 8;
+  const int next = index + 1 + row.caches, forward = 2 * (next + arg), back = 2 * (next - arg), after = 2 * next;
+  switch (row.opcode) {
+    case POP_JUMP_FORWARD_IF_TRUE:
+      return TruthTest{forward, after};
+    case POP_JUMP_FORWARD_IF_FALSE:
+      return TruthTest{after, forward};
+    case POP_JUMP_BACKWARD_IF_TRUE:
+      return TruthTest{back, after};
+    case POP_JUMP_BACKWARD_IF_FALSE:
+      return TruthTest{after, back};
+    case JUMP_IF_TRUE_OR_POP:
+      return TruthTest{forward, after, true};
+    case JUMP_IF_FALSE_OR_POP:
+      return TruthTest{after, forward, false, true};
+    case UNARY_NOT:
+      return TruthTest{after, after, false, false, true};
+    default:
+      return std::nullopt;
+  }
+}
 
 const char* NameOf(const Decoded& decoded) { return kTable.words[decoded.opcode].name; }
 const char* WhyUnsupported(const Decoded& decoded) { return kTable.words[decoded.opcode].unsupported; }

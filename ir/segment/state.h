@@ -1,0 +1,35 @@
+// StateFact: one field of the thread's state and its value, as a segment guards it. state.def has the rows.
+// Not here: how the thread's state is read (guards/kinds/world.h).
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace frametap {
+
+enum class StateField : uint8_t {
+#define STATE(field, word, takes, usual) field,
+#include "ir/segment/state.def"
+#undef STATE
+};
+
+struct StateFact {
+  StateField field = StateField::kGradMode;
+  bool on = true;  // true for every dtype
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+
+  friend bool operator==(const StateFact&, const StateFact&) = default;
+};
+
+std::string_view WordOf(StateField field);
+bool IsShown(const StateFact& fact);
+std::string ValueText(const StateFact& fact);  // "on", "off", "bf16"
+std::string ToString(const StateFact& fact);   // "grad_mode(on)"
+// Returns the fact with this text, and none if there is no such field or the field does not take the value.
+std::optional<StateFact> ParseStateFact(std::string_view text);
+
+}  // namespace frametap
