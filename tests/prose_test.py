@@ -312,17 +312,10 @@ def h11_files_exist(tree: Tree) -> list[str]:
 TO_DO: dict[tuple[str, str], int] = {
     ("H1", "frame_eval"): 2,
     ("H2", "frame_eval"): 8,
-    ("H2", "guards"): 1,
-    ("H2", "ir"): 1,
     ("H3", "frame_eval"): 6,
-    ("H3", "guards"): 1,
     ("H4", "frame_eval"): 3,
-    ("H4", "guards"): 2,
     ("H5", "frame_eval"): 4,
     ("H8", "frame_eval"): 29,
-    ("H8", "guards"): 5,
-    ("H8", "ir"): 6,
-    ("H8", "tests"): 1,
     ("H9", "frame_eval"): 4,
     ("H10", "frame_eval"): 2,
 }

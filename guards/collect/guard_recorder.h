@@ -1,6 +1,6 @@
 // GuardRecorder: collects, while a trace runs, the sources it read and what it relied on.
-//   R1  `seen` is the object at the source in the state at the entry of the segment (the recorder keeps reads of places
-//       that the trace itself has written away from here).
+//   R1  `seen` is the object at the source in the state at the entry of the segment. The recorder does not report reads
+//       of places that the trace itself has written.
 //   R2  A predicate on a source implies that the path to it can be followed; following it runs no Python code.
 //   R3  Predicates are kept in read order; an equal or implied one is not added twice.
 // Not here: evaluation and words (guard_tree.h).
@@ -40,31 +40,31 @@ class GuardRecorder {
   explicit GuardRecorder(WorldState world);
   ~GuardRecorder();
 
-  // -- sources: `seen` is borrowed and kept alive until Freeze or destruction --
-  // Roots in frames: `slot` is a FrameSlot (ir/segment/frame_slot.h).
+  // -- sources -- `seen` is borrowed, and kept alive until Freeze or destruction.
+  // In roots, `slot` is a FrameSlot (ir/segment/frame_slot.h).
   SourceId Local(int64_t slot, const std::string& name, PyObject* seen);
   SourceId Cell(int64_t slot, const std::string& name, PyObject* content);  // localsplus[slot] is the cell
   SourceId Stack(int64_t slot, PyObject* seen);
   SourceId Function(PyObject* function, int64_t slot = 0);
   SourceId Pinned(PyObject* object, const std::string& text);  // known by identity; held strongly
   bool IsPinned(PyObject* object) const { return PinnedAs(object).valid(); }
-  SourceId PinnedAs(PyObject* object) const;  // invalid: it is not pinned
-  // `key`: attribute name (str), dict key, or null; `index`: as in MakeStep (accessor.h).
+  SourceId PinnedAs(PyObject* object) const;  // invalid if it is not pinned
+  // `key` is an attribute name (str), a dict key, or null. `index` is as in MakeStep (accessor.h).
   SourceId Child(SourceId parent, Accessor accessor, int64_t index, PyObject* key, PyObject* seen);
   PyObject* seen(SourceId id) const;
   int64_t SeenNumber(SourceId id) const;  // for a size or a length, which is not an object
   SourceId parent(SourceId id) const;
-  Py_ssize_t CountOf(PyObject* object);  // how many references to it are held here; slow for the first time
-  // Self-check: "" if the step from what was seen at the parent still leads to what was seen here, else what is wrong.
+  Py_ssize_t CountOf(PyObject* object);  // the number of references to it that are held here; slow for the first time
+  // For the self-check. Returns "" if the step from the parent's object still leads to this one's, else the difference.
   std::string FaultAt(SourceId id) const;
   Accessor accessor(SourceId id) const;
   PyObject* KeyOf(SourceId id) const;   // attribute name or dict key of its last step; borrowed, may be null
   Source Describe(SourceId id) const;   // in words
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
-  // -- predicates -- `why`: the instruction that has read what they say; its code is kept alive as they are
-  // Exact type, and that what was read of the type is the same: what it has under the names that are told of
-  // (ReadsName, ReadsNamesOf) before the end of the recording, and under those that C code asks for.
+  // -- predicates -- `why` is the instruction that has read the fact. Its code is kept alive.
+  // Requires the exact type, with the same attributes under the names that the recording has read (ReadsName,
+  // ReadsNamesOf) before its end, and under the names that C code looks up.
   void Type(SourceId id, const Spot& why);
   void ReadsName(PyObject* name) {  // an attribute's
     if (names_ == nullptr) [[unlikely]]
@@ -73,14 +73,14 @@ class GuardRecorder {
   }
   void ReadsNamesOf(PyCodeObject* code);        // all names in it
   void Identity(SourceId id, const Spot& why);  // the very object
-  // An object where this one was: all that its default hash depends on. Held by nobody, unlike Identity.
+  // Requires an object at the address of this one, on which its default hash depends. Unlike Identity, it holds nothing.
   void Address(SourceId id, const Spot& why);
-  // Equal type and value: None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
+  // Requires equal type and value, for None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
   void Value(SourceId id, const Spot& why);
-  std::optional<SizeMark> MarkOf(SourceId size) const;  // what was said of it
+  std::optional<SizeMark> MarkOf(SourceId size) const;  // of the user
   bool IsFixed(SourceId id) const;                      // by Value
-  // Of a list, tuple, dict or set: `length`, or the one that it has.
+  // Requires this length of a list, tuple, dict or set; by default, its present length.
   void Length(SourceId id, const Spot& why, Py_ssize_t length = -1);
   void Keys(SourceId id, const Spot& why);      // dict: its keys in order (implies the length)
   void Elements(SourceId id, const Spot& why);  // set of plain values: its elements
@@ -93,9 +93,9 @@ class GuardRecorder {
   void Absent(SourceId dict, PyObject* key, const Spot& why);
   void Present(SourceId dict, PyObject* key, const Spot& why);
   void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
-  // False, and nothing is said: that cannot be told exactly (an int of more bits than a float has, beside a float).
+  // Returns false, and adds nothing, if the comparison is not exact (a float, and an int of more bits than it has).
   bool Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
-  // … how expressions of several numbers compare, at most NumbersRelation::kMostInputs, all exact ints or floats.
+  // The same for expressions of at most NumbersRelation::kMostInputs numbers, all exact ints or floats.
   bool Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
                 const std::vector<SourceId>& numbers, const Spot& why);
   void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
@@ -126,8 +126,8 @@ class GuardRecorder {
   Mark mark() const;
   void Rewind(const Mark& mark);  // forgets what was added after the mark (merged tensor reads may stay)
 
-  // -- repetition (repetition.cc) -- what was said of one object, said of another one where that holds as well --
-  // What has been said of an object, or read through it, so far.
+  // -- repetition (repetition.cc): transfers guards from one object to another one --
+  // The guards on an object so far, or on objects that are reached through it.
   enum class Said : uint8_t { kNothing, kType, kMore };
   Said SaidOf(SourceId id) const;
   // Returns whether a tensor has no guards beyond the ones that always hold; whether only sizes were read since.
@@ -137,15 +137,15 @@ class GuardRecorder {
   struct Part {
     SourceId of;
     Mark from, to;
-    std::vector<SourceId> sources;     // … each behind its parent
+    std::vector<SourceId> sources;     // each after its parent
     std::vector<uint32_t> predicates;  // their numbers
     std::vector<SourceId> fixed;       // sources that are known by identity or address
-    std::vector<SourceId> shared;      // … or as the same object as one that is not in the part
+    std::vector<SourceId> shared;      // sources that are the same object as one outside of the part
     bool Holds(SourceId id) const;     // is it `of` or one of `sources`?
   };
   // Returns none if a guard in the slice is tied to this object, or if a guard on another object refers to it.
   std::optional<Part> PartOf(SourceId of, const Mark& from, const Mark& to) const;
-  // The part said of another object.
+  // The part, transferred to another object.
   class Repetition {
    public:
     Repetition(const Part& part, SourceId onto) : part_(part), onto_(onto), now_(part.to.sources - part.from.sources) {}
@@ -165,7 +165,7 @@ class GuardRecorder {
   // Adds the guards. `met` checks each new source and its counterpart, which has an object of the same type. Returns
   // false if a guard does not hold, or if `met` returns false; then the caller rewinds.
   bool Repeat(Repetition* repetition, absl::FunctionRef<bool(SourceId was, SourceId is)> met);
-  // Self-check: what was said since a mark, as numbers that are equal where the same was said.
+  // For the self-check. Returns the guards since a mark as numbers, which are equal for equal guards.
   std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;
 
   std::vector<std::string> StateLines() const;

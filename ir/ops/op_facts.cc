@@ -148,7 +148,7 @@ constexpr Row kRows[] = {
     {"aten::narrow.Tensor", kAsksElements},
 
     // Ops whose number follows from elements (item, is_nonzero, equal, allclose …) have no row, because the guess by
-    // the schema is right. The same is true of numbers that no guard compares, which each run reads again: facts of
+    // the schema is right. The same holds for numbers that each run reads again: facts of
     // sparse and quantized data (_nnz, q_scale), of the storage (is_set_to) and of the object (_version, is_leaf). The
     // numbers of the next rows follow from facts that guards hold.
     {"aten::size", kScalarMeta},

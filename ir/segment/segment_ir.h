@@ -34,7 +34,7 @@ struct Operand {
   ValueId value;
   SourceId source;
   ConstId constant;
-  std::string text;                // kConst: the printed form. kNew: the name of the type
+  std::string text;                // the printed form (kConst), or the name of the type (kNew)
   int64_t index = 0;               // kShared: label
   int64_t label = -1;              // a container that occurs again (kShared) carries a label: `&1=[…]`
   std::vector<std::string> names;  // kNew: attribute names of the last names.size() items

@@ -1,6 +1,6 @@
 // Sizes of a graph's values in symbols, for its text: `f32[s0, 64, (s1 - 1)//2 + 1]`.
-//   Y1  s0, s1 … are sizes of inputs (Graph::symbols). u0, u1 … are sizes that follow from elements, sizes of ops without
-//       a size rule, and sizes whose formula would be too long to read. `%n` is a number of the graph.
+//   Y1  s0, s1 … are sizes of inputs (Graph::symbols). u0, u1 … are sizes without a formula in these. They follow
+//       from elements, have no size rule, or their formula would be too long. `%n` is a number of the graph.
 //   Y2  A constant is a size that the guards fix, a size of a parameter, or a size that follows from constants.
 //   Y3  With the sizes of the recording, each formula comes to the size that was recorded; one that does not is not shown.
 // Not here: which sizes are open (frame_eval), the rules (ops/size_rules.h), conditions of guards (number_expr.h).

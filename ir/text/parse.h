@@ -1,8 +1,8 @@
-// The parser's own header: recursive descent over the grammar of docs/text_form.md. What it accepts it has verified (T3).
-//   parse_pieces.cc   what graphs and segments share
+// The parser's own header: recursive descent over the grammar of docs/text_form.md. It verifies all that it accepts (T3).
+//   parse_pieces.cc   the parts that graphs and segments share
 //   parse_graph.cc    graphs
 //   parse_segment.cc  segments
-// `Next...` reads what comes next, or fails where it stands.
+// `Next...` reads the next part, or fails where that begins.
 #pragma once
 
 #include <string>

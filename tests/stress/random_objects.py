@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stress import generated
 
-# {t} is a tensor, {i} an int, {b} a box, {m} a module, and {p} an instance of a dataclass. {l} is a list, {d} a dict, and
-# {u} a tuple. {o} is any of these.
+# Tensors are {t}, ints {i}, boxes {b}, modules {m}, instances of a dataclass {p}, lists {l}, dicts {d} and tuples {u}. Any
+# of these is {o}.
 EXPRESSIONS = {
     "t": """
 {t} + {i}
