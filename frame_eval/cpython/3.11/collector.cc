@@ -14,7 +14,7 @@ int pauses = 0;
 
 bool is_left_alone = false;
 
-int& Count() { return PyInterpreterState_Get()->gc.generations[0].count; }
+int& Count() { return Layout311::CollectorCount(); }
 
 // Whether gc.get_count() gives the count.
 bool IsTold(PyObject* gc) {

@@ -62,7 +62,7 @@ bool IsTraced(PyThreadState* ts) {
   return ts->cframe->use_tracing != 0 || ts->c_tracefunc != nullptr || ts->c_profilefunc != nullptr;
 }
 
-PyObject* const* ErrorIndicator(PyThreadState* ts) { return &ts->curexc_type; }
+PyObject* const* ErrorIndicator(PyThreadState* ts) { return Layout311::ErrorIndicator(ts); }
 
 TracingPause::TracingPause()
     : thread_(PyThreadState_Get()),
@@ -98,7 +98,7 @@ const void* StackIdentity(PyThreadState* ts) {
   return chunk;
 }
 
-const void* RunningFrame(PyThreadState* ts) { return ts->cframe->current_frame; }
+const void* RunningFrame(PyThreadState* ts) { return Layout311::Running(ts); }
 
 FrameFacts FactsOf(_PyInterpreterFrame* raw) {
   bool generator = IsGeneratorFrame(raw);
@@ -239,10 +239,12 @@ int ParameterCount(PyCodeObject* code) {
          ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-bool IsNextFrame(const FrameState& caller, const FrameState& callee) { return callee.raw->previous == caller.raw; }
+bool IsNextFrame(const FrameState& caller, const FrameState& callee) {
+  return Layout311::Previous(callee.raw) == caller.raw;
+}
 
 bool IsHeldByOthers(const FrameState& f) {
-  PyFrameObject* const object = f.raw->frame_obj;
+  PyFrameObject* const object = Layout311::FrameObject(f.raw);
   return object != nullptr && Py_REFCNT(object) > 1;
 }
 

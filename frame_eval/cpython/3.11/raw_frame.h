@@ -8,32 +8,14 @@
 
 #include <Python.h>
 
-#ifndef Py_BUILD_CORE
-#define Py_BUILD_CORE 1
-#define FRAMETAP_UNDEF_BUILD_CORE
-#endif
-// Without this pycore_atomic.h takes C11's <stdatomic.h>, which C++ does not have.
-#undef HAVE_STD_ATOMIC
-// Outside of CPython the name stands for an older function.
-#undef _PyObject_LookupSpecial
-#include <internal/pycore_ceval.h>
-#include <internal/pycore_frame.h>
-#include <internal/pycore_interp.h>
-#include <internal/pycore_object.h>
-#include <internal/pycore_runtime.h>
-#ifdef FRAMETAP_UNDEF_BUILD_CORE
-#undef Py_BUILD_CORE
-#undef FRAMETAP_UNDEF_BUILD_CORE
-#endif
-
+#include "frame_eval/cpython/3.11/layout.h"
 #include "frame_eval/interpreter/interpreter.h"
 
 namespace frametap {
 
 class Activation {
  public:
-  Activation(PyThreadState* ts, _PyInterpreterFrame* raw)
-      : ts_(ts), raw_(raw), breaker_(&ts->interp->ceval.eval_breaker) {}
+  Activation(PyThreadState* ts, _PyInterpreterFrame* raw) : ts_(ts), raw_(raw) {}
 
   // Returns false if too deep; the error is set and the activation is over.
   bool Enter() {
@@ -54,13 +36,13 @@ class Activation {
 
   // After it the frame can be given to CPython or to the caller.
   void Leave(PyObject** top) {
-    _PyFrame_SetStackPointer(raw_, top);
+    Layout311::SetTop(raw_, top);
     Unlink();
   }
 
   bool tracing() const { return cframe_.use_tracing != 0; }
-  bool interrupted() const { return _Py_atomic_load_relaxed(breaker_) != 0; }
-  void SetActing(const uint16_t* unit) { raw_->prev_instr = const_cast<_Py_CODEUNIT*>(unit); }
+  bool interrupted() const { return Layout311::IsInterrupted(ts_); }
+  void SetActing(const uint16_t* unit) { Layout311::SetActing(raw_, unit); }
 
   // Signals, pending calls, a wish for the lock, an exception sent by another thread, in this order.
   int HandlePending() {
@@ -151,35 +133,32 @@ class Activation {
 
   PyThreadState* ts_;
   _PyInterpreterFrame* raw_;
-  _Py_atomic_int* breaker_;
   _PyCFrame cframe_;
 };
 
-inline void SetResumePoint(_PyInterpreterFrame* raw, const uint16_t* next) {
-  raw->prev_instr = const_cast<_Py_CODEUNIT*>(next) - 1;
-}
+inline void SetResumePoint(_PyInterpreterFrame* raw, const uint16_t* next) { Layout311::SetNext(raw, next); }
 
-inline bool IsGeneratorFrame(_PyInterpreterFrame* raw) { return raw->owner == FRAME_OWNED_BY_GENERATOR; }
+inline bool IsGeneratorFrame(_PyInterpreterFrame* raw) { return Layout311::IsOfGenerator(raw); }
 
 inline void MarkSuspended(_PyInterpreterFrame* raw) { _PyFrame_GetGenerator(raw)->gi_frame_state = FRAME_SUSPENDED; }
 
 // Reads the frame as its caller left it and marks it as running.
 inline void Load(_PyInterpreterFrame* raw, Execution& m) {
-  PyCodeObject* code = raw->f_code;
+  PyCodeObject* code = Layout311::Code(raw);
   m.raw = raw;
   m.code = code;
-  m.function = raw->f_func;
-  m.objects = raw->localsplus;
+  m.function = Layout311::Function(raw);
+  m.objects = Layout311::Objects(raw);
   m.nlocalsplus = code->co_nlocalsplus;
-  m.base = raw->localsplus + code->co_nlocalsplus;
-  m.top = _PyFrame_GetStackPointer(raw);
+  m.base = m.objects + code->co_nlocalsplus;
+  m.top = Layout311::Top(raw);
   m.first = _PyCode_CODE(code);
-  m.next = raw->prev_instr + 1;
+  m.next = Layout311::Next(raw);
   m.names = code->co_names;
   m.consts = code->co_consts;
-  m.globals = raw->f_globals;
-  m.builtins = raw->f_builtins;
-  raw->stacktop = -1;
+  m.globals = Layout311::Globals(raw);
+  m.builtins = Layout311::Builtins(raw);
+  Layout311::HideStack(raw);
 }
 
 inline PyObject* EvalInCPython(PyThreadState* ts, _PyInterpreterFrame* raw) {
