@@ -30,6 +30,8 @@
   L23 No module of python/frametap takes text apart by regular expressions: the bindings give the data behind our texts.
   L24 docs/predicates.md is what predicates.def and state.def say; `python tests/layout_test.py --accept` writes it.
   L25 Only the recording and Reifier name a kind of effect. EFFECT_PLACES has the exceptions.
+  L26 Opcodes are known by name in frame_eval/cpython/ and frame_eval/interpreter/ alone. Elsewhere are so many names as
+      OPCODE_NAMES says, and no more.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -676,6 +678,37 @@ def l14_onednn(tree: Tree) -> list[str]:
     return found
 
 
+# How many names of opcodes each folder has in its texts. Facts of `InstructionInfo` are to replace them.
+OPCODE_NAMES = {"frame_eval/record": 10, "frame_eval/session": 17, "python/frametap": 25}
+OPCODE_ROW = re.compile(r"^[A-Z]+\((\w+)", re.MULTILINE)
+UPPER_TEXT = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+
+
+def l26_opcode_names(tree: Tree) -> list[str]:
+    names = {
+        name
+        for path, text in tree.items()
+        if path.endswith("/opcodes.def")
+        for name in OPCODE_ROW.findall(text)
+    }
+    found: dict[str, list[str]] = {}
+    for path, text in tree.items():
+        is_product = is_cpp(path) or path.startswith("python/frametap/")
+        room = "/".join(path.split("/")[:2])
+        if not is_product or folder_of(path) not in FOLDERS:
+            continue
+        if room in {"frame_eval/cpython", "frame_eval/interpreter"}:
+            continue
+        for word in UPPER_TEXT.findall(text):
+            if word in names or (word[-1] == "_" and any(n.startswith(word) for n in names)):
+                found.setdefault(room, []).append(f"{path} has the opcode {word}")
+    return [
+        "; ".join(places)
+        for room, places in found.items()
+        if len(places) > OPCODE_NAMES.get(room, 0)
+    ]
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -703,6 +736,7 @@ RULES: list[Rule] = [
     l23_regular_expressions,
     l24_predicates_page,
     l25_effects,
+    l26_opcode_names,
 ]
 
 
@@ -712,7 +746,23 @@ def test_tree_follows(rule: Rule) -> None:
 
 
 REASONS = 'BREAK(branch, "a branch", "advice")\nABORT(fault, "a fault", "advice")\n'
+OPCODES = "MAP(IS_OP, IsOp, arg)\nDATA(CACHE)\n"
 BAD: list[tuple[Rule, Tree]] = [
+    (
+        l26_opcode_names,
+        {
+            "frame_eval/cpython/3.11/opcodes.def": OPCODES,
+            "guards/a.cc": 'return std::strcmp(name, "IS_OP") == 0;\n',
+        },
+    ),
+    (
+        l26_opcode_names,
+        {
+            "frame_eval/cpython/3.11/opcodes.def": OPCODES,
+            "frame_eval/record/a.cc": 'name == "IS_OP";\n'
+            * (OPCODE_NAMES["frame_eval/record"] + 1),
+        },
+    ),
     (l1_arrows, {"ir/a.cc": '#include "guards/ref.h"\n'}),
     (l1_arrows, {"guards/a.cc": '#include "frame_eval/interpreter/hook.h"\n'}),
     (l1_arrows, {"guards/a.cc": '#include "backends/backend.h"\n'}),
@@ -810,6 +860,14 @@ BAD: list[tuple[Rule, Tree]] = [
     (l25_effects, {"frame_eval/session/a.cc": "if (effect.kind == Effect::Kind::kToy) return;\n"}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
+    (
+        l26_opcode_names,
+        {
+            "frame_eval/cpython/3.11/opcodes.def": OPCODES,
+            "frame_eval/cpython/a.cc": 'Is(row, "IS_OP");\n',
+            "guards/a.cc": 'Log("IS_OPEN");\n',
+        },
+    ),
     (
         l1_arrows,
         {
