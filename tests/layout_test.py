@@ -679,7 +679,7 @@ def l14_onednn(tree: Tree) -> list[str]:
 
 
 # How many names of opcodes each folder has in its texts. Facts of `InstructionInfo` are to replace them.
-OPCODE_NAMES = {"frame_eval/record": 10, "frame_eval/session": 17, "python/frametap": 25}
+OPCODE_NAMES = {"frame_eval/record": 10, "frame_eval/session": 17, "python/frametap": 21}
 OPCODE_ROW = re.compile(r"^[A-Z]+\((\w+)", re.MULTILINE)
 UPPER_TEXT = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 
