@@ -1,18 +1,9 @@
-// Decisions: a branch on a tensor that a few ops compute from the whole numbers and flags of the call (a mask, token
-// ids) is a guard. It does not end a segment.
-//   D1  The decisive tensor is computed again before the segment's graph runs, by pure ops, from sources alone; no
-//       other outcome fits the segment.
-//   D2  These ops read the state at the entry. They may see earlier writes of the trace only in memory that the trace
-//       has made. The ops that wrote it are computed again too, in their order.
-//   D3  Only few ops and no floating-point inputs: such data differ from call to call in every bit, and a branch on
-//       them is better taken where it stands. Floating-point constants are not data.
-//   D4  A decisive tensor is as the op has left it that made it: no later op has written to its memory.
-// Not here: running them (reify.h).
+#include "frame_eval/record/decisions.h"
+
 #include <algorithm>
 #include <optional>
 
-#include "frame_eval/record/recorder.h"
-#include "guards/objects/known_objects.h"
+#include "frame_eval/record/trace.h"
 #include "guards/objects/tensor_door.h"
 #include "ir/ops/op_facts.h"
 #include "ir/passes/writes.h"
@@ -161,55 +152,55 @@ bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes,
 }  // namespace
 
 // Collects the values that `value` is computed from, itself included. Returns false if this would break the laws.
-bool Recorder::DecisionCone(ValueId value, std::vector<bool>* cone) const {
-  if (decisions_.size() == kMostDecisions || aten_.writes_inputs()) return false;
-  const Graph& graph = aten_.graph();
+bool DecisionCone(const Trace& trace, ValueId value, std::vector<bool>* cone) {
+  if (trace.decisions.size() == kMostDecisions || trace.aten.writes_inputs()) return false;
+  const Graph& graph = trace.aten.graph();
   const std::optional<std::vector<Write>> writes = WritesBefore(graph, value);
   if (!writes || !ConeOf(graph, value, *writes, kMostNodes, cone)) return false;
   const std::vector<bool> later = WrittenBetween(graph, EndOf(graph, value), graph.nodes.size());
   if (Intersect(later, MemoryOf(graph, value))) return false;
-  return std::none_of(decisions_.begin(), decisions_.end(),
+  return std::none_of(trace.decisions.begin(), trace.decisions.end(),
                       [&](const Decided& decided) { return IsWrittenIn(graph, decided.value, *writes, *cone); });
 }
 
-bool Recorder::Decide(PyObject* object) {
+bool Decide(Trace& trace, PyObject* object) {
   const at::Tensor& tensor = TensorOf(object);
   if (!IsExactTensor(object) || tensor.numel() != 1 || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) {
     return false;
   }
-  std::optional<ValueId> value = aten_.ValueOf(tensor);
+  std::optional<ValueId> value = trace.aten.ValueOf(tensor);
   std::vector<bool> cone;
-  if (!value || !DecisionCone(*value, &cone)) return false;
+  if (!value || !DecisionCone(trace, *value, &cone)) return false;
   AtenPause pause;
-  decisions_.push_back({*value, tensor.is_nonzero()});
-  aten_.decided = tensor.unsafeGetTensorImpl();
+  trace.decisions.push_back({*value, tensor.is_nonzero()});
+  trace.aten.decided = tensor.unsafeGetTensorImpl();
   return true;
 }
 
-void Recorder::DescribeDecisions(Segment* segment) {
-  if (decisions_.empty()) return;
+void DescribeDecisions(Trace& trace, Segment* segment) {
+  if (trace.decisions.empty()) return;
   SegmentIr* const ir = &segment->ir;
-  const Graph& old = aten_.graph();
+  const Graph& old = trace.aten.graph();
   std::vector<bool> needed(old.values.size());
-  for (const Decided& decided : decisions_) {
+  for (const Decided& decided : trace.decisions) {
     std::vector<bool> cone;
     ConeOf(old, decided.value, WritesBefore(old, decided.value).value_or(std::vector<Write>()), old.nodes.size(),
            &cone);
     for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
   }
-  for (const auto& [source, id] : aten_.inputs()) {
+  for (const auto& [source, id] : trace.aten.inputs()) {
     if (needed[id.raw()]) ir->decisions.sources.push_back(source);
   }
   std::vector<bool> in_cone;
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     const std::vector<ValueId>& outputs = old.nodes[i].outputs;
     in_cone.push_back(std::any_of(outputs.begin(), outputs.end(), [&](ValueId out) { return needed[out.raw()]; }));
-    if (in_cone.back()) segment->decision_places.push_back(aten_.places()[i]);
+    if (in_cone.back()) segment->decision_places.push_back(trace.aten.places()[i]);
   }
   std::vector<ValueId> now;
   Graph& graph = ir->decisions.graph;
   graph = PartOf(old, needed, in_cone, &now);
-  for (const Decided& decided : decisions_) {
+  for (const Decided& decided : trace.decisions) {
     graph.outputs.push_back(now[decided.value.raw()]);
     ir->decisions.outcomes.push_back(decided.outcome);
   }

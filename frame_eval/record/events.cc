@@ -1,21 +1,37 @@
 // The recorder before an operation: its reads are guarded, and its changes are noted.
 
 #include "absl/container/flat_hash_set.h"
-#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/rows.h"
 #include "frame_eval/record/objects/cached_properties.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/garbage.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
+#include "frame_eval/record/semantics/attributes.h"
+#include "frame_eval/record/semantics/calls.h"
+#include "frame_eval/record/semantics/containers.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/generators.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
-#include "ir/ops/op_facts.h"
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {
@@ -60,10 +76,10 @@ static bool BuildsByName(const Event& e) {
 
 // `n in (2, 5)`, `n not in self.milestones`, `id(x) in ids`: an int is compared with the few ints that the container holds,
 // where one of them is not fixed. Returns false if they must be.
-static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, Shadow shadow) {
+static bool DecideMembership(Trace& trace, PyObject* container, PyObject* item, Shadow shadow) {
   constexpr Py_ssize_t kMost = 8;
   const bool is_row = PyTuple_CheckExact(container) || PyList_CheckExact(container);
-  if (!PyLong_CheckExact(item) || !(r.LeavesOpen(item, shadow) || (is_row && r.HasOpenItems(container)))) {
+  if (!PyLong_CheckExact(item) || !(LeavesOpen(trace, item, shadow) || (is_row && HasOpenItems(trace, container)))) {
     return false;
   }
   std::vector<PyObject*> members;
@@ -87,14 +103,14 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
     if (!PyLong_CheckExact(member)) return false;
   }
   if (is_dict || is_row) {
-    r.AdoptElements(container);
+    AdoptElements(trace, container);
   } else {
-    r.ForceDeep(container, Shadow(), true);
+    ForceDeep(trace, container, Shadow(), true);
   }
-  r.FixType(shadow);  // an object that cannot be hashed raises
+  FixType(trace, shadow);  // an object that cannot be hashed raises
   for (size_t i = 0; i < members.size(); ++i) {
-    const Shadow of_member = is_row ? r.ElementShadow(container, static_cast<Py_ssize_t>(i)) : Shadow();
-    if (!r.DecideNumbers(item, shadow, members[i], of_member, Py_EQ, false)) return false;
+    const Shadow of_member = is_row ? ElementShadow(trace, container, static_cast<Py_ssize_t>(i)) : Shadow();
+    if (!DecideNumbers(trace, item, shadow, members[i], of_member, Py_EQ, false)) return false;
     if (Must(PyObject_RichCompareBool(item, members[i], Py_EQ))) return true;
   }
   return true;
@@ -102,13 +118,12 @@ static bool DecideMembership(Recorder& r, PyObject* container, PyObject* item, S
 
 // Whether MATCH_CLASS asks for the type of a number alone: `case int()`.
 static bool MatchesByType(const Event& e) {
-  return Recorder::IsNumber(e.in[0]) && Py_TYPE(e.in[1]) == &PyType_Type && e.arg == 0 &&
-         PyTuple_GET_SIZE(e.in[2]) == 0;
+  return IsNumber(e.in[0]) && Py_TYPE(e.in[1]) == &PyType_Type && e.arg == 0 && PyTuple_GET_SIZE(e.in[2]) == 0;
 }
 
 // MATCH_CLASS of an object that existed before. The instruction reads attributes without an event for each: those in the
 // pattern, and those that __match_args__ names.
-static void ReadClassPattern(Recorder& r, const Event& e) {
+static void ReadClassPattern(Trace& trace, const Event& e) {
   static PyObject* const class_name = InternedName("__class__");
   static PyObject* const places_name = InternedName("__match_args__");
   const Break refusal{Reason::unknown_operation, "a class pattern"};
@@ -118,9 +133,9 @@ static void ReadClassPattern(Recorder& r, const Event& e) {
       _PyType_Lookup(Py_TYPE(subject), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name);
   if (Py_TYPE(e.in[1]) != &PyType_Type || says_its_class || IsTensor(subject)) throw refusal;
   auto* const type = reinterpret_cast<PyTypeObject*>(e.in[1]);
-  r.Touch(subject);
-  r.Touch(e.in[1]);
-  r.guards().Class(type, r.Here());
+  Touch(trace, subject);
+  Touch(trace, e.in[1]);
+  trace.guards.Class(type, trace.frames.Here());
   if (PyType_IsSubtype(Py_TYPE(subject), type) == 0) return;
   std::vector<PyObject*> names;
   PyObject* const places = e.arg > 0 ? _PyType_Lookup(type, places_name) : nullptr;
@@ -131,8 +146,8 @@ static void ReadClassPattern(Recorder& r, const Event& e) {
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[2]); ++i) names.push_back(PyTuple_GET_ITEM(e.in[2], i));
   for (PyObject* name : names) {
-    const bool is_plain = PyUnicode_CheckExact(name) && Recorder::IsOfPythonClass(subject);
-    if (!is_plain || !ReadAttributeInC(r, subject, Interned(name).get())) throw refusal;
+    const bool is_plain = PyUnicode_CheckExact(name) && IsOfPythonClass(subject);
+    if (!is_plain || !ReadAttributeInC(trace, subject, Interned(name).get())) throw refusal;
   }
 }
 
@@ -141,160 +156,163 @@ static bool HasTensor(const Event& e) {
 }
 
 // An instruction on tensors: its operands are the arguments of an op.
-static void CallOp(Recorder& r, FrameState& f, FrameNote& note, const Event& e) {
+static void CallOp(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
   Call call{f, note, nullptr, {}, {}, {}};
   call.args.assign(e.in, e.in + e.n);
   call.shadows.assign(e.shadows, e.shadows + e.n);
-  r.TorchCall(note, &call, "");
+  TorchCall(trace, note, &call, "");
 }
 
 void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
-  note.expect.Reset();
-  note.ForgetOperands();
-  note.returned = nullptr;
-  note.returned_shadow = Shadow();
-  note.nodes_before = node_count();
-  note.containers_before = containers_.size();
-  aten_.decided = nullptr;
+  note.op.expect.Reset();
+  note.op.ForgetOperands();
+  note.op.returned = nullptr;
+  note.op.returned_shadow = Shadow();
+  note.op.nodes_before = trace_.node_count();
+  note.containers_before = trace_.objects.containers.size();
+  trace_.aten.decided = nullptr;
   ForgetArrayCall(note);
-  if (!settled_.empty()) [[unlikely]]
-    MeetStores(f, e);
-  if (has_open_keys_) [[unlikely]]
-    MeetOpenKeys(e);
+  if (!trace_.lifetimes.settled.empty()) [[unlikely]]
+    MeetStores(trace_, f, e);
+  if (trace_.objects.has_open_keys) [[unlikely]]
+    MeetOpenKeys(trace_, e);
   if (IsIn(kOperators, e.op)) {
-    if (ArrayOperator(*this, note, e)) return;
-    RefuseForeign(e);
+    if (ArrayOperator(trace_, note, e)) return;
+    RefuseForeign(trace_, e);
     if (IsIn(kTakesElements, e.op)) {
-      for (int i = 0; i < e.n; ++i) MarkAdvanced(e.in[i]);
+      for (int i = 0; i < e.n; ++i) MarkAdvanced(trace_, e.in[i]);
     }
   }
   switch (e.op) {
     case Op::kLoadGlobal:  // reported before only where code of the program decides
       throw Break{Reason::unknown_operation, "globals or builtins that are not a plain dict"};
     case Op::kUnary:
-      if (e.arg == 2) return TruthOf(note, e.in[0], e.shadows[0]);
-      if (HasTensor(e)) return CallOp(*this, f, note, e);
-      if (ScalarNode(note, e)) return;
-      return ForceAll(e);
+      if (e.arg == 2) return TruthOf(trace_, note, e.in[0], e.shadows[0]);
+      if (HasTensor(e)) return CallOp(trace_, f, note, e);
+      if (ScalarNode(trace_, note, e)) return;
+      return ForceAll(trace_, e);
     case Op::kBinary:
-      return BinaryNumbers(note, e);
+      return BinaryNumbers(trace_, note, e);
     case Op::kCompare:
-      return CompareValues(note, e.in[0], e.shadows[0], e.in[1], e.shadows[1], e.arg);
+      return CompareValues(trace_, note, e.in[0], e.shadows[0], e.in[1], e.shadows[1], e.arg);
     case Op::kIs:
-      return CompareIdentity(e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
+      return CompareIdentity(trace_, e.in[0], e.shadows[0], e.in[1], e.shadows[1]);
     case Op::kIsNone:
-      return CompareIdentity(e.in[0], e.shadows[0], Py_None, Shadow());
+      return CompareIdentity(trace_, e.in[0], e.shadows[0], Py_None, Shadow());
     case Op::kTruth:
-      return TruthOf(note, e.in[0], e.shadows[0]);
+      return TruthOf(trace_, note, e.in[0], e.shadows[0]);
     case Op::kContains:
-      if (!DecideKey(e.in[1], e.in[0], e.shadows[0])) {
-        if (DecideMembership(*this, e.in[1], e.in[0], e.shadows[0])) return Force(e.in[1], e.shadows[1]);
-        Force(e.in[0], e.shadows[0]);
+      if (!DecideKey(trace_, e.in[1], e.in[0], e.shadows[0])) {
+        if (DecideMembership(trace_, e.in[1], e.in[0], e.shadows[0])) return Force(trace_, e.in[1], e.shadows[1]);
+        Force(trace_, e.in[0], e.shadows[0]);
       }
-      Force(e.in[1], e.shadows[1]);
-      return Contains(note, e.in[1], e.in[0]);
+      Force(trace_, e.in[1], e.shadows[1]);
+      return Contains(trace_, note, e.in[1], e.in[0]);
     case Op::kSubscr:
-      return Subscript(note, e.in[0], e.in[1], e.shadows[1], e.shadows[0]);
+      return Subscript(trace_, note, e.in[0], e.in[1], e.shadows[1], e.shadows[0]);
     case Op::kStoreSubscr:
-      return StoreSubscript(note, e.in[1], e.in[2], e.in[0], e.shadows[2], e.shadows[0]);
+      return StoreSubscript(trace_, note, e.in[1], e.in[2], e.in[0], e.shadows[2], e.shadows[0]);
     case Op::kDeleteSubscr:
-      return StoreSubscript(note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
+      return StoreSubscript(trace_, note, e.in[0], e.in[1], nullptr, e.shadows[1], Shadow());
     case Op::kLoadAttr:
     case Op::kLoadMethod:
-      LoadAttribute(note, e.in[0], e.shadows[0], e.name);
-      if (note.expect.answer != nullptr) f.answer = Py_NewRef(note.expect.answer);
+      LoadAttribute(trace_, note, e.in[0], e.shadows[0], e.name);
+      if (note.op.expect.answer != nullptr) f.answer = Py_NewRef(note.op.expect.answer);
       return;
     case Op::kStoreAttr:
-      return StoreAttribute(note, e.in[1], e.name, e.in[0], e.shadows[0]);
+      return StoreAttribute(trace_, note, e.in[1], e.name, e.in[0], e.shadows[0]);
     case Op::kDeleteAttr:
-      return DeleteAttribute(note, e.in[0], e.name);
+      return DeleteAttribute(trace_, note, e.in[0], e.name);
     case Op::kCall:
     case Op::kCallEx:
       if (e.op == Op::kCallEx) {
-        if (note.passes_on && PassOn(e)) return;
-        AdoptElements(e.in[1]);
-        if (e.n > 2 && e.in[2] != nullptr) AdoptElements(e.in[2]);
+        if (note.passes_on && PassOn(trace_, e)) return;
+        AdoptElements(trace_, e.in[1]);
+        if (e.n > 2 && e.in[2] != nullptr) AdoptElements(trace_, e.in[2]);
       }
-      if (repeated_calls_ && e.op == Op::kCall && PyObject_TypeCheck(e.in[0], Objects().module)) {
-        if (Ref<> result = repeated_calls_->Call(note, e)) {
+      if (trace_.repeated_calls && e.op == Op::kCall && PyObject_TypeCheck(e.in[0], Objects().module)) {
+        if (Ref<> result = trace_.repeated_calls->Call(note, e)) {
           f.answer = result.Release();
           return;
         }
       }
-      return Invoke(CallOf(*this, f, note, e));
+      return Invoke(trace_, CallOf(trace_, f, note, e));
     case Op::kStoreGlobal: {
       PyObject* globals = f.function->func_globals;
-      const SourceId dict = guards_.Pinned(globals, "G");
-      if (Find(globals) == nullptr) {
-        AddFresh(globals, Known::State::kOpaque);
-      } else if (SourceOf(globals).valid()) {
-        FromSource(dict, globals, true);  // given to the function as well: reads of it see what is stored now
+      const SourceId dict = trace_.guards.Pinned(globals, "G");
+      if (trace_.objects.Find(globals) == nullptr) {
+        AddFresh(trace_, globals, Known::State::kOpaque);
+      } else if (SourceOf(trace_, globals).valid()) {
+        FromSource(trace_, dict, globals, true);  // given to the function as well: reads of it see what is stored now
       }
-      AddEffect(Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
-      SetWritten(globals, e.name, e.shadows[0]);
-      note.expect.kind = Expect::Kind::kNothing;
+      AddEffect(trace_, Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
+      SetWritten(trace_, globals, e.name, e.shadows[0]);
+      note.op.expect.kind = Expect::Kind::kNothing;
       return;
     }
     case Op::kStoreDeref:
-      note.expect.kind = Expect::Kind::kNothing;
-      return StoreDeref(f, e);
+      note.op.expect.kind = Expect::Kind::kNothing;
+      return StoreDeref(trace_, f, e);
     case Op::kGetIter: {
       PyObject* object = e.in[0];
-      Force(object, e.shadows[0]);
+      Force(trace_, object, e.shadows[0]);
       if (IsTensor(object)) {
-        ReadTensor(object, true, false);
-        return CallOp(*this, f, note, e);
+        ReadTensor(trace_, object, true, false);
+        return CallOp(trace_, f, note, e);
       }
-      if (IsMetIterator(object) || PyGen_CheckExact(object)) return Touch(object);  // it is its own iterator
-      if (open_iterators_.contains(object)) return;
-      const Known* const known = PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? Find(object) : nullptr;
-      if (known != nullptr && known->state == Known::State::kFresh) return FixKeys(object);  // its order reads nothing
-      note.marks.makes_iterator = LeavesContentOpen(object);
-      if (note.marks.makes_iterator) iterated_.assign(1, object);
-      if (note.marks.makes_iterator) return;
-      ForceDeep(object, Shadow(), true);
-      return ViewRows(*this, object);
+      if (IsMetIterator(trace_, object) || PyGen_CheckExact(object))
+        return Touch(trace_, object);  // it is its own iterator
+      if (trace_.iteration.open.contains(object)) return;
+      const Known* const known =
+          PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? trace_.objects.Find(object) : nullptr;
+      if (known != nullptr && known->state == Known::State::kFresh)
+        return FixKeys(trace_, object);  // its order reads nothing
+      note.op.marks.makes_iterator = LeavesContentOpen(trace_, object);
+      if (note.op.marks.makes_iterator) trace_.iteration.iterated.assign(1, object);
+      if (note.op.marks.makes_iterator) return;
+      ForceDeep(trace_, object, Shadow(), true);
+      return ViewRows(trace_, object);
     }
     case Op::kForIter: {
       RefuseForeignOperator(e.in[0]);
-      Known* known = Find(e.in[0]);
-      if (open_iterators_.contains(e.in[0])) {
-        known->MutatedIn(epoch_);
-        note.expect.kind = Expect::Kind::kOpen;
+      Known* known = trace_.objects.Find(e.in[0]);
+      if (trace_.iteration.open.contains(e.in[0])) {
+        known->MutatedIn(trace_.epoch);
+        note.op.expect.kind = Expect::Kind::kOpen;
         return;
       }
-      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(e.in[0]);
-      if (PyGen_CheckExact(e.in[0])) return MeetGenerator(e.in[0]);
-      TakeNext(note, e.in[0]);
+      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(trace_, e.in[0]);
+      if (PyGen_CheckExact(e.in[0])) return MeetGenerator(trace_, e.in[0]);
+      TakeNext(trace_, note, e.in[0]);
       return;
     }
     case Op::kUnpack:
     case Op::kUnpackEx:
-      note.unpacks = e.arg;
+      note.op.unpacks = e.arg;
       if (IsTensor(e.in[0])) {
-        ReadTensor(e.in[0], true, false);
-        return CallOp(*this, f, note, e);
+        ReadTensor(trace_, e.in[0], true, false);
+        return CallOp(trace_, f, note, e);
       }
-      if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(e.in[0]);
-      if (IsAnySet(e.in[0])) ReadOrder(e.in[0]);
-      return ForceAll(e);
+      if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(trace_, e.in[0]);
+      if (IsAnySet(e.in[0])) ReadOrder(trace_, e.in[0]);
+      return ForceAll(trace_, e);
     case Op::kBuildTuple: {
-      note.expect.kind = Expect::Kind::kItems;
-      note.expect.items.assign(e.shadows, e.shadows + e.n);
+      note.op.expect.kind = Expect::Kind::kItems;
+      note.op.expect.items.assign(e.shadows, e.shadows + e.n);
       return;
     }
     case Op::kListToTuple:  // also whatever stands behind `*` in a call
-      MarkAdvanced(e.in[0]);
+      MarkAdvanced(trace_, e.in[0]);
       if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       if (PyList_CheckExact(e.in[0])) {
-        AdoptElements(e.in[0]);
-        const Known* list = Find(e.in[0]);
+        AdoptElements(trace_, e.in[0]);
+        const Known* list = trace_.objects.Find(e.in[0]);
         if (list == nullptr || list->items.empty()) return;
-        note.expect.kind = Expect::Kind::kItems;
-        note.expect.items.assign(list->items.begin(), list->items.end());
+        note.op.expect.kind = Expect::Kind::kItems;
+        note.op.expect.items.assign(list->items.begin(), list->items.end());
         return;
       }
-      ForceDeep(e.in[0], e.shadows[0], true);
+      ForceDeep(trace_, e.in[0], e.shadows[0], true);
       return;
     case Op::kMakeFunction:
       return;
@@ -307,27 +325,27 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.op == Op::kBuildList || e.op == Op::kBuildSlice) {
         bool open = false;
         for (int i = 0; e.op == Op::kBuildSlice && i < e.n; ++i) RefuseForeignKey(e.in[i]);
-        for (int i = 0; i < e.n; ++i) note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
-        if (open) note.expect.kind = Expect::Kind::kItems;
-        if (e.op == Op::kBuildSlice) note.expect.items.resize(3);
+        for (int i = 0; i < e.n; ++i) note.op.expect.items.push_back(KeepOpen(trace_, e.in[i], e.shadows[i], &open));
+        if (open) note.op.expect.kind = Expect::Kind::kItems;
+        if (e.op == Op::kBuildSlice) note.op.expect.items.resize(3);
         return;
       }
       if (BuildsByName(e)) {
         const int step = e.op == Op::kBuildMap ? 2 : 1;
         bool open = false;
-        for (int i = 0; step == 2 && i < e.n; i += step) Force(e.in[i], e.shadows[i]);
+        for (int i = 0; step == 2 && i < e.n; i += step) Force(trace_, e.in[i], e.shadows[i]);
         for (int i = step - 1; i < e.n - 2 + step; i += step) {
-          note.expect.items.push_back(KeepOpen(e.in[i], e.shadows[i], &open));
+          note.op.expect.items.push_back(KeepOpen(trace_, e.in[i], e.shadows[i], &open));
         }
-        if (open) note.expect.kind = Expect::Kind::kItems;
+        if (open) note.op.expect.kind = Expect::Kind::kItems;
         return;
       }
       if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) {
-        for (int i = 0; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
+        for (int i = 0; i < e.n; ++i) Force(trace_, e.in[i], e.shadows[i]);
         return;
       }
-      note.marks.has_open_keys = DecideKeys(e);
-      for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Force(e.in[i], e.shadows[i]);
+      note.op.marks.has_open_keys = DecideKeys(trace_, e);
+      for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Force(trace_, e.in[i], e.shadows[i]);
       std::vector<PyObject*> keys;
       for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
         RefuseNan(e.in[i]);
@@ -335,29 +353,29 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         RefuseForeignKey(e.in[i]);
         keys.push_back(e.in[i]);
       }
-      return ReadDistinct(keys);
+      return ReadDistinct(trace_, keys);
     }
     case Op::kListAppend:
     case Op::kSetAdd:
     case Op::kMapAdd: {
       const bool has_key = e.op != Op::kListAppend;
-      if (has_key && !AddKey(e.in[0], e.in[1], e.shadows[1])) ForceKey(e.in[1], e.shadows[1]);
-      note.expect.kind = Expect::Kind::kNothing;
-      if (e.op == Op::kListAppend && AppendItems(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      if (has_key && !AddKey(trace_, e.in[0], e.in[1], e.shadows[1])) ForceKey(trace_, e.in[1], e.shadows[1]);
+      note.op.expect.kind = Expect::Kind::kNothing;
+      if (e.op == Op::kListAppend && AppendItems(trace_, e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       // A comprehension that was begun before the segment.
-      if (e.op == Op::kListAppend && AppendOutside(e.in[0], nullptr, e.in[1], e.shadows[1])) return;
-      if (e.op == Op::kMapAdd && StoreOwn(e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
-      for (int i = has_key ? 2 : 1; i < e.n; ++i) Force(e.in[i], e.shadows[i]);
-      if (has_key) ReadKey(e.in[0], e.in[1]);
-      if (SourceOf(e.in[0]).valid()) {
-        Own(e.in[0]);
+      if (e.op == Op::kListAppend && AppendOutside(trace_, e.in[0], nullptr, e.in[1], e.shadows[1])) return;
+      if (e.op == Op::kMapAdd && StoreOwn(trace_, e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
+      for (int i = has_key ? 2 : 1; i < e.n; ++i) Force(trace_, e.in[i], e.shadows[i]);
+      if (has_key) ReadKey(trace_, e.in[0], e.in[1]);
+      if (SourceOf(trace_, e.in[0]).valid()) {
+        Own(trace_, e.in[0]);
         if (e.op == Op::kMapAdd) {
-          AddEffect(Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
+          AddEffect(trace_, Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
         } else {
-          AddEffect(Effect::Kind::kCall, e.in[0], "add", {e.in[1]}, {Shadow()});
+          AddEffect(trace_, Effect::Kind::kCall, e.in[0], "add", {e.in[1]}, {Shadow()});
         }
       }
-      MarkMutated(e.in[0]);
+      MarkMutated(trace_, e.in[0]);
       return;
     }
     case Op::kListExtend:
@@ -365,76 +383,76 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kDictUpdate:
     case Op::kDictMerge:
       if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
-      if (e.op == Op::kListExtend && AppendItems(e.in[0], e.in[1], nullptr, Shadow())) {
-        note.expect.kind = Expect::Kind::kNothing;
+      if (e.op == Op::kListExtend && AppendItems(trace_, e.in[0], e.in[1], nullptr, Shadow())) {
+        note.op.expect.kind = Expect::Kind::kNothing;
         return;
       }
-      if ((e.op == Op::kDictMerge || e.op == Op::kDictUpdate) && MergeOpen(e.in[0], e.in[1])) {
-        note.expect.kind = Expect::Kind::kNothing;
+      if ((e.op == Op::kDictMerge || e.op == Op::kDictUpdate) && MergeOpen(trace_, e.in[0], e.in[1])) {
+        note.op.expect.kind = Expect::Kind::kNothing;
         return;
       }
-      ForceDeep(e.in[1], e.shadows[1], true);
+      ForceDeep(trace_, e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) {
         // After reads the elements of an iterator.
-        HasKnownElements(e.in[1]) ? ReadElements({e.in[0], e.in[1]}) : ReadElements({e.in[0]});
+        HasKnownElements(e.in[1]) ? ReadElements(trace_, {e.in[0], e.in[1]}) : ReadElements(trace_, {e.in[0]});
       }
-      if (e.op == Op::kSetUpdate) ReadLayout(e.in[1]);
-      if (SourceOf(e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
-      MarkMutated(e.in[0]);
-      note.expect.kind = Expect::Kind::kNothing;
+      if (e.op == Op::kSetUpdate) ReadLayout(trace_, e.in[1]);
+      if (SourceOf(trace_, e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
+      MarkMutated(trace_, e.in[0]);
+      note.op.expect.kind = Expect::Kind::kNothing;
       return;
     case Op::kFormatValue:
-      ForceDeep(e.in[0], e.shadows[0], false);
-      if (e.n > 1) Force(e.in[1], e.shadows[1]);
-      return ReadPrinted(e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
+      ForceDeep(trace_, e.in[0], e.shadows[0], false);
+      if (e.n > 1) Force(trace_, e.in[1], e.shadows[1]);
+      return ReadPrinted(trace_, e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
     case Op::kGetLen:
-      if (PyTuple_CheckExact(e.in[0]) || PyList_CheckExact(e.in[0])) return AdoptElements(e.in[0]);
-      ForceDeep(e.in[0], e.shadows[0], PyDict_Check(e.in[0]));
+      if (PyTuple_CheckExact(e.in[0]) || PyList_CheckExact(e.in[0])) return AdoptElements(trace_, e.in[0]);
+      ForceDeep(trace_, e.in[0], e.shadows[0], PyDict_Check(e.in[0]));
       return;
     case Op::kMatch:
       if (e.n == 3) {
         static PyObject* const all = InternedName("__dict__");  // counts as all names
-        guards_.ReadsName(all);
-        if (MatchesByType(e)) return FixType(e.shadows[0]);
-        if (SourceOf(e.in[0]).valid()) return ReadClassPattern(*this, e);
-        ForceWritten(e.in[0]);
+        trace_.guards.ReadsName(all);
+        if (MatchesByType(e)) return FixType(trace_, e.shadows[0]);
+        if (SourceOf(trace_, e.in[0]).valid()) return ReadClassPattern(trace_, e);
+        ForceWritten(trace_, e.in[0]);
       }
-      for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
+      for (int i = 0; i < e.n; ++i) ForceDeep(trace_, e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:
-      guards_.Class(Py_TYPE(e.in[0]), Here());
-      return ForceDeep(e.in[1], e.shadows[1], true);
+      trace_.guards.Class(Py_TYPE(e.in[0]), trace_.frames.Here());
+      return ForceDeep(trace_, e.in[1], e.shadows[1], true);
     case Op::kRaise:
-      ForceAll(e);
+      ForceAll(trace_, e);
       return;
     case Op::kBeforeWith: {
       static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
-      const bool is_known = enter == nullptr || PyFunction_Check(enter) || IsLockOfOwnProperty(*this, f, e.in[0]);
+      const bool is_known = enter == nullptr || PyFunction_Check(enter) || IsLockOfOwnProperty(trace_, f, e.in[0]);
       if (!is_known) throw Refusal(enter);
-      return ForceAll(e);
+      return ForceAll(trace_, e);
     }
     case Op::kWithExit:
-      return ForceAll(e);
+      return ForceAll(trace_, e);
     case Op::kYield:
-      note.expect.kind = Expect::Kind::kNothing;
+      note.op.expect.kind = Expect::Kind::kNothing;
       return;
     case Op::kAsync: {
       // `yield from` a generator or iterator of the trace's own. Coroutines are an event loop's business.
       bool coroutine = f.code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
-      Known* known = Find(e.in[0]);
+      Known* known = trace_.objects.Find(e.in[0]);
       bool own = known != nullptr && known->state != Known::State::kSource;
       if (!coroutine && !IsTensor(e.in[0]) && (own || PyList_Check(e.in[0]) || PyTuple_Check(e.in[0]))) {
-        for (int i = 0; i < e.n; ++i) ForceDeep(e.in[i], e.shadows[i], true);
-        MarkMutated(e.in[0]);
+        for (int i = 0; i < e.n; ++i) ForceDeep(trace_, e.in[i], e.shadows[i], true);
+        MarkMutated(trace_, e.in[0]);
         return;
       }
       throw Break{Reason::generator_or_async, ""};
     }
     case Op::kImportName:
-      return Import(f, note, e);
+      return Import(trace_, f, note, e);
     case Op::kImportFrom:
-      return LoadAttribute(note, e.in[0], Shadow(), e.name);
+      return LoadAttribute(trace_, note, e.in[0], Shadow(), e.name);
     case Op::kImportStar:
       throw Break{Reason::import_statement, e.name ? PyUnicode_AsUTF8(e.name) : ""};
     case Op::kDeleteDeref:
@@ -450,7 +468,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   }
 }
 
-Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e) {
+Call CallOf(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
   Call call{f, note, e.in[0], {}, {}, {}};
   if (e.op == Op::kCall) {
     for (int i = 1; i < e.n; ++i) {
@@ -462,7 +480,7 @@ Call CallOf(Recorder& recorder, FrameState& f, FrameNote& note, const Event& e) 
     }
     return call;
   }
-  AddSpread(recorder, e, &call);
+  AddSpread(trace, e, &call);
   return call;
 }
 

@@ -8,7 +8,6 @@
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/cpython/liveness.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/trace/aten_recorder.h"
 #include "frame_eval/replay/faults.h"
@@ -17,10 +16,8 @@
 #include "frame_eval/session/module_target.h"
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session.h"
-#include "guards/cpython/watch.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
 

@@ -5,15 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/written_fields.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/objects/object_ends.h"
+#include "frame_eval/record/shadow_check.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
 #include "frame_eval/session/library_code.h"
-#include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session_parts.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/value.h"
@@ -130,19 +132,19 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 // Python code below an op is the op's own. The recording continues in it (kernel_nodes.h), or the op ends the graph.
 bool Session::WantsBelowOp(const FrameFacts& frame) {
   if (recorder_ == nullptr) return refuses();
-  if (recorder_->AwaitsCheckpointed(frame.code)) return true;
-  if (recorder_->MayFollowKernel()) {
+  if (AwaitsCheckpointed(trace(), frame.code)) return true;
+  if (MayFollowKernel(trace())) {
     if (!RunsForDispatcher(frame)) {
       if (!BelongsToImport(frame.code)) return true;
-      recorder_->aten().pending = Break{Reason::done_once, "a kernel in Python imports a module"};
+      trace().aten.pending = Break{Reason::done_once, "a kernel in Python imports a module"};
     }
   } else {
-    recorder_->aten().MeetFrameBelow();
+    trace().aten.MeetFrameBelow();
   }
-  recorder_->WatchAll();
-  if (recorder_->aten().refuses && recorder_->aten().pending) {
+  WatchAll(trace());
+  if (trace().aten.refuses && trace().aten.pending) {
     OwnCode own(thread_);
-    End(Break(*recorder_->aten().pending));
+    End(Break(*trace().aten.pending));
   }
   return refuses();
 }
@@ -177,7 +179,7 @@ void Session::Enter(FrameState& f) {
     outermost_ = &f;
   }
   if (IsAwaited(f)) {
-    note->landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).awaited)));
+    note->entry.landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).entry.awaited)));
     f.observed = true;
     return;
   }
@@ -191,15 +193,15 @@ void Session::Enter(FrameState& f) {
       return;
     }
     f.observed = !f.is_generator && left_alone_ == nullptr;
-    note->at_entry = f.observed;
+    note->entry.at_entry = f.observed;
     return;
   }
   OwnCode own(thread_);
   constexpr int kOfOwnCode = 1;
   const bool is_below = aten::depth > kOfOwnCode;
   if (!recorder_->expects_frame(f)) {
-    if (is_below) recorder_->aten().MeetFrameBelow();
-    recorder_->MeetUnrecorded(f);
+    if (is_below) trace().aten.MeetFrameBelow();
+    MeetUnrecorded(trace(), f);
     note->suspended.emplace();
     return;
   }
@@ -207,21 +209,14 @@ void Session::Enter(FrameState& f) {
     left_alone_ = &f;
     return End({Reason::own_executable, "a quantized model"});
   }
-  if (recorder_->AwaitsCheckpointed(f.code)) {
+  if (AwaitsCheckpointed(trace(), f.code)) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
   } else if (is_below) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
     note->is_kernel = true;
     AtenRecorder::SeeOpsOfKernel(true);
   }
-  try {
-    recorder_->EnterInlined(f, *note);
-    MustBeClean(thread_);
-  } catch (const Break& b) {
-    End(b);
-  } catch (const std::exception& e) {
-    Internal(WordsOf(e));
-  }
+  Step([&] { recorder_->EnterInlined(f, *note); });
 }
 
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
@@ -232,17 +227,10 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   if (recorder_ != nullptr && note->inlined) {
     OwnCode own(thread_);
     ErrScope keep(thread_.error);
-    if (recorder_->is_base(f)) {
+    if (trace().frames.is_base(f)) {
       EndWithFrame(f, end, value, shadow);
     } else {
-      try {
-        recorder_->LeaveInlined(f, *note, end, value, shadow);
-        MustBeClean(thread_);
-      } catch (const Break& b) {
-        End(b);
-      } catch (const std::exception& e) {
-        Internal(WordsOf(e));
-      }
+      Step([&] { recorder_->LeaveInlined(f, *note, end, value, shadow); });
     }
   }
   aten::depth += note->lifted;
@@ -268,47 +256,34 @@ void Session::ConfirmSuspicion(bool returned) {
 
 // Where a recording may be looked at, and may end at any time.
 void Session::Inspect(FrameState& f) {
-  if (SelfChecking()) {
-    std::string fault = recorder_->FaultIn(f);
-    if (fault.empty()) fault = recorder_->FaultOfEnds();
-    if (!fault.empty()) {
-      Misbelief(fault);
-      return Internal("self-check");
+  Step([&] {
+    if (SelfChecking()) {
+      const std::string fault = FaultIn(trace(), f);
+      MustFit(fault.empty() ? FaultOfEnds(trace()) : fault);
     }
-  }
-  try {
-    if (recorder_->watches_ends()) recorder_->LetGo();
+    if (trace().lifetimes.watches()) LetGo(trace());
     MayEndRecording(*store_);
-  } catch (const Break& b) {
-    End(b);
-  } catch (const std::exception& e) {
-    Internal(WordsOf(e));
-  }
+  });
 }
 
 bool Session::Cross(FrameState& f, FrameNote& note) {
-  if (!note.inlined || recorder_->is_base(f)) return false;
+  if (!note.inlined || trace().frames.is_base(f)) return false;
   ErrScope keep(thread_.error);
-  try {
+  bool is_crossed = false;
+  const bool is_done = Step([&] {
     recorder_->MarkInstruction(f, note);
-    const bool crossed = recorder_->CrossModuleCall(f, note);
-    MustBeClean(thread_);
-    return crossed;
-  } catch (const Break& b) {
-    End(b);
-  } catch (const std::exception& e) {
-    Internal(WordsOf(e));
-  }
-  return false;
+    is_crossed = CrossModuleCall(trace(), f, note);
+  });
+  return is_done && is_crossed;
 }
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (note.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.landing, nullptr)));
+  if (note.entry.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.entry.landing, nullptr)));
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
-  if (raised_ && note.handling && IsCaughtAt(f, note)) [[unlikely]] {
+  if (raised_ && note.entry.handling && IsCaughtAt(f, note)) [[unlikely]] {
     RefuseFullGraph(raised_->first, raised_->second);
   }
   if (refuses() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
@@ -318,13 +293,13 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   if (recorder_ != nullptr) {
     OwnCode own(thread_);
     if (note.to_cross) {
-      if (recorder_->MakeCells(f)) return Go::kReload;
+      if (MakeCells(trace(), f)) return Go::kReload;
       if (f.offset < StartOffset(f.code)) return Go::kOn;
       note.to_cross = false;
       f.observed = recorder_->observes_inner_frames();
       if (Cross(f, note)) return Go::kReload;
     }
-    if (note.inlined && recorder_->is_base(f)) {
+    if (note.inlined && trace().frames.is_base(f)) {
       if (catching_ != nullptr && (f.handlers > 0 || ClosesHandler(f))) {
         Inspect(f);
         return Go::kOn;
@@ -342,7 +317,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       }
       recorder_->StartInstruction();
     }
-    if (note.inlined && !recorder_->is_base(f)) {
+    if (note.inlined && !trace().frames.is_base(f)) {
       // The segment may end here. The previous mark is stale: the operands it refers to have been popped.
       note.marked = false;
       if (!IsHandlerStep(f)) recorder_->MarkInstruction(f, note);
@@ -350,23 +325,23 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     if (note.inlined) Inspect(f);
     return Go::kOn;
   }
-  if (note.skip_one) {
-    note.skip_one = false;
-    note.at_entry = !IsLeftToPython(f.code);
+  if (note.entry.skip_one) {
+    note.entry.skip_one = false;
+    note.entry.at_entry = !IsLeftToPython(f.code);
     return Go::kOn;
   }
-  note.awaited.clear();  // the call could not be made (no memory)
-  if (note.wait_offset >= 0) {
-    if (f.offset == note.wait_offset) {
-      note.wait_offset = -1;
-      note.at_entry = true;
+  note.entry.awaited.clear();  // the call could not be made (no memory)
+  if (note.entry.wait_offset >= 0) {
+    if (f.offset == note.entry.wait_offset) {
+      note.entry.wait_offset = -1;
+      note.entry.at_entry = true;
     }
     return Go::kOn;
   }
-  if (!note.at_entry || f.handlers > 0 || IsHandlerStep(f) || IsForgetting(f) || f.offset < StartOffset(f.code)) {
+  if (!note.entry.at_entry || f.handlers > 0 || IsHandlerStep(f) || IsForgetting(f) || f.offset < StartOffset(f.code)) {
     return Go::kOn;
   }
-  note.at_entry = false;
+  note.entry.at_entry = false;
   return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
 }
 
@@ -378,7 +353,7 @@ void Session::Begin(FrameState& f, FrameNote& note) {
   began_ = std::chrono::steady_clock::now();
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
-  try {
+  const auto begin = [&] {
     if (thread_.is_main && !CanHoldSignals()) {
       const std::string cause = "signals cannot be held back in this build of Python";
       if (store_->FirstTold(cause)) Abort({Reason::internal_error, cause}, PositionAt(f.code, f.offset), false);
@@ -395,33 +370,29 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
     // A backend that compiles gives what ops of such a block make, but not as inference tensors.
     const bool keeps_mode = store_->backend().calls_python();
-    recorder_->ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
-    MustBeClean(thread_);
-  } catch (const Break& b) {
-    note.inlined = false;
-    f.traced = false;
-    Abort(b, PositionAt(f.code, f.offset), true);
-  } catch (const std::exception& e) {
+    trace().ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
+  };
+  Guarded(begin, [&](const Break& b, bool) {
     DropRecorder();
     note.inlined = false;
     f.traced = false;
-    Abort({Reason::internal_error, WordsOf(e)}, PositionAt(f.code, f.offset), true);
-  }
+    Abort(b, PositionAt(f.code, f.offset), true);
+  });
 }
 
 void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& event) {
-  note.in_event = true;
-  note.opaque_operation = false;
-  note.own_effect = false;
-  recorder_->ClearPending();
+  note.op.in_event = true;
+  note.op.opaque_operation = false;
+  note.op.own_effect = false;
+  trace().frames.ClearPending();
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
-  const size_t effects = recorder_->effect_count();
-  try {
+  const size_t effects = trace().effects.pending.size();
+  Step([&] {
     recorder_->MarkInstruction(f, note);
     // The instruction has replaced its operands before: `f(*items)` has a tuple now. The reads for that count.
-    if (event.op == Op::kCallEx && recorder_->is_base(f)) recorder_->StartInstruction();
-    if (event.op == Op::kYield && recorder_->is_base(f) && CallerToGoOnIn(f) == nullptr) {
+    if (event.op == Op::kCallEx && trace().frames.is_base(f)) recorder_->StartInstruction();
+    if (event.op == Op::kYield && trace().frames.is_base(f) && CallerToGoOnIn(f) == nullptr) {
       throw Break{Reason::generator_or_async, ""};
     }
     if (!made_classes_.empty()) [[unlikely]] {
@@ -429,22 +400,12 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
       if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
     recorder_->Before(f, note, event);
-    MustBeClean(thread_);
-    if (SelfChecking()) [[unlikely]] {
-      const std::string fault = recorder_->FaultOfAnswer(f, event);
-      if (!fault.empty()) {
-        Misbelief(fault);
-        return Internal("self-check");
-      }
-    }
-    note.own_effect = recorder_->effect_count() != effects;
-    if (recorder_->may_be_undone() && recorder_->aten().pending) throw Break(*recorder_->aten().pending);
+    if (SelfChecking()) [[unlikely]]
+      MustFit(FaultOfAnswer(f, event));
+    note.op.own_effect = trace().effects.pending.size() != effects;
+    if (recorder_->may_be_undone() && trace().aten.pending) throw Break(*trace().aten.pending);
     MayEndRecording(*store_);
-  } catch (const Break& b) {
-    End(b);
-  } catch (const std::exception& e) {
-    Internal(WordsOf(e));
-  }
+  });
 }
 
 bool Session::Before(FrameState& f, const Event& event) {
@@ -458,51 +419,42 @@ bool Session::Before(FrameState& f, const Event& event) {
 
 Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
-  const bool begun = std::exchange(note.in_event, false);
+  const bool begun = std::exchange(note.op.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return Shadow();
   // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
-  if (recorder_->is_base(f) && recorder_->awaited_.is_awaited) return Shadow();
+  if (trace().frames.is_base(f) && trace().frames.awaited.is_awaited) return Shadow();
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
-  try {
-    recorder_->aten().ExpectNothing();
-    if (recorder_->aten().pending) throw Break(*recorder_->aten().pending);
+  Shadow shadow;
+  const bool is_done = Step([&] {
+    trace().aten.ExpectNothing();
+    if (trace().aten.pending) throw Break(*trace().aten.pending);
     if (!begun) recorder_->BeginWithoutBefore(f, note);
-    Shadow shadow = recorder_->After(f, note, event, result);
-    MustBeClean(thread_);
-    if (SelfChecking() && recorder_->repeated_calls() != nullptr && !recorder_->repeated_calls()->fault().empty())
-        [[unlikely]] {
-      Misbelief(recorder_->repeated_calls()->fault());
-      Internal("self-check");
-      return Shadow();
-    }
+    shadow = recorder_->After(f, note, event, result);
+    if (SelfChecking() && trace().repeated_calls != nullptr) [[unlikely]]
+      MustFit(trace().repeated_calls->fault());
     MayEndRecording(*store_);
-    return shadow;
-  } catch (const Break& b) {
-    End(b);
-  } catch (const std::exception& e) {
-    Internal(WordsOf(e));
-  }
-  return Shadow();
+  });
+  return is_done ? shadow : Shadow();
 }
 
 void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
-  const bool begun = std::exchange(note.in_event, false);
+  const bool begun = std::exchange(note.op.in_event, false);
   if (recorder_ == nullptr || !note.inlined) return;
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
-  recorder_->aten().ExpectNothing();
+  trace().aten.ExpectNothing();
   if (!begun) recorder_->BeginWithoutBefore(f, note);
   recorder_->Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {
-    if (!recorder_->aten().pending) return;
-    if (recorder_->aten().has_refused) return End(Break(*recorder_->aten().pending));
-    return HandleInPlainPython(*recorder_->aten().pending, recorder_->frames().size());
+    if (!trace().aten.pending) return;
+    if (trace().aten.has_refused) return End(Break(*trace().aten.pending));
+    return HandleInPlainPython(*trace().aten.pending, trace().frames.inlined.size());
   }
-  if (recorder_->aten().pending) return End(Break(*recorder_->aten().pending));
-  if (!recorder_->is_base(f) || catching_ != nullptr) return;
+  if (trace().aten.pending) return End(Break(*trace().aten.pending));
+  if (!trace().frames.is_base(f) || catching_ != nullptr) return;
   ExceptionHandler handler;
   if (FindHandler(f.code, f.offset / 2, &handler) && !store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers) {
     catching_ = &f;

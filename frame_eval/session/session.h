@@ -72,6 +72,14 @@ class Session : public FrameFilter, public Tracer {
   void Raised(FrameState& f, const Event& event) override;
 
  private:
+  Trace& trace() const { return recorder_->trace(); }
+  // Runs a step of the recording. Returns whether it came to its end. If not, `ends(reason, is_fault)` was called; a fault is
+  // ours, and not a Break of the recording.
+  template <class F, class G>
+  bool Guarded(F&& step, G&& ends);
+  // Runs a step that ends the recording with a segment if it throws a Break.
+  template <class F>
+  bool Step(F&& step);
   bool WantsBelowOp(const FrameFacts& frame);
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
@@ -110,7 +118,10 @@ class Session : public FrameFilter, public Tracer {
   void Internal(const std::string& what);
   void Inspect(FrameState& f);
   bool Cross(FrameState& f, FrameNote& note);
+  void MustFit(const std::string& fault);  // throws if the self-check has found one
   void Misbelief(const std::string& fault);
+  template <class F>
+  std::shared_ptr<Segment> Finish(F&& finish, Break* why);
   bool Compile(Segment& segment);
   bool IsLeftWhole(PyCodeObject* code) const;  // with all that it calls
   bool IsLeftToPython(PyCodeObject* code) const;

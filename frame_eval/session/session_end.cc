@@ -3,33 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/record/break_words.h"
-#include "frame_eval/record/trace/kernel_nodes.h"
+#include "frame_eval/record/finish/freeze.h"
+#include "frame_eval/record/shadow_check.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/library_code.h"
-#include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session_parts.h"
 #include "guards/objects/tensor_door.h"
 #include "ir/text/text.h"
 
 namespace frametap {
 namespace {
-
-// Ends a recording. A failure inside of it leaves no segment.
-template <class F>
-std::shared_ptr<Segment> Finish(const Session::Thread& thread, F&& finish, Break* why) {
-  try {
-    std::shared_ptr<Segment> segment = finish();
-    MustBeClean(thread);
-    return segment;
-  } catch (const std::exception& e) {
-    PyErr_Clear();
-    *why = Break{Reason::internal_error, WordsOf(e)};
-    return nullptr;
-  }
-}
 
 // self_check/Y4: a recorder's graph is valid.
 absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, Segment& segment) {
@@ -45,30 +32,45 @@ absl::StatusOr<std::unique_ptr<Executable>> CompileGraph(Backend& backend, Segme
 // The recording is of all that Run has called.
 bool Session::IsWholeCall(const FrameState& f) const {
   return store_->options().answers_by_replay && &f == outermost_ && !went_on_ && !error_value_ &&
-         entry_code_ == f.code && entry_offset_ == StartOffset(f.code) && !recorder_->began_at_break();
+         entry_code_ == f.code && entry_offset_ == StartOffset(f.code) && !trace().entry.began_at_break;
 }
 
 // Null if there is none.
 FrameState* Session::CallerToGoOnIn(const FrameState& f) const {
   FrameState* caller = NoteOf(f).caller;
-  if (!recorder_->began_at_break() || caller == nullptr || recorder_->aten().pending || error_value_) return nullptr;
+  if (!trace().entry.began_at_break || caller == nullptr || trace().aten.pending || error_value_) return nullptr;
   return MayGoOnIn(*caller, f) && !store_->FindOrAdd(entry_code_, entry_offset_).alone ? caller : nullptr;
 }
 
 // The recording continues in the frame that has called this one.
 bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
-  try {
-    FrameState* caller = CallerToGoOnIn(f);
-    if (caller == nullptr) return false;
+  bool goes_on = true;
+  const auto go_on = [&] {
+    FrameState* const caller = CallerToGoOnIn(f);
+    goes_on = caller != nullptr;
+    if (!goes_on) return;
     went_on_ = true;
     recorder_->ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
-    MustBeClean(thread_);
-  } catch (const Break& b) {
+  };
+  Guarded(go_on, [&](const Break& b, bool) {
+    goes_on = true;
     GiveUp(b);
-  } catch (const std::exception& e) {
-    GiveUp({Reason::internal_error, WordsOf(e)});
-  }
-  return true;
+  });
+  return goes_on;
+}
+
+// Ends the recording. Returns null with `*why` set if it leaves no segment.
+template <class F>
+std::shared_ptr<Segment> Session::Finish(F&& finish, Break* why) {
+  std::shared_ptr<Segment> segment;
+  Guarded([&] { segment = finish(); },
+          [&](const Break& b, bool) {
+            const bool is_clean = *thread_.error == nullptr;
+            PyErr_Clear();
+            segment = nullptr;
+            *why = is_clean ? b : Break{Reason::internal_error, "an exception inside of the recorder"};
+          });
+  return segment;
 }
 
 // The entry frame of the recording is left.
@@ -76,21 +78,21 @@ void Session::EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow 
   const bool hands_over = end == FrameEnd::kReturned || end == FrameEnd::kYielded;
   if (hands_over && GoOnInCaller(f, end, value, shadow)) return;
   if (end == FrameEnd::kReturned) return EndWithReturn(f, value, shadow);
-  const Position at = LineOf(*recorder_);
+  const Position at = BreakPosition(trace());
   const bool raised = end == FrameEnd::kRaised;
   if (raised && catching_ != nullptr) store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers = true;
-  ReleaseFrames(recorder_->frames());
+  ReleaseFrames(trace().frames.inlined);
   DropRecorder();
   Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
 }
 
 void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow) {
-  const Position at = LineOf(*recorder_);
+  const Position at = BreakPosition(trace());
   Break why{Reason::internal_error, ""};
-  const auto finish = [&] { return recorder_->FinishReturn(value, shadow, &why); };
-  std::shared_ptr<Segment> segment = Finish(thread_, finish, &why);
+  const auto finish = [&] { return FinishReturn(trace(), value, shadow); };
+  std::shared_ptr<Segment> segment = Finish(finish, &why);
   if (segment != nullptr && SelfChecking()) {
-    const std::string fault = recorder_->MisfitOf(*segment);
+    const std::string fault = MisfitOf(trace(), *segment);
     if (!fault.empty()) {
       Misbelief(fault);
       segment = nullptr;
@@ -99,7 +101,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
   const bool is_whole = segment != nullptr && IsWholeCall(f);
   const bool is_refused = segment == nullptr && IsRefused(why.reason);
   std::unique_ptr<UndoLog> undo = is_whole || is_refused ? recorder_->TakeUndo() : nullptr;
-  ReleaseFrames(recorder_->frames());
+  ReleaseFrames(trace().frames.inlined);
   DropRecorder();
   if (is_refused) {
     undo_ = std::move(undo);
@@ -118,20 +120,20 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
 
 void Session::GiveUp(const Break& given) {
   PyErr_Clear();
-  const Break reason = InWordsOfUser(given, recorder_->frames());
-  Position at = LineOf(*recorder_);
-  ReleaseFrames(recorder_->frames(), 1);
+  const Break reason = InWordsOfUser(given, trace().frames.inlined);
+  Position at = BreakPosition(trace());
+  ReleaseFrames(trace().frames.inlined, 1);
   DropRecorder();
   Abort(reason, at, true);
 }
 
 // The entry frame handles an exception, and an exit cannot rebuild it. Later recordings end before the exception.
 void Session::GiveUpInHandler(const Break& given) {
-  const Break reason = InWordsOfUser(given, recorder_->frames());
+  const Break reason = InWordsOfUser(given, trace().frames.inlined);
   store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers = true;
-  left_alone_ = &recorder_->base();
-  const Position at = LineOf(*recorder_);
-  ReleaseFrames(recorder_->frames());
+  left_alone_ = &trace().frames.base();
+  const Position at = BreakPosition(trace());
+  ReleaseFrames(trace().frames.inlined);
   DropRecorder();
   Abort(reason, at, false);
 }
@@ -145,11 +147,11 @@ void Session::ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_ex
     FrameNote& note = NoteOf(*f);
     note.Part();
     if (note.is_kernel && left_alone_ == nullptr) left_alone_ = f;  // the dispatcher has changed the thread's state
-    note.skip_one = false;
-    note.wait_offset = -1;
+    note.entry.skip_one = false;
+    note.entry.wait_offset = -1;
     const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
     const bool is_left = IsLeftToPython(f->code);
-    note.at_entry = may_begin && left_alone_ == nullptr && !is_left;
+    note.entry.at_entry = may_begin && left_alone_ == nullptr && !is_left;
     f->traced = false;
     f->observed = i < of_exit || !is_left;
   }
@@ -180,9 +182,15 @@ void Session::Internal(const std::string& what) {
   if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
 }
 
+void Session::MustFit(const std::string& fault) {
+  if (fault.empty()) return;
+  Misbelief(fault);
+  throw std::runtime_error("self-check");
+}
+
 // self_check/Y5.
 void Session::Misbelief(const std::string& fault) {
-  const std::string text = "frametap self-check: " + fault + " at " + ToString(LineOf(*recorder_));
+  const std::string text = "frametap self-check: " + fault + " at " + ToString(BreakPosition(trace()));
   error_type_ = Ref<>::New(PyExc_SystemError);
   error_value_ = Ref<>::Steal(PyUnicode_FromString(text.c_str()));
 }
@@ -285,14 +293,15 @@ void Session::NoteFollowed(const Segment& segment) {
 void Session::End(const Break& given) {
   ErrScope keep(thread_.error);
   if (catching_ != nullptr) return GiveUpInHandler(given);
-  const Break reason = InWordsOfUser(given, recorder_->frames());
-  Position at = LineOf(*recorder_);
+  const Break reason = InWordsOfUser(given, trace().frames.inlined);
+  Position at = BreakPosition(trace());
   const ReasonRow& row = RowOf(reason.reason);
   const int offset = recorder_->base_offset();
-  const std::vector<FrameState*> frames = recorder_->frames();  // the end of the recording needs what is noted of them
+  const std::vector<FrameState*> frames =
+      trace().frames.inlined;  // the end of the recording needs what is noted of them
   if (EntryPoint& entry = store_->FindOrAdd(entry_code_, entry_offset_); row.once && !entry.put_off) {
     entry.put_off = true;
-    left_alone_ = &recorder_->base();
+    left_alone_ = &trace().frames.base();
     ReleaseFrames(frames);
     DropRecorder();
     Abort(reason, at, false);
@@ -313,8 +322,8 @@ void Session::End(const Break& given) {
   }
   const bool in_block = recorder_->is_in_inference_block();
   Break why{Reason::internal_error, ""};
-  const auto finish = [&] { return recorder_->FinishBreak(reason, &why); };
-  std::shared_ptr<Segment> segment = row.is_break ? Finish(thread_, finish, &why) : nullptr;
+  const auto finish = [&] { return FinishBreak(trace(), reason); };
+  std::shared_ptr<Segment> segment = row.is_break ? Finish(finish, &why) : nullptr;
   // The new exception on the stack cannot be made again. The user reads about the exception, not about the object.
   if (!row.is_break || (reason.reason == Reason::exception_handling && why.reason == Reason::escaping_object)) {
     why = reason;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <Python.h>
-
 #include <c10/util/Exception.h>
 
 #include <exception>
@@ -14,8 +13,6 @@
 #include "frame_eval/session/session.h"
 
 namespace frametap {
-
-inline Position LineOf(Recorder& recorder) { return recorder.BreakPosition(); }
 
 // Code of ours at work: frames that come meanwhile (a finaliser's, a signal handler's) are no part of a recording.
 // (Stands around each operation: calls of its own would cost more than what it does.)
@@ -47,18 +44,39 @@ inline void MayEndRecording(const Store& store) {
     fault_observer->MayEndRecording(store.options().fullgraph);
 }
 
+// The one place that catches what a recording throws. Anything except a Break is a fault of ours.
+// (Inline, as each event of a recording comes through here.)
+template <class F, class G>
+[[gnu::always_inline]] inline bool Session::Guarded(F&& step, G&& ends) {
+  try {
+    step();
+    MustBeClean(thread_);
+    return true;
+  } catch (const Break& b) {
+    ends(b, false);
+  } catch (const std::exception& e) {
+    ends(Break{Reason::internal_error, WordsOf(e)}, true);
+  }
+  return false;
+}
+
+template <class F>
+[[gnu::always_inline]] inline bool Session::Step(F&& step) {
+  return Guarded(step, [this](const Break& b, bool is_fault) { is_fault ? Internal(b.detail) : End(b); });
+}
+
 inline PyCodeObject* CodeOf(const Landing& landing) {
   return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
 }
 
 inline bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
-  return !caller.awaited.empty() && CodeOf(caller.awaited.back()) == code;
+  return !caller.entry.awaited.empty() && CodeOf(caller.entry.awaited.back()) == code;
 }
 
 // A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
 inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
-         NoteOf(caller).landing == nullptr && CallsStraight(caller, f);
+         NoteOf(caller).entry.landing == nullptr && CallsStraight(caller, f);
 }
 
 // Takes an exception that is pending, if any (the making of another has failed, say).

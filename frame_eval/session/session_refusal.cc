@@ -6,7 +6,6 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/break_words.h"
 #include "frame_eval/session/session_parts.h"
-#include "ir/text/text.h"
 
 namespace frametap {
 namespace {
@@ -95,12 +94,12 @@ void Session::RefuseFullGraph(const Break& reason, const Position& at) {
 // The recording ends, and the exception goes its way as if there had been none. Frames from `handling` on: the first one
 // handles the exception, and the others are called by its handler.
 void Session::HandleInPlainPython(Break reason, size_t handling) {
-  const std::vector<FrameState*> frames = recorder_->frames();
+  const std::vector<FrameState*> frames = trace().frames.inlined;
   for (size_t i = 0; i < frames.size() && i <= handling; ++i) {
     const bool has_begun = i == handling;
-    NoteOf(*frames[i]).handling = FrameNote::Handling{frames[i]->handlers - has_begun, has_begun, false};
+    NoteOf(*frames[i]).entry.handling = EntryState::Handling{frames[i]->handlers - has_begun, has_begun, false};
   }
-  raised_.emplace(InWordsOfUser(reason, frames), LineOf(*recorder_));
+  raised_.emplace(InWordsOfUser(reason, frames), BreakPosition(trace()));
   raised_in_ = left_alone_ = frames.front();
   undo_ = recorder_->TakeUndo();
   ReleaseFrames(frames);
@@ -111,7 +110,7 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
 // Returns whether the frame has caught the exception in `raised_`, before a statement of an `except` block runs.
 // Blocks that rethrow it (`finally`, `with`, `except` of other classes) run.
 bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
-  FrameNote::Handling& handling = *note.handling;
+  EntryState::Handling& handling = *note.entry.handling;
   const char* name = InstructionAt(f.code, f.offset).name;
   const bool is_first = std::exchange(handling.is_first, false);
   if (std::strcmp(name, "PUSH_EXC_INFO") == 0) {

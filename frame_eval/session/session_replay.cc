@@ -8,10 +8,8 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
-#include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session_parts.h"
-#include "ir/text/text.h"
 
 namespace frametap {
 namespace {
@@ -160,7 +158,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     }
     entry = &store_->FindOrAdd(f.code, f.offset);  // the checks may have let other threads run
     if (entry->empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
-      note.wait_offset = entry->wait_offset;
+      note.entry.wait_offset = entry->wait_offset;
       return Go::kOn;
     }
     bool is_full = static_cast<int>(entry->size()) >= store_->options().segment_limit;
@@ -212,9 +210,9 @@ Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing 
   ascending_ = std::make_unique<SignalsHeld>();
   for (Landing& one : leaving) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
-    NoteOf(*left).landing = std::make_unique<Landing>(std::move(one));
+    NoteOf(*left).entry.landing = std::make_unique<Landing>(std::move(one));
   }
-  NoteOf(*target).landing = std::make_unique<Landing>(std::move(landing));
+  NoteOf(*target).entry.landing = std::make_unique<Landing>(std::move(landing));
   last_to_leave_ = target;
   return Go::kReload;  // every frame is asked again
 }
@@ -253,8 +251,8 @@ void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
   }
   ReplaceStack(f, std::move(landing.content.stack));
   f.offset = frame.offset;
-  note.skip_one = true;
-  note.awaited = std::move(landing.above);
+  note.entry.skip_one = true;
+  note.entry.awaited = std::move(landing.above);
 }
 
 Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& shared) {
@@ -281,7 +279,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
     }
     // Nothing has happened yet: plain Python raises the same exception, at the right place.
     PyErr_Clear();
-    note.wait_offset = -1;
+    note.entry.wait_offset = -1;
     return Go::kOn;
   }
   reifier.set_outputs(std::move(outputs));

@@ -4,10 +4,24 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/cached_properties.h"
 #include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
+#include "frame_eval/record/semantics/attributes.h"
+#include "frame_eval/record/semantics/containers.h"
 #include "frame_eval/record/semantics/descriptors.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
@@ -23,9 +37,9 @@ namespace {
 void RefuseForeignChecks(PyObject* classes) {
   static PyObject* const parts_name = InternedName("__args__");
   if (Py_TYPE(classes) == Objects().union_type) {
-    return Recorder::RefuseForeignKey(Must(PyObject_GetAttr(classes, parts_name)).get());
+    return RefuseForeignKey(Must(PyObject_GetAttr(classes, parts_name)).get());
   }
-  Recorder::RefuseForeignKey(classes);
+  RefuseForeignKey(classes);
 }
 
 // isinstance also believes what an object says of its class.
@@ -38,7 +52,7 @@ bool HasClassFromC(PyObject* object) {
 }
 
 // isinstance(x, C), type(x): read the exact type; the guard of a source's type says it all.
-void ReadsType(Recorder& r, Call& call) {
+void ReadsType(Trace& trace, Call& call) {
   if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
   for (PyObject* arg : call.args) {
     if (call.args.size() == 2 && HasClassFromC(arg)) {
@@ -47,52 +61,53 @@ void ReadsType(Recorder& r, Call& call) {
   }
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* object = call.args[i];
-    if (Recorder::IsNumber(object) && i == 0) {
-      r.FixType(call.shadows[i]);
-    } else if (Recorder::IsScalar(object)) {
-      r.Force(object, call.shadows[i]);
+    if (IsNumber(object) && i == 0) {
+      FixType(trace, call.shadows[i]);
+    } else if (IsScalar(object)) {
+      Force(trace, object, call.shadows[i]);
     } else if (PyTuple_CheckExact(object) && i == 1) {
-      r.ForceDeep(object, call.shadows[i], true);
-    } else if (!IsTensor(object) && !r.ReadKind(object)) {
-      r.Touch(object);
+      ForceDeep(trace, object, call.shadows[i], true);
+    } else if (!IsTensor(object) && !ReadKind(trace, object)) {
+      Touch(trace, object);
     }
   }
   if (PyType_Check(call.callable) && call.args.size() != 1) throw Break{Reason::class_statement, ""};
 }
 
 // Python code whose end is known: to go into it would only find a lock or a buffer on the way.
-void Refused(Recorder&, Call& call) { throw Refusal(call.callable); }
+void Refused(Trace&, Call& call) { throw Refusal(call.callable); }
 
-void Callable(Recorder& r, Call& call) {
-  if (call.args.size() != 1 || !r.ReadKind(call.args[0])) r.ForceArguments(call, 0, true);
+void Callable(Trace& trace, Call& call) {
+  if (call.args.size() != 1 || !ReadKind(trace, call.args[0])) ForceArguments(trace, call, 0, true);
 }
 
-void Len(Recorder& r, Call& call) {
+void Len(Trace& trace, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
-  if (IsTensor(object) && r.sizes_open() && TensorOf(object).dim() > 0) {
-    call.note.expect.kind = Expect::Kind::kShadow;
-    call.note.expect.shadow = r.SizeOf(object, 0);
-    call.note.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
+  if (IsTensor(object) && trace.numbers.sizes_open() && TensorOf(object).dim() > 0) {
+    call.note.op.expect.kind = Expect::Kind::kShadow;
+    call.note.op.expect.shadow = SizeOf(trace, object, 0);
+    call.note.op.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
     return;
   }
-  if (IsTensor(object)) return r.TorchCall(call.note, &call, "len");
-  if (IsArray(object)) return ReadArray(r, object);
-  if (PyObject* dict = DictBelow(r, object)) object = dict;
-  Recorder::RefuseForeignOperator(object);
-  Known* known = r.Find(object);
+  if (IsTensor(object)) return TorchCall(trace, call.note, &call, "len");
+  if (IsArray(object)) return ReadArray(trace, object);
+  if (PyObject* dict = DictBelow(trace, object)) object = dict;
+  RefuseForeignOperator(object);
+  Known* known = trace.objects.Find(object);
   bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
                IsDeque(object);
   if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {
-    r.Touch(object);
-    if (PyDict_Check(object)) r.RefuseWrittenDict(object);
-    if (known->changes || (known->mutated && IsDeque(object))) return r.AdoptElements(object);
-    r.guards().Length(known->source, r.Here());
+    Touch(trace, object);
+    if (PyDict_Check(object)) RefuseWrittenDict(trace, object);
+    if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
+    trace.guards.Length(known->source, trace.frames.Here());
     return;
   }
-  if (object == call.args[0]) r.Force(object, call.shadows[0]);
-  if (r.IsForeign(object)) throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
-  r.Touch(object);
+  if (object == call.args[0]) Force(trace, object, call.shadows[0]);
+  if (IsForeign(trace, object))
+    throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
+  Touch(trace, object);
 }
 
 // The object itself if it is a class, or its class.
@@ -101,141 +116,141 @@ bool IsHeldByClass(PyObject* object, PyObject* name) {
          _PyType_Lookup(Py_TYPE(object), name) != nullptr;
 }
 
-void GetAttr(Recorder& r, Call& call) {
+void GetAttr(Trace& trace, Call& call) {
   if (call.args.size() < 2 || !PyUnicode_Check(call.args[1])) return;  // raises
   if (!PyUnicode_CheckExact(call.args[1]))
     throw Break{Reason::unknown_operation, "getattr by a name that is not a plain string"};
-  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
   const Ref<> name = Interned(call.args[1]);
-  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name.get());
+  LoadAttribute(trace, call.note, call.args[0], call.shadows[0], name.get());
   if (call.args.size() > 2 || std::strcmp(FindCallable(call.callable)->name, "hasattr") == 0) {
     // With a default the result may be that, or a bool: nothing is to be expected of it, unless a class has the name.
     // Numbers are fixed.
-    if (call.note.expect.kind == Expect::Kind::kSource) {
-      SourceId source = call.note.expect.source;
-      PyObject* seen = r.guards().seen(source);
-      if (seen != nullptr) r.Force(seen, r.FromSource(source, seen, call.note.expect.pinned));
+    if (call.note.op.expect.kind == Expect::Kind::kSource) {
+      SourceId source = call.note.op.expect.source;
+      PyObject* seen = trace.guards.seen(source);
+      if (seen != nullptr) Force(trace, seen, FromSource(trace, source, seen, call.note.op.expect.pinned));
     }
     // The object shows which values the trace has written or deleted.
     const bool is_number =
-        call.note.expect.kind == Expect::Kind::kShadow && call.note.expect.shadow.kind != Shadow::Kind::kNone;
+        call.note.op.expect.kind == Expect::Kind::kShadow && call.note.op.expect.shadow.kind != Shadow::Kind::kNone;
     if (is_number && call.args.size() > 2) throw Break{Reason::unknown_operation, "getattr"};
-    const bool is_held = call.note.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
-    call.note.expect = Expect();
-    if (is_held) call.note.expect.kind = Expect::Kind::kPinned;
+    const bool is_held = call.note.op.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
+    call.note.op.expect = Expect();
+    if (is_held) call.note.op.expect.kind = Expect::Kind::kPinned;
   }
 }
 
 // vars(object): its __dict__. Without an argument it would be the frame's variables.
-void Vars(Recorder& r, Call& call) {
+void Vars(Trace& trace, Call& call) {
   static PyObject* const name = InternedName("__dict__");
   if (call.args.size() != 1) throw Refusal(call.callable);
-  r.LoadAttribute(call.note, call.args[0], call.shadows[0], name);
+  LoadAttribute(trace, call.note, call.args[0], call.shadows[0], name);
 }
 
 // dir(object) of an instance without a __dir__ of its own: the names in its __dict__ and in its class.
-void Dir(Recorder& r, Call& call) {
+void Dir(Trace& trace, Call& call) {
   static PyObject *const dict_name = InternedName("__dict__"), *const dir_name = InternedName("__dir__"),
                          *const class_name = InternedName("__class__");
   PyObject* const object = call.args.size() == 1 ? call.args[0] : nullptr;
-  if (object == nullptr || IsTensor(object) || !Recorder::IsOfPythonClass(object)) throw Refusal(call.callable);
+  if (object == nullptr || IsTensor(object) || !IsOfPythonClass(object)) throw Refusal(call.callable);
   PyTypeObject* const type = Py_TYPE(object);
   RefuseOddNames(type);
   for (PyObject* name : {dir_name, class_name}) {
     if (_PyType_Lookup(type, name) != _PyType_Lookup(&PyBaseObject_Type, name)) throw Refusal(call.callable);
   }
   PyObject* const own = _PyType_Lookup(type, dict_name);
-  if (!Recorder::HasGenericGet(type) || own == nullptr || Py_TYPE(own) != &PyGetSetDescr_Type) {
+  if (!HasGenericGet(type) || own == nullptr || Py_TYPE(own) != &PyGetSetDescr_Type) {
     throw Refusal(call.callable);
   }
-  r.Touch(object);
-  r.guards().ReadsName(dict_name);  // counts as all names
-  r.guards().Class(type, r.Here());
+  Touch(trace, object);
+  trace.guards.ReadsName(dict_name);  // counts as all names
+  trace.guards.Class(type, trace.frames.Here());
   FrameNote read;
-  r.LoadAttribute(read, object, call.shadows[0], dict_name);
-  if (read.expect.kind != Expect::Kind::kSource) return;  // of an object of the trace's own
-  PyObject* const dict = r.guards().seen(read.expect.source);
+  LoadAttribute(trace, read, object, call.shadows[0], dict_name);
+  if (read.op.expect.kind != Expect::Kind::kSource) return;  // of an object of the trace's own
+  PyObject* const dict = trace.guards.seen(read.op.expect.source);
   if (dict == nullptr) throw Refusal(call.callable);
-  r.RefuseMutatedDict(dict);
-  r.FromSource(read.expect.source, dict, read.expect.pinned);
-  r.guards().Keys(read.expect.source, r.Here());
+  RefuseMutatedDict(trace, dict);
+  FromSource(trace, read.op.expect.source, dict, read.op.expect.pinned);
+  trace.guards.Keys(read.op.expect.source, trace.frames.Here());
 }
 
 // types.MappingProxyType(dict): what is read of it is read of the dict.
-void MakeProxy(Recorder& r, Call& call) {
+void MakeProxy(Trace& trace, Call& call) {
   PyObject* const dict = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
   if (dict == nullptr || !(PyDict_CheckExact(dict) || PyODict_CheckExact(dict))) throw Refusal(call.callable);
-  r.Touch(dict);
+  Touch(trace, dict);
 }
 
 // proxy.keys(), values(), items(), copy()
-void ReadProxy(Recorder& r, Call& call) {
-  PyObject* const dict = call.args.size() == 1 ? DictBelow(r, call.args[0]) : nullptr;
+void ReadProxy(Trace& trace, Call& call) {
+  PyObject* const dict = call.args.size() == 1 ? DictBelow(trace, call.args[0]) : nullptr;
   if (dict == nullptr) throw Refusal(call.callable);
-  if (FindCallable(call.callable)->name == std::string_view("keys")) return r.AdoptElements(dict);
-  r.ForceDeep(call.args[0], Shadow(), true);
+  if (FindCallable(call.callable)->name == std::string_view("keys")) return AdoptElements(trace, dict);
+  ForceDeep(trace, call.args[0], Shadow(), true);
 }
 
-void SetAttr(Recorder& r, Call& call) {
+void SetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  r.StoreAttribute(call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
+  StoreAttribute(trace, call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
-void DelAttr(Recorder& r, Call& call) {
+void DelAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  r.DeleteAttribute(call.note, call.args[0], name.get());
+  DeleteAttribute(trace, call.note, call.args[0], name.get());
 }
 
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
-void ObjectSetAttr(Recorder& r, Call& call) {
+void ObjectSetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  call.note.expect.kind = Expect::Kind::kNothing;
-  r.GenericStore(call.args[0], name.get(), call.args[2], call.shadows[2]);
+  call.note.op.expect.kind = Expect::Kind::kNothing;
+  GenericStore(trace, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 // object.__delattr__(x, name), and super().__delattr__ bound to x.
-void ObjectDelAttr(Recorder& r, Call& call) {
+void ObjectDelAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  r.GenericDelete(call.note, call.args[0], name.get());
+  GenericDelete(trace, call.note, call.args[0], name.get());
 }
 
 // object.__getattribute__(x, name): the generic look-up, whatever the class overrides.
-void ObjectGetAttr(Recorder& r, Call& call) {
+void ObjectGetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || IsTensor(call.args[0])) {
     throw Break{Reason::unknown_operation, "object.__getattribute__"};
   }
-  r.Force(call.args[1], call.shadows[1]);
-  r.GenericLoad(call.note, call.args[0], call.args[1]);
+  Force(trace, call.args[1], call.shadows[1]);
+  GenericLoad(trace, call.note, call.args[0], call.args[1]);
 }
 
 // module.__getattribute__(name)
-void ModuleGetAttr(Recorder& r, Call& call) {
+void ModuleGetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || !PyModule_Check(call.args[0])) {
     throw Break{Reason::unknown_operation, "module.__getattribute__"};
   }
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  r.GenericLoad(call.note, call.args[0], name.get());
+  GenericLoad(trace, call.note, call.args[0], name.get());
 }
 
-void TruthValue(Recorder& r, Call& call) {
-  if (call.args.size() == 1) r.TruthOf(call.note, call.args[0], call.shadows[0]);
+void TruthValue(Trace& trace, Call& call) {
+  if (call.args.size() == 1) TruthOf(trace, call.note, call.args[0], call.shadows[0]);
 }
 
 // issubclass(C, D): reads the classes' bases.
-void IsSubclass(Recorder& r, Call& call) {
+void IsSubclass(Trace& trace, Call& call) {
   if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
-  r.ForceArguments(call, 0, true);
+  ForceArguments(trace, call, 0, true);
   for (PyObject* arg : call.args) {
-    if (PyType_Check(arg)) r.guards().Class(reinterpret_cast<PyTypeObject*>(arg), r.Here());
+    if (PyType_Check(arg)) trace.guards.Class(reinterpret_cast<PyTypeObject*>(arg), trace.frames.Here());
   }
 }
 
@@ -256,9 +271,9 @@ bool MayStoreAnnotations(PyObject* protocol, PyObject* object) {
 // isinstance(x, Sequence), issubclass(type, Sequence). CPython calls the class and its __subclasshook__ once for each
 // type. It keeps the answer until a class is registered somewhere. That the first call runs Python code is of no
 // interest.
-void AbstractCheck(Recorder& r, Call& call) {
+void AbstractCheck(Trace& trace, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   PyObject* object = call.args[1];
   RefuseOddNames(Py_TYPE(object));
   static PyObject* const class_name = InternedName("__class__");
@@ -267,154 +282,154 @@ void AbstractCheck(Recorder& r, Call& call) {
     throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
   }
   if (MayStoreAnnotations(call.args[0], object)) throw Break{Reason::done_once, "a check of a protocol"};
-  r.Touch(call.args[0]);
-  r.Touch(object);
-  r.guards().Registry(r.Here());
-  call.note.opaque_operation = true;
+  Touch(trace, call.args[0]);
+  Touch(trace, object);
+  trace.guards.Registry(trace.frames.Here());
+  call.note.op.opaque_operation = true;
 }
 
 // abc.get_cache_token(): it counts the registrations.
-void RegistryToken(Recorder& r, Call&) { r.guards().Registry(r.Here()); }
+void RegistryToken(Trace& trace, Call&) { trace.guards.Registry(trace.frames.Here()); }
 
 // super(): reads the frame's own class cell and first argument.
-void Super(Recorder& r, Call& call) {
-  if (call.args.empty()) r.ReadClassCell(call.f);
-  for (PyObject* arg : call.args) r.Touch(arg);
+void Super(Trace& trace, Call& call) {
+  if (call.args.empty()) ReadClassCell(trace, call.f);
+  for (PyObject* arg : call.args) Touch(trace, arg);
 }
 
 // Which variable it is: the value of any other one is another question.
-void FixContextVariable(Recorder& r, PyObject* variable) {
-  r.SourceOrPin(variable);
-  Known* known = r.Find(variable);
+void FixContextVariable(Trace& trace, PyObject* variable) {
+  SourceOrPin(trace, variable);
+  Known* known = trace.objects.Find(variable);
   if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "ContextVar"};
-  r.Fix(*known);
+  Fix(trace, *known);
 }
 
 // ContextVar.get([default]), .set(value), .reset(token). A variable that is reset again by the end leaves no trace, and
 // between is as at the entry while nothing is set.
-void ContextGet(Recorder& r, Call& call) {
+void ContextGet(Trace& trace, Call& call) {
   PyObject* variable = call.args.empty() ? nullptr : call.args[0];
   if (variable == nullptr || !PyContextVar_CheckExact(variable))
     throw Break{Reason::unknown_callable, "ContextVar.get"};
-  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  if (r.IsContextSet()) FixContextVariable(r, variable);
-  if (r.IsContextSet(variable)) return;
+  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  if (trace.thread.IsContextSet()) FixContextVariable(trace, variable);
+  if (trace.thread.IsContextSet(variable)) return;
   PyObject* value = nullptr;
   if (PyContextVar_Get(variable, Py_NotImplemented, &value) < 0) {
     PyErr_Clear();
     throw Break{Reason::unknown_callable, "ContextVar.get"};
   }
   Ref<> keep = Ref<>::Steal(value);
-  SourceId source = r.guards().Child(r.SourceOrPin(variable), Accessor::kContextValue, 0, nullptr, value);
+  SourceId source = trace.guards.Child(SourceOrPin(trace, variable), Accessor::kContextValue, 0, nullptr, value);
   if (value != Py_NotImplemented) {
-    const SourceId not_set = r.guards().Pinned(Py_NotImplemented, "NotImplemented");
-    r.guards().SameObject(source, not_set, false, r.Here());
-    call.note.expect.kind = Expect::Kind::kSource;
-    call.note.expect.source = source;
+    const SourceId not_set = trace.guards.Pinned(Py_NotImplemented, "NotImplemented");
+    trace.guards.SameObject(source, not_set, false, trace.frames.Here());
+    call.note.op.expect.kind = Expect::Kind::kSource;
+    call.note.op.expect.source = source;
     return;
   }
-  r.guards().Identity(source, r.Here());
+  trace.guards.Identity(source, trace.frames.Here());
   // Its own default, unless one was given: the variable keeps it for good.
-  if (call.args.size() < 2) FixContextVariable(r, variable);
-  call.note.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
+  if (call.args.size() < 2) FixContextVariable(trace, variable);
+  call.note.op.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
 }
 
-void ContextSet(Recorder& r, Call& call) {
+void ContextSet(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0]))
     throw Break{Reason::unknown_callable, "ContextVar"};
-  r.Force(call.args[1], call.shadows[1]);
-  FixContextVariable(r, call.args[0]);
-  r.SetContext(call.args[0]);
+  Force(trace, call.args[1], call.shadows[1]);
+  FixContextVariable(trace, call.args[0]);
+  trace.thread.SetContext(call.args[0], ++trace.epoch);
 }
 
 // If the order differs from the order of the sets, the replaced values come back in that order.
-void ContextReset(Recorder& r, Call& call) {
-  Known* token = call.args.size() == 2 ? r.Find(call.args[1]) : nullptr;
+void ContextReset(Trace& trace, Call& call) {
+  Known* token = call.args.size() == 2 ? trace.objects.Find(call.args[1]) : nullptr;
   if (token == nullptr || token->state == Known::State::kSource) {
     throw Break{Reason::unknown_callable, "ContextVar.reset of a token that existed before"};
   }
-  if (!r.ResetContext(call.args[0], *token)) {
+  if (!trace.thread.ResetContext(call.args[0], token->epoch)) {
     throw Break{Reason::unknown_callable, "ContextVar.reset of a token that is not the last one"};
   }
 }
 
 // The id of an object that is passed is a number like its sizes.
-bool GivesOpenAddress(Recorder& r, Call& call) {
-  const Shadow address = call.args.size() == 1 ? r.OpenAddress(call.args[0]) : Shadow();
+bool GivesOpenAddress(Trace& trace, Call& call) {
+  const Shadow address = call.args.size() == 1 ? OpenAddress(trace, call.args[0]) : Shadow();
   if (address.kind == Shadow::Kind::kNone) return false;
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = address;
+  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.shadow = address;
   return true;
 }
 
 // id(x): the same for the same object, so the object is fixed. (That of a new object differs from run to run, and an
 // object that the program made for this call must not be held until the next.)
-void ObjectId(Recorder& r, Call& call) {
-  r.ReadsAddress();
-  if (GivesOpenAddress(r, call)) return;
-  if (call.args.size() == 1 && IsTensor(call.args[0])) return r.ReadTensorAddress(call.args[0]);
-  Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
-  const bool is_fixed = known != nullptr && known->state == Known::State::kSource && r.IsFixed(call.args[0]);
+void ObjectId(Trace& trace, Call& call) {
+  ReadsAddress(trace);
+  if (GivesOpenAddress(trace, call)) return;
+  if (call.args.size() == 1 && IsTensor(call.args[0])) return ReadTensorAddress(trace, call.args[0]);
+  Known* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
+  const bool is_fixed = known != nullptr && known->state == Known::State::kSource && IsFixed(trace, call.args[0]);
   if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
 }
 
 // dict.__setitem__ and list.__setitem__, also through super().
-void SetItem(Recorder& r, Call& call) {
+void SetItem(Trace& trace, Call& call) {
   if (call.args.size() != 3) throw Break{Reason::unknown_mutation, "__setitem__"};
   if (PySlice_Check(call.args[1])) {
-    r.ForceArguments(call, 1, true);  // what is assigned is iterated over
+    ForceArguments(trace, call, 1, true);  // what is assigned is iterated over
   } else {
-    r.ForceKey(call.args[1], call.shadows[1]);
-    r.Force(call.args[2], call.shadows[2]);
+    ForceKey(trace, call.args[1], call.shadows[1]);
+    Force(trace, call.args[2], call.shadows[2]);
   }
-  Known* known = r.Find(call.args[0]);
+  Known* known = trace.objects.Find(call.args[0]);
   bool is_source = known == nullptr || known->state == Known::State::kSource;
   if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
-  r.Own(call.args[0]);
-  if (PyDict_Check(call.args[0])) r.ReadKey(call.args[0], call.args[1]);
+  Own(trace, call.args[0]);
+  if (PyDict_Check(call.args[0])) ReadKey(trace, call.args[0], call.args[1]);
   if (is_source) {
-    r.AddEffect(Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
+    AddEffect(trace, Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
   }
 }
 
 // Records dict.__delitem__, also where super() leads to it.
-void DeleteItem(Recorder& r, Call& call) {
-  Known* const known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
+void DeleteItem(Trace& trace, Call& call) {
+  Known* const known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
   const bool is_source = known == nullptr || known->state == Known::State::kSource;
   if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
     throw Break{Reason::unknown_mutation, "__delitem__"};
   }
-  r.ForceKey(call.args[1], call.shadows[1]);
-  r.Own(call.args[0]);
-  r.ReadKey(call.args[0], call.args[1]);
-  if (is_source) r.AddEffect(Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
+  ForceKey(trace, call.args[1], call.shadows[1]);
+  Own(trace, call.args[0]);
+  ReadKey(trace, call.args[0], call.args[1]);
+  if (is_source) AddEffect(trace, Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
 }
 
 // hash(x): of a tensor its id, which Tensor.__hash__ says in Python code.
-void Hash(Recorder& r, Call& call) {
+void Hash(Trace& trace, Call& call) {
   if (call.args.size() == 1 && IsTensor(call.args[0])) {
-    r.ReadsAddress();
-    if (!GivesOpenAddress(r, call)) r.ReadTensorAddress(call.args[0]);
-    call.note.opaque_operation = true;
+    ReadsAddress(trace);
+    if (!GivesOpenAddress(trace, call)) ReadTensorAddress(trace, call.args[0]);
+    call.note.op.opaque_operation = true;
     return;
   }
-  r.ForceArguments(call, 0, false);
-  if (!call.args.empty()) r.ReadHash(call.args[0]);
+  ForceArguments(trace, call, 0, false);
+  if (!call.args.empty()) ReadHash(trace, call.args[0]);
 }
 
 // types.SimpleNamespace(name=value …): what is read of its attributes later is read of the values.
-void MakeNamespace(Recorder& r, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
+void MakeNamespace(Trace& trace, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
 }
 
 // sys.exc_info() where nothing is handled, in the recording or by the caller.
-void HandledException(Recorder& r, Call& call) {
+void HandledException(Trace& trace, Call& call) {
   static PyObject* const question = [] {
     const Ref<> module = Must(PyImport_ImportModule("sys"));
     return Must(PyObject_GetAttrString(module.get(), "exception")).Release();
   }();
   if (!call.args.empty() || Must(PyObject_CallNoArgs(question)).get() != Py_None) throw Refusal(call.callable);
-  r.guards().Answer(question, "sys.exception", r.Here());
+  trace.guards.Answer(question, "sys.exception", trace.frames.Here());
 }
 
 [[noreturn]] void RefuseSignature(PyObject* object) {
@@ -422,84 +437,84 @@ void HandledException(Recorder& r, Call& call) {
 }
 
 // All that is in a dict of the function.
-void FixDict(Recorder& r, PyObject* dict) {
-  r.SourceOrPin(dict);
-  Known* known = r.Find(dict);
+void FixDict(Trace& trace, PyObject* dict) {
+  SourceOrPin(trace, dict);
+  Known* known = trace.objects.Find(dict);
   if (known == nullptr || known->state != Known::State::kSource || known->mutated) RefuseSignature(dict);
-  r.Fix(*known);
-  r.AdoptElements(dict);
+  Fix(trace, *known);
+  AdoptElements(trace, dict);
   Py_ssize_t at = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &at, &key, &value)) {
-    if (!IsTensor(value)) r.Touch(value);
+    if (!IsTensor(value)) Touch(trace, value);
   }
 }
 
 // The one that `function` wraps, or null.
-PyObject* FixSignature(Recorder& r, PyObject* function) {
+PyObject* FixSignature(Trace& trace, PyObject* function) {
   static PyObject* const wrapped_name = InternedName("__wrapped__");
   static PyObject* const hooks[] = {InternedName("__signature__"), InternedName("__text_signature__"),
                                     InternedName("_partialmethod")};
   auto* const f = reinterpret_cast<PyFunctionObject*>(function);
-  r.AdoptPinned(function);
-  Known* known = r.Find(function);
+  AdoptPinned(trace, function);
+  Known* known = trace.objects.Find(function);
   if (known == nullptr || known->state != Known::State::kSource || known->written) RefuseSignature(function);
-  r.Fix(*known);
+  Fix(trace, *known);
   const SourceId source = known->source;
   const auto own = [&](PyObject* name) {
     PyObject* value = f->func_dict != nullptr ? ItemQuietly(f->func_dict, name) : nullptr;
-    if (value == nullptr) r.guards().NoInstanceAttr(source, name, r.Here());
+    if (value == nullptr) trace.guards.NoInstanceAttr(source, name, trace.frames.Here());
     return value;
   };
   for (PyObject* name : hooks) {
     if (own(name) != nullptr) RefuseSignature(function);
   }
   if (PyObject* wrapped = own(wrapped_name)) {
-    r.FromSource(r.guards().Child(source, Accessor::kAttr, 0, wrapped_name, wrapped), wrapped, true);
-    r.Touch(wrapped);
+    FromSource(trace, trace.guards.Child(source, Accessor::kAttr, 0, wrapped_name, wrapped), wrapped, true);
+    Touch(trace, wrapped);
     return wrapped;
   }
   for (Py_ssize_t i = 0; f->func_defaults != nullptr && i < PyTuple_GET_SIZE(f->func_defaults); ++i) {
     PyObject* item = PyTuple_GET_ITEM(f->func_defaults, i);
-    r.FromSource(r.guards().Child(source, Accessor::kDefault, i, nullptr, item), item, true);
+    FromSource(trace, trace.guards.Child(source, Accessor::kDefault, i, nullptr, item), item, true);
   }
-  if (f->func_kwdefaults != nullptr) FixDict(r, f->func_kwdefaults);
+  if (f->func_kwdefaults != nullptr) FixDict(trace, f->func_kwdefaults);
   // To ask for annotations makes the dict.
   if (f->func_annotations == nullptr || !PyDict_CheckExact(f->func_annotations)) {
     throw Break{Reason::done_once, "inspect.signature"};
   }
-  r.guards().Field(source, offsetof(PyFunctionObject, func_annotations), r.Here());
-  FixDict(r, f->func_annotations);
+  trace.guards.Field(source, offsetof(PyFunctionObject, func_annotations), trace.frames.Here());
+  FixDict(trace, f->func_annotations);
   return nullptr;
 }
 
 // inspect.signature of a Python function or of a method: not watched. All that it reads is fixed, and what it gives is
 // the trace's own (IsPartOfSignature).
-void InspectSignature(Recorder& r, Call& call) {
+void InspectSignature(Trace& trace, Call& call) {
   constexpr int kLongestChain = 16;
   if (call.args.size() != 1) throw Break{Reason::unknown_callable, "inspect.signature"};
   PyObject* object = call.args[0];
-  r.ForceDeep(object, call.shadows[0], false);
+  ForceDeep(trace, object, call.shadows[0], false);
   for (int i = 0; object != nullptr; ++i) {
     if (PyMethod_Check(object)) object = PyMethod_GET_FUNCTION(object);
     if (!PyFunction_Check(object) || i == kLongestChain) RefuseSignature(object);
-    object = FixSignature(r, object);
+    object = FixSignature(trace, object);
   }
-  call.note.opaque_operation = true;
+  call.note.op.opaque_operation = true;
 }
 
-void ObjectInit(Recorder&, Call&) {}
+void ObjectInit(Trace&, Call&) {}
 
 // object.__new__(cls), tuple.__new__(cls, items): all types in C share one method definition.
-void New(Recorder& r, Call& call) {
+void New(Trace& trace, Call& call) {
   PyObject* const maker = PyCFunction_GET_SELF(call.callable);
   PyObject* const row = call.args.size() == 2 && call.names.empty() ? call.args[1] : nullptr;
   const bool is_row = row != nullptr && (PyTuple_CheckExact(row) || PyList_CheckExact(row));
   if (maker == reinterpret_cast<PyObject*>(&PyTuple_Type) && is_row && PyType_Check(call.args[0])) {
-    r.Touch(call.args[0]);
-    return r.KeepItems(call.note, {row});
+    Touch(trace, call.args[0]);
+    return KeepItems(trace, call.note, {row});
   }
-  r.ForceArguments(call, 0, true);
+  ForceArguments(trace, call, 0, true);
 }
 
 }  // namespace

@@ -7,9 +7,19 @@
 
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/semantics/calls.h"
+#include "frame_eval/record/semantics/containers.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/semantics/mutations.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
@@ -18,122 +28,123 @@ namespace frametap {
 namespace {
 
 // dict.get(key[, default]) and dict.__getitem__: one key is read.
-void DictGet(Recorder& r, Call& call) {
+void DictGet(Trace& trace, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
-  if (dict != nullptr && DictBelow(r, dict) != nullptr) dict = call.args[0] = DictBelow(r, dict);
-  Known* known = dict != nullptr ? r.Find(dict) : nullptr;
+  if (dict != nullptr && DictBelow(trace, dict) != nullptr) dict = call.args[0] = DictBelow(trace, dict);
+  Known* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
   const bool is_source = known != nullptr && known->state == Known::State::kSource && !known->adopted;
   PyObject* const key = call.args.size() < 2 ? nullptr : call.args[1];
-  if (key == nullptr || !(IsPlainKey(key) || (is_source && IsFollowedKey(r, key)))) {
-    r.ForceArguments(call, 0, true);
-    return r.ReadIdentities(Reads::kKey, call);
+  if (key == nullptr || !(IsPlainKey(key) || (is_source && IsFollowedKey(trace, key)))) {
+    ForceArguments(trace, call, 0, true);
+    return ReadIdentities(trace, Reads::kKey, call);
   }
-  if (!r.DecideKey(dict, key, call.shadows[1])) r.ForceDeep(key, call.shadows[1], false);
-  for (size_t i = 2; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  known = r.Find(dict);
-  Shadow* written = r.StoredItem(dict, key);
+  if (!DecideKey(trace, dict, key, call.shadows[1])) ForceDeep(trace, key, call.shadows[1], false);
+  for (size_t i = 2; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  known = trace.objects.Find(dict);
+  Shadow* written = StoredItem(trace, dict, key);
   if (!is_source && written == nullptr) return;
-  r.Touch(dict);
-  if (written == nullptr && PyDict_CheckExact(dict) && Recorder::IsScalar(call.args[1]))
-    written = r.WrittenShadow(dict, call.args[1]);
+  Touch(trace, dict);
+  if (written == nullptr && PyDict_CheckExact(dict) && IsScalar(call.args[1]))
+    written = WrittenShadow(trace, dict, call.args[1]);
   if (written != nullptr) {
-    call.note.expect.kind = Expect::Kind::kShadow;
-    call.note.expect.shadow = *written;
+    call.note.op.expect.kind = Expect::Kind::kShadow;
+    call.note.op.expect.shadow = *written;
     return;
   }
-  r.RefuseWrittenDict(dict);
+  RefuseWrittenDict(trace, dict);
   PyObject* value = ItemQuietly(dict, call.args[1]);
-  if (value == nullptr) return r.guards().Absent(known->source, call.args[1], r.Here());
-  call.note.expect.kind = Expect::Kind::kSource;
-  call.note.expect.source = r.guards().Child(known->source, Accessor::kKey, 0, call.args[1], value);
-  call.note.expect.pinned = known->pinned;
+  if (value == nullptr) return trace.guards.Absent(known->source, call.args[1], trace.frames.Here());
+  call.note.op.expect.kind = Expect::Kind::kSource;
+  call.note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, call.args[1], value);
+  call.note.op.expect.pinned = known->pinned;
 }
 
 // dict.setdefault(key, default): a read, if the key is there.
-void SetDefault(Recorder& r, Call& call) {
+void SetDefault(Trace& trace, Call& call) {
   const bool has_key = call.args.size() == 3 && call.names.empty() && PyDict_CheckExact(call.args[0]);
   if (has_key && IsPlainKey(call.args[1]) && ItemQuietly(call.args[0], call.args[1]) != nullptr)
-    return DictGet(r, call);
+    return DictGet(trace, call);
   if (call.args.size() > 1) {
-    r.AdoptElements(call.args[0]);
-    r.ReadKey(call.args[0], call.args[1]);
+    AdoptElements(trace, call.args[0]);
+    ReadKey(trace, call.args[0], call.args[1]);
   }
-  r.Mutate(call, *FindCallable(call.callable));
+  Mutate(trace, call, *FindCallable(call.callable));
 }
 
-void DictValues(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && r.ViewValues(call.args[0])) return;
-  r.ForceArguments(call, 0, true);
+void DictValues(Trace& trace, Call& call) {
+  if (call.args.size() == 1 && ViewValues(trace, call.args[0])) return;
+  ForceArguments(trace, call, 0, true);
 }
 
 // operator.setitem, operator.delitem
-void StoreItem(Recorder& r, Call& call) {
+void StoreItem(Trace& trace, Call& call) {
   const bool is_set = FindCallable(call.callable)->name == std::string_view("setitem");
   if (call.args.size() != (is_set ? 3 : 2) || !call.names.empty()) throw Refusal(call.callable);
-  for (size_t i = 0; i < 2; ++i) Recorder::RefuseForeignOperator(call.args[i]);
-  if (!IsTensor(call.args[0]) && r.IsForeign(call.args[0])) throw Refusal(call.callable);
-  Recorder::RefuseForeignKey(call.args[1]);
-  r.StoreSubscript(call.note, call.args[0], call.args[1], is_set ? call.args[2] : nullptr, call.shadows[1],
-                   is_set ? call.shadows[2] : Shadow());
-  call.note.is_index = false;
+  for (size_t i = 0; i < 2; ++i) RefuseForeignOperator(call.args[i]);
+  if (!IsTensor(call.args[0]) && IsForeign(trace, call.args[0])) throw Refusal(call.callable);
+  RefuseForeignKey(call.args[1]);
+  StoreSubscript(trace, call.note, call.args[0], call.args[1], is_set ? call.args[2] : nullptr, call.shadows[1],
+                 is_set ? call.shadows[2] : Shadow());
+  call.note.op.is_index = false;
 }
 
 // x.__contains__(item), operator.contains(x, item)
-void Contains(Recorder& r, Call& call) {
+void Contains(Trace& trace, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
-  Recorder::RefuseForeignOperator(call.args[0]);
-  r.Force(call.args[0], call.shadows[0]);
+  RefuseForeignOperator(call.args[0]);
+  Force(trace, call.args[0], call.shadows[0]);
   const bool is_tensor = IsTensor(call.args[0]);
-  if (IsDeque(call.args[0]) || (!is_tensor && r.IsForeign(call.args[0]))) r.ForceDeep(call.args[0], Shadow(), false);
-  if (!r.DecideKey(call.args[0], call.args[1], call.shadows[1])) r.Force(call.args[1], call.shadows[1]);
-  r.Contains(call.note, call.args[0], call.args[1]);
+  if (IsDeque(call.args[0]) || (!is_tensor && IsForeign(trace, call.args[0])))
+    ForceDeep(trace, call.args[0], Shadow(), false);
+  if (!DecideKey(trace, call.args[0], call.args[1], call.shadows[1])) Force(trace, call.args[1], call.shadows[1]);
+  Contains(trace, call.note, call.args[0], call.args[1]);
 }
 
 // operator.is_, operator.is_not
-void Is(Recorder& r, Call& call) {
-  if (call.args.size() == 2) r.CompareIdentity(call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
+void Is(Trace& trace, Call& call) {
+  if (call.args.size() == 2) CompareIdentity(trace, call.args[0], call.shadows[0], call.args[1], call.shadows[1]);
 }
 
 // operator.truth, operator.not_
-void Truth(Recorder& r, Call& call) {
+void Truth(Trace& trace, Call& call) {
   if (call.args.size() != 1) throw Refusal(call.callable);
-  Recorder::RefuseForeignOperator(call.args[0]);
-  if (!IsTensor(call.args[0]) && r.IsForeign(call.args[0])) throw Refusal(call.callable);
-  r.TruthOf(call.note, call.args[0], call.shadows[0]);
+  RefuseForeignOperator(call.args[0]);
+  if (!IsTensor(call.args[0]) && IsForeign(trace, call.args[0])) throw Refusal(call.callable);
+  TruthOf(trace, call.note, call.args[0], call.shadows[0]);
 }
 
 template <int py_compare_op>
-void Compare(Recorder& r, Call& call) {
+void Compare(Trace& trace, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "a comparison"};
-  for (PyObject* arg : call.args) Recorder::RefuseForeignOperator(arg);
-  r.CompareValues(call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
+  for (PyObject* arg : call.args) RefuseForeignOperator(arg);
+  CompareValues(trace, call.note, call.args[0], call.shadows[0], call.args[1], call.shadows[1], py_compare_op);
 }
 
 // list.sort(key=…, reverse=…): on one that existed before, replay sorts again, which must run no code.
-void Sort(Recorder& r, Call& call) {
+void Sort(Trace& trace, Call& call) {
   if (call.args.empty() || !PyList_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "sort"};
   PyObject* list = call.args[0];
-  r.ForceArguments(call, 1, false);
-  Known* known = r.Find(list);
+  ForceArguments(trace, call, 1, false);
+  Known* known = trace.objects.Find(list);
   const bool is_source = known != nullptr && known->state == Known::State::kSource;
   bool scalars = true;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     PyObject* element = PyList_GET_ITEM(list, i);
     if (IsTensor(element)) throw Break{Reason::value_of_tensor, "sort"};
-    scalars = scalars && Recorder::IsScalar(element);
+    scalars = scalars && IsScalar(element);
   }
   if (is_source && (!scalars || !call.names.empty())) throw Break{Reason::unknown_mutation, "list.sort"};
-  r.Own(list);
-  if (!scalars) r.ForceDeep(list, Shadow(), false);
-  r.ReadCallbacks(call);
-  r.ReadIdentities(Reads::kKeys, call);
-  if (is_source) r.AddEffect(Effect::Kind::kCall, list, "sort", {}, {});
+  Own(trace, list);
+  if (!scalars) ForceDeep(trace, list, Shadow(), false);
+  ReadCallbacks(trace, call);
+  ReadIdentities(trace, Reads::kKeys, call);
+  if (is_source) AddEffect(trace, Effect::Kind::kCall, list, "sort", {}, {});
 }
 
 // Methods of a deque. One from outside may grow, which reads nothing of it; nothing is read of it then any more: what is
 // in it depends on its maxlen.
-void ChangeDeque(Recorder& r, Call& call) {
-  Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+void ChangeDeque(Trace& trace, Call& call) {
+  Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
   if (known == nullptr) throw Break{Reason::unknown_mutation, "a deque that existed before"};
   if (known->state == Known::State::kSource) {
     const char* const name = FindCallable(call.callable)->name;
@@ -141,15 +152,15 @@ void ChangeDeque(Recorder& r, Call& call) {
     if (!grows || call.args.size() != 2 || !call.names.empty() || !IsDeque(call.args[0])) {
       throw Break{Reason::unknown_mutation, "a deque that existed before"};
     }
-    r.Touch(call.args[0]);
-    r.AddEffect(Effect::Kind::kCall, call.args[0], name, {call.args[1]}, {call.shadows[1]});
-    return r.NoteOutsideChange(call.args[0]);
+    Touch(trace, call.args[0]);
+    AddEffect(trace, Effect::Kind::kCall, call.args[0], name, {call.args[1]}, {call.shadows[1]});
+    return NoteOutsideChange(trace, call.args[0]);
   }
-  r.ForceArguments(call, 1, true);
+  ForceArguments(trace, call, 1, true);
   if (call.args.size() > 1 && std::strcmp(FindCallable(call.callable)->name, "remove") == 0) {
     throw Break{Reason::unknown_mutation, "deque.remove"};
   }
-  r.MarkMutated(call.args[0]);
+  MarkMutated(trace, call.args[0]);
 }
 
 // Whether a list holds numbers, strings and tuples of them alone, so that comparing its items runs no code.
@@ -163,14 +174,14 @@ bool HoldsPlainItems(PyObject* row) {
 
 // Records the comparisons of a binary search for a number that is not fixed, in a row that is. Returns false if one of them
 // cannot be expressed.
-bool DecideSearch(Recorder& r, PyObject* row, PyObject* item, Shadow shadow, bool is_right) {
+bool DecideSearch(Trace& trace, PyObject* row, PyObject* item, Shadow shadow, bool is_right) {
   Py_ssize_t low = 0, high = PySequence_Fast_GET_SIZE(row);
   while (low < high) {
     const Py_ssize_t middle = (low + high) / 2;
     PyObject* const other = PySequence_Fast_GET_ITEM(row, middle);
     PyObject *const a = is_right ? item : other, *const b = is_right ? other : item;
     const Shadow of_a = is_right ? shadow : Shadow(), of_b = is_right ? Shadow() : shadow;
-    if (!Recorder::IsNumber(other) || !r.DecideNumbers(a, of_a, b, of_b, Py_LT, false)) return false;
+    if (!IsNumber(other) || !DecideNumbers(trace, a, of_a, b, of_b, Py_LT, false)) return false;
     const bool is_less = Must(PyObject_RichCompareBool(a, b, Py_LT));
     is_less == is_right ? high = middle : low = middle + 1;
   }
@@ -178,26 +189,26 @@ bool DecideSearch(Recorder& r, PyObject* row, PyObject* item, Shadow shadow, boo
 }
 
 // bisect.bisect(row, item[, low, high])
-void Bisect(Recorder& r, Call& call) {
+void Bisect(Trace& trace, Call& call) {
   const bool is_plain = call.args.size() >= 2 && HoldsPlainItems(call.args[0]) && IsPlainKey(call.args[1]);
   if (!is_plain || !call.names.empty()) throw Refusal(call.callable);
-  if (call.args.size() == 2 && r.LeavesOpen(call.args[1], call.shadows[1])) {
-    r.ForceDeep(call.args[0], call.shadows[0], false);
+  if (call.args.size() == 2 && LeavesOpen(trace, call.args[1], call.shadows[1])) {
+    ForceDeep(trace, call.args[0], call.shadows[0], false);
     const bool is_right = FindCallable(call.callable)->name == std::string_view("bisect_right");
-    if (DecideSearch(r, call.args[0], call.args[1], call.shadows[1], is_right)) return;
+    if (DecideSearch(trace, call.args[0], call.args[1], call.shadows[1], is_right)) return;
   }
-  r.ForceArguments(call, 0, false);
+  ForceArguments(trace, call, 0, false);
 }
 
 // heapq.heappush(heap, item) and its like, on a list of the trace's own.
-void ChangeHeap(Recorder& r, Call& call) {
-  const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+void ChangeHeap(Trace& trace, Call& call) {
+  const Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
   const bool is_own = known != nullptr && known->state != Known::State::kSource && PyList_CheckExact(call.args[0]);
   const bool is_plain = is_own && HoldsPlainItems(call.args[0]) && call.names.empty() &&
                         (call.args.size() == 1 || IsPlainKey(call.args[1]));
   if (!is_plain) throw Refusal(call.callable);
-  r.ForceArguments(call, 0, false);
-  r.MarkMutated(call.args[0]);
+  ForceArguments(trace, call, 0, false);
+  MarkMutated(trace, call.args[0]);
 }
 
 // Whether C code counts in the table without asking its class.
@@ -208,31 +219,32 @@ bool CountsInC(PyObject* table) {
 }
 
 // Records the reading and the store of one key of a Counter that existed before, as by Python code.
-void AddCount(Recorder& r, Call& call, PyObject* key, long count) {
+void AddCount(Trace& trace, Call& call, PyObject* key, long count) {
   PyObject* const table = call.args[0];
   FrameNote note;
   Call read{call.f, note, call.callable, {table, key}, {Shadow(), Shadow()}, {}};
-  DictGet(r, read);
+  DictGet(trace, read);
   const Ref<> more = Must(PyLong_FromLong(count));
   PyObject* const before = ItemQuietly(table, key);
   if (before != nullptr && !PyLong_CheckExact(before)) throw Refusal(call.callable);
   Shadow shadow;
   Ref<> sum = Ref<>::New(more.get());
   if (before != nullptr) {
-    shadow = r.AddNumber(ScalarOp::kIntAdd, {{before, ResultOf(r, note).value_or(Shadow())}, {more.get(), Shadow()}});
+    shadow = AddNumber(trace, ScalarOp::kIntAdd,
+                       {{before, ResultOf(trace, note).value_or(Shadow())}, {more.get(), Shadow()}});
     sum = Must(PyNumber_Add(before, more.get()));
   }
-  r.StoreSubscript(note, table, key, sum.get(), Shadow(), shadow);
+  StoreSubscript(trace, note, table, key, sum.get(), Shadow(), shadow);
 }
 
 // Returns the elements of a tuple, list or string, each once and in order, with how often it occurs. All are plain keys.
-std::vector<std::pair<Ref<>, long>> Counts(Recorder& r, const Call& call) {
+std::vector<std::pair<Ref<>, long>> Counts(Trace& trace, const Call& call) {
   const Ref<> elements = Must(PySequence_Fast(call.args[1], ""));
   std::vector<std::pair<Ref<>, long>> counts;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(elements.get()); ++i) {
     PyObject* const key = PySequence_Fast_GET_ITEM(elements.get(), i);
     if (!IsPlainKey(key)) throw Refusal(call.callable);
-    const auto is_equal = [&](const auto& one) { return r.PlainKey(one.first.get()) == r.PlainKey(key); };
+    const auto is_equal = [&](const auto& one) { return PlainKey(trace, one.first.get()) == PlainKey(trace, key); };
     const auto at = std::find_if(counts.begin(), counts.end(), is_equal);
     if (at != counts.end()) {
       ++at->second;
@@ -244,20 +256,20 @@ std::vector<std::pair<Ref<>, long>> Counts(Recorder& r, const Call& call) {
 }
 
 // collections.Counter(iterable), counter.update(iterable)
-void CountElements(Recorder& r, Call& call) {
-  Known* known = call.args.size() == 2 ? r.Find(call.args[0]) : nullptr;
+void CountElements(Trace& trace, Call& call) {
+  Known* known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
   if (known == nullptr) throw Refusal(call.callable);
   if (known->state == Known::State::kSource) {
     PyObject* const row = call.args[1];
     const bool is_row = PyTuple_CheckExact(row) || PyList_CheckExact(row) || PyUnicode_CheckExact(row);
     if (!is_row || !CountsInC(call.args[0])) throw Refusal(call.callable);
-    r.ForceArguments(call, 1, false);
-    for (const auto& [key, count] : Counts(r, call)) AddCount(r, call, key.get(), count);
+    ForceArguments(trace, call, 1, false);
+    for (const auto& [key, count] : Counts(trace, call)) AddCount(trace, call, key.get(), count);
     return;
   }
-  r.ForceArguments(call, 0, true);
-  r.ReadIdentities(Reads::kKeys, call);
-  r.MarkMutated(call.args[0]);
+  ForceArguments(trace, call, 0, true);
+  ReadIdentities(trace, Reads::kKeys, call);
+  MarkMutated(trace, call.args[0]);
 }
 
 }  // namespace

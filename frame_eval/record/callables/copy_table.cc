@@ -7,7 +7,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
 #include "guards/objects/known_objects.h"
@@ -58,23 +63,23 @@ bool HasSlotNames(PyTypeObject* type) {
 
 class Copied {
  public:
-  explicit Copied(Recorder& recorder) : r_(recorder) {}
+  explicit Copied(Trace& trace) : trace_(trace) {}
 
   void Fix(PyObject* object, Shadow shadow) {
-    r_.Force(object, shadow);
-    if (Recorder::IsScalar(object) || !seen_.insert(object).second) return;
+    Force(trace_, object, shadow);
+    if (IsScalar(object) || !seen_.insert(object).second) return;
     if (IsTensor(object)) throw Break{Reason::unknown_callable, "copy.deepcopy of a tensor"};
     if (PyFunction_Check(object) || PyType_Check(object) || PyCFunction_Check(object)) {
-      return r_.Touch(object);  // copied as itself
+      return Touch(trace_, object);  // copied as itself
     }
     Meet(object);
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
-      r_.AdoptElements(object);
+      AdoptElements(trace_, object);
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-        Fix(PySequence_Fast_GET_ITEM(object, i), r_.ElementShadow(object, i));
+        Fix(PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace_, object, i));
       }
     } else if (PyDict_CheckExact(object)) {
-      r_.AdoptElements(object);
+      AdoptElements(trace_, object);
       FixItems(object, object);
     } else if (PySet_CheckExact(object) || PyFrozenSet_CheckExact(object)) {
       FixSet(object);
@@ -89,17 +94,17 @@ class Copied {
     for (const auto& [type, objects] : met_) {
       for (size_t i = 0; i < objects.size(); ++i) {
         if (objects.size() > kMostPaired) {
-          r_.guards().Address(r_.SourceOf(objects[i]), r_.Here());
+          trace_.guards.Address(SourceOf(trace_, objects[i]), trace_.frames.Here());
           continue;
         }
-        for (size_t k = 0; k < i; ++k) r_.ReadSame(objects[k], objects[i]);
+        for (size_t k = 0; k < i; ++k) ReadSame(trace_, objects[k], objects[i]);
       }
     }
   }
 
  private:
   void Meet(PyObject* object) {
-    if (!r_.SourceOf(object).valid() || r_.IsConstantTuple(object)) return;
+    if (!SourceOf(trace_, object).valid() || IsConstantTuple(trace_, object)) return;
     auto of_type =
         std::find_if(met_.begin(), met_.end(), [&](const auto& one) { return one.first == Py_TYPE(object); });
     if (of_type == met_.end()) of_type = met_.insert(met_.end(), {Py_TYPE(object), {}});
@@ -110,20 +115,20 @@ class Copied {
   void FixDispatch(PyTypeObject* type) {
     PyObject* const key = reinterpret_cast<PyObject*>(type);
     for (PyObject* const table : Objects().copy_dispatch) {
-      r_.RefuseWrittenDict(table);
+      RefuseWrittenDict(trace_, table);
       if (ItemQuietly(table, key) != nullptr) Refuse(type);
-      r_.guards().Absent(r_.SourceOrPin(table), key, r_.Here());
+      trace_.guards.Absent(SourceOrPin(trace_, table), key, trace_.frames.Here());
     }
   }
 
   void FixSet(PyObject* set) {
     FixDispatch(Py_TYPE(set));
-    r_.ForceDeep(set, Shadow(), false);
+    ForceDeep(trace_, set, Shadow(), false);
     Py_ssize_t at = 0;
     PyObject* element;
     Py_hash_t hash;
     while (_PySet_NextEntry(set, &at, &element, &hash)) {
-      if (!Recorder::IsScalar(element)) throw Break{Reason::unknown_callable, "copy.deepcopy of a set of objects"};
+      if (!IsScalar(element)) throw Break{Reason::unknown_callable, "copy.deepcopy of a set of objects"};
     }
   }
 
@@ -133,48 +138,48 @@ class Copied {
     PyObject *key, *value;
     while (PyDict_Next(dict, &at, &key, &value)) {
       Fix(key, Shadow());
-      Shadow* written = r_.WrittenShadow(owner, key);
+      Shadow* written = WrittenShadow(trace_, owner, key);
       Fix(value, written != nullptr ? *written : Shadow());
     }
   }
 
   void FixInstance(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
-    Known* known = r_.Find(object);
+    Known* known = trace_.objects.Find(object);
     PyObject** dict = _PyObject_GetDictPtr(object);
     if (known == nullptr || known->state == Known::State::kOpaque || dict == nullptr || *dict == nullptr ||
         !CopiesByDict(type) || HasHooks(*dict)) {
       Refuse(type);
     }
-    r_.RefuseSharedDict(object, *dict);
+    RefuseSharedDict(trace_, object, *dict);
     FixDispatch(type);
     if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
-    r_.Touch(object);
-    r_.guards().Class(type, r_.Here());
+    Touch(trace_, object);
+    trace_.guards.Class(type, trace_.frames.Here());
     static PyObject* const kNames[] = {InternedName("__new__"), InternedName("__setstate__"),
                                        InternedName("__slotnames__")};
-    for (PyObject* name : kNames) r_.guards().ReadsName(name);
+    for (PyObject* name : kNames) trace_.guards.ReadsName(name);
     if (known->state == Known::State::kSource && !known->mutated) {
-      SourceId source = r_.guards().Child(known->source, Accessor::kDict, 0, nullptr, *dict);
-      r_.FromSource(source, *dict, known->pinned);
-      r_.AdoptElements(*dict);
+      SourceId source = trace_.guards.Child(known->source, Accessor::kDict, 0, nullptr, *dict);
+      FromSource(trace_, source, *dict, known->pinned);
+      AdoptElements(trace_, *dict);
     } else if (known->state == Known::State::kSource) {
       throw Break{Reason::unknown_callable, "copy.deepcopy of what was changed before"};
     }
     FixItems(*dict, object);
   }
 
-  Recorder& r_;
+  Trace& trace_;
   absl::flat_hash_set<PyObject*> seen_;
   std::vector<std::pair<PyTypeObject*, std::vector<PyObject*>>> met_;  // what existed before, by its type
 };
 
-void DeepCopy(Recorder& r, Call& call) {
+void DeepCopy(Trace& trace, Call& call) {
   if (call.args.size() != 1) throw Break{Reason::unknown_callable, "copy.deepcopy"};
-  Copied copied(r);
+  Copied copied(trace);
   copied.Fix(call.args[0], call.shadows[0]);
   copied.FixWhichAreOne();
-  call.note.opaque_operation = true;
+  call.note.op.opaque_operation = true;
 }
 
 }  // namespace

@@ -1,7 +1,14 @@
 #include "frame_eval/record/callables/getters.h"
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/semantics/attributes.h"
+#include "frame_eval/record/semantics/calls.h"
+#include "frame_eval/record/semantics/containers.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
@@ -48,15 +55,15 @@ Parts PartsOf(PyObject* getter) {
 }
 
 // G1
-void FixGetter(Recorder& r, PyObject* getter) {
-  if (r.Find(getter) == nullptr) r.AdoptPinned(getter, Py_TYPE(getter)->tp_name);
-  r.FixContent(getter);
+void FixGetter(Trace& trace, PyObject* getter) {
+  if (trace.objects.Find(getter) == nullptr) AdoptPinned(trace, getter, Py_TYPE(getter)->tp_name);
+  FixContent(trace, getter);
 }
 
-bool IsPlainKey(PyObject* key) {
-  if (!PySlice_Check(key)) return Recorder::IsScalar(key);
+bool IsPlainIndex(PyObject* key) {
+  if (!PySlice_Check(key)) return IsScalar(key);
   auto* const slice = reinterpret_cast<PySliceObject*>(key);
-  return Recorder::IsScalar(slice->start) && Recorder::IsScalar(slice->stop) && Recorder::IsScalar(slice->step);
+  return IsScalar(slice->start) && IsScalar(slice->stop) && IsScalar(slice->step);
 }
 
 bool IsPlainName(PyObject* name) {
@@ -68,32 +75,32 @@ bool IsBuiltinContainer(PyObject* object) {
          PyODict_CheckExact(object);
 }
 
-void ReadItem(Recorder& r, FrameNote& note, PyObject* object, Shadow shadow, PyObject* key) {
-  if (PyType_Check(object) || r.IsForeign(object)) {
+void ReadItem(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, PyObject* key) {
+  if (PyType_Check(object) || IsForeign(trace, object)) {
     throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(object)->tp_name};
   }
-  Recorder::RefuseForeignKey(key);
-  r.Subscript(note, object, key, Shadow(), shadow);
-  note.is_index = false;  // the key's numbers are constants
+  RefuseForeignKey(key);
+  Subscript(trace, note, object, key, Shadow(), shadow);
+  note.op.is_index = false;  // the key's numbers are constants
 }
 
 // itemgetter(…)(object)
-void GetItems(Recorder& r, Call& call, const Parts& parts) {
+void GetItems(Trace& trace, Call& call, const Parts& parts) {
   PyObject* const object = call.args[0];
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    if (!IsPlainKey(parts[i])) throw Refusal(call.callable);
+    if (!IsPlainIndex(parts[i])) throw Refusal(call.callable);
   }
-  if (parts.size() == 1) return ReadItem(r, call.note, object, call.shadows[0], parts[0]);
+  if (parts.size() == 1) return ReadItem(trace, call.note, object, call.shadows[0], parts[0]);
   if (!IsBuiltinContainer(object)) throw Refusal(call.callable);
   std::vector<Shadow> items;
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
     FrameNote read;
-    ReadItem(r, read, object, Shadow(), parts[i]);
+    ReadItem(trace, read, object, Shadow(), parts[i]);
     // The content of a container that the trace made is known. A missing key raises.
-    items.push_back(read.expect.kind == Expect::Kind::kAny ? Shadow() : ResultOf(r, read).value_or(Shadow()));
+    items.push_back(read.op.expect.kind == Expect::Kind::kAny ? Shadow() : ResultOf(trace, read).value_or(Shadow()));
   }
-  call.note.expect.kind = Expect::Kind::kItems;
-  call.note.expect.items = std::move(items);
+  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect.items = std::move(items);
 }
 
 // Whether a read of the attribute runs code of a descriptor, or binds a method.
@@ -116,7 +123,7 @@ struct LastRead {
 };
 
 // Reads all parts of a dotted name except the last, where this runs no code and the recorder has the object that each gives.
-LastRead Walk(Recorder& r, const Call& call, PyObject* path) {
+LastRead Walk(Trace& trace, const Call& call, PyObject* path) {
   if (!PyUnicode_CheckExact(path)) throw Refusal(call.callable);
   LastRead at{Ref<>::New(call.args[0]), Ref<>(), call.shadows[0]};
   const Ref<> dot = Must(PyUnicode_FromString("."));
@@ -125,46 +132,46 @@ LastRead Walk(Recorder& r, const Call& call, PyObject* path) {
     const Ref<> name = Interned(PyList_GET_ITEM(names.get(), i));
     if (PyType_Check(at.owner.get()) || AsksDescriptor(at.owner.get(), name.get())) throw Refusal(call.callable);
     FrameNote read;
-    r.LoadAttribute(read, at.owner.get(), at.shadow, name.get());
+    LoadAttribute(trace, read, at.owner.get(), at.shadow, name.get());
     PyObject* const next =
-        read.expect.kind == Expect::Kind::kSource ? r.guards().seen(read.expect.source) : read.expect.answer;
-    const std::optional<Shadow> shadow = ResultOf(r, read);
-    if (next == nullptr || !shadow || read.expect.kind == Expect::Kind::kShadow) throw Refusal(call.callable);
+        read.op.expect.kind == Expect::Kind::kSource ? trace.guards.seen(read.op.expect.source) : read.op.expect.answer;
+    const std::optional<Shadow> shadow = ResultOf(trace, read);
+    if (next == nullptr || !shadow || read.op.expect.kind == Expect::Kind::kShadow) throw Refusal(call.callable);
     at.owner = Ref<>::New(next);
     at.shadow = *shadow;
-    at.is_opaque = at.is_opaque || read.opaque_operation;
+    at.is_opaque = at.is_opaque || read.op.opaque_operation;
   }
   at.name = Interned(PyList_GET_ITEM(names.get(), PyList_GET_SIZE(names.get()) - 1));
   return at;
 }
 
 // attrgetter(…)(object)
-void GetAttributes(Recorder& r, Call& call, const Parts& parts) {
+void GetAttributes(Trace& trace, Call& call, const Parts& parts) {
   if (parts.size() == 1) {
-    const LastRead last = Walk(r, call, parts[0]);
+    const LastRead last = Walk(trace, call, parts[0]);
     PyObject* const owner = last.owner.get();
     const bool is_in_c = IsReadInC(owner, last.name.get());
     if (last.is_opaque && !is_in_c && AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
-    r.LoadAttribute(call.note, owner, last.shadow, last.name.get());
+    LoadAttribute(trace, call.note, owner, last.shadow, last.name.get());
     if (!last.is_opaque) return;
-    if (!is_in_c && !ResultOf(r, call.note)) throw Refusal(call.callable);  // code may run
-    call.note.opaque_operation = true;
+    if (!is_in_c && !ResultOf(trace, call.note)) throw Refusal(call.callable);  // code may run
+    call.note.op.opaque_operation = true;
     return;
   }
   std::vector<Shadow> items;
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    const LastRead last = Walk(r, call, parts[i]);
+    const LastRead last = Walk(trace, call, parts[i]);
     PyObject* const owner = last.owner.get();
     if (AsksDescriptor(owner, last.name.get())) throw Refusal(call.callable);
     FrameNote read;
-    r.LoadAttribute(read, owner, last.shadow, last.name.get());
-    const std::optional<Shadow> shadow = ResultOf(r, read);
-    if (!shadow || read.opaque_operation || last.is_opaque) throw Refusal(call.callable);
+    LoadAttribute(trace, read, owner, last.shadow, last.name.get());
+    const std::optional<Shadow> shadow = ResultOf(trace, read);
+    if (!shadow || read.op.opaque_operation || last.is_opaque) throw Refusal(call.callable);
     items.push_back(*shadow);
   }
-  call.note.expect = Expect();
-  call.note.expect.kind = Expect::Kind::kItems;
-  call.note.expect.items = std::move(items);
+  call.note.op.expect = Expect();
+  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect.items = std::move(items);
 }
 
 // Returns the method of the object's class, in Python or C, that a call by this name calls, borrowed. Returns null if the
@@ -180,13 +187,13 @@ PyObject* MethodOf(PyObject* object, PyObject* name) {
 }
 
 // methodcaller(name, …)(object): the method of the class, called with the object.
-void CallMethod(Recorder& r, Call& call, const Parts& parts) {
+void CallMethod(Trace& trace, Call& call, const Parts& parts) {
   PyObject* const object = call.args[0];
   const Ref<> name = Interned(parts[0]);
   PyObject* const method = MethodOf(object, name.get());
   if (method == nullptr) throw Refusal(call.callable);
-  r.LoadAttribute(call.note, object, call.shadows[0], name.get());
-  call.note.expect.Reset();
+  LoadAttribute(trace, call.note, object, call.shadows[0], name.get());
+  call.note.op.expect.Reset();
   Call inner{call.f, call.note, method, {object}, {call.shadows[0]}, {}};
   for (Py_ssize_t i = 1; i < parts.size(); ++i) {
     inner.args.push_back(parts[i]);
@@ -201,29 +208,29 @@ void CallMethod(Recorder& r, Call& call, const Parts& parts) {
   }
   for (size_t i = 1; i < inner.args.size(); ++i) {
     // The content of a getter from outside is known by the getter only.
-    if (!Recorder::IsScalar(inner.args[i]) && !IsTensor(inner.args[i]) && r.Find(inner.args[i]) == nullptr) {
+    if (!IsScalar(inner.args[i]) && !IsTensor(inner.args[i]) && trace.objects.Find(inner.args[i]) == nullptr) {
       throw Refusal(call.callable);
     }
   }
-  r.Invoke(std::move(inner));
+  Invoke(trace, std::move(inner));
 }
 
 }  // namespace
 
-std::optional<Shadow> ResultOf(Recorder& r, const FrameNote& read) {
+std::optional<Shadow> ResultOf(Trace& trace, const FrameNote& read) {
   const auto is_known = [&](PyObject* value) {
-    return value != nullptr && (Recorder::IsScalar(value) || IsTensor(value) || r.Find(value) != nullptr);
+    return value != nullptr && (IsScalar(value) || IsTensor(value) || trace.objects.Find(value) != nullptr);
   };
-  switch (read.expect.kind) {
+  switch (read.op.expect.kind) {
     case Expect::Kind::kShadow:
-      return read.expect.shadow;
+      return read.op.expect.shadow;
     case Expect::Kind::kSource: {
-      PyObject* const seen = r.guards().seen(read.expect.source);
+      PyObject* const seen = trace.guards.seen(read.op.expect.source);
       if (seen == nullptr) return std::nullopt;
-      return r.FromSource(read.expect.source, seen, read.expect.pinned);
+      return FromSource(trace, read.op.expect.source, seen, read.op.expect.pinned);
     }
     case Expect::Kind::kAny:
-      return is_known(read.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
+      return is_known(read.op.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -234,35 +241,35 @@ bool IsGetter(PyObject* object) {
   return type == ItemGetter() || type == AttributeGetter() || type == MethodCaller();
 }
 
-void CallGetter(Recorder& r, Call& call) {
+void CallGetter(Trace& trace, Call& call) {
   const Parts parts = PartsOf(call.callable);
   if (call.args.size() != 1 || !call.names.empty() || parts.size() == 0) throw Refusal(call.callable);
-  FixGetter(r, call.callable);
-  if (Py_TYPE(call.callable) == ItemGetter()) return GetItems(r, call, parts);
-  if (Py_TYPE(call.callable) == AttributeGetter()) return GetAttributes(r, call, parts);
-  CallMethod(r, call, parts);
+  FixGetter(trace, call.callable);
+  if (Py_TYPE(call.callable) == ItemGetter()) return GetItems(trace, call, parts);
+  if (Py_TYPE(call.callable) == AttributeGetter()) return GetAttributes(trace, call, parts);
+  CallMethod(trace, call, parts);
 }
 
-void GetItem(Recorder& r, Call& call) {
-  const bool is_plain = call.args.size() == 2 && call.names.empty() && IsPlainKey(call.args[1]) &&
+void GetItem(Trace& trace, Call& call) {
+  const bool is_plain = call.args.size() == 2 && call.names.empty() && IsPlainIndex(call.args[1]) &&
                         (IsBuiltinContainer(call.args[0]) || IsExactTensor(call.args[0]));
   if (!is_plain) throw Refusal(call.callable);
-  r.ForceDeep(call.args[1], call.shadows[1], false);
-  ReadItem(r, call.note, call.args[0], call.shadows[0], call.args[1]);
+  ForceDeep(trace, call.args[1], call.shadows[1], false);
+  ReadItem(trace, call.note, call.args[0], call.shadows[0], call.args[1]);
 }
 
-bool ReadAttributeInC(Recorder& r, PyObject* object, PyObject* name) {
+bool ReadAttributeInC(Trace& trace, PyObject* object, PyObject* name) {
   FrameNote read;
-  r.LoadAttribute(read, object, Shadow(), name);
-  r.ClearPending();  // C code takes what a property gives, so it is fixed
-  if (read.opaque_operation) return false;
-  if (const std::optional<Shadow> shadow = ResultOf(r, read)) r.Force(nullptr, *shadow);
+  LoadAttribute(trace, read, object, Shadow(), name);
+  trace.frames.ClearPending();  // C code takes what a property gives, so it is fixed
+  if (read.op.opaque_operation) return false;
+  if (const std::optional<Shadow> shadow = ResultOf(trace, read)) Force(trace, nullptr, *shadow);
   return true;
 }
 
 // C code calls the method of the object: Python code, or an op, with arguments that are plain values.
-static bool ReadByMethodCaller(Recorder& r, const Parts& parts, PyObject* object) {
-  const auto is_plain = [](PyObject* value) { return Recorder::IsScalar(value); };
+static bool ReadByMethodCaller(Trace& trace, const Parts& parts, PyObject* object) {
+  const auto is_plain = [](PyObject* value) { return IsScalar(value); };
   for (Py_ssize_t i = 1; i < parts.size(); ++i) {
     if (!is_plain(parts[i])) return false;
   }
@@ -277,23 +284,23 @@ static bool ReadByMethodCaller(Recorder& r, const Parts& parts, PyObject* object
   if (IsExactTensor(object)) {
     const CallableRow* const row = PyFunction_Check(method) ? nullptr : FindCallable(method);
     if (row == nullptr || row->conduct != Conduct::kTorch) return false;
-    r.ReadTensor(object, true, true);
+    ReadTensor(trace, object, true, true);
     return true;
   }
-  if (!PyFunction_Check(method) || !Recorder::IsOfPythonClass(object)) return false;
+  if (!PyFunction_Check(method) || !IsOfPythonClass(object)) return false;
   FrameNote read;
-  r.LoadAttribute(read, object, Shadow(), name.get());
-  r.ClearPending();
-  return !read.opaque_operation;
+  LoadAttribute(trace, read, object, Shadow(), name.get());
+  trace.frames.ClearPending();
+  return !read.op.opaque_operation;
 }
 
-bool ReadByGetter(Recorder& r, PyObject* getter, PyObject* object) {
+bool ReadByGetter(Trace& trace, PyObject* getter, PyObject* object) {
   if (Py_TYPE(getter) == ItemGetter()) return true;  // who calls it has fixed all that is in its arguments
   const Parts parts = PartsOf(getter);
-  if (Py_TYPE(getter) == MethodCaller()) return ReadByMethodCaller(r, parts, object);
-  if (Py_TYPE(getter) != AttributeGetter() || !Recorder::IsOfPythonClass(object)) return false;
+  if (Py_TYPE(getter) == MethodCaller()) return ReadByMethodCaller(trace, parts, object);
+  if (Py_TYPE(getter) != AttributeGetter() || !IsOfPythonClass(object)) return false;
   for (Py_ssize_t i = 0; i < parts.size(); ++i) {
-    if (!IsPlainName(parts[i]) || !ReadAttributeInC(r, object, Interned(parts[i]).get())) return false;
+    if (!IsPlainName(parts[i]) || !ReadAttributeInC(trace, object, Interned(parts[i]).get())) return false;
   }
   return true;
 }

@@ -6,18 +6,18 @@
 
 #include <optional>
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
 bool IsGetter(PyObject* object);
-void CallGetter(Recorder& recorder, Call& call);
-void GetItem(Recorder& recorder, Call& call);  // operator.getitem
+void CallGetter(Trace& trace, Call& call);
+void GetItem(Trace& trace, Call& call);  // operator.getitem
 // Records the read of an attribute by C code, which takes the value as it is. Returns false if the read may run code.
-bool ReadAttributeInC(Recorder& recorder, PyObject* object, PyObject* name);
+bool ReadAttributeInC(Trace& trace, PyObject* object, PyObject* name);
 // Returns the shadow of the result of a read that `read` expects, or none if it is not known before the read.
-std::optional<Shadow> ResultOf(Recorder& recorder, const FrameNote& read);
+std::optional<Shadow> ResultOf(Trace& trace, const FrameNote& read);
 // Records the reads of C code that calls the getter with `object` (sorted, map). Returns false if they are unknown.
-bool ReadByGetter(Recorder& recorder, PyObject* getter, PyObject* object);
+bool ReadByGetter(Trace& trace, PyObject* getter, PyObject* object);
 
 }  // namespace frametap

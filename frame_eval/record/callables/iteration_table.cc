@@ -2,8 +2,15 @@
 // existed before only `for` and next() take in a graph.
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "guards/cpython/suspended_frame.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
@@ -13,29 +20,29 @@ namespace frametap {
 namespace {
 
 // next(iterator[, default])
-void Next(Recorder& r, Call& call) {
+void Next(Trace& trace, Call& call) {
   if (call.args.empty()) return;
-  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  Recorder::RefuseForeignOperator(call.args[0]);
-  const Known* known = r.Find(call.args[0]);
-  if (known != nullptr && known->state != Known::State::kSource) return r.MarkMutated(call.args[0]);
-  if (r.TakeNext(call.note, call.args[0])) return;
+  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  RefuseForeignOperator(call.args[0]);
+  const Known* known = trace.objects.Find(call.args[0]);
+  if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(trace, call.args[0]);
+  if (TakeNext(trace, call.note, call.args[0])) return;
   if (call.args.size() < 2) throw Break{Reason::unknown_operation, "an iterator at its end"};
-  call.note.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = Expect::Kind::kAny;
 }
 
 // generator.send(value) of a generator of the trace's own.
-void Send(Recorder& r, Call& call) {
-  const Known* known = call.args.empty() ? nullptr : r.Find(call.args[0]);
+void Send(Trace& trace, Call& call) {
+  const Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
   if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
-  r.ForceArguments(call, 1, true);
-  r.MarkMutated(call.args[0]);
+  ForceArguments(trace, call, 1, true);
+  MarkMutated(trace, call.args[0]);
 }
 
 // generator.close() of one of the trace's own. A frame that an exception is thrown into is not recorded, so none of its
 // code may run: it has no handlers, and takes from no other generator.
-void Close(Recorder& r, Call& call) {
-  const Known* known = call.args.size() == 1 ? r.Find(call.args[0]) : nullptr;
+void Close(Trace& trace, Call& call) {
+  const Known* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
   if (known == nullptr || known->state == Known::State::kSource || !PyGen_CheckExact(call.args[0])) {
     throw Refusal(call.callable);
   }
@@ -46,87 +53,87 @@ void Close(Recorder& r, Call& call) {
       (!IsPlainGenerator(frame.code) || Must(PyObject_GenericGetAttr(call.args[0], delegate)).get() != Py_None)) {
     throw Refusal(call.callable);
   }
-  r.MarkMutated(call.args[0]);
+  MarkMutated(trace, call.args[0]);
 }
 
-void Iterate(Recorder& r, Call& call) {
+void Iterate(Trace& trace, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
-    if (IsTensor(call.args[i])) r.ReadTensor(call.args[i], true, false);
-    r.ForceDeep(call.args[i], call.shadows[i], true);
+    if (IsTensor(call.args[i])) ReadTensor(trace, call.args[i], true, false);
+    ForceDeep(trace, call.args[i], call.shadows[i], true);
   }
 }
 
 // reversed(row): the items are given later.
-void IterateLater(Recorder& r, Call& call) {
-  Iterate(r, call);
-  for (PyObject* arg : call.args) ViewRows(r, arg);
+void IterateLater(Trace& trace, Call& call) {
+  Iterate(trace, call);
+  for (PyObject* arg : call.args) ViewRows(trace, arg);
 }
 
 // iter(iterable), iter(callable, sentinel)
-void Iter(Recorder& r, Call& call) {
-  IterateLater(r, call);
-  if (call.args.size() == 2) r.ReadCallbacks(call);
+void Iter(Trace& trace, Call& call) {
+  IterateLater(trace, call);
+  if (call.args.size() == 2) ReadCallbacks(trace, call);
 }
 
 // chain.from_iterable(rows), tee(rows)
-void IterateRows(Recorder& r, Call& call) {
+void IterateRows(Trace& trace, Call& call) {
   for (PyObject* arg : call.args) {
     if (IsTensor(arg)) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
   }
-  IterateLater(r, call);
+  IterateLater(trace, call);
 }
 
 // itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
-void Repeat(Recorder& r, Call& call) { r.ForceArguments(call, 0, true); }
+void Repeat(Trace& trace, Call& call) { ForceArguments(trace, call, 0, true); }
 
 // list(row), tuple(row), row.copy()
-void CopyRow(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && call.names.empty() && r.HasOpenItems(call.args[0])) {
-    return r.KeepItems(call.note, {call.args[0]});
+void CopyRow(Trace& trace, Call& call) {
+  if (call.args.size() == 1 && call.names.empty() && HasOpenItems(trace, call.args[0])) {
+    return KeepItems(trace, call.note, {call.args[0]});
   }
-  Iterate(r, call);
+  Iterate(trace, call);
 }
 
 // zip, enumerate
-void MakeIterator(Recorder& r, Call& call) {
+void MakeIterator(Trace& trace, Call& call) {
   for (PyObject* arg : call.args) {
-    if (IsTensor(arg)) return Iterate(r, call);
+    if (IsTensor(arg)) return Iterate(trace, call);
   }
-  r.MakesIterator(call);
+  MakesIterator(trace, call);
 }
 
 // set(…), frozenset(…), dict(…)
-void MakeTable(Recorder& r, Call& call) {
+void MakeTable(Trace& trace, Call& call) {
   if (call.callable == reinterpret_cast<PyObject*>(&PyDict_Type) && call.positional() == 0) {
     bool open = false;
     for (size_t i = 0; i < call.args.size(); ++i) {
-      call.note.expect.items.push_back(r.KeepOpen(call.args[i], call.shadows[i], &open));
+      call.note.op.expect.items.push_back(KeepOpen(trace, call.args[i], call.shadows[i], &open));
     }
-    if (open) call.note.expect.kind = Expect::Kind::kItems;
+    if (open) call.note.op.expect.kind = Expect::Kind::kItems;
     if (open) return;
   }
-  Iterate(r, call);
-  for (PyObject* arg : call.args) r.ReadLayout(arg);
-  r.ReadIdentities(Reads::kKeys, call);
+  Iterate(trace, call);
+  for (PyObject* arg : call.args) ReadLayout(trace, arg);
+  ReadIdentities(trace, Reads::kKeys, call);
 }
 
 // itertools.groupby(iterable, key): what the key function gives is read when a group is taken (ReadTableOfIterator).
-void Group(Recorder& r, Call& call) {
-  IterateLater(r, call);
-  r.ReadCallbacks(call);
+void Group(Trace& trace, Call& call) {
+  IterateLater(trace, call);
+  ReadCallbacks(trace, call);
   const bool has_key = call.args.size() > 1 && call.args[1] != Py_None;
   if (has_key || call.args.empty() || HoldsPlainValues(call.args[0])) return;
   if (!HasKnownElements(call.args[0])) throw Break{Reason::unknown_operation, "groups of the items of an iterator"};
-  r.ReadIdentities(Reads::kKeys, call);
+  ReadIdentities(trace, Reads::kKeys, call);
 }
 
 // functools.partial(function, …): of a partial it takes function and arguments, unless that has attributes of its own.
-void MakePartial(Recorder& r, Call& call) {
+void MakePartial(Trace& trace, Call& call) {
   PyObject* const function = call.args.empty() ? nullptr : call.args[0];
-  if (function != nullptr && Py_TYPE(function) == Objects().partial && r.SourceOf(function).valid()) {
+  if (function != nullptr && Py_TYPE(function) == Objects().partial && SourceOf(trace, function).valid()) {
     throw Break{Reason::unknown_callable, "functools.partial of a partial that existed before"};
   }
-  r.ForceArguments(call, 0, true);
+  ForceArguments(trace, call, 0, true);
 }
 
 }  // namespace

@@ -2,6 +2,14 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/numbers_in_tensors.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
@@ -10,41 +18,41 @@ namespace frametap {
 namespace {
 
 // A number that is not fixed, computed by `op` from the first argument, or from two.
-void Compute(Recorder& r, Call& call, ScalarOp op) {
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = call.args.size() == 1
-                                ? r.AddNumber(op, {{call.args[0], call.shadows[0]}})
-                                : r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
+void Compute(Trace& trace, Call& call, ScalarOp op) {
+  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.shadow =
+      call.args.size() == 1 ? AddNumber(trace, op, {{call.args[0], call.shadows[0]}})
+                            : AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
 }
 
 // Whether all arguments are plain numbers, and one of them is not fixed.
-bool HasOpenNumber(Recorder& r, const Call& call) {
+bool HasOpenNumber(Trace& trace, const Call& call) {
   bool open = false;
   for (size_t i = 0; i < call.args.size(); ++i) {
-    if (!Recorder::IsNumber(call.args[i])) return false;
-    open = open || r.LeavesOpen(call.args[i], call.shadows[i]);
+    if (!IsNumber(call.args[i])) return false;
+    open = open || LeavesOpen(trace, call.args[i], call.shadows[i]);
   }
   return open && call.names.empty();
 }
 
 // float(x), int(x): values; a tensor's value ends the segment.
-void Convert(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && HasOpenNumber(r, call)) {
+void Convert(Trace& trace, Call& call) {
+  if (call.args.size() == 1 && HasOpenNumber(trace, call)) {
     const bool to_float = call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type);
     if (to_float != static_cast<bool>(PyFloat_CheckExact(call.args[0]))) {
-      return Compute(r, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
+      return Compute(trace, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
     }
-    r.FixType(call.shadows[0]);
-    call.note.expect.kind = Expect::Kind::kShadow;  // the very object
-    call.note.expect.shadow = call.shadows[0];
+    FixType(trace, call.shadows[0]);
+    call.note.op.expect.kind = Expect::Kind::kShadow;  // the very object
+    call.note.op.expect.shadow = call.shadows[0];
     return;
   }
-  if (call.args.size() == 1 && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kNumber);
+  if (call.args.size() == 1 && TakesArrays(trace, call)) return CallArrays(trace, call, ArrayAccess::kNumber);
   const bool of_tensor = call.args.size() == 1 && call.names.empty() && IsTensor(call.args[0]);
-  if (of_tensor && r.ConvertTensor(call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
+  if (of_tensor && ConvertTensor(trace, call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
-    r.ForceDeep(call.args[i], call.shadows[i], false);
+    ForceDeep(trace, call.args[i], call.shadows[i], false);
   }
 }
 
@@ -64,8 +72,8 @@ Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
 
 // The sum, product or extreme of a sequence of numbers of one type, from `start` or (null) from the first of them.
 // Returns false if they have other types, or all are fixed.
-bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
-  if (call.args.size() != 1 || !call.names.empty() || !r.HasOpenItems(call.args[0])) return false;
+bool Fold(Trace& trace, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
+  if (call.args.size() != 1 || !call.names.empty() || !HasOpenItems(trace, call.args[0])) return false;
   PyObject* const row = call.args[0];
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
   for (Py_ssize_t i = 0; i < size; ++i) {
@@ -73,100 +81,101 @@ bool Fold(Recorder& r, Call& call, ScalarOp op, PyTypeObject* type, PyObject* st
   }
   Py_ssize_t i = start == nullptr ? 1 : 0;  // an open item is there: the row is not empty
   Ref<> so_far = Ref<>::New(start == nullptr ? PySequence_Fast_GET_ITEM(row, 0) : start);
-  Shadow shadow = start == nullptr ? r.ElementShadow(row, 0) : Shadow();
+  Shadow shadow = start == nullptr ? ElementShadow(trace, row, 0) : Shadow();
   for (; i < size; ++i) {
     PyObject* const item = PySequence_Fast_GET_ITEM(row, i);
-    shadow = r.AddNumber(op, {{so_far.get(), shadow}, {item, r.ElementShadow(row, i)}});
+    shadow = AddNumber(trace, op, {{so_far.get(), shadow}, {item, ElementShadow(trace, row, i)}});
     so_far = Folded(op, so_far.get(), item);
   }
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = shadow;
+  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.shadow = shadow;
   return true;
 }
 
 // Records min or max of an int and a float: the result is one of the two, and it is guarded which one.
-bool ExtremeOfBoth(Recorder& r, Call& call, bool least) {
+bool ExtremeOfBoth(Trace& trace, Call& call, bool least) {
   const int better = least ? Py_LT : Py_GT;
   PyObject *const a = call.args[0], *const b = call.args[1];
-  if (!r.DecideNumbers(b, call.shadows[1], a, call.shadows[0], better, false)) return false;
+  if (!DecideNumbers(trace, b, call.shadows[1], a, call.shadows[0], better, false)) return false;
   const bool is_second = Must(PyObject_RichCompareBool(b, a, better));
-  for (const Shadow shadow : call.shadows) r.FixType(shadow);
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = call.shadows[is_second ? 1 : 0];
+  for (const Shadow shadow : call.shadows) FixType(trace, shadow);
+  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.shadow = call.shadows[is_second ? 1 : 0];
   return true;
 }
 
 // min(a, b), max(a, b), or of a row of numbers of one type; otherwise as of any iterable.
 template <ScalarOp of_ints, ScalarOp of_floats>
-void Extreme(Recorder& r, Call& call) {
-  if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(r, call)) {
-    return Compute(r, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
+void Extreme(Trace& trace, Call& call) {
+  if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(trace, call)) {
+    return Compute(trace, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
   }
-  if (call.args.size() == 2 && HasOpenNumber(r, call) && ExtremeOfBoth(r, call, of_ints == ScalarOp::kIntMin)) return;
-  if (Fold(r, call, of_ints, &PyLong_Type, nullptr) || Fold(r, call, of_floats, &PyFloat_Type, nullptr)) return;
+  if (call.args.size() == 2 && HasOpenNumber(trace, call) && ExtremeOfBoth(trace, call, of_ints == ScalarOp::kIntMin))
+    return;
+  if (Fold(trace, call, of_ints, &PyLong_Type, nullptr) || Fold(trace, call, of_floats, &PyFloat_Type, nullptr)) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     // It iterates over the tensor and asks for truth.
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
-    r.ForceDeep(call.args[i], call.shadows[i], true);
+    ForceDeep(trace, call.args[i], call.shadows[i], true);
   }
-  r.ReadCallbacks(call);
-  r.ReadIdentities(Reads::kKeys, call);
+  ReadCallbacks(trace, call);
+  ReadIdentities(trace, Reads::kKeys, call);
 }
 
 // Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
 template <ScalarOp op, int py_compare_op_with_zero>
-void Math(Recorder& r, Call& call) {
+void Math(Trace& trace, Call& call) {
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-  const bool is_open = call.args.size() == 1 && HasOpenNumber(r, call);
+  const bool is_open = call.args.size() == 1 && HasOpenNumber(trace, call);
   if (is_open && (py_compare_op_with_zero < 0 ||
-                  r.DecideNumbers(call.args[0], call.shadows[0], zero, Shadow(), py_compare_op_with_zero, true))) {
-    return Compute(r, call, op);
+                  DecideNumbers(trace, call.args[0], call.shadows[0], zero, Shadow(), py_compare_op_with_zero, true))) {
+    return Compute(trace, call, op);
   }
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, CallableName(call.callable) + " of a tensor"};
-    r.ForceDeep(call.args[i], call.shadows[i], false);
+    ForceDeep(trace, call.args[i], call.shadows[i], false);
   }
 }
 
 // divmod(a, b) of ints, of which one is not fixed.
-bool DivMod(Recorder& r, Call& call) {
+bool DivMod(Trace& trace, Call& call) {
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-  if (call.args.size() != 2 || !HasOpenNumber(r, call)) return false;
+  if (call.args.size() != 2 || !HasOpenNumber(trace, call)) return false;
   if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
-  if (!r.DecideNumbers(call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
-  call.note.expect.kind = Expect::Kind::kItems;
+  if (!DecideNumbers(trace, call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
+  call.note.op.expect.kind = Expect::Kind::kItems;
   for (const ScalarOp op : {ScalarOp::kIntFloorDiv, ScalarOp::kIntMod}) {
-    call.note.expect.items.push_back(
-        r.AddNumber(op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
+    call.note.op.expect.items.push_back(
+        AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
   }
   return true;
 }
 
 // round(x, n) of a float that is not fixed, to a fixed number of decimal places.
-bool RoundToDecimals(Recorder& r, Call& call) {
+bool RoundToDecimals(Trace& trace, Call& call) {
   static PyObject* const parameter = InternedName("ndigits");
   const bool by_name = call.names.size() == 1 && PyUnicode_Compare(call.names[0], parameter) == 0;
   if (call.args.size() != 2 || (!call.names.empty() && !by_name)) return false;
   if (!PyFloat_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
-  if (!r.LeavesOpen(call.args[0], call.shadows[0])) return false;
+  if (!LeavesOpen(trace, call.args[0], call.shadows[0])) return false;
   int overflow = 0;
   const long long places = PyLong_AsLongLongAndOverflow(call.args[1], &overflow);
   if (overflow != 0 || places < 0 || places > kMostDecimals) return false;
-  r.Force(call.args[1], call.shadows[1]);
+  Force(trace, call.args[1], call.shadows[1]);
   call.shadows[1] = Shadow();
-  Compute(r, call, ScalarOp::kFloatRound);
+  Compute(trace, call, ScalarOp::kFloatRound);
   return true;
 }
 
 // math.prod(x.shape)
-void Product(Recorder& r, Call& call) {
+void Product(Trace& trace, Call& call) {
   static PyObject* const one = Must(PyLong_FromLong(1)).Release();
-  if (Fold(r, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
-  r.ForceArguments(call, 0, true);
+  if (Fold(trace, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
+  ForceArguments(trace, call, 0, true);
 }
 
 // sum, abs, round, pow, divmod: plain numbers, or tensors through their operators.
-void Arithmetic(Recorder& r, Call& call) {
+void Arithmetic(Trace& trace, Call& call) {
   bool tensors = false;
   for (PyObject* arg : call.args) {
     tensors = tensors || IsTensor(arg);
@@ -176,28 +185,28 @@ void Arithmetic(Recorder& r, Call& call) {
       }
     }
   }
-  if (tensors) return r.TorchCall(call.note, &call, "");
+  if (tensors) return TorchCall(trace, call.note, &call, "");
   const std::string_view name = FindCallable(call.callable)->name;
-  if (name == "abs" && TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kReads);
-  if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(r, call)) {
+  if (name == "abs" && TakesArrays(trace, call)) return CallArrays(trace, call, ArrayAccess::kReads);
+  if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(trace, call)) {
     const bool is_float = PyFloat_CheckExact(call.args[0]);
-    if (name == "abs") return Compute(r, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
-    if (is_float) return Compute(r, call, ScalarOp::kIntRound);
+    if (name == "abs") return Compute(trace, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
+    if (is_float) return Compute(trace, call, ScalarOp::kIntRound);
   }
-  if (name == "round" && RoundToDecimals(r, call)) return;
-  if (name == "divmod" && DivMod(r, call)) return;
+  if (name == "round" && RoundToDecimals(trace, call)) return;
+  if (name == "divmod" && DivMod(trace, call)) return;
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-  if (name == "sum" && Fold(r, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
-  r.ForceArguments(call, 0, true);
+  if (name == "sum" && Fold(trace, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
+  ForceArguments(trace, call, 0, true);
 }
 
 // iadd, imul …: of tensors, or of numbers, which are not changed.
-void InPlaceArithmetic(Recorder& r, Call& call) {
-  if (!call.args.empty() && IsTensor(call.args[0])) return r.TorchCall(call.note, &call, "");
+void InPlaceArithmetic(Trace& trace, Call& call) {
+  if (!call.args.empty() && IsTensor(call.args[0])) return TorchCall(trace, call.note, &call, "");
   for (PyObject* arg : call.args) {
-    if (!Recorder::IsNumber(arg)) throw Refusal(call.callable);
+    if (!IsNumber(arg)) throw Refusal(call.callable);
   }
-  r.ForceArguments(call, 0, true);
+  ForceArguments(trace, call, 0, true);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/objects/tensor_door.h"
 
 namespace frametap {
 namespace {
@@ -48,43 +48,43 @@ bool IsModest(PyObject* object, double* value) {
 
 // The arguments, all of them plain numbers in their places.
 template <size_t count>
-std::array<double, count> NumbersOf(Recorder& r, Call& call) {
+std::array<double, count> NumbersOf(Trace& trace, Call& call) {
   std::array<double, count> numbers{};
   if (call.args.size() != count || !call.names.empty()) Refuse(call);
   for (size_t i = 0; i < count; ++i) {
     if (!IsModest(call.args[i], &numbers[i])) Refuse(call);
   }
-  r.ForceArguments(call, 0, false);
+  ForceArguments(trace, call, 0, false);
   return numbers;
 }
 
-void OfAny(Recorder& r, Call& call) { NumbersOf<1>(r, call); }
+void OfAny(Trace& trace, Call& call) { NumbersOf<1>(trace, call); }
 
-void OfPositive(Recorder& r, Call& call) {
-  if (!(NumbersOf<1>(r, call)[0] > 0)) Refuse(call);
+void OfPositive(Trace& trace, Call& call) {
+  if (!(NumbersOf<1>(trace, call)[0] > 0)) Refuse(call);
 }
 
-void OfExponent(Recorder& r, Call& call) {
-  if (std::abs(NumbersOf<1>(r, call)[0]) > kLargestExponent) Refuse(call);
+void OfExponent(Trace& trace, Call& call) {
+  if (std::abs(NumbersOf<1>(trace, call)[0]) > kLargestExponent) Refuse(call);
 }
 
-void OfTwo(Recorder& r, Call& call) { NumbersOf<2>(r, call); }
+void OfTwo(Trace& trace, Call& call) { NumbersOf<2>(trace, call); }
 
-void Quotient(Recorder& r, Call& call) {
-  if (NumbersOf<2>(r, call)[1] == 0) Refuse(call);
+void Quotient(Trace& trace, Call& call) {
+  if (NumbersOf<2>(trace, call)[1] == 0) Refuse(call);
 }
 
-void Power(Recorder& r, Call& call) {
+void Power(Trace& trace, Call& call) {
   constexpr double kLargestBase = 1e6, kHighest = 8;
-  const std::array<double, 2> numbers = NumbersOf<2>(r, call);
+  const std::array<double, 2> numbers = NumbersOf<2>(trace, call);
   if (!(numbers[0] > 0) || numbers[0] > kLargestBase || !(numbers[1] >= 0) || numbers[1] > kHighest) Refuse(call);
 }
 
 // float32(x), float64(x): a number of the type.
-void Convert(Recorder& r, Call& call) { NumbersOf<1>(r, call); }
+void Convert(Trace& trace, Call& call) { NumbersOf<1>(trace, call); }
 
 // prod(x.shape): Python code that ends in a loop over ints.
-void Product(Recorder& r, Call& call) {
+void Product(Trace& trace, Call& call) {
   constexpr double kMost = 1e15;
   PyObject* const row = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
   if (row == nullptr || (!PyTuple_Check(row) && !PyList_CheckExact(row)) || PySequence_Fast_GET_SIZE(row) == 0)
@@ -97,60 +97,60 @@ void Product(Recorder& r, Call& call) {
     product *= std::abs(value);
     if (product > kMost) Refuse(call);
   }
-  r.ForceArguments(call, 0, false);
-  call.note.opaque_operation = true;
+  ForceArguments(trace, call, 0, false);
+  call.note.op.opaque_operation = true;
 }
 
 // ---- arrays ---------------------------------------------------------------------------------------------------------
 
 template <ArrayAccess access>
-void OfArrays(Recorder& r, Call& call) {
-  CallArrays(r, call, access);
+void OfArrays(Trace& trace, Call& call) {
+  CallArrays(trace, call, access);
 }
 
 // A function of arrays, or of plain numbers.
 template <SpecialRow of_numbers>
-void OfEither(Recorder& r, Call& call) {
-  if (!TakesArrays(r, call)) return of_numbers(r, call);
+void OfEither(Trace& trace, Call& call) {
+  if (!TakesArrays(trace, call)) return of_numbers(trace, call);
   if (call.positional() > 3) Refuse(call);  // prod(a, axis, dtype, out)
-  CallArrays(r, call, ArrayAccess::kReads);
+  CallArrays(trace, call, ArrayAccess::kReads);
 }
 
 // A ufunc: a positional argument after its operands is an array to write to.
 template <size_t operands>
-void Ufunc(Recorder& r, Call& call) {
-  if (call.positional() != operands || !TakesArrays(r, call)) Refuse(call);
-  CallArrays(r, call, ArrayAccess::kReads);
+void Ufunc(Trace& trace, Call& call) {
+  if (call.positional() != operands || !TakesArrays(trace, call)) Refuse(call);
+  CallArrays(trace, call, ArrayAccess::kReads);
 }
 
 template <SpecialRow of_numbers, size_t operands>
-void UfuncOrNumbers(Recorder& r, Call& call) {
-  TakesArrays(r, call) ? Ufunc<operands>(r, call) : of_numbers(r, call);
+void UfuncOrNumbers(Trace& trace, Call& call) {
+  TakesArrays(trace, call) ? Ufunc<operands>(trace, call) : of_numbers(trace, call);
 }
 
 // where(condition, a, b). With one argument it counts elements.
-void Where(Recorder& r, Call& call) {
+void Where(Trace& trace, Call& call) {
   if (call.args.size() != 3 || !call.names.empty()) Refuse(call);
-  CallArrays(r, call, ArrayAccess::kReads);
+  CallArrays(trace, call, ArrayAccess::kReads);
 }
 
 // a.item(): of an array of one element.
-void ItemOfArray(Recorder& r, Call& call) {
+void ItemOfArray(Trace& trace, Call& call) {
   if (call.args.size() != 1) Refuse(call);
-  CallArrays(r, call, ArrayAccess::kNumber);
+  CallArrays(trace, call, ArrayAccess::kNumber);
 }
 
 // nan_to_num(a, copy=False) would write to its argument.
-void NanToNum(Recorder& r, Call& call) {
+void NanToNum(Trace& trace, Call& call) {
   if (call.args.size() != 1) Refuse(call);
-  CallArrays(r, call, ArrayAccess::kReads);
+  CallArrays(trace, call, ArrayAccess::kReads);
 }
 
 // The parameters of `sum` and its like that are out= arrays, if they are given by position.
 template <size_t most>
-void Reduction(Recorder& r, Call& call) {
+void Reduction(Trace& trace, Call& call) {
   if (call.positional() > most) Refuse(call);
-  CallArrays(r, call, ArrayAccess::kReads);
+  CallArrays(trace, call, ArrayAccess::kReads);
 }
 
 void AddArrayRows(const char* path, SpecialRow row, std::initializer_list<const char*> names) {

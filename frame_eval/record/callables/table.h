@@ -14,7 +14,8 @@
 #include <optional>
 #include <string>
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
@@ -30,7 +31,7 @@ enum class Conduct : uint8_t {
   kSpecial,      // has a function of its own
 };
 
-using SpecialRow = void (*)(Recorder& recorder, Call& call);
+using SpecialRow = void (*)(Trace& trace, Call& call);
 
 struct CallableRow {
   const char* name;

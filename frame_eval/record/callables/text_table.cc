@@ -2,6 +2,9 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "guards/objects/tensor_door.h"
 
 namespace frametap {
@@ -41,7 +44,7 @@ Fields FieldsOf(std::string_view text) {
 
 // Whose items are what AdoptElements has seen, and no code's.
 bool HasPlainItems(PyObject* object, int depth = 8) {
-  if (Recorder::IsScalar(object)) return true;
+  if (IsScalar(object)) return true;
   if (depth == 0) return false;
   if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
@@ -58,7 +61,7 @@ bool HasPlainItems(PyObject* object, int depth = 8) {
 }
 
 // str.format, str.format_map: C code looks attributes and items up, and does not report which.
-void Format(Recorder& r, Call& call) {
+void Format(Trace& trace, Call& call) {
   Py_ssize_t size = 0;
   const bool has_text = !call.args.empty() && PyUnicode_Check(call.args[0]);
   const char* text = has_text ? PyUnicode_AsUTF8AndSize(call.args[0], &size) : nullptr;
@@ -66,7 +69,7 @@ void Format(Recorder& r, Call& call) {
   if (text == nullptr) throw Break{Reason::unknown_operation, "str.format"};
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, "format of a tensor"};
-    r.ForceDeep(call.args[i], call.shadows[i], false);
+    ForceDeep(trace, call.args[i], call.shadows[i], false);
   }
   const Fields fields = FieldsOf({text, static_cast<size_t>(size)});
   if (fields.attributes) throw Break{Reason::unknown_operation, "str.format that reads an attribute"};
@@ -74,7 +77,7 @@ void Format(Recorder& r, Call& call) {
     if (fields.items && !HasPlainItems(call.args[i])) {
       throw Break{Reason::unknown_operation, "str.format that reads an item"};
     }
-    r.ReadPrinted(call.args[i], fields.repr ? Printed::kRepr : Printed::kStr);
+    ReadPrinted(trace, call.args[i], fields.repr ? Printed::kRepr : Printed::kStr);
   }
 }
 

@@ -5,7 +5,16 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/numbers_in_tensors.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
+#include "frame_eval/record/semantics/tensor_attributes.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
@@ -42,83 +51,83 @@ void AddAll(const char* module, const char* path, CallableRow row) {
 }
 
 // x.size([dim]): sizes that wait for a decision, as x.shape.
-void Size(Recorder& r, Call& call) {
+void Size(Trace& trace, Call& call) {
   PyObject* self = call.args.empty() ? nullptr : call.args[0];
   if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
-  for (size_t i = 1; i < call.args.size(); ++i) r.Force(call.args[i], call.shadows[i]);
-  if (!r.SourceOf(self).valid() && !r.sizes_open()) return r.ReadTensor(self, true, false);
-  r.ReadRank(self);
+  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  if (!SourceOf(trace, self).valid() && !trace.numbers.sizes_open()) return ReadTensor(trace, self, true, false);
+  ReadRank(trace, self);
   const int64_t rank = TensorOf(self).dim();
   if (call.args.size() == 1) {
-    call.note.expect.kind = Expect::Kind::kItems;
-    for (int64_t i = 0; i < rank; ++i) call.note.expect.items.push_back(r.SizeOf(self, i));
+    call.note.op.expect.kind = Expect::Kind::kItems;
+    for (int64_t i = 0; i < rank; ++i) call.note.op.expect.items.push_back(SizeOf(trace, self, i));
     return;
   }
   if (call.args.size() == 2 && PyLong_CheckExact(call.args[1])) {
     int64_t dim = PyLong_AsLongLong(call.args[1]);
     if (dim < 0) dim += rank;
     if (dim >= 0 && dim < rank) {
-      call.note.expect.kind = Expect::Kind::kShadow;
-      call.note.expect.shadow = r.SizeOf(self, dim);
+      call.note.op.expect.kind = Expect::Kind::kShadow;
+      call.note.op.expect.shadow = SizeOf(trace, self, dim);
       return;
     }
   }
-  r.ReadTensor(self, true, false);
+  ReadTensor(trace, self, true, false);
 }
 
 // x.numel(), x.nelement(), torch.numel(x)
-void Numel(Recorder& r, Call& call) {
-  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
-    return r.TorchCall(call.note, &call, "numel");
+void Numel(Trace& trace, Call& call) {
+  if (!trace.numbers.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+    return TorchCall(trace, call.note, &call, "numel");
   }
-  call.note.expect.kind = Expect::Kind::kShadow;
-  call.note.expect.shadow = r.CountOfElements(call.args[0]);
+  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.shadow = CountOfElements(trace, call.args[0]);
 }
 
 // x.item(): a number of the graph, until something decides on it.
-void Item(Recorder& r, Call& call) {
-  if (!r.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
+void Item(Trace& trace, Call& call) {
+  if (!trace.numbers.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     throw Break{Reason::value_of_tensor, "item"};
   }
   // A value of the graph is a float, or an int of 64 bits with a sign.
   const at::Tensor& tensor = TensorOf(call.args[0]);
   if (tensor.is_complex() || tensor.scalar_type() == at::kUInt64) throw Break{Reason::value_of_tensor, "item"};
-  r.TorchCall(call.note, &call, "item");
-  r.aten().expect_number = true;
+  TorchCall(trace, call.note, &call, "item");
+  trace.aten.expect_number = true;
 }
 
 // t.__float__(), t.__int__(): as x.item(), made a float or an int.
 template <bool to_float>
-void NumberOfTensor(Recorder& r, Call& call) {
-  if (call.args.size() != 1 || !r.ConvertTensor(call, to_float)) throw Refusal(call.callable);
+void NumberOfTensor(Trace& trace, Call& call) {
+  if (call.args.size() != 1 || !ConvertTensor(trace, call, to_float)) throw Refusal(call.callable);
 }
 
 // Facts that the basic guard of every tensor holds.
-void BasicFact(Recorder& r, Call& call) {
+void BasicFact(Trace& trace, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) {
       if (!IsExactTensor(call.args[i])) throw Break{Reason::tensor_subclass, ""};
-      r.ReadRank(call.args[i]);  // a tensor without dimensions counts less for the type of a result
+      ReadRank(trace, call.args[i]);  // a tensor without dimensions counts less for the type of a result
     } else {
-      r.ForceDeep(call.args[i], call.shadows[i], true);
+      ForceDeep(trace, call.args[i], call.shadows[i], true);
     }
   }
 }
 
-void Rank(Recorder& r, Call& call) {
-  if (call.args.size() == 1 && IsTensor(call.args[0])) r.ReadRank(call.args[0]);
+void Rank(Trace& trace, Call& call) {
+  if (call.args.size() == 1 && IsTensor(call.args[0])) ReadRank(trace, call.args[0]);
 }
 
 // torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but
-// must be at the end what they were (Recorder::DescribeState).
-void SetFlags(Recorder& r, Call& call) {
-  r.ForceArguments(call, 0, false);
-  call.note.opaque_operation = true;
+// must be at the end what they were (DescribeState).
+void SetFlags(Trace& trace, Call& call) {
+  ForceArguments(trace, call, 0, false);
+  call.note.op.opaque_operation = true;
 }
 
 // The generator of the CPU is part of the guarded state; others are not modelled.
-void AutocastDtype(Recorder& r, Call& call) {
-  r.ForceArguments(call, 0, false);
+void AutocastDtype(Trace& trace, Call& call) {
+  ForceArguments(trace, call, 0, false);
   PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
   if (device == nullptr || !PyUnicode_Check(device) || PyUnicode_CompareWithASCIIString(device, "cpu") != 0) {
     throw Break{Reason::unknown_callable, "torch.get_autocast_dtype of another device"};
@@ -128,51 +137,51 @@ void AutocastDtype(Recorder& r, Call& call) {
 bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
 
 // For argument `data` and the later ones.
-void MakeTensorOf(Recorder& r, Call& call, size_t data) {
+void MakeTensorOf(Trace& trace, Call& call, size_t data) {
   for (size_t i = data; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
     if (IsTensor(arg)) throw Break{Reason::value_of_tensor, "torch.tensor of a tensor"};
-    if (!Recorder::IsScalar(arg) && !IsRow(arg)) {
+    if (!IsScalar(arg) && !IsRow(arg)) {
       throw Break{IsOfNumPy(arg) ? Reason::numpy_code : Reason::unknown_callable, "torch.tensor of foreign data"};
     }
   }
-  r.DataCall(call, data);
-  r.aten().expect_constant = true;
+  DataCall(trace, call, data);
+  trace.aten.expect_constant = true;
 }
 
 // torch.tensor(data): one op that takes the finished constant, or what makes it of the numbers in `data`.
-void MakeTensor(Recorder& r, Call& call) {
-  TakesArrays(r, call) ? CallArrays(r, call, ArrayAccess::kReads) : MakeTensorOf(r, call, 0);
+void MakeTensor(Trace& trace, Call& call) {
+  TakesArrays(trace, call) ? CallArrays(trace, call, ArrayAccess::kReads) : MakeTensorOf(trace, call, 0);
 }
 
 // torch.as_tensor(data): the same, but a tensor is converted as by x.to(device, dtype), and arrays share their memory.
-void AsTensor(Recorder& r, Call& call) {
-  if (call.positional() == 1 && IsExactTensor(call.args[0])) return r.TorchCall(call.note, &call, "as_tensor");
-  if (TakesArrays(r, call)) return CallArrays(r, call, ArrayAccess::kShares);
-  if (call.args.empty() || (!Recorder::IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
-  MakeTensorOf(r, call, 0);
+void AsTensor(Trace& trace, Call& call) {
+  if (call.positional() == 1 && IsExactTensor(call.args[0])) return TorchCall(trace, call.note, &call, "as_tensor");
+  if (TakesArrays(trace, call)) return CallArrays(trace, call, ArrayAccess::kShares);
+  if (call.args.empty() || (!IsNumber(call.args[0]) && !IsRow(call.args[0]))) throw Refusal(call.callable);
+  MakeTensorOf(trace, call, 0);
 }
 
 // x.new_tensor(data): of x it reads dtype and device.
-void NewTensor(Recorder& r, Call& call) {
+void NewTensor(Trace& trace, Call& call) {
   if (call.args.empty() || !IsExactTensor(call.args[0])) throw Break{Reason::tensor_subclass, ""};
-  r.ReadRank(call.args[0]);  // a tensor without dimensions counts less for the type of a result
-  MakeTensorOf(r, call, 1);
+  ReadRank(trace, call.args[0]);  // a tensor without dimensions counts less for the type of a result
+  MakeTensorOf(trace, call, 1);
 }
 
 // torch.Tensor._make_subclass(Parameter, data, requires_grad): what nn.Parameter(data, requires_grad) does.
-void MakeParameter(Recorder& r, Call& call) {
+void MakeParameter(Trace& trace, Call& call) {
   const bool is_plain = call.args.size() == 3 && call.names.empty() &&
                         call.args[0] == reinterpret_cast<PyObject*>(Objects().parameter) && IsTensor(call.args[1]) &&
                         IsExactTensor(call.args[1]) && PyBool_Check(call.args[2]);
-  if (!is_plain || !r.MakesLeaves()) throw Refusal(call.callable);
-  r.Force(call.args[2], call.shadows[2]);
-  r.TorchCall(call.note, &call, "_make_subclass");
-  call.note.marks.makes_parameter = true;
+  if (!is_plain || !MakesLeaves(trace)) throw Refusal(call.callable);
+  Force(trace, call.args[2], call.shadows[2]);
+  TorchCall(trace, call.note, &call, "_make_subclass");
+  call.note.op.marks.makes_parameter = true;
 }
 
 // torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
-void MakeSparse(Recorder& r, Call& call) {
+void MakeSparse(Trace& trace, Call& call) {
   for (size_t i = call.positional(); i < call.args.size(); ++i) {
     if (PyUnicode_CompareWithASCIIString(call.names[i - call.positional()], "check_invariants") != 0) continue;
     const bool as_switched =
@@ -180,71 +189,66 @@ void MakeSparse(Recorder& r, Call& call) {
         (call.args[i] == Py_False && at::globalContext().checkSparseTensorInvariants() == std::optional(false));
     if (!as_switched) throw Refusal(call.callable);
   }
-  r.TorchCall(call.note, &call, "");
+  TorchCall(trace, call.note, &call, "");
 }
 
-// super().apply(…) of torch.autograd.Function.apply
-void ApplyFunction(Recorder& r, Call& call) { r.CallFunction(call); }
-
-void CallCheckpoint(Recorder& r, Call& call) { r.CallCheckpoint(call); }
-
 // torch._C._functorch.unwrap_if_dead(x): x itself, as no transform of torch.func is or was at work.
-void UnwrapIfDead(Recorder& r, Call& call) {
+void UnwrapIfDead(Trace& trace, Call& call) {
   if (call.args.size() != 1 || !IsExactTensor(call.args[0])) throw Refusal(call.callable);
   if (TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchBatched) ||
       TensorOf(call.args[0]).key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
     throw Refusal(call.callable);
   }
-  r.ReadRank(call.args[0]);
+  ReadRank(trace, call.args[0]);
 }
 
 // x.requires_grad_(): what is so already stays so; else the op for it, of a leaf that the trace has made.
-void RequiresGrad(Recorder& r, Call& call) {
+void RequiresGrad(Trace& trace, Call& call) {
   PyObject* const self = call.args.empty() ? nullptr : call.args[0];
   const bool is_plain = self != nullptr && IsExactTensor(self) && call.args.size() <= 2 && call.names.empty() &&
                         (call.args.size() == 1 || PyBool_Check(call.args[1]));
   if (!is_plain) throw Refusal(call.callable);
-  if (call.args.size() == 2) r.Force(call.args[1], call.shadows[1]);
+  if (call.args.size() == 2) Force(trace, call.args[1], call.shadows[1]);
   PyObject* const wanted = call.args.size() == 2 ? call.args[1] : Py_True;
-  if (r.repeated_calls() != nullptr) r.repeated_calls()->NoteRequiresGrad();
+  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->NoteRequiresGrad();
   const bool has_it = TensorOf(self).requires_grad();
-  if (has_it == (wanted == Py_True)) return r.ReadRank(self);
+  if (has_it == (wanted == Py_True)) return ReadRank(trace, self);
   static PyObject* const name = InternedName("requires_grad");
-  r.StoreAttribute(call.note, self, name, wanted, Shadow());
-  call.note.expect.kind = Expect::Kind::kAny;  // self
+  StoreAttribute(trace, call.note, self, name, wanted, Shadow());
+  call.note.op.expect.kind = Expect::Kind::kAny;  // self
 }
 
 // x.detach_(), of a tensor that the trace has made.
-void DetachInPlace(Recorder& r, Call& call) {
-  if (call.args.size() != 1 || !IsExactTensor(call.args[0]) || r.SourceOf(call.args[0]).valid()) {
+void DetachInPlace(Trace& trace, Call& call) {
+  if (call.args.size() != 1 || !IsExactTensor(call.args[0]) || SourceOf(trace, call.args[0]).valid()) {
     throw Refusal(call.callable);
   }
-  r.TorchCall(call.note, &call, "detach_");
+  TorchCall(trace, call.note, &call, "detach_");
 }
 
 // torch._C._accelerator_getAccelerator(): a backend can be registered while the process runs.
-void Accelerator(Recorder& r, Call& call) {
+void Accelerator(Trace& trace, Call& call) {
   if (!call.args.empty()) throw Refusal(call.callable);
-  r.guards().Answer(call.callable, "torch._C._accelerator_getAccelerator", r.Here());
+  trace.guards.Answer(call.callable, "torch._C._accelerator_getAccelerator", trace.frames.Here());
 }
 
-void ToList(Recorder& r, Call& call) { r.ListCall(call); }
+void ToList(Trace& trace, Call& call) { ListCall(trace, call); }
 
 // torch._C._InferenceMode(mode): does nothing yet.
-void MakeInferenceMode(Recorder& r, Call& call) {
-  if (r.ends_at_blocks) throw Refusal(call.callable);
-  r.ForceArguments(call, 0, false);
+void MakeInferenceMode(Trace& trace, Call& call) {
+  if (trace.ends_at_blocks) throw Refusal(call.callable);
+  ForceArguments(trace, call, 0, false);
 }
 
 // Its __enter__ and __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for the keys at
 // __enter__. The key of the recording must not be among these: the block may outlive it.
-void SwitchInferenceMode(Recorder& r, Call& call) {
+void SwitchInferenceMode(Trace& trace, Call& call) {
   if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
-  const Known* known = r.Find(call.args[0]);
+  const Known* known = trace.objects.Find(call.args[0]);
   if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
-  r.ForceArguments(call, 1, false);
-  if (r.repeated_calls() != nullptr) r.repeated_calls()->Spoil();
-  call.note.marks.switches_inference = true;
+  ForceArguments(trace, call, 1, false);
+  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Spoil();
+  call.note.op.marks.switches_inference = true;
   aten::SeeEveryOp(false);
 }
 
@@ -302,7 +306,7 @@ void LoadTorch() {
   AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
   AddSpecial("torch._C", "TensorBase", "_make_subclass", MakeParameter);
   AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
-  AddSpecial("torch._C", "_FunctionBase", "apply", ApplyFunction);
+  AddSpecial("torch._C", "_FunctionBase", "apply", CallFunction);
   AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);
   AddSpecial("torch._C", "", "_InferenceMode", MakeInferenceMode);
   for (const char* name : {"__enter__", "__exit__"})

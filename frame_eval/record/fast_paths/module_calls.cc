@@ -1,13 +1,3 @@
-// nn.Module.__call__ in two steps instead of a hundred instructions. Where a module has no hooks, its two functions look
-// for some and pass their arguments on, and in a model of small layers most of a recording was spent in them. A frame of
-// either is taken from its first instruction to the call with which it passes on. What the instructions between would
-// have read is told to the recorder in their order and at their places, and the frame is as they would have left it. So
-// guards are those of the interpretation, but that one (guards/kinds/no_hooks.h) says what eleven would of the instance.
-// Anything unusual (a hook, an attribute of the instance's own, a class with its own __getattribute__) is left to them:
-// a guard that was made until then is one that they make as well. So it is where this is switched off: the guard of the
-// instance is made, and the instructions run.
-// The functions are known by their identity and by a digest of their code (module_call_code.h), compared when the extension
-// is loaded. If it differs, nothing is crossed, and `explain` says so.
 #include "frame_eval/record/fast_paths/module_calls.h"
 
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -21,8 +11,15 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/module_call_code.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/semantics/attributes.h"
+#include "frame_eval/record/semantics/calls.h"
+#include "frame_eval/record/semantics/containers.h"
+#include "frame_eval/record/trace.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
@@ -95,7 +92,7 @@ int SlotOf(PyCodeObject* code, const char* variable) {
 // a descriptor says.
 bool ReadsHooksOfInstance(PyTypeObject* type) {
   const auto& hooks = NoHooksGuard::names().hooks;
-  return PyType_IsSubtype(type, Objects().module) && Recorder::HasGenericGet(type) &&
+  return PyType_IsSubtype(type, Objects().module) && HasGenericGet(type) &&
          std::all_of(hooks.begin(), hooks.end(),
                      [&](const Key& name) { return _PyType_Lookup(type, name.object.get()) == nullptr; });
 }
@@ -140,16 +137,16 @@ bool CrossModuleCalls(bool on) { return std::exchange(is_on, on) && KnowsModuleC
 bool IsModuleCall(PyCodeObject* code) { return code != nullptr && (code == ways.wrapped || code == ways.call); }
 
 // One frame on its way. Where a step finds something unusual, the way ends: the frame is as it was.
-class Recorder::Crossing {
+class Crossing {
  public:
-  Crossing(Recorder& recorder, FrameState& f, FrameNote& note) : r_(recorder), f_(f), note_(note), start_(f.offset) {}
+  Crossing(Trace& trace, FrameState& f, FrameNote& note) : trace_(trace), f_(f), note_(note), start_(f.offset) {}
   ~Crossing() {
     if (!arrived_) f_.offset = start_;
-    r_.ClearPending();
+    trace_.frames.ClearPending();
   }
 
   bool ThroughWrapped() {
-    r_.without_hooks_ = nullptr;
+    trace_.module_calls.without_hooks = nullptr;
     for (int i = 0; i < 3; ++i) {
       if (f_.objects[i] == nullptr || f_.shadows[i].kind != Shadow::Kind::kNone) return false;
     }
@@ -160,23 +157,23 @@ class Recorder::Crossing {
     const bool is_told = HasNoHooks();
     if (!is_on) return false;
     if (!is_told) {
-      r_.LoadAttribute(note_, self_, Shadow(), ways.compiled_call_impl);
-      if (note_.expect.kind != Expect::Kind::kAny) return false;
+      LoadAttribute(trace_, note_, self_, Shadow(), ways.compiled_call_impl);
+      if (note_.op.expect.kind != Expect::Kind::kAny) return false;
     }
     const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl, is_told);
     if (!call_impl) return false;
     PassOn(kMergeWrapped, kPassOnWrapped, call_impl.get(), f_.objects[1], f_.objects[2]);
-    if (is_told) r_.without_hooks_ = self_;
+    if (is_told) trace_.module_calls.without_hooks = self_;
     return true;
   }
 
   bool ThroughCall() {
     const bool was_passed_on = note_.caller != nullptr && note_.caller->code == ways.wrapped;
-    PyObject* const was_told = was_passed_on ? r_.without_hooks_ : nullptr;  // nothing has run since
+    PyObject* const was_told = was_passed_on ? trace_.module_calls.without_hooks : nullptr;  // nothing has run since
     PyObject* contents[3];
     for (int i = 0; i < 3; ++i) {
       if (!IsOwnCell(i) || (contents[i] = PyCell_GET(f_.objects[i])) == nullptr) return false;
-      if (r_.cells_[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
+      if (trace_.variables.cells[f_.shadows[i].id].kind != Shadow::Kind::kNone) return false;
     }
     self_ = contents[0];
     if (!IsOwnCell(ways.forward_call) || !IsUsual(contents[1], contents[2], was_told == self_)) return false;
@@ -196,11 +193,11 @@ class Recorder::Crossing {
       Shadow shadow;
       PyObject* hooks = Global(kReadGlobalHooks[i], ways.global_hooks[i], &shadow);
       if (!IsNothing(kAskGlobalHooks[i], hooks, shadow)) return false;
-      r_.call_globals_.hooks[static_cast<size_t>(i)] = hooks;
+      trace_.module_calls.hooks[static_cast<size_t>(i)] = hooks;
     }
-    r_.call_globals_.globals = f_.function->func_globals;
+    trace_.module_calls.globals = f_.function->func_globals;
     PassOn(kMergeCall, kPassOnCall, forward.get(), contents[1], contents[2]);
-    r_.cells_[f_.shadows[ways.forward_call].id] = Shadow();
+    trace_.variables.cells[f_.shadows[ways.forward_call].id] = Shadow();
     PyCell_Set(f_.objects[ways.forward_call], forward.get());
     return true;
   }
@@ -208,7 +205,7 @@ class Recorder::Crossing {
  private:
   void At(int offset) {
     f_.offset = offset;
-    note_.expect.Reset();
+    note_.op.expect.Reset();
   }
 
   bool IsOwnCell(int slot) const {
@@ -220,7 +217,7 @@ class Recorder::Crossing {
   bool IsUsual(PyObject* args, PyObject* kwargs, bool is_told = false) const {
     if (f_.depth != 0 || !PyTuple_CheckExact(args) || !PyDict_CheckExact(kwargs)) return false;
     if (is_told) return true;
-    const Known* known = r_.Find(self_);
+    const Known* known = trace_.objects.Find(self_);
     return known != nullptr && known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
            DictAt(DictOf::kInstance, self_) != nullptr;
   }
@@ -228,46 +225,47 @@ class Recorder::Crossing {
   // Borrowed; null if it is not simply read from where it is.
   PyObject* Attribute(int offset, PyObject* owner, PyObject* name, Shadow* shadow) {
     At(offset);
-    r_.LoadAttribute(note_, owner, Shadow(), name);
-    PyObject* value = note_.expect.answer;
-    if (note_.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
-    *shadow = r_.FromSource(note_.expect.source, value, note_.expect.pinned);
+    LoadAttribute(trace_, note_, owner, Shadow(), name);
+    PyObject* value = note_.op.expect.answer;
+    if (note_.op.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
+    *shadow = FromSource(trace_, note_.op.expect.source, value, note_.op.expect.pinned);
     return value;
   }
 
   // The attributes of the module itself, as LoadAttribute reports them once it has found all else to be usual.
   PyObject* OwnAttribute(int offset, PyObject* name, Shadow* shadow) {
     PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
-    if (value == nullptr || r_.WrittenShadow(self_, name) != nullptr) return nullptr;
+    if (value == nullptr || WrittenShadow(trace_, self_, name) != nullptr) return nullptr;
     At(offset);
-    const Known& known = *r_.Find(self_);
-    *shadow = r_.FromSource(r_.guards_.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
+    const Known& known = *trace_.objects.Find(self_);
+    *shadow =
+        FromSource(trace_, trace_.guards.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
     return value;
   }
 
   PyObject* Global(int offset, PyObject* name, Shadow* shadow) {
     At(offset);
-    return r_.ReadGlobal(f_, note_, name, shadow);
+    return ReadGlobal(trace_, f_, note_, name, shadow);
   }
 
   // All reads of the instance by both functions, in one guard. Returns false if each part must be recorded by itself.
   // This is so after a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not
   // here.
   bool HasNoHooks() {
-    const Known& known = *r_.Find(self_);
-    const auto& changed = r_.mutated_sources_;
+    const Known& known = *trace_.objects.Find(self_);
+    const auto& changed = trace_.objects.mutated_sources;
     if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
       return false;
     }
-    r_.RefuseMutatedDict(*_PyObject_GetDictPtr(self_));
-    r_.RefuseSharedDict(self_, *_PyObject_GetDictPtr(self_));
+    RefuseMutatedDict(trace_, *_PyObject_GetDictPtr(self_));
+    RefuseSharedDict(trace_, self_, *_PyObject_GetDictPtr(self_));
     const auto hooks = NoHooksGuard::HooksOf(self_);
     if (!hooks) return false;
     for (PyObject* own : *hooks) {
-      if (r_.knows_ordered_dicts_ && r_.Find(own) != nullptr) return false;
+      if (trace_.objects.knows_ordered_dicts && trace_.objects.Find(own) != nullptr) return false;
     }
-    r_.Touch(self_);
-    r_.guards_.NoHooks(known.source, r_.Here());
+    Touch(trace_, self_);
+    trace_.guards.NoHooks(known.source, trace_.frames.Here());
     return true;
   }
 
@@ -276,25 +274,27 @@ class Recorder::Crossing {
     PyObject* function = _PyType_Lookup(Py_TYPE(self_), name);
     if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
     At(offset);
-    if (!is_told) r_.LoadAttribute(note_, self_, Shadow(), name);
-    if (!is_told && note_.expect.kind != Expect::Kind::kAny) return Ref<>();
+    if (!is_told) LoadAttribute(trace_, note_, self_, Shadow(), name);
+    if (!is_told && note_.op.expect.kind != Expect::Kind::kAny) return Ref<>();
     Ref<> method = Must(PyMethod_New(function, self_));
-    r_.AddFresh(method.get());
+    AddFresh(trace_, method.get());
     return method;
   }
 
   bool IsNothing(int offset, PyObject* hooks, Shadow shadow) {
     if (!IsEmptyDict(hooks)) return false;
     At(offset);
-    r_.TruthOf(note_, hooks, shadow);
+    TruthOf(trace_, note_, hooks, shadow);
     return true;
   }
 
   // The facts that all calls of modules read (tracing by jit, the hooks of all modules) were read by an earlier one.
   // Another look would add no guard, as long as the trace has changed nothing.
   bool HasMetGlobals() const {
-    const auto& met = r_.call_globals_;
-    if (met.globals != f_.function->func_globals || !r_.effects_.empty() || !r_.mutated_sources_.empty()) return false;
+    const auto& met = trace_.module_calls;
+    if (met.globals != f_.function->func_globals || !trace_.effects.pending.empty() ||
+        !trace_.objects.mutated_sources.empty())
+      return false;
     return std::all_of(met.hooks.begin(), met.hooks.end(), IsEmptyDict) && !torch::jit::tracer::isTracing();
   }
 
@@ -308,7 +308,7 @@ class Recorder::Crossing {
     PyObject* get = Attribute(kReadGetTracingState, c, ways.get_tracing_state, &shadow);
     if (get == nullptr || !PyCFunction_CheckExact(get)) return true;
     At(kGetTracingState);
-    r_.Invoke(Call{f_, note_, get, {}, {}, {}});
+    Invoke(trace_, Call{f_, note_, get, {}, {}, {}});
     return torch::jit::tracer::isTracing();
   }
 
@@ -316,11 +316,11 @@ class Recorder::Crossing {
   void PassOn(int merge, int call, PyObject* callable, PyObject* args, PyObject* kwargs) {
     At(merge);
     Ref<> passed = Must(PyDict_Copy(kwargs));
-    r_.AddFresh(passed.get());
+    AddFresh(trace_, passed.get());
     if (PyDict_GET_SIZE(kwargs) > 0) {
-      r_.ForceDeep(kwargs, Shadow(), true);
-      r_.ReadElements({passed.get(), kwargs});
-      r_.MarkMutated(passed.get());
+      ForceDeep(trace_, kwargs, Shadow(), true);
+      ReadElements(trace_, {passed.get(), kwargs});
+      MarkMutated(trace_, passed.get());
     }
     PyObject* const operands[] = {nullptr, callable, args, passed.get()};
     for (PyObject* operand : operands) {
@@ -332,7 +332,7 @@ class Recorder::Crossing {
     note_.passes_on = arrived_ = true;
   }
 
-  Recorder& r_;
+  Trace& trace_;
   FrameState& f_;
   FrameNote& note_;
   const int start_;
@@ -341,7 +341,7 @@ class Recorder::Crossing {
 };
 
 // If there is no memory for a cell, the interpreter has the same failure at that instruction.
-bool Recorder::MakeCells(FrameState& f) {
+bool MakeCells(Trace& trace, FrameState& f) {
   if (!is_on || f.code != ways.call || f.offset != 0) return false;
   for (int i = 0; i < kCellCount; ++i) {
     const int slot = ways.cells[static_cast<size_t>(i)];
@@ -350,30 +350,30 @@ bool Recorder::MakeCells(FrameState& f) {
       PyErr_Clear();
       break;
     }
-    cells_.push_back(f.shadows[slot]);
+    trace.variables.cells.push_back(f.shadows[slot]);
     Py_XSETREF(f.objects[slot], cell);
-    f.shadows[slot] = {Shadow::Kind::kCell, static_cast<uint32_t>(cells_.size() - 1)};
+    f.shadows[slot] = {Shadow::Kind::kCell, static_cast<uint32_t>(trace.variables.cells.size() - 1)};
     f.offset = 2 * (i + 1);
   }
   return f.offset != 0;
 }
 
 // The method, and what holds its arguments, are the trace's own: the crossing has bound the one, the frame got the other.
-bool Recorder::PassOn(const Event& e) {
+bool PassOn(Trace& trace, const Event& e) {
   PyObject* const method = e.in[0];
   PyObject* const function = PyMethod_GET_FUNCTION(method);
   if (const CallableRow* row = FindCallable(function); row != nullptr && row->special != nullptr) return false;
-  Pending& pending = ExpectFrame(function);
+  PendingCall& pending = ExpectFrame(trace, function);
   pending.args.assign(1, PyMethod_GET_SELF(method));
   pending.shadows.assign(1, Shadow());
   pending.names.clear();
-  AddSpread(*this, e, &pending);
+  AddSpread(trace, e, &pending);
   return true;
 }
 
-bool Recorder::CrossModuleCall(FrameState& f, FrameNote& note) {
-  if (f.code == ways.wrapped) return Crossing(*this, f, note).ThroughWrapped();
-  return Crossing(*this, f, note).ThroughCall();
+bool CrossModuleCall(Trace& trace, FrameState& f, FrameNote& note) {
+  if (f.code == ways.wrapped) return Crossing(trace, f, note).ThroughWrapped();
+  return Crossing(trace, f, note).ThroughCall();
 }
 
 PyCodeObject*& OwnExecutable() {

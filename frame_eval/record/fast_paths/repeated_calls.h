@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 #include "guards/kinds/tensor.h"
 
 namespace frametap {
@@ -37,9 +37,9 @@ uint64_t RepeatedModuleCalls();  // so many were
 
 class RepeatedCalls {
  public:
-  explicit RepeatedCalls(Recorder& recorder) : r_(recorder) {}
+  explicit RepeatedCalls(Trace& trace) : trace_(trace) {}
   // None if calls are not repeated here, in no recording that begins now.
-  static std::unique_ptr<RepeatedCalls> For(Recorder& recorder);
+  static std::unique_ptr<RepeatedCalls> For(Trace& trace);
 
   // A module is about to be called (Op::kCall). Returns its result if it could be repeated, or null if the call is
   // made and kept.
@@ -185,7 +185,7 @@ class RepeatedCalls {
   Said SaidSince(const Moment& moment, PyObject* result, const Event& e) const;
   std::string Difference(const Said& expected, const Said& got) const;
 
-  Recorder& r_;
+  Trace& trace_;
   std::vector<Open> open_;  // calls at work, outermost first
   std::vector<Read> reads_;
   absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<Heard>>> heard_;

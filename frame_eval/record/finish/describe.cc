@@ -1,14 +1,19 @@
-// The state at the end of a recording as operands: results, effects, thread state, and the live slots of frames. An
-// object that cannot be described aborts the recording (escaping_object).
+#include "frame_eval/record/finish/describe.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/finish/describe_instances.h"
 #include "frame_eval/record/finish/escapes.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/semantics/generators.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/cpython/deque_view.h"
@@ -19,10 +24,11 @@
 #include "guards/objects/known_objects.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/tensor_door.h"
-#include "guards/objects/value.h"
 #include "ir/graph/eager_state.h"
 
 namespace frametap {
+
+static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known);
 namespace {
 
 // A short text for a constant: equal for equal constants of any process.
@@ -36,8 +42,7 @@ std::string ConstantText(PyObject* object) {
     return std::string(PyDescr_TYPE(object)->tp_name) + "." + PyUnicode_AsUTF8(PyDescr_NAME(object));
   }
   if (PyModule_Check(object)) return PyModule_GetName(object);
-  if (!Recorder::IsScalar(object) && !PyTuple_CheckExact(object))
-    return std::string("<") + Py_TYPE(object)->tp_name + ">";
+  if (!IsScalar(object) && !PyTuple_CheckExact(object)) return std::string("<") + Py_TYPE(object)->tp_name + ">";
   Ref<> text = Ref<>::Steal(PyObject_Repr(object));
   if (!text) {
     PyErr_Clear();
@@ -63,7 +68,7 @@ bool KeepsItsOrder(PyObject* set, PyObject* hashes) {
     again = Must(PySet_New(keys.get()));
   }
   while (hashes == nullptr && _PySet_NextEntry(set, &at, &element, &hash)) {
-    if (!Recorder::IsScalar(element)) return true;
+    if (!IsScalar(element)) return true;
     if (PySet_Add(again.get(), element) < 0) {
       PyErr_Clear();
       return false;
@@ -100,16 +105,16 @@ bool IsMadeOfPythonCode(PyObject* reduced) {
 
 }  // namespace
 
-ConstId Recorder::AddConstant(PyObject* object) {
-  auto [it, is_new] = constant_ids_.try_emplace(object, ConstId(constants_.size()));
-  if (is_new) constants_.push_back(Ref<>::New(object));
+ConstId AddConstant(Trace& trace, PyObject* object) {
+  auto [it, is_new] = trace.operands.constant_ids.try_emplace(object, ConstId(trace.operands.constants.size()));
+  if (is_new) trace.operands.constants.push_back(Ref<>::New(object));
   return it->second;
 }
 
-Operand Recorder::ConstantOperand(PyObject* object) {
+Operand ConstantOperand(Trace& trace, PyObject* object) {
   Operand operand;
   operand.kind = Operand::Kind::kConst;
-  operand.constant = AddConstant(object);
+  operand.constant = AddConstant(trace, object);
   operand.text = ConstantText(object);
   return operand;
 }
@@ -131,7 +136,7 @@ class Nesting {
 
 }  // namespace
 
-Operand Recorder::Describe(PyObject* object, Shadow shadow) {
+Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
   Operand operand;
   if (object == nullptr) return operand;
   if (shadow.kind == Shadow::Kind::kValue) {
@@ -140,22 +145,22 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     return operand;
   }
   auto from_source = [&](SourceId id) {
-    if (id.raw() >= guards_.mark().sources) throw Escapes(object);  // met in the part that was cut away
+    if (id.raw() >= trace.guards.mark().sources) throw Escapes(object);  // met in the part that was cut away
     operand.kind = Operand::Kind::kSource;
     operand.source = id;
     return operand;
   };
   if (shadow.kind == Shadow::Kind::kSource) return from_source(SourceId(shadow.id));
-  if (IsScalar(object)) return ConstantOperand(object);
+  if (IsScalar(object)) return ConstantOperand(trace, object);
   if (IsTensor(object)) {
-    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
     if (known == nullptr) throw Escapes(object);
     if (known->source.valid()) return from_source(known->source);
     // A replay wraps what the graph gives as a plain tensor.
     if (!known->value.valid() || Py_TYPE(object) != Objects().tensor) throw Escapes(object);
     // A view that is made in inference mode keeps `requires_grad`, and has no history. A result of AOTAutograd has neither.
     const at::Tensor& tensor = TensorOf(object);
-    if (store_.backend().assumptions().static_sizes && tensor.is_view() && tensor.requires_grad() &&
+    if (trace.store.backend().assumptions().static_sizes && tensor.is_view() && tensor.requires_grad() &&
         tensor.grad_fn() == nullptr) {
       throw Break{Reason::escaping_object, "a view made in inference mode that requires grad"};
     }
@@ -163,58 +168,58 @@ Operand Recorder::Describe(PyObject* object, Shadow shadow) {
     operand.value = known->value;
     return operand;
   }
-  Known* known = Find(object);
-  if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= guards_.mark().sources) {
+  Known* known = trace.objects.Find(object);
+  if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= trace.guards.mark().sources) {
     // Met first in the part that was cut away: its source is gone, or is by now another's.
-    Forget(object);
+    Forget(trace, object);
     known = nullptr;
   }
   if (known == nullptr) {
     if (PyFunction_Check(object) || PyType_Check(object) || PyModule_Check(object) || PyCFunction_Check(object) ||
         PyCode_Check(object) || Py_TYPE(object) == &PyMethodDescr_Type || Py_TYPE(object) == &PyWrapperDescr_Type ||
-        IsConstantTuple(object) || PyFrozenSet_CheckExact(object)) {
-      return ConstantOperand(object);
+        IsConstantTuple(trace, object) || PyFrozenSet_CheckExact(object)) {
+      return ConstantOperand(trace, object);
     }
     if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
       // Made to describe another object, or a method bound by an instruction that does not report it.
-      AdoptMade(object, true);
-      known = Find(object);
+      AdoptMade(trace, object, true);
+      known = trace.objects.Find(object);
     } else {
       throw Escapes(object);
     }
   }
   if (known->state == Known::State::kSource) return from_source(known->source);
-  if (IsArrayOperand(*this, object)) {
+  if (IsArrayOperand(trace, object)) {
     operand.kind = Operand::Kind::kValue;
-    operand.value = ArrayValue(*this, object);
+    operand.value = ArrayValue(trace, object);
     return operand;
   }
-  if (ends_with_break_ && known->mutated_epoch >= mark_.epoch) {
+  if (trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }
-  auto [it, is_new] = labels_.try_emplace(object, -1);
+  auto [it, is_new] = trace.operands.labels.try_emplace(object, -1);
   if (!is_new) {
     if (it->second < 0) throw Escapes(object);  // contains itself
     operand.kind = Operand::Kind::kShared;
     operand.index = it->second;
     return operand;
   }
-  labelled_.push_back(object);
-  operand = DescribeFresh(object, *known);
+  trace.operands.labelled.push_back(object);
+  operand = DescribeFresh(trace, object, *known);
   if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kSource) {
-    labels_.erase(object);
+    trace.operands.labels.erase(object);
     return operand;
   }
-  operand.label = next_label_++;
-  labels_[object] = operand.label;
+  operand.label = trace.operands.next_label++;
+  trace.operands.labels[object] = operand.label;
   return operand;
 }
 
-Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
+static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known) {
   const Nesting nesting;
   if (nesting.too_deep()) throw Break{Reason::escaping_object, "an object nested very deeply"};
   Operand operand;
-  auto add = [&](PyObject* item, Shadow shadow) { operand.items.push_back(Describe(item, shadow)); };
+  auto add = [&](PyObject* item, Shadow shadow) { operand.items.push_back(Describe(trace, item, shadow)); };
   auto item_shadow = [&](Py_ssize_t i) {
     return static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
   };
@@ -230,12 +235,12 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PyDict_CheckExact(object)) {
     if (known.state == Known::State::kOpaque) throw Escapes(object);
-    operand = EmptyTable(&PyDict_Type, object);
+    operand = EmptyTable(trace, &PyDict_Type, object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
-      const Shadow* const open = StoredItem(object, key);
-      add(key, KeyShadow(object, key));
+      const Shadow* const open = StoredItem(trace, object, key);
+      add(key, KeyShadow(trace, object, key));
       add(value, open != nullptr ? *open : Shadow());
     }
     return operand;
@@ -246,7 +251,7 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   if (PyAnySet_CheckExact(object)) {
-    operand = EmptyTable(Py_TYPE(object), object);
+    operand = EmptyTable(trace, Py_TYPE(object), object);
     Py_ssize_t at = 0;
     PyObject* item;
     Py_hash_t hash;
@@ -268,11 +273,13 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
   }
   if (PyCell_Check(object)) {
     // The entry frame's own cell lives on in a resumed frame: a second one would not be shared with it.
-    if (ends_with_break_ && std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) {
-      PyObject** slot = std::find(base().objects, base().objects + base().nlocalsplus, object);
-      if (slot == base().objects + base().nlocalsplus) throw Escapes(object);
+    if (trace.frames.ends_with_break && std::find(trace.variables.base_cells.begin(), trace.variables.base_cells.end(),
+                                                  object) != trace.variables.base_cells.end()) {
+      PyObject** slot =
+          std::find(trace.frames.base().objects, trace.frames.base().objects + trace.frames.base().nlocalsplus, object);
+      if (slot == trace.frames.base().objects + trace.frames.base().nlocalsplus) throw Escapes(object);
       operand.kind = Operand::Kind::kSource;
-      operand.source = CellSource(base(), static_cast<int>(slot - base().objects));
+      operand.source = CellSource(trace, trace.frames.base(), static_cast<int>(slot - trace.frames.base().objects));
       return operand;
     }
     if (known.state == Known::State::kOpaque) throw Escapes(object);
@@ -281,50 +288,50 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     return operand;
   }
   if (PyFunction_Check(object)) {
-    if (known.state != Known::State::kOpaque) return ConstantOperand(object);
+    if (known.state != Known::State::kOpaque) return ConstantOperand(trace, object);
     auto* function = reinterpret_cast<PyFunctionObject*>(object);
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kFunction);
     operand.text = "function";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyFunction_Type));
-    operand.items.push_back(ConstantOperand(function->func_code));
-    operand.items.push_back(ConstantOperand(function->func_globals));
+    operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(&PyFunction_Type));
+    operand.items.push_back(ConstantOperand(trace, function->func_code));
+    operand.items.push_back(ConstantOperand(trace, function->func_globals));
     add(function->func_qualname, Shadow());
     for (PyObject* part : {function->func_defaults, function->func_kwdefaults, function->func_closure}) {
-      if (part != nullptr && Find(part) == nullptr) AdoptMade(part, true);
-      operand.items.push_back(part == nullptr ? ConstantOperand(Py_None) : Describe(part, Shadow()));
+      if (part != nullptr && trace.objects.Find(part) == nullptr) AdoptMade(trace, part, true);
+      operand.items.push_back(part == nullptr ? ConstantOperand(trace, Py_None) : Describe(trace, part, Shadow()));
     }
-    DescribeFunctionFields(object, &operand);
-    DescribeAttributes(object, &operand);
+    DescribeFunctionFields(trace, object, &operand);
+    DescribeAttributes(trace, object, &operand);
     return operand;
   }
   if (PyCFunction_Check(object)) {
     PyObject* self = PyCFunction_GET_SELF(object);
-    if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return ConstantOperand(object);
+    if (self == nullptr || PyModule_Check(self) || PyType_Check(self)) return ConstantOperand(trace, object);
     throw Escapes(object);
   }
-  if (PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object)) return ConstantOperand(object);
+  if (PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object)) return ConstantOperand(trace, object);
   if (Py_TYPE(object) == Objects().partial) {
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kPartial);
     operand.text = "partial";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(Objects().partial));
+    operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(Objects().partial));
     for (const char* part : {"func", "args", "keywords"}) {
       Ref<> value = Must(PyObject_GetAttrString(object, part));
-      described_.push_back(value);
-      if (Find(value.get()) == nullptr) AdoptMade(value.get(), true);
+      trace.operands.described.push_back(value);
+      if (trace.objects.Find(value.get()) == nullptr) AdoptMade(trace, value.get(), true);
       add(value.get(), Shadow());
     }
-    DescribeAttributes(object, &operand);
+    DescribeAttributes(trace, object, &operand);
     return operand;
   }
   if (PyRange_Check(object)) {  // the numbers that it was made of are fixed
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kRange);
     operand.text = "range";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyRange_Type));
+    operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(&PyRange_Type));
     for (const char* part : {"start", "stop", "step"}) {
-      operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(object, part)).get()));
+      operand.items.push_back(ConstantOperand(trace, Must(PyObject_GetAttrString(object, part)).get()));
     }
     return operand;
   }
@@ -332,29 +339,29 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kDeque);
     operand.text = "deque";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(DequeType()));
+    operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(DequeType()));
     Operand content;
     content.kind = Operand::Kind::kList;
     for (Py_ssize_t i = 0; i < DequeLength(object); ++i) {
-      content.items.push_back(Describe(DequeItem(object, i), Shadow()));
+      content.items.push_back(Describe(trace, DequeItem(object, i), Shadow()));
     }
     operand.items.push_back(std::move(content));
-    operand.items.push_back(ConstantOperand(Must(PyObject_GetAttrString(object, "maxlen")).get()));
+    operand.items.push_back(ConstantOperand(trace, Must(PyObject_GetAttrString(object, "maxlen")).get()));
     return operand;
   }
   if (IsMappingProxy(object)) {
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kProxy);
     operand.text = "mappingproxy";
-    operand.constant = AddConstant(reinterpret_cast<PyObject*>(&PyDictProxy_Type));
+    operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(&PyDictProxy_Type));
     add(HeldObject(object), Shadow());
     return operand;
   }
-  if (PyGen_CheckExact(object)) return DescribeGenerator(object);
-  if (IsNumPyNumber(object)) return ConstantOperand(object);  // of fixed arguments, and never another
+  if (PyGen_CheckExact(object)) return DescribeGenerator(trace, object);
+  if (IsNumPyNumber(object)) return ConstantOperand(trace, object);  // of fixed arguments, and never another
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ returns a list.
-    const Known* content = Find(dict);
+    const Known* content = trace.objects.Find(dict);
     const int64_t left = ItemsLeft(object);
     const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
     if (left < 0 || is_changed) throw Escapes(object);
@@ -364,9 +371,9 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
                                                            : "items";
     operand.kind = Operand::Kind::kIter;
     operand.items.push_back(
-        ConstantOperand(Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
+        ConstantOperand(trace, Must(PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyDict_Type), view)).get()));
     add(dict, Shadow());
-    operand.items.push_back(ConstantOperand(Must(PyLong_FromLongLong(PyDict_GET_SIZE(dict) - left)).get()));
+    operand.items.push_back(ConstantOperand(trace, Must(PyLong_FromLongLong(PyDict_GET_SIZE(dict) - left)).get()));
     return operand;
   }
   if (IsReducible(object)) {
@@ -376,17 +383,17 @@ Operand Recorder::DescribeFresh(PyObject* object, const Known& known) {
       throw Escapes(object);
     }
     if (IsMadeOfPythonCode(reduced.get())) throw Escapes(object);
-    described_.push_back(reduced);
+    trace.operands.described.push_back(reduced);
     operand.kind = Operand::Kind::kIter;
-    AdoptMade(reduced.get(), true);
+    AdoptMade(trace, reduced.get(), true);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()); ++i) add(PyTuple_GET_ITEM(reduced.get(), i), Shadow());
     return operand;
   }
-  return DescribeInstance(object);
+  return DescribeInstance(trace, object);
 }
 
 // A dict, set or frozenset that is yet to be given its items.
-Operand Recorder::EmptyTable(PyTypeObject* type, PyObject* table) {
+Operand EmptyTable(Trace& trace, PyTypeObject* type, PyObject* table) {
   Operand operand;
   const Ref<> hashes = HashesByCode(table);
   if (!PyDict_Check(table) && !KeepsItsOrder(table, hashes.get())) throw Escapes(table);
@@ -397,34 +404,34 @@ Operand Recorder::EmptyTable(PyTypeObject* type, PyObject* table) {
   operand.kind = Operand::Kind::kNew;
   operand.index = static_cast<int64_t>(hashes ? NewKind::kHashed : NewKind::kFrozenSet);
   operand.text = type->tp_name;
-  operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
-  if (hashes) operand.items.push_back(ConstantOperand(hashes.get()));
+  operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(type));
+  if (hashes) operand.items.push_back(ConstantOperand(trace, hashes.get()));
   return operand;
 }
 
-void Recorder::DescribeEffects(SegmentIr* ir) {
-  for (size_t at = 0; at < effects_.size(); ++at) {
-    const PendingEffect& pending = effects_[at];
+void DescribeEffects(Trace& trace, SegmentIr* ir) {
+  for (size_t at = 0; at < trace.effects.pending.size(); ++at) {
+    const PendingEffect& pending = trace.effects.pending[at];
     Effect effect;
     effect.kind = pending.kind;
     effect.name = pending.name;
     effect.at = pending.at;
     PyObject* target = pending.target.get();
     if (pending.kind == Effect::Kind::kSetGlobal) {
-      effect.target = ConstantOperand(target);
+      effect.target = ConstantOperand(trace, target);
       effect.target.text = "globals";
     } else {
-      effect.target = Describe(target, Shadow());
+      effect.target = Describe(trace, target, Shadow());
     }
-    auto value = [&](size_t i) { return Describe(pending.values[i].get(), pending.shadows[i]); };
+    auto value = [&](size_t i) { return Describe(trace, pending.values[i].get(), pending.shadows[i]); };
     switch (pending.kind) {
       case Effect::Kind::kAdvance: {
         long times = 1;
         const auto goes_on = [&](const PendingEffect& next) {
           return next.kind == pending.kind && next.target.get() == target;
         };
-        for (; at + 1 < effects_.size() && goes_on(effects_[at + 1]); ++at) ++times;
-        effect.value = ConstantOperand(Must(PyLong_FromLong(times)).get());
+        for (; at + 1 < trace.effects.pending.size() && goes_on(trace.effects.pending[at + 1]); ++at) ++times;
+        effect.value = ConstantOperand(trace, Must(PyLong_FromLong(times)).get());
         break;
       }
       case Effect::Kind::kSetItem:
@@ -447,46 +454,47 @@ void Recorder::DescribeEffects(SegmentIr* ir) {
   }
 }
 
-void Recorder::DescribeState(SegmentIr* ir) {
-  EagerState now = ends_with_break_ ? mark_.state : CurrentEagerState();
-  if ((ends_with_break_ ? mark_.context_sets : context_sets_.size()) != 0) {
+void DescribeState(Trace& trace, SegmentIr* ir) {
+  // After a break, the thread's changes were taken back to the cut.
+  EagerState now = trace.frames.ends_with_break ? trace.thread.state : CurrentEagerState();
+  if (trace.thread.IsContextSet()) {
     throw Break{Reason::escaping_object, "a context variable that is set"};
   }
-  int nesting = ends_with_break_ ? mark_.autocast_nesting : autocast_nesting_;
   auto add = [&](const char* name, long value) {
     Effect effect;
     effect.kind = Effect::Kind::kState;
     effect.name = name;
     Ref<> number = Must(PyLong_FromLong(value));
-    effect.value = ConstantOperand(number.get());
+    effect.value = ConstantOperand(trace, number.get());
     ir->effects.push_back(std::move(effect));
   };
-  if (now.grad_mode != entry_state_.grad_mode) add("grad_mode", now.grad_mode);
-  if (now.autocast_cpu != entry_state_.autocast_cpu) add("autocast_cpu", now.autocast_cpu);
-  if (now.autocast_cache != entry_state_.autocast_cache) add("autocast_cache", now.autocast_cache);
-  if (now.autocast_cpu_dtype != entry_state_.autocast_cpu_dtype) {
+  if (now.grad_mode != trace.entry.state.grad_mode) add("grad_mode", now.grad_mode);
+  if (now.autocast_cpu != trace.entry.state.autocast_cpu) add("autocast_cpu", now.autocast_cpu);
+  if (now.autocast_cache != trace.entry.state.autocast_cache) add("autocast_cache", now.autocast_cache);
+  if (now.autocast_cpu_dtype != trace.entry.state.autocast_cpu_dtype) {
     add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
   }
-  if (nesting != 0) add("autocast_nesting", nesting);
-  if ((ends_with_break_ ? mark_.backends : WorldState::BackendsNow()) != entry_backends_) {
+  if (trace.thread.autocast_nesting != 0) add("autocast_nesting", trace.thread.autocast_nesting);
+  if ((trace.frames.ends_with_break ? trace.thread.backends : WorldState::BackendsNow()) != trace.entry.backends) {
     throw Break{Reason::escaping_object, "a switch of torch.backends"};
   }
-  if (now.inference_mode != entry_state_.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
+  if (now.inference_mode != trace.entry.state.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 
 // A null operand if it cannot be made again: nothing is left of the attempt.
-Operand Recorder::DescribeIfPossible(PyObject* object, Shadow shadow) {
-  const size_t before = labelled_.size();
+static Operand DescribeIfPossible(Trace& trace, PyObject* object, Shadow shadow) {
+  const size_t before = trace.operands.labelled.size();
   try {
-    return Describe(object, shadow);
+    return Describe(trace, object, shadow);
   } catch (const Break&) {
-    for (; labelled_.size() > before; labelled_.pop_back()) labels_.erase(labelled_.back());
+    for (; trace.operands.labelled.size() > before; trace.operands.labelled.pop_back())
+      trace.operands.labels.erase(trace.operands.labelled.back());
     return Operand();
   }
 }
 
 // `strict`: what no instruction reads must be made again too.
-SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool strict) {
+SnapshotFrame DescribeFrame(Trace& trace, FrameState& f, const Mark& mark, bool strict) {
   SnapshotFrame frame;
   Position at = PositionAt(f.code, mark.offset);
   frame.function = at.function;
@@ -496,16 +504,18 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
   // For the base frame only: other frames are made again.
   auto at_entry = [&](int slot) {
     const auto has_slot = [slot](const auto& one) { return one.first == slot; };
-    return is_base(f) ? std::find_if(bound_at_entry_.begin(), bound_at_entry_.end(), has_slot) : bound_at_entry_.end();
+    return trace.frames.is_base(f)
+               ? std::find_if(trace.frames.bound_at_entry.begin(), trace.frames.bound_at_entry.end(), has_slot)
+               : trace.frames.bound_at_entry.end();
   };
   auto bound_at_start = [&](int slot) {
-    return is_base(f) ? at_entry(slot) != bound_at_entry_.end() : slot < parameters;
+    return trace.frames.is_base(f) ? at_entry(slot) != trace.frames.bound_at_entry.end() : slot < parameters;
   };
   auto is_as_at_entry = [&](int slot) {
     const auto entry = at_entry(slot);
     const Shadow& shadow = f.shadows[slot];
-    const SourceId now = shadow.kind == Shadow::Kind::kSource ? SourceId(shadow.id) : SourceOf(f.objects[slot]);
-    return entry != bound_at_entry_.end() && now.valid() && entry->second == now;
+    const SourceId now = shadow.kind == Shadow::Kind::kSource ? SourceId(shadow.id) : SourceOf(trace, f.objects[slot]);
+    return entry != trace.frames.bound_at_entry.end() && now.valid() && entry->second == now;
   };
   std::vector<bool> live = LiveLocals(f.code, mark.offset);
   if (strict) live.assign(live.size(), true);
@@ -523,28 +533,30 @@ SnapshotFrame Recorder::DescribeFrame(FrameState& f, const Mark& mark, bool stri
     if (kind == SlotKind::kLocal && !live[static_cast<size_t>(i)] && object != nullptr) {
       if (is_as_at_entry(i)) continue;
       // No instruction reads it, but a traceback shows it, and what it holds may end with it.
-      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), DescribeIfPossible(object, f.shadows[i]));
+      frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), DescribeIfPossible(trace, object, f.shadows[i]));
       frame.slots.push_back(i);
       continue;
     }
-    ShareCell(f, i);
+    ShareCell(trace, f, i);
     Shadow shadow = f.shadows[i];
-    if (kind == SlotKind::kCell && is_base(f)) {
+    if (kind == SlotKind::kCell && trace.frames.is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
-      Known* cell = Find(object);
-      if (cell == nullptr || cell->epoch >= mark_.epoch) continue;  // neither read nor written before the cut
+      Known* cell = trace.objects.Find(object);
+      if (cell == nullptr || cell->epoch >= trace.frames.cut.epoch)
+        continue;  // neither read nor written before the cut
       if (cell->state == Known::State::kSource && cell->items.empty()) continue;  // nothing was stored: it stays
-      if (cell->mutated_epoch >= mark_.epoch) throw Break{Reason::changed_during_call, "a variable of a closure"};
+      if (cell->mutated_epoch >= trace.frames.cut.epoch)
+        throw Break{Reason::changed_during_call, "a variable of a closure"};
       shadow = cell->items.empty() ? Shadow() : cell->items[0];
       object = PyCell_GET(object);
     } else if (object == nullptr) {
       continue;  // unbound: left as it is
     }
-    frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Describe(object, shadow));
+    frame.locals.emplace_back(PyUnicode_AsUTF8(SlotName(f.code, i)), Describe(trace, object, shadow));
     frame.slots.push_back(i);
   }
   for (int i = 0; i < mark.depth; ++i) {
-    frame.stack.push_back(Describe(f.objects[f.nlocalsplus + i], f.shadows[f.nlocalsplus + i]));
+    frame.stack.push_back(Describe(trace, f.objects[f.nlocalsplus + i], f.shadows[f.nlocalsplus + i]));
   }
   return frame;
 }

@@ -1,13 +1,15 @@
-// Instances of Python classes, and functions of the trace, as operands: content, attributes, slots.
+#include "frame_eval/record/finish/describe_instances.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/finish/describe.h"
 #include "frame_eval/record/finish/escapes.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/cpython/deque_view.h"
@@ -19,7 +21,6 @@
 #include "guards/objects/namespaces.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/objects/value.h"
-#include "ir/graph/eager_state.h"
 
 namespace frametap {
 namespace {
@@ -43,11 +44,11 @@ bool HasHiddenFields(PyTypeObject* type) {
 }  // namespace
 
 // The content of its __dict__.
-void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
+void DescribeAttributes(Trace& trace, PyObject* object, Operand* operand) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr || *dict == nullptr) return;
-  if (const Known* handed_out = Find(*dict);
-      handed_out != nullptr && ends_with_break_ && handed_out->mutated_epoch >= mark_.epoch) {
+  if (const Known* handed_out = trace.objects.Find(*dict);
+      handed_out != nullptr && trace.frames.ends_with_break && handed_out->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }
   Py_ssize_t at = 0;
@@ -58,14 +59,14 @@ void Recorder::DescribeAttributes(PyObject* object, Operand* operand) {
     if (text == nullptr) throw Escapes(object);
     // An entry under the name of a field (DescribeFunctionFields) is not that field.
     if (PyFunction_Check(object) && _PyType_Lookup(&PyFunction_Type, name) != nullptr) throw Escapes(object);
-    const Shadow* written = WrittenShadow(object, name);
+    const Shadow* written = WrittenShadow(trace, object, name);
     operand->names.emplace_back(text);
-    operand->items.push_back(Describe(value, written != nullptr ? *written : Shadow()));
+    operand->items.push_back(Describe(trace, value, written != nullptr ? *written : Shadow()));
   }
 }
 
 // For a function that the trace has made: the parts that MAKE_FUNCTION alone does not set.
-void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
+void DescribeFunctionFields(Trace& trace, PyObject* object, Operand* operand) {
   auto* function = reinterpret_cast<PyFunctionObject*>(object);
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
   const auto differs = [](PyObject* field, PyObject* made) {
@@ -75,9 +76,10 @@ void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
   };
   const auto add = [&](const char* name, PyObject* value) {
     const Ref<> key = Must(PyUnicode_InternFromString(name));
-    const Shadow* written = WrittenShadow(object, key.get());
+    const Shadow* written = WrittenShadow(trace, object, key.get());
     operand->names.emplace_back(name);
-    operand->items.push_back(Describe(value != nullptr ? value : Py_None, written != nullptr ? *written : Shadow()));
+    operand->items.push_back(
+        Describe(trace, value != nullptr ? value : Py_None, written != nullptr ? *written : Shadow()));
   };
   if (differs(function->func_name, code->co_name)) add("__name__", function->func_name);
   PyObject* const first = PyTuple_GET_SIZE(code->co_consts) > 0 ? PyTuple_GET_ITEM(code->co_consts, 0) : nullptr;
@@ -89,7 +91,7 @@ void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
   PyObject* const annotations = function->func_annotations;
   if (annotations == nullptr || !PyTuple_CheckExact(annotations)) {
     if (annotations == nullptr || PyDict_GET_SIZE(annotations) == 0) return;
-    if (Find(annotations) == nullptr) AdoptResult(annotations);
+    if (trace.objects.Find(annotations) == nullptr) AdoptResult(trace, annotations);
     return add("__annotations__", annotations);
   }
   // As the instruction took them: names and values. The dict has not been read.
@@ -97,20 +99,20 @@ void Recorder::DescribeFunctionFields(PyObject* object, Operand* operand) {
   dict.kind = Operand::Kind::kDict;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(annotations); ++i) {
     PyObject* const item = PyTuple_GET_ITEM(annotations, i);
-    if (!IsTensor(item) && Find(item) == nullptr) AdoptResult(item);
-    dict.items.push_back(Describe(item, ElementShadow(annotations, i)));
+    if (!IsTensor(item) && trace.objects.Find(item) == nullptr) AdoptResult(trace, item);
+    dict.items.push_back(Describe(trace, item, ElementShadow(trace, annotations, i)));
   }
   operand->names.emplace_back("__annotations__");
   operand->items.push_back(std::move(dict));
 }
 
 // An instance of a Python class: its builtin base's content, its __dict__ and its slots.
-Operand Recorder::DescribeInstance(PyObject* object) {
+Operand DescribeInstance(Trace& trace, PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  const Known& known = *Find(object);
+  const Known& known = *trace.objects.Find(object);
   Operand operand;
   operand.kind = Operand::Kind::kNew;
-  operand.constant = AddConstant(reinterpret_cast<PyObject*>(type));
+  operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(type));
   operand.text = TypeName(type);
   if (PyTuple_Check(object)) {
     if (HasHiddenFields(type)) throw Escapes(object);
@@ -119,7 +121,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
     content.kind = Operand::Kind::kTuple;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
       Shadow shadow = static_cast<size_t>(i) < known.items.size() ? known.items[static_cast<size_t>(i)] : Shadow();
-      content.items.push_back(Describe(PyTuple_GET_ITEM(object, i), shadow));
+      content.items.push_back(Describe(trace, PyTuple_GET_ITEM(object, i), shadow));
     }
     operand.items.push_back(std::move(content));
     if (!IsPythonClass(type)) return operand;  // no __dict__, and members that only its own __new__ sets
@@ -127,7 +129,7 @@ Operand Recorder::DescribeInstance(PyObject* object) {
              (IsPythonClassOf(type, &PyDict_Type) || IsPythonClassOf(type, Objects().ordered_dict) ||
               IsPythonClassOf(type, DefaultDict()))) {
     operand.index = static_cast<int64_t>(NewKind::kDict);
-    Operand content = EmptyTable(&PyDict_Type, object);
+    Operand content = EmptyTable(trace, &PyDict_Type, object);
     if (PyODict_Check(object)) {
       if (content.kind != Operand::Kind::kDict)
         throw Escapes(object);  // its own order is kept by hashes that it asks for
@@ -137,21 +139,21 @@ Operand Recorder::DescribeInstance(PyObject* object) {
         PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
         PyObject* const value = ItemQuietly(object, key);
         if (value == nullptr) throw Escapes(object);  // dict.__delitem__ of an OrderedDict
-        content.items.push_back(Describe(key, Shadow()));
-        content.items.push_back(Describe(value, Shadow()));
+        content.items.push_back(Describe(trace, key, Shadow()));
+        content.items.push_back(Describe(trace, value, Shadow()));
       }
     } else {
       Py_ssize_t at = 0;
       PyObject *key, *value;
       while (PyDict_Next(object, &at, &key, &value)) {
-        content.items.push_back(Describe(key, Shadow()));
-        content.items.push_back(Describe(value, Shadow()));
+        content.items.push_back(Describe(trace, key, Shadow()));
+        content.items.push_back(Describe(trace, value, Shadow()));
       }
     }
     operand.items.push_back(std::move(content));
     if (PyType_IsSubtype(type, DefaultDict())) {
-      operand.items.push_back(ConstantOperand(FactoryField()));
-      operand.items.push_back(Describe(FactoryOf(object).get(), Shadow()));
+      operand.items.push_back(ConstantOperand(trace, FactoryField()));
+      operand.items.push_back(Describe(trace, FactoryOf(object).get(), Shadow()));
     }
   } else {
     operand.index = static_cast<int64_t>(NewKind::kObject);
@@ -175,12 +177,12 @@ Operand Recorder::DescribeInstance(PyObject* object) {
         PyErr_Clear();  // it is empty
         continue;
       }
-      const Shadow* written = _PyType_Lookup(type, name) == descriptor ? WrittenShadow(object, name) : nullptr;
-      operand.items.push_back(ConstantOperand(descriptor));
-      operand.items.push_back(Describe(value.get(), written != nullptr ? *written : Shadow()));
+      const Shadow* written = _PyType_Lookup(type, name) == descriptor ? WrittenShadow(trace, object, name) : nullptr;
+      operand.items.push_back(ConstantOperand(trace, descriptor));
+      operand.items.push_back(Describe(trace, value.get(), written != nullptr ? *written : Shadow()));
     }
   }
-  DescribeAttributes(object, &operand);
+  DescribeAttributes(trace, object, &operand);
   return operand;
 }
 

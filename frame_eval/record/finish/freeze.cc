@@ -1,10 +1,16 @@
-// Turns the recorder's knowledge at the end into a segment: a graph without unused nodes, guards, run-time checks
-// (aliases, sizes, examples), the exit. Not here: operands (describe.cc).
+#include "frame_eval/record/finish/freeze.h"
+
 #include <algorithm>
 #include <functional>
 
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/decisions.h"
+#include "frame_eval/record/finish/describe.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/semantics/generators.h"
+#include "frame_eval/record/sites.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/segment/changes.h"
 #include "guards/collect/frozen_guards.h"
 #include "guards/must.h"
@@ -15,6 +21,9 @@
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
+
+static void FixMarkedSizes(Trace& trace);
+static bool LeavesInputOpen(const Trace& trace, SourceId source);
 namespace {
 
 c10::IValue ExampleOf(PyObject* seen) {
@@ -53,11 +62,11 @@ void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
 
 // Returns whether an op after the first change may refuse elements where the exception would be visible: a handler
 // waits for it, or effects have come before it.
-bool Recorder::ErrorsAreSeen() const {
-  const Graph& graph = aten_.graph();
+static bool ErrorsAreSeen(const Trace& trace) {
+  const Graph& graph = trace.aten.graph();
   bool changed = false, sizes_from_elements = false;
   size_t first_effect = PendingEffect::kSeenByNobody;
-  for (const PendingEffect& effect : effects_) first_effect = std::min(first_effect, effect.nodes_before);
+  for (const PendingEffect& effect : trace.effects.pending) first_effect = std::min(first_effect, effect.nodes_before);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (!node.op) {
@@ -69,16 +78,16 @@ bool Recorder::ErrorsAreSeen() const {
     sizes_from_elements = sizes_from_elements || facts.data_dependent_size || facts.scalar_from_data;
     if (!changed || !(facts.raises_on_elements || sizes_from_elements)) continue;
     if (first_effect <= i) return true;
-    if (places_.IsHandled(aten_.places()[i])) return true;
+    if (trace.sites.places.IsHandled(trace.aten.places()[i])) return true;
   }
   return false;
 }
 
 // Unused number nodes, list items and inputs are removed, except nodes that refuse or raise. Values are numbered
 // again; the rest leaves the recorder.
-void Recorder::Compact(Segment* segment) {
+static void Compact(Trace& trace, Segment* segment) {
   SegmentIr* const ir = &segment->ir;
-  Graph& old = aten_.graph();
+  Graph& old = trace.aten.graph();
   std::vector<bool> used(old.values.size());
   ForEachOperand(*ir, [&](Operand& operand) {
     if (operand.kind == Operand::Kind::kValue) used[operand.value.raw()] = true;
@@ -91,17 +100,17 @@ void Recorder::Compact(Segment* segment) {
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });
   }
-  for (const auto& [source, input] : aten_.inputs()) {
+  for (const auto& [source, input] : trace.aten.inputs()) {
     if (!used[input.raw()]) continue;
     const bool is_tensor = old.value(input).type.kind == Type::Kind::kTensor;  // a write to an array ends the graph
-    if (is_tensor && aten_.writes_to_input(input)) {
+    if (is_tensor && trace.aten.writes_to_input(input)) {
       segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
     }
     segment->input_sources.push_back(source);
   }
   segment->node_places.reserve(old.nodes.size());
   for (size_t i = 0; i < old.nodes.size(); ++i) {
-    if (keep[i]) segment->node_places.push_back(aten_.places()[i]);
+    if (keep[i]) segment->node_places.push_back(trace.aten.places()[i]);
   }
   std::vector<ValueId> now;
   Graph graph = PartOf(std::move(old), used, keep, &now);
@@ -117,149 +126,153 @@ void Recorder::Compact(Segment* segment) {
 
 // A variable that the trace sets must not be, at replay, another one that it read: of a function that is not fixed, the
 // cells are not either.
-void Recorder::GuardAgainstSharedCells(size_t kept) {
-  if (!has_open_cells_) return;
-  for (const PendingEffect& effect : effects_) {
+static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
+  if (!trace.variables.has_open_cells) return;
+  for (const PendingEffect& effect : trace.effects.pending) {
     PyObject* set = effect.target.get();
-    const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(set) : SourceId();
+    const SourceId target = effect.kind == Effect::Kind::kSetCell ? SourceOf(trace, set) : SourceId();
     if (!target.valid() || target.raw() >= kept) continue;
-    for (const auto& [cell, fixed] : fixed_cells_) {
-      const SourceId function = SourceOf(fixed.function);
+    for (const auto& [cell, fixed] : trace.variables.fixed_cells) {
+      const SourceId function = SourceOf(trace, fixed.function);
       if (function.valid() && function.raw() >= kept) continue;  // met in the part that was cut away
-      guards_.SameObject(target, ClosureCell(SourceOrPin(fixed.function), fixed.function, fixed.index), cell == set,
-                         Here());
+      trace.guards.SameObject(target,
+                              ClosureCell(trace, SourceOrPin(trace, fixed.function), fixed.function, fixed.index),
+                              cell == set, trace.frames.Here());
     }
     std::vector<SourceId> others;
-    objects_.ForEach([&](PyObject* object, const Known& known) {
+    trace.objects.table.ForEach([&](PyObject* object, const Known& known) {
       if (object == set || !PyCell_Check(object) || known.state != Known::State::kSource) return;
       if (known.source.raw() < kept) others.push_back(known.source);
     });
     std::sort(others.begin(), others.end());
-    for (int i = 0; i < base().nlocalsplus; ++i) {
-      PyObject* own = base().objects[i];
-      const bool is_cell = own != nullptr && own != set && KindOfSlot(base().code, i) != SlotKind::kLocal;
-      if (is_cell && PyCell_Check(own) && Find(own) == nullptr) others.push_back(CellSource(base(), i));
+    for (int i = 0; i < trace.frames.base().nlocalsplus; ++i) {
+      PyObject* own = trace.frames.base().objects[i];
+      const bool is_cell = own != nullptr && own != set && KindOfSlot(trace.frames.base().code, i) != SlotKind::kLocal;
+      if (is_cell && PyCell_Check(own) && trace.objects.Find(own) == nullptr)
+        others.push_back(CellSource(trace, trace.frames.base(), i));
     }
-    for (const SourceId other : others) guards_.SameObject(target, other, false, Here());
+    for (const SourceId other : others) trace.guards.SameObject(target, other, false, trace.frames.Here());
   }
 }
 
 // A container that the trace changes must not be, at replay, another one that it only read.
-void Recorder::GuardAgainstAliases() {
-  if (mutated_sources_.empty() && effects_.empty()) return;
+static void GuardAgainstAliases(Trace& trace) {
+  if (trace.objects.mutated_sources.empty() && trace.effects.pending.empty()) return;
   const size_t kept =
-      guards_.mark().sources;  // what was met first in the part that was cut away has no source any more
+      trace.guards.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;
-  objects_.ForEach([&](PyObject* object, const Known& known) {
+  trace.objects.table.ForEach([&](PyObject* object, const Known& known) {
     if (known.state != Known::State::kSource || known.source.raw() >= kept) return;
     if (known.touched || known.adopted) read.emplace_back(known.source, object);
   });
   std::sort(read.begin(), read.end());  // the table is in the order of addresses
-  for (PyObject* mutated : mutated_sources_) {
-    Known* target = Find(mutated);
+  for (PyObject* mutated : trace.objects.mutated_sources) {
+    Known* target = trace.objects.Find(mutated);
     if (target->source.raw() >= kept) continue;
     for (const auto& [source, object] : read) {
       if (object == mutated || Py_TYPE(object) != Py_TYPE(mutated)) continue;
-      if (Find(object)->pinned && target->pinned) continue;
-      guards_.SameObject(target->source, source, false, Here());
+      if (trace.objects.Find(object)->pinned && target->pinned) continue;
+      trace.guards.SameObject(target->source, source, false, trace.frames.Here());
     }
   }
-  GuardAgainstSharedCells(kept);
+  GuardAgainstSharedCells(trace, kept);
   // A dict that it read from, by itself or by an iterator, must not be the dict of an object or a module to which it
   // writes.
-  const auto is_open = [this](SourceId source) {
-    const Accessor accessor = guards_.accessor(source);
+  const auto is_open = [&trace](SourceId source) {
+    const Accessor accessor = trace.guards.accessor(source);
     return accessor == Accessor::kLocal || accessor == Accessor::kCell || accessor == Accessor::kStack ||
            accessor == Accessor::kOver;
   };
-  for (const PendingEffect& effect : effects_) {
+  for (const PendingEffect& effect : trace.effects.pending) {
     const bool is_attribute = effect.kind == Effect::Kind::kSetAttr || effect.kind == Effect::Kind::kDelAttr;
     if (!is_attribute && effect.kind != Effect::Kind::kSetGlobal) continue;
     PyObject* target = effect.target.get();
     PyObject** own = is_attribute ? _PyObject_GetDictPtr(target) : &target;
-    const SourceId owner = is_attribute ? SourceOf(target) : SourceId();
+    const SourceId owner = is_attribute ? SourceOf(trace, target) : SourceId();
     if (own == nullptr || *own == nullptr || (is_attribute && (!owner.valid() || owner.raw() >= kept))) continue;
     for (const auto& [source, object] : read) {
       if (!PyDict_Check(object) || object == *own || !is_open(source)) continue;
-      const SourceId written =
-          is_attribute ? guards_.Child(owner, Accessor::kDict, 0, nullptr, *own) : guards_.Pinned(target, "G");
-      guards_.SameObject(written, source, false, Here());
+      const SourceId written = is_attribute ? trace.guards.Child(owner, Accessor::kDict, 0, nullptr, *own)
+                                            : trace.guards.Pinned(target, "G");
+      trace.guards.SameObject(written, source, false, trace.frames.Here());
     }
   }
 }
 
-void Recorder::FixInputSizes(const SegmentIr& ir) {
-  FixMarkedSizes();
-  Assumptions wanted = store_.backend().assumptions();
-  bool sizes = wanted.static_sizes || store_.options().dynamic == Dynamic::kNever;
+static void FixInputSizes(Trace& trace, const SegmentIr& ir) {
+  FixMarkedSizes(trace);
+  Assumptions wanted = trace.store.backend().assumptions();
+  bool sizes = wanted.static_sizes || trace.store.options().dynamic == Dynamic::kNever;
   if (!sizes && !wanted.static_strides) return;
   TensorRead read;
   read.sizes = true;
   read.strides = wanted.static_strides;
-  for (const auto& [source, value] : aten_.inputs()) {
-    const Type::Kind kind = aten_.graph().value(value).type.kind;
-    if (LeavesInputOpen(source) || kind == Type::Kind::kOpaque) continue;
+  for (const auto& [source, value] : trace.aten.inputs()) {
+    const Type::Kind kind = trace.aten.graph().value(value).type.kind;
+    if (LeavesInputOpen(trace, source) || kind == Type::Kind::kOpaque) continue;
     if (kind == Type::Kind::kTensor) {
-      guards_.Tensor(source, read, Here());
+      trace.guards.Tensor(source, read, trace.frames.Here());
     } else {
-      guards_.Value(source, Here());
+      trace.guards.Value(source, trace.frames.Here());
     }
   }
 }
 
-void Recorder::FixMarkedSizes() {
-  if (store_.options().dynamic == Dynamic::kNever) return;
-  for (const auto& [source, value] : aten_.inputs()) {
-    PyObject* const tensor = guards_.seen(source);
+static void FixMarkedSizes(Trace& trace) {
+  if (trace.store.options().dynamic == Dynamic::kNever) return;
+  for (const auto& [source, value] : trace.aten.inputs()) {
+    PyObject* const tensor = trace.guards.seen(source);
     if (tensor == nullptr || !IsTensor(tensor) || !HasSizeMarks(tensor)) continue;
     for (int64_t dim = 0; dim < TensorOf(tensor).dim(); ++dim) {
       const auto mark = SizeMarkOf(tensor, dim);
       if (!mark || !mark->is_static) continue;
       TensorRead read;
       read.dims = dim < 64 ? uint64_t{1} << dim : 0;
-      guards_.Tensor(source, read, Here());
+      trace.guards.Tensor(source, read, trace.frames.Here());
     }
   }
 }
 
 // For a backend that takes sizes as constants unless it is asked to leave them open. Sizes of parameters belong to the
 // module.
-bool Recorder::LeavesInputOpen(SourceId source) const {
-  if (!numbers_open() || !store_.backend().assumptions().static_sizes || guards_.IsFixed(source)) return false;
-  if (open_ == Open::kChanging) return store_.IsChanging(guards_.Name(source));
-  return guards_.accessor(source) != Accessor::kModuleAttr;
+static bool LeavesInputOpen(const Trace& trace, SourceId source) {
+  if (!trace.numbers.any_open() || !trace.store.backend().assumptions().static_sizes || trace.guards.IsFixed(source))
+    return false;
+  if (trace.numbers.open == OpenNumbers::kChanging) return trace.store.IsChanging(trace.guards.Name(source));
+  return trace.guards.accessor(source) != Accessor::kModuleAttr;
 }
 
-void Recorder::DescribeExamples(Segment* segment) const {
+static void DescribeExamples(const Trace& trace, Segment* segment) {
   Examples& examples = segment->examples;
   const std::vector<SourceId>& sources = segment->input_sources;
   examples.values.reserve(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
-    PyObject* const seen = guards_.seen(sources[i]);
-    examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(guards_.SeenNumber(sources[i])));
+    PyObject* const seen = trace.guards.seen(sources[i]);
+    examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(trace.guards.SeenNumber(sources[i])));
     if (examples.values.back().isTensor()) {
-      const at::Tensor before = aten_.AsAtEntry(examples.values.back().toTensor());
-      examples.values.back() = first_values_ != nullptr ? first_values_->Of(before) : before;
+      const at::Tensor before = trace.aten.AsAtEntry(examples.values.back().toTensor());
+      examples.values.back() = trace.effects.first_values != nullptr ? trace.effects.first_values->Of(before) : before;
     }
-    if (!numbers_open() || !store_.backend().assumptions().static_sizes) continue;
-    examples.open.push_back(LeavesInputOpen(sources[i]));
-    const auto tensor = std::find(sources.begin(), sources.end(), guards_.parent(sources[i]));
-    if (guards_.accessor(sources[i]) == Accessor::kSize && tensor != sources.end()) {
-      examples.sizes.push_back({i, static_cast<size_t>(tensor - sources.begin()), guards_.Describe(sources[i]).index});
+    if (!trace.numbers.any_open() || !trace.store.backend().assumptions().static_sizes) continue;
+    examples.open.push_back(LeavesInputOpen(trace, sources[i]));
+    const auto tensor = std::find(sources.begin(), sources.end(), trace.guards.parent(sources[i]));
+    if (trace.guards.accessor(sources[i]) == Accessor::kSize && tensor != sources.end()) {
+      examples.sizes.push_back(
+          {i, static_cast<size_t>(tensor - sources.begin()), trace.guards.Describe(sources[i]).index});
     }
   }
 }
 
-std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
+static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> segment) {
   SegmentIr& ir = segment->ir;
-  FixInputSizes(ir);
-  GuardAgainstAliases();
-  DescribeDecisions(segment.get());
-  segment->restartable = !aten_.writes_inputs() && !aten_.uses_random();
-  if (!segment->restartable) segment->errors_are_seen = entry_is_handled_ || ErrorsAreSeen();
-  Compact(segment.get());
+  FixInputSizes(trace, ir);
+  GuardAgainstAliases(trace);
+  DescribeDecisions(trace, segment.get());
+  segment->restartable = !trace.aten.writes_inputs() && !trace.aten.uses_random();
+  if (!segment->restartable) segment->errors_are_seen = trace.entry.is_handled || ErrorsAreSeen(trace);
+  Compact(trace, segment.get());
   // Unused labels are noise.
-  std::vector<bool> referred(static_cast<size_t>(next_label_));
+  std::vector<bool> referred(static_cast<size_t>(trace.operands.next_label));
   ForEachOperand(ir, [&](Operand& o) {
     if (o.kind == Operand::Kind::kShared) referred[static_cast<size_t>(o.index)] = true;
   });
@@ -268,96 +281,84 @@ std::shared_ptr<Segment> Recorder::Freeze(std::shared_ptr<Segment> segment) {
   });
   segment->weights.reserve(segment->input_sources.size());
   for (const SourceId source : segment->input_sources) {
-    PyObject* seen = guards_.seen(source);
+    PyObject* seen = trace.guards.seen(source);
     bool is_weight = seen != nullptr && IsTensor(seen) &&
-                     (guards_.accessor(source) == Accessor::kModuleAttr ||
-                      (pinned_[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
+                     (trace.guards.accessor(source) == Accessor::kModuleAttr ||
+                      (trace.objects.pinned[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());
   }
-  if (store_.backend().reads_examples() || !segment->restartable) DescribeExamples(segment.get());
+  if (trace.store.backend().reads_examples() || !segment->restartable) DescribeExamples(trace, segment.get());
   std::vector<SourceId> wanted = segment->input_sources;
   absl::flat_hash_set<SourceId> met;
   ForEachOperand(ir, [&](Operand& o) {
     if (o.kind == Operand::Kind::kSource && met.insert(o.source).second) segment->operand_sources.push_back(o.source);
   });
   // Where the trace has let go of an object whose end runs code, the segment ends: a replay keeps it until there.
-  for (const auto& [object, count] : watched_) {
-    const SourceId source = SourceOf(object);
-    const bool is_known = source.valid() && source.raw() < guards_.mark().sources;
+  for (const auto& [object, count] : trace.lifetimes.watched) {
+    const SourceId source = SourceOf(trace, object);
+    const bool is_known = source.valid() && source.raw() < trace.guards.mark().sources;
     if (is_known && met.insert(source).second) segment->operand_sources.push_back(source);
   }
   wanted.insert(wanted.end(), ir.decisions.sources.begin(), ir.decisions.sources.end());
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
-  ir.function = entry_function_;
-  ir.entry = entry_text_;
-  ir.state = guards_.StateLines();
-  NamePaths();
-  segment->guards = PlantTree(guards_.Freeze(wanted));
-  segment->constants = std::move(constants_);
-  places_.Keep();
-  segment->places = std::move(places_);
+  ir.function = trace.entry.function;
+  ir.entry = trace.entry.text;
+  ir.state = trace.guards.StateLines();
+  NamePaths(trace);
+  segment->guards = PlantTree(trace.guards.Freeze(wanted));
+  segment->constants = std::move(trace.operands.constants);
+  trace.sites.places.Keep();
+  segment->places = std::move(trace.sites.places);
   for (const Effect& effect : ir.effects) {
     segment->effect_names.push_back(Must(PyUnicode_InternFromString(effect.name.c_str())));
   }
-  segment->uses_random = aten_.uses_random() && !kernels_.empty();  // their nodes do not say so
-  segment->kernels = std::move(kernels_);
-  if (!segment->restartable) DescribeChanges(*segment, aten_.written_storages());
-  segment->ops_met = aten_.ops_met();
-  segment->code = entry_code_;
-  segment->globals = entry_globals_;
-  segment->callers = callers_;
+  segment->uses_random = trace.aten.uses_random() && !trace.kernels.empty();  // their nodes do not say so
+  segment->kernels = std::move(trace.kernels);
+  if (!segment->restartable) DescribeChanges(*segment, trace.aten.written_storages());
+  segment->ops_met = trace.aten.ops_met();
+  segment->code = trace.entry.code;
+  segment->globals = trace.entry.globals;
+  segment->callers = trace.frames.callers;
   return segment;
 }
 
-std::shared_ptr<Segment> Recorder::FinishReturn(PyObject* value, Shadow shadow, Break* why) {
-  aten_.Stop();
-  if (aten_.pending) {
-    *why = *aten_.pending;
-    return nullptr;
+std::shared_ptr<Segment> FinishReturn(Trace& trace, PyObject* value, Shadow shadow) {
+  trace.aten.Stop();
+  if (trace.aten.pending) throw Break(*trace.aten.pending);
+  for (const auto& [object, count] : trace.lifetimes.watched) {
+    // A replay makes no generator whose blocks could be left at the return.
+    const Known* known = IsGenerator(object) && EndRunsCodeNow(object) ? trace.objects.Find(object) : nullptr;
+    if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
   }
   auto segment = std::make_shared<Segment>();
-  try {
-    for (const auto& [object, count] : watched_) {
-      // A replay makes no generator whose blocks could be left at the return.
-      const Known* known = IsGenerator(object) && EndRunsCodeNow(object) ? Find(object) : nullptr;
-      if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
-    }
-    segment->ir.exit.kind = Exit::Kind::kReturn;
-    segment->ir.exit.at = PositionOf(base().code, base().offset);
-    DescribeEffects(&segment->ir);
-    DescribeYields(&segment->ir);
-    DescribeState(&segment->ir);
-    segment->ir.exit.result = Describe(value, shadow);
-    return Freeze(std::move(segment));
-  } catch (const Break& b) {
-    *why = b;
-    return nullptr;
-  }
+  segment->ir.exit.kind = Exit::Kind::kReturn;
+  segment->ir.exit.at = PositionOf(trace, trace.frames.base().code, trace.frames.base().offset);
+  DescribeEffects(trace, &segment->ir);
+  DescribeYields(trace, &segment->ir);
+  DescribeState(trace, &segment->ir);
+  segment->ir.exit.result = Describe(trace, value, shadow);
+  return Freeze(trace, std::move(segment));
 }
 
-std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) {
-  aten_.Stop();
-  ends_with_break_ = true;
-  const Position at = BreakPosition();
+std::shared_ptr<Segment> FinishBreak(Trace& trace, const Break& reason) {
+  trace.aten.Stop();
+  trace.frames.ends_with_break = true;
+  const Position at = BreakPosition(trace);
+  std::optional<Break> why;
   // As far inside as frames can be rebuilt and what is in them can be described.
-  for (size_t i = frames_.size(); i-- > 0;) {
-    const FrameNote& note = NoteOf(*frames_[i]);
+  for (size_t i = trace.frames.inlined.size(); i-- > 0;) {
+    const FrameNote& note = NoteOf(*trace.frames.inlined[i]);
     if (i > 0 && !(note.rebuildable && note.marked)) continue;
-    frames_.resize(i + 1);
-    mark_ = note.mark;
+    trace.frames.inlined.resize(i + 1);
+    trace.frames.cut = note.mark;
     // Objects first seen in the part that is cut away must not have another owner.
-    absl::erase_if(watched_, [this](const auto& one) {
-      const SourceId source = SourceOf(one.first);
-      return !source.valid() || source.raw() >= mark_.guards.sources;
+    absl::erase_if(trace.lifetimes.watched, [&trace](const auto& one) {
+      const SourceId source = SourceOf(trace, one.first);
+      return !source.valid() || source.raw() >= trace.frames.cut.guards.sources;
     });
-    aten_.Rewind(mark_.aten);
-    sizes_read_.clear();
-    strides_read_.clear();
-    guards_.Rewind(mark_.guards);
-    effects_.resize(mark_.effects);
-    decisions_.resize(mark_.decisions);
-    labels_.clear();
-    labelled_.clear();
+    Rewind(trace, trace.frames.cut);
+    trace.operands.labels.clear();
+    trace.operands.labelled.clear();
     auto segment = std::make_shared<Segment>();
     Exit& exit = segment->ir.exit;
     exit.kind = Exit::Kind::kResume;
@@ -366,20 +367,21 @@ std::shared_ptr<Segment> Recorder::FinishBreak(const Break& reason, Break* why) 
     exit.detail = reason.detail;
     try {
       // A replay makes no generator: blocks that were entered before the cut would not be left.
-      if (dropped_generator_ != 0 && dropped_generator_ < mark_.epoch) throw Break{Reason::generator_dropped, ""};
-      DescribeEffects(&segment->ir);
-      DescribeYields(&segment->ir);
-      DescribeState(&segment->ir);
-      for (FrameState* f : frames_) {
-        exit.frames.push_back(DescribeFrame(*f, NoteOf(*f).mark));
+      if (trace.lifetimes.dropped_generator != 0 && trace.lifetimes.dropped_generator < trace.frames.cut.epoch)
+        throw Break{Reason::generator_dropped, ""};
+      DescribeEffects(trace, &segment->ir);
+      DescribeYields(trace, &segment->ir);
+      DescribeState(trace, &segment->ir);
+      for (FrameState* f : trace.frames.inlined) {
+        exit.frames.push_back(DescribeFrame(trace, *f, NoteOf(*f).mark));
         segment->frame_codes.push_back(Ref<>::New(reinterpret_cast<PyObject*>(f->code)));
       }
-      return Freeze(std::move(segment));
+      return Freeze(trace, std::move(segment));
     } catch (const Break& b) {
-      *why = b;
+      why = b;
     }
   }
-  return nullptr;
+  throw *why;  // the entry frame was tried last
 }
 
 }  // namespace frametap

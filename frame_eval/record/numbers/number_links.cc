@@ -1,13 +1,17 @@
-// Numbers on their way to an op (numbers/N1). The arguments of a torch function are noted. When the op has run,
-// the arguments of its node that are these numbers become their values.
+#include "frame_eval/record/numbers/number_links.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/numbers_in_tensors.h"
 #include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
@@ -15,6 +19,13 @@
 #include "ir/ops/size_rules.h"
 
 namespace frametap {
+
+static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
+static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>& made);
+static void LinkCall(Trace& trace, FrameNote& note, Node* node);
+static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
+static void Covers(Trace& trace, FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
+static void Link(Trace& trace, OpenNumber* number, Node* node, size_t parameter);
 namespace {
 
 bool IsSame(const c10::IValue& constant, PyObject* object) {
@@ -34,7 +45,8 @@ bool IsSame(const c10::IValue& constant, const OpenNumber& number) {
 
 // Whether a call may take the tensor for a number. Whoever asks for its element by name has it as a result.
 bool IsElement(const FrameNote& note, PyObject* object) {
-  if (!IsExactTensor(object) || note.torch_name[0] == '\0' || std::strcmp(note.torch_name, "item") == 0) return false;
+  if (!IsExactTensor(object) || note.op.torch_name[0] == '\0' || std::strcmp(note.op.torch_name, "item") == 0)
+    return false;
   const at::Tensor& tensor = TensorOf(object);
   const c10::ScalarType dtype = tensor.scalar_type();
   const bool is_int = dtype == c10::ScalarType::Long || dtype == c10::ScalarType::Int ||
@@ -136,7 +148,7 @@ bool IsConst(const Arg& arg, int64_t value) {
 
 // The pending part of an index: the key itself or an item of it, and the part of a slice (-1 if it is not a slice).
 OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
-  for (OpenNumber& number : note.open) {
+  for (OpenNumber& number : note.op.open) {
     const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
     if (number.position == 1 && of == item && number.part == part) return &number;
   }
@@ -159,11 +171,11 @@ bool IsDropout(const c10::OperatorHandle& op) {
 
 // Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (N1), everything else is
 // fixed.
-void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
-  note.open.clear();
-  note.torch_name = name;
-  note.torch_positional = call->positional();
-  note.torch_ints = 0;
+void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
+  note.op.open.clear();
+  note.op.torch_name = name;
+  note.op.torch_positional = call->positional();
+  note.op.torch_ints = 0;
   for (size_t i = 0; i < call->args.size(); ++i) {
     PyObject* arg = call->args[i];
     if (arg == nullptr) continue;
@@ -171,53 +183,53 @@ void Recorder::TorchCall(FrameNote& note, Call* call, const char* name) {
     at.position = i < call->positional() ? static_cast<int>(i) : -1;
     if (at.position < 0) at.name = call->names[i - call->positional()];
     const bool is_int = PyLong_Check(arg) || IsElement(note, arg);
-    if (i < 64 && i < call->positional() && is_int) note.torch_ints |= uint64_t{1} << i;
-    LeaveOpen(note, arg, call->shadows[i], at);
+    if (i < 64 && i < call->positional() && is_int) note.op.torch_ints |= uint64_t{1} << i;
+    LeaveOpen(trace, note, arg, call->shadows[i], at);
     if (PySlice_Check(arg)) {
       for (PyObject* bound : PartsOf(arg)) {
         if (IsTensor(bound)) throw Break{Reason::value_of_tensor, "a tensor as a slice bound"};
       }
     }
   }
-  note.expect.kind = Expect::Kind::kTorch;
+  note.op.expect.kind = Expect::Kind::kTorch;
 }
 
 // A tensor of one int that the binding may take for a number: a size among others. It asks for the element by `item`, which
 // is a number of the graph then (LinkNumbers).
-void Recorder::LeaveElementOpen(FrameNote& note, PyObject* object, OpenNumber at) {
-  const std::optional<ValueId> value = aten_.ValueOf(TensorOf(object));
-  const std::optional<IntTerm> term = value ? IntInTensor(*value) : std::nullopt;
-  if (!value || (!term && !sizes_open())) return;
+static void LeaveElementOpen(Trace& trace, FrameNote& note, PyObject* object, OpenNumber at) {
+  const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(object));
+  const std::optional<IntTerm> term = value ? IntInTensor(trace, *value) : std::nullopt;
+  if (!value || (!term && !trace.numbers.sizes_open())) return;
   at.object = object;
   at.element = ElementOf(TensorOf(object));
   at.tensor = *value;
   if (term) at.computed = term->shadow;
   at.is_constant = term && term->is_constant();
-  note.open.push_back(at);
-  note.nodes_before = node_count();  // the term may have added some
-  aten_.expect_number = true;
+  note.op.open.push_back(at);
+  note.op.nodes_before = trace.node_count();  // the term may have added some
+  trace.aten.expect_number = true;
 }
 
-void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
-  if (IsElement(note, object)) LeaveElementOpen(note, object, at);
-  if (IsArrayNumber(object) && IsArrayOperand(*this, object)) {
+static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
+  if (IsElement(note, object)) LeaveElementOpen(trace, note, object, at);
+  if (IsArrayNumber(object) && IsArrayOperand(trace, object)) {
     Ref<> plain;
-    at.shadow = AddPlainNumber(*this, object, &plain);
+    at.shadow = AddPlainNumber(trace, object, &plain);
     at.object = plain.get();
-    note.open.push_back(at);
-    note.nodes_before = node_count();
+    note.op.open.push_back(at);
+    note.op.nodes_before = trace.node_count();
     return;
   }
-  if (LeavesOpen(object, shadow)) {
+  if (LeavesOpen(trace, object, shadow)) {
     at.object = object;
     at.shadow = shadow;
-    note.open.push_back(at);
+    note.op.open.push_back(at);
     return;
   }
   const bool is_row = (PyTuple_Check(object) || PyList_CheckExact(object)) && at.item < 0 && at.part < 0;
-  Known* known = is_row || PySlice_Check(object) ? Find(object) : nullptr;
+  Known* known = is_row || PySlice_Check(object) ? trace.objects.Find(object) : nullptr;
   if (is_row && known != nullptr) {
-    AdoptElements(object);
+    AdoptElements(trace, object);
     bool open = false;
     for (const Shadow& item : known->items) open = open || item.kind != Shadow::Kind::kNone;
     for (Py_ssize_t i = 0; !open && i < PySequence_Fast_GET_SIZE(object); ++i) {
@@ -227,7 +239,7 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
     if (open) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
         at.item = static_cast<int>(i);
-        LeaveOpen(note, PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), at);
+        LeaveOpen(trace, note, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), at);
       }
       return;
     }
@@ -236,17 +248,17 @@ void Recorder::LeaveOpen(FrameNote& note, PyObject* object, Shadow shadow, OpenN
     const std::array<PyObject*, 3> parts = PartsOf(object);
     for (size_t i = 0; i < 3; ++i) {
       at.part = static_cast<int>(i);
-      LeaveOpen(note, parts[i], known->items[i], at);
+      LeaveOpen(trace, note, parts[i], known->items[i], at);
     }
     return;
   }
-  ForceDeep(object, shadow, true);
+  ForceDeep(trace, object, shadow, true);
 }
 
 // Whether the node is the `item` of an operand that waits for it (LeaveElementOpen).
-bool Recorder::TakesElement(FrameNote& note, const Node& node) {
-  if (note.open.empty() || node.op->operator_name().name != "aten::item") return false;
-  for (OpenNumber& number : note.open) {
+static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
+  if (note.op.open.empty() || node.op->operator_name().name != "aten::item") return false;
+  for (OpenNumber& number : note.op.open) {
     if (!number.tensor.valid() || number.is_taken || node.args[0].value != number.tensor) continue;
     number.is_taken = true;
     number.linked = number.is_constant;  // for whatever it was computed from
@@ -260,72 +272,72 @@ bool Recorder::TakesElement(FrameNote& note, const Node& node) {
 }
 
 // N1, after the call.
-void Recorder::LinkNumbers(FrameNote& note, const Event& e, PyObject* result) {
-  if (aten_.pending) return note.open.clear();
+void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
+  if (trace.aten.pending) return note.op.open.clear();
   std::vector<Node*> made;
-  for (size_t i = note.nodes_before; i < aten_.graph().nodes.size(); ++i) {
-    Node& node = aten_.graph().nodes[i];
-    if (node.op && !TakesElement(note, node)) made.push_back(&node);
+  for (size_t i = note.op.nodes_before; i < trace.aten.graph().nodes.size(); ++i) {
+    Node& node = trace.aten.graph().nodes[i];
+    if (node.op && !TakesElement(trace, note, node)) made.push_back(&node);
   }
   // A number that the binding has taken from another tensor is in the node as a constant.
-  const bool waits =
-      std::any_of(note.open.begin(), note.open.end(), [](const OpenNumber& number) { return number.tensor.valid(); });
+  const bool waits = std::any_of(note.op.open.begin(), note.op.open.end(),
+                                 [](const OpenNumber& number) { return number.tensor.valid(); });
   for (const Node* node : made) {
     if (waits && node->op->operator_name().name == "aten::item") {
       throw Break{Reason::value_of_tensor, "aten::item"};
     }
   }
-  if (note.marks.makes_tensor) {
-    LinkData(note, result);
+  if (note.op.marks.makes_tensor) {
+    LinkData(trace, note, result);
   } else if (e.op == Op::kSubscr || e.op == Op::kStoreSubscr) {
     PyObject* tensor = e.op == Op::kSubscr ? e.in[0] : e.in[1];
     PyObject* key = e.op == Op::kSubscr ? e.in[1] : e.in[2];
-    const bool is_linked =
-        (e.op == Op::kSubscr && LinkIndexList(note, tensor, key, made, result)) || LinkIndices(note, tensor, key, made);
-    if (!is_linked && LeavesOutSlices(key, made)) ReadTensor(tensor, true, false);
+    const bool is_linked = (e.op == Op::kSubscr && LinkIndexList(trace, note, tensor, key, made, result)) ||
+                           LinkIndices(trace, note, tensor, key, made);
+    if (!is_linked && LeavesOutSlices(key, made)) ReadTensor(trace, tensor, true, false);
   } else if (e.op == Op::kBinary || e.op == Op::kCompare) {
-    LinkOperator(note, made);
+    LinkOperator(trace, note, made);
   } else if (made.size() == 1) {
-    LinkCall(note, made[0]);
+    LinkCall(trace, note, made[0]);
   }
-  for (const OpenNumber& number : note.open) {
-    if (!number.linked) Force(number.object, number.shadow);
+  for (const OpenNumber& number : note.op.open) {
+    if (!number.linked) Force(trace, number.object, number.shadow);
   }
-  note.open.clear();
+  note.op.open.clear();
 }
 
 // x * n, n - x, x > n. Reflected operators of Tensor are Python code that hands the number on: rsub, pow, and the product
 // with a reciprocal.
-void Recorder::LinkOperator(FrameNote& note, const std::vector<Node*>& made) {
-  if (note.open.size() != 1 || made.empty() || made.size() > 2) return;
-  OpenNumber& number = note.open[0];
+static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>& made) {
+  if (note.op.open.size() != 1 || made.empty() || made.size() > 2) return;
+  OpenNumber& number = note.op.open[0];
   const std::string_view name = BaseName(*made.back()->op);
   if (made.size() == 2 && (number.position != 0 || BaseName(*made[0]->op) != "reciprocal" || name != "mul")) return;
   static constexpr std::string_view kOperators[] = {"add",  "sub", "mul", "div", "pow", "remainder", "floor_divide",
                                                     "rsub", "lt",  "le",  "eq",  "ne",  "gt",        "ge"};
   if (std::find(std::begin(kOperators), std::end(kOperators), name) == std::end(kOperators)) return;
   const size_t parameter = name == "pow" && number.position == 0 ? 0 : 1;
-  Link(&number, made.back(), parameter);
+  Link(trace, &number, made.back(), parameter);
 }
 
-void Recorder::Link(OpenNumber* number, Node* node, size_t parameter) {
+static void Link(Trace& trace, OpenNumber* number, Node* node, size_t parameter) {
   Arg& arg = node->args[parameter];
   const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
   const bool takes_number = TakesNumber(type) || IsCount(*node->op, parameter);
   if (arg.kind != Arg::Kind::kConst || !takes_number || !IsSame(arg.constant, *number)) return;
-  arg = Arg::Of(NumberValue(number->shadow));
+  arg = Arg::Of(NumberValue(trace, number->shadow));
   number->linked = true;
 }
 
 // A binding that is generated from the schema of the op: arguments by place and by name.
-void Recorder::LinkCall(FrameNote& note, Node* node) {
-  std::string_view called = note.torch_name;
+static void LinkCall(Trace& trace, FrameNote& note, Node* node) {
+  std::string_view called = note.op.torch_name;
   if (!called.empty() && called.back() == '_') called.remove_suffix(1);
   if (called != BaseName(*node->op)) return;
   // Whether the argument itself comes back depends on the number.
   if (called.find("dropout") != std::string_view::npos) return;
   const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
-  for (OpenNumber& number : note.open) {
+  for (OpenNumber& number : note.op.open) {
     if (number.linked || (number.tensor.valid() && !number.is_taken)) continue;
     size_t parameter = 0;
     if (number.position < 0) {
@@ -336,7 +348,7 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
     } else {
       // x.view(2, n): sizes one by one; the list takes all positions from its own on.
       const auto is_spread = [&](size_t at) {
-        return IsSizes(*parameters[at].real_type()) && at < 64 && (note.torch_ints >> at & 1) != 0;
+        return IsSizes(*parameters[at].real_type()) && at < 64 && (note.op.torch_ints >> at & 1) != 0;
       };
       const auto position = static_cast<size_t>(number.position);
       while (parameter < position && parameter < parameters.size() && !is_spread(parameter)) ++parameter;
@@ -345,24 +357,25 @@ void Recorder::LinkCall(FrameNote& note, Node* node) {
     const c10::Type& type = *parameters[parameter].real_type();
     if (IsFactors(type) && number.item < 0) continue;
     if (!IsSizes(type) && !IsFactors(type)) {
-      if (number.item < 0 && number.part < 0) Link(&number, node, parameter);
+      if (number.item < 0 && number.part < 0) Link(trace, &number, node, parameter);
       continue;
     }
     Arg& list = node->args[parameter];
     size_t item = static_cast<size_t>(number.item);
     if (number.item < 0) {
-      if (number.position < 0 || note.torch_positional - parameter != LengthOf(list)) continue;
+      if (number.position < 0 || note.op.torch_positional - parameter != LengthOf(list)) continue;
       item = static_cast<size_t>(number.position) - parameter;
     } else if (number.position >= 0 && static_cast<size_t>(number.position) != parameter) {
       continue;
     }
-    number.linked = LinkItem(&list, item, number, NumberValue(number.shadow));
+    number.linked = LinkItem(&list, item, number, NumberValue(trace, number.shadow));
   }
 }
 
 // x[i, a:b]: select and slice, one for each, in order. The binding leaves out a slice that covers the whole dimension.
 // Returns false if the fate of the key is unknown.
-bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made) {
+static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key,
+                        const std::vector<Node*>& made) {
   std::vector<PyObject*> items;
   if (PyTuple_Check(key)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) items.push_back(PyTuple_GET_ITEM(key, i));
@@ -388,7 +401,7 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
   const auto link = [&](size_t item, int part, Arg* arg) {
     OpenNumber* number = OpenIndex(note, item, part);
     if (number == nullptr || !IsSame(arg->constant, number->object)) return;
-    *arg = Arg::Of(NumberValue(number->shadow));
+    *arg = Arg::Of(NumberValue(trace, number->shadow));
     number->linked = true;
   };
   for (size_t i = 0; i < items.size(); ++i) {
@@ -427,22 +440,22 @@ bool Recorder::LinkIndices(FrameNote& note, PyObject* tensor, PyObject* key, con
     for (int part = 0; part < 3; ++part) link(i, part, &node->args[static_cast<size_t>(part) + 2]);
   }
   // Now that no node is looked at any more: sizes may add some.
-  for (const LeftOut& one : left_out) Covers(note, tensor, one.dim, one.stop, one.item);
+  for (const LeftOut& one : left_out) Covers(trace, note, tensor, one.dim, one.stop, one.item);
   return true;
 }
 
 // That a slice reaches the end of the dimension is guarded as such.
-void Recorder::Covers(FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item) {
+static void Covers(Trace& trace, FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item) {
   Shadow shadow;
   if (OpenNumber* number = OpenIndex(note, item, 1); number != nullptr) {
     shadow = number->shadow;
     number->linked = true;
   }
   const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
-  const Shadow length = SizeOf(tensor, dim);
-  if (DecideNumbers(size.get(), length, stop, shadow, Py_LE, true)) return;
-  Force(stop, shadow);
-  Force(size.get(), length);
+  const Shadow length = SizeOf(trace, tensor, dim);
+  if (DecideNumbers(trace, size.get(), length, stop, shadow, Py_LE, true)) return;
+  Force(trace, stop, shadow);
+  Force(trace, size.get(), length);
 }
 
 }  // namespace frametap

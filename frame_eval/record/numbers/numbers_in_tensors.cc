@@ -1,17 +1,23 @@
-// Tensors that are made of numbers, and numbers that are taken from tensors, where the binding goes past the dispatcher:
-// torch.tensor, tolist. The graph has ops of its own for them, which give the same to the bit.
+#include "frame_eval/record/numbers/numbers_in_tensors.h"
+
 #include <algorithm>
 #include <functional>
 
+#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/rows.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 #include "ir/graph/eager_state.h"
 #include "ir/ops/plain_function.h"
 
 namespace frametap {
+
+static bool LeaveDataOpen(Trace& trace, FrameNote& note, PyObject* data, Shadow shadow, int depth);
 namespace {
 
 // Rows of so many numbers become tensors in the graph.
@@ -35,90 +41,91 @@ bool IsOneOf(c10::ScalarType dtype, const c10::ScalarType (&dtypes)[n]) {
 
 // Arguments of a C function that makes a tensor of Python data: the numbers of short rows may wait for it, everything
 // else is fixed.
-void Recorder::DataCall(Call& call, size_t data) {
+void DataCall(Trace& trace, Call& call, size_t data) {
   FrameNote& note = call.note;
-  note.expect.kind = Expect::Kind::kTorch;
-  note.marks.makes_tensor = data < call.positional() && LeaveDataOpen(note, call.args[data], call.shadows[data], 0) &&
-                            std::any_of(note.open.begin(), note.open.end(), [](const OpenNumber& number) {
-                              return number.shadow.kind != Shadow::Kind::kNone;
-                            });
-  if (!note.marks.makes_tensor) {
-    note.open.clear();
-    return ForceArguments(call, data, false);
+  note.op.expect.kind = Expect::Kind::kTorch;
+  note.op.marks.makes_tensor =
+      data < call.positional() && LeaveDataOpen(trace, note, call.args[data], call.shadows[data], 0) &&
+      std::any_of(note.op.open.begin(), note.op.open.end(),
+                  [](const OpenNumber& number) { return number.shadow.kind != Shadow::Kind::kNone; });
+  if (!note.op.marks.makes_tensor) {
+    note.op.open.clear();
+    return ForceArguments(trace, call, data, false);
   }
-  ForceArguments(call, data + 1, false);
-  note.before_nodes = aten_.mark();
+  ForceArguments(trace, call, data + 1, false);
+  note.op.before_nodes = trace.aten.mark();
 }
 
 // Collects all numbers in the data, in order. Returns false if the data contain something else, or too much.
-bool Recorder::LeaveDataOpen(FrameNote& note, PyObject* data, Shadow shadow, int depth) {
+static bool LeaveDataOpen(Trace& trace, FrameNote& note, PyObject* data, Shadow shadow, int depth) {
   constexpr int kDeepest = 4;
   Number unused;
   if (NumberOf(data, &unused)) {
     bool open = false;
     OpenNumber number;
     number.object = data;
-    number.shadow = KeepOpen(data, shadow, &open);
-    note.open.push_back(number);
-    return note.open.size() <= kMostElements;
+    number.shadow = KeepOpen(trace, data, shadow, &open);
+    note.op.open.push_back(number);
+    return note.op.open.size() <= kMostElements;
   }
   if (depth == kDeepest || (!IsPlainTuple(data) && !PyList_CheckExact(data))) return false;
-  AdoptElements(data);
+  AdoptElements(trace, data);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
-    if (!LeaveDataOpen(note, PySequence_Fast_GET_ITEM(data, i), ElementShadow(data, i), depth + 1)) return false;
+    if (!LeaveDataOpen(trace, note, PySequence_Fast_GET_ITEM(data, i), ElementShadow(trace, data, i), depth + 1))
+      return false;
   }
   return true;
 }
 
 // Returns a tensor in the graph that holds the number alone.
-Arg Recorder::TensorOfNumber(OpenNumber* number, const Type& type) {
+static Arg TensorOfNumber(Trace& trace, OpenNumber* number, const Type& type) {
   Number constant;
   NumberOf(number->object, &constant);
-  Arg arg =
-      number->shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant)) : Arg::Of(NumberValue(number->shadow));
+  Arg arg = number->shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant))
+                                                       : Arg::Of(NumberValue(trace, number->shadow));
   number->linked = true;
   Arg dtype = Arg::Const(c10::IValue(type.dtype));
-  return Arg::Of(aten_.AddOpNode("aten::scalar_tensor", "", {std::move(arg), std::move(dtype)}, type));
+  return Arg::Of(trace.aten.AddOpNode("aten::scalar_tensor", "", {std::move(arg), std::move(dtype)}, type));
 }
 
 // x[[i, j]]: the binding makes a tensor of the ints, and no op shows that. Returns false if the index is another one.
-bool Recorder::LinkIndexList(FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made,
-                             PyObject* result) {
+bool LinkIndexList(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made,
+                   PyObject* result) {
   const bool is_index = PyList_CheckExact(key) && made.size() == 2 && BaseName(*made[0]->op) == "lift_fresh" &&
                         BaseName(*made[1]->op) == "index";
-  if (!is_index || note.open.empty() || PyList_GET_SIZE(key) > static_cast<Py_ssize_t>(kMostElements)) return false;
+  if (!is_index || note.op.open.empty() || PyList_GET_SIZE(key) > static_cast<Py_ssize_t>(kMostElements)) return false;
   if (!TensorOf(tensor).device().is_cpu() || CurrentEagerState().autocast_cpu) return false;
   std::vector<OpenNumber> numbers;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(key); ++i) {
     OpenNumber& number = numbers.emplace_back();
     number.object = PyList_GET_ITEM(key, i);
-    number.shadow = ElementShadow(key, i);
+    number.shadow = ElementShadow(trace, key, i);
     if (!PyLong_CheckExact(number.object)) return false;
   }
   const Type type = Type::Of(TensorOf(result));
   Type indices = type;
   indices.dtype = c10::ScalarType::Long;
   indices.sizes.clear();
-  aten_.DropNodes(note.before_nodes);
+  trace.aten.DropNodes(note.op.before_nodes);
   std::vector<Arg> items;
-  for (OpenNumber& number : numbers) items.push_back(TensorOfNumber(&number, indices));
-  for (OpenNumber& number : note.open) number.linked = true;
+  for (OpenNumber& number : numbers) items.push_back(TensorOfNumber(trace, &number, indices));
+  for (OpenNumber& number : note.op.open) number.linked = true;
   indices.sizes = {PyList_GET_SIZE(key)};
-  const ValueId stacked = aten_.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, indices);
-  const std::optional<ValueId> value = aten_.ValueOf(TensorOf(tensor));
+  const ValueId stacked = trace.aten.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, indices);
+  const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(tensor));
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
-  aten_.Bind(TensorOf(result),
-             aten_.AddOpNode("aten::index", "Tensor", {Arg::Of(*value), Arg::List({Arg::Of(stacked)})}, type));
+  trace.aten.Bind(TensorOf(result), trace.aten.AddOpNode("aten::index", "Tensor",
+                                                         {Arg::Of(*value), Arg::List({Arg::Of(stacked)})}, type));
   return true;
 }
 
 // The graph makes of the numbers what the call has made, where that is the same for all numbers.
-void Recorder::LinkData(FrameNote& note, PyObject* result) {
+void LinkData(Trace& trace, FrameNote& note, PyObject* result) {
   const at::Tensor& tensor = TensorOf(result);
   const c10::ScalarType dtype = tensor.scalar_type();
   const bool of_floats = IsOneOf(dtype, kFloats);
   if ((!of_floats && !IsOneOf(dtype, kInts)) || tensor.requires_grad() || !tensor.device().is_cpu() ||
-      tensor.layout() != c10::kStrided || tensor.numel() != static_cast<int64_t>(note.open.size())) {
+      tensor.layout() != c10::kStrided || tensor.numel() != static_cast<int64_t>(note.op.open.size())) {
     return;
   }
   {
@@ -127,13 +134,13 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
   }
   // Autocast has its own mind on a stack.
   if (tensor.dim() > 0 && CurrentEagerState().autocast_cpu) return;
-  for (const OpenNumber& number : note.open) {
+  for (const OpenNumber& number : note.op.open) {
     if (!of_floats && !PyLong_CheckExact(number.object)) return;  // torch has other rules for it than the op
   }
   // The op's error for an int that is too large has other words: Python is to run the call then.
   const bool may_raise = !of_floats && dtype != c10::ScalarType::Long;
-  if (may_raise && (aten_.writes_inputs() || aten_.uses_random())) return;
-  aten_.DropNodes(note.before_nodes);
+  if (may_raise && (trace.aten.writes_inputs() || trace.aten.uses_random())) return;
+  trace.aten.DropNodes(note.op.before_nodes);
   // torch goes from Python's number to a double, and from there to the dtype. An op that is given a large int rounds
   // once, and one that is given a large float raises. (The bits of a NaN differ for halves, which are left out.)
   const c10::ScalarType made_as = of_floats ? c10::ScalarType::Double : dtype;
@@ -141,7 +148,7 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
   type.dtype = made_as;
   type.sizes.clear();
   std::vector<Arg> rows;
-  for (OpenNumber& number : note.open) rows.push_back(TensorOfNumber(&number, type));
+  for (OpenNumber& number : note.op.open) rows.push_back(TensorOfNumber(trace, &number, type));
   // Stacks of stacks: a reshaped tensor would be a view.
   for (int64_t dim = tensor.dim(); dim-- > 0;) {
     const auto length = static_cast<size_t>(tensor.size(dim));
@@ -149,42 +156,42 @@ void Recorder::LinkData(FrameNote& note, PyObject* result) {
     std::vector<Arg> stacks;
     for (auto row = rows.begin(); row != rows.end(); row += static_cast<ptrdiff_t>(length)) {
       std::vector<Arg> items(row, row + static_cast<ptrdiff_t>(length));
-      stacks.push_back(Arg::Of(aten_.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, type)));
+      stacks.push_back(Arg::Of(trace.aten.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, type)));
     }
     rows = std::move(stacks);
   }
   if (made_as != dtype) {
     type.dtype = dtype;
-    rows[0] = Arg::Of(aten_.AddOpNode("aten::to", "dtype", {rows[0], Arg::Const(c10::IValue(dtype))}, type));
+    rows[0] = Arg::Of(trace.aten.AddOpNode("aten::to", "dtype", {rows[0], Arg::Const(c10::IValue(dtype))}, type));
   }
-  aten_.Bind(tensor, rows[0].value);
+  trace.aten.Bind(tensor, rows[0].value);
 }
 
 // The binding asks for the only element by `item`, and converts the number. With more elements it raises before it
 // dispatches, so how many there are is fixed.
-bool Recorder::ConvertTensor(Call& call, bool) {
+bool ConvertTensor(Trace& trace, Call& call, bool) {
   PyObject* const object = call.args[0];
-  if (!sizes_open() || !IsExactTensor(object)) return false;
+  if (!trace.numbers.sizes_open() || !IsExactTensor(object)) return false;
   const at::Tensor& tensor = TensorOf(object);
   const c10::ScalarType dtype = tensor.scalar_type();
   const bool is_number = IsOneOf(dtype, kInts) || IsOneOf(dtype, kFloats) || IsOneOf(dtype, kHalves);
   if (!is_number || tensor.layout() != c10::kStrided) return false;
-  ReadRank(object);
-  if (tensor.dim() > 0) ReadTensor(object, true, false);
-  TorchCall(call.note, &call, "item");
-  call.note.marks.converts = true;
-  aten_.expect_number = true;
+  ReadRank(trace, object);
+  if (tensor.dim() > 0) ReadTensor(trace, object, true, false);
+  TorchCall(trace, call.note, &call, "item");
+  call.note.op.marks.converts = true;
+  trace.aten.expect_number = true;
   return true;
 }
 
 // Returns the element of a tensor of one int that was computed from ints alone, as by torch.div(x.size(0), 2,
 // rounding_mode="trunc"), or none.
-std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
-  const Type& type = aten_.graph().value(tensor).type;
-  const NodeId def = aten_.graph().value(tensor).def;
+std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
+  const Type& type = trace.aten.graph().value(tensor).type;
+  const NodeId def = trace.aten.graph().value(tensor).def;
   const bool is_element = type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
-  if (!is_element || !def.valid() || aten_.writes_to_input(tensor)) return std::nullopt;
-  const Node node = aten_.graph().node(def);  // a copy: terms add nodes
+  if (!is_element || !def.valid() || trace.aten.writes_to_input(tensor)) return std::nullopt;
+  const Node node = trace.aten.graph().node(def);  // a copy: terms add nodes
   if (!node.op || node.op->operator_name().name.rfind("aten::", 0) != 0) return std::nullopt;
   const std::string_view name = BaseName(*node.op);
   if (name != "scalar_tensor" && !IsPlainFunction(*node.op)) return std::nullopt;
@@ -194,10 +201,10 @@ std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
       return arg.constant.isInt() ? std::optional(IntTerm::Of(arg.constant.toInt())) : std::nullopt;
     }
     if (arg.kind != Arg::Kind::kValue) return std::nullopt;
-    if (aten_.graph().value(arg.value).type.kind == Type::Kind::kInt) {
-      return IntTerm::Of(Canonical(Shadow{Shadow::Kind::kValue, arg.value.raw()}));
+    if (trace.aten.graph().value(arg.value).type.kind == Type::Kind::kInt) {
+      return IntTerm::Of(Canonical(trace, Shadow{Shadow::Kind::kValue, arg.value.raw()}));
     }
-    return IntInTensor(arg.value);
+    return IntInTensor(trace, arg.value);
   };
   const auto is_const = [&](size_t at, const c10::IValue& wanted) {
     return node.args[at].kind == Arg::Kind::kConst && node.args[at].constant == wanted;
@@ -210,67 +217,73 @@ std::optional<Recorder::IntTerm> Recorder::IntInTensor(ValueId tensor) {
   const std::optional<IntTerm> a = term_of(0), b = term_of(1);
   if (!a || !b) return std::nullopt;
   if (!is_quotient) {
-    return IntOp(name == "mul" ? ScalarOp::kIntMul : name == "add" ? ScalarOp::kIntAdd : ScalarOp::kIntSub, *a, *b);
+    return IntOp(trace,
+                 name == "mul"   ? ScalarOp::kIntMul
+                 : name == "add" ? ScalarOp::kIntAdd
+                                 : ScalarOp::kIntSub,
+                 *a, *b);
   }
   // Towards zero and downwards are one direction for these.
-  if (!IsNotNegative(*a) || !b->is_constant() || b->constant <= 0) return std::nullopt;
-  return IntOp(ScalarOp::kIntFloorDiv, *a, *b);
+  if (!IsNotNegative(trace, *a) || !b->is_constant() || b->constant <= 0) return std::nullopt;
+  return IntOp(trace, ScalarOp::kIntFloorDiv, *a, *b);
 }
 
 // With few elements, each is a number of the graph. Their count is fixed, unless it is known to differ from call to
 // call.
-void Recorder::ListCall(Call& call) {
+void ListCall(Trace& trace, Call& call) {
   PyObject* object = call.args.size() == 1 && IsExactTensor(call.args[0]) ? call.args[0] : nullptr;
   const at::Tensor* tensor = object != nullptr ? &TensorOf(object) : nullptr;
-  const size_t most = store_.options().fullgraph ? kMostElements : kMostListed;
-  bool listed = sizes_open() && tensor != nullptr && tensor->device().is_cpu() && tensor->layout() == c10::kStrided &&
-                tensor->numel() <= static_cast<int64_t>(most) && (tensor->numel() > 0 || tensor->dim() == 1) &&
+  const size_t most = trace.store.options().fullgraph ? kMostElements : kMostListed;
+  bool listed = trace.numbers.sizes_open() && tensor != nullptr && tensor->device().is_cpu() &&
+                tensor->layout() == c10::kStrided && tensor->numel() <= static_cast<int64_t>(most) &&
+                (tensor->numel() > 0 || tensor->dim() == 1) &&
                 (IsOneOf(tensor->scalar_type(), kInts) || IsOneOf(tensor->scalar_type(), kFloats) ||
                  IsOneOf(tensor->scalar_type(), kHalves));
-  for (int64_t dim = 0; listed && (has_marks_ || store_.has_other_sizes()) && dim < tensor->dim(); ++dim) {
+  for (int64_t dim = 0; listed && (trace.entry.has_marks || trace.store.has_other_sizes()) && dim < tensor->dim();
+       ++dim) {
     const Ref<> size = Must(PyLong_FromLongLong(tensor->size(dim)));
-    listed = !LeavesOpen(size.get(), SizeOf(object, dim));
+    listed = !LeavesOpen(trace, size.get(), SizeOf(trace, object, dim));
   }
   if (!listed) throw Break{Reason::value_of_tensor, "tolist"};
-  ReadTensor(object, true, false);
-  call.note.expect.kind = Expect::Kind::kTorch;
-  call.note.listed = object;
-  call.note.before_nodes = aten_.mark();
+  ReadTensor(trace, object, true, false);
+  call.note.op.expect.kind = Expect::Kind::kTorch;
+  call.note.op.listed = object;
+  call.note.op.before_nodes = trace.aten.mark();
 }
 
 // The binding reads memory, without an op for each element.
-Shadow Recorder::ListElements(const FrameNote& note, PyObject* result) {
-  aten_.DropNodes(note.before_nodes);
-  const at::Tensor& tensor = TensorOf(note.listed);
+Shadow ListElements(Trace& trace, const FrameNote& note, PyObject* result) {
+  trace.aten.DropNodes(note.op.before_nodes);
+  const at::Tensor& tensor = TensorOf(note.op.listed);
   const Type number = Type::Scalar(tensor.is_floating_point() ? Type::Kind::kFloat : Type::Kind::kInt);
-  std::optional<ValueId> value = aten_.ValueOf(tensor);
+  std::optional<ValueId> value = trace.aten.ValueOf(tensor);
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
   const auto item_of = [&](ValueId element) {
-    const ValueId item = aten_.AddOpNode("aten::item", "", {Arg::Of(element)}, number);
+    const ValueId item = trace.aten.AddOpNode("aten::item", "", {Arg::Of(element)}, number);
     return Shadow{Shadow::Kind::kValue, item.raw()};
   };
   if (tensor.dim() == 0) return item_of(*value);
-  AdoptResult(result);
+  AdoptResult(trace, result);
   if (tensor.numel() == 0) return Shadow();
   Type type = Type::Of(tensor);
   type.sizes = {tensor.numel()};
   if (tensor.dim() > 1) {
     const c10::IValue flat(std::vector<int64_t>{-1});
-    value = aten_.AddOpNode("aten::reshape", "", {Arg::Of(*value), Arg::Const(flat)}, type);
+    value = trace.aten.AddOpNode("aten::reshape", "", {Arg::Of(*value), Arg::Const(flat)}, type);
   }
   const ValueId elements =
-      aten_.AddOpNode("aten::unbind", "int", {Arg::Of(*value)}, Type::Scalar(Type::Kind::kTensorList));
+      trace.aten.AddOpNode("aten::unbind", "int", {Arg::Of(*value)}, Type::Scalar(Type::Kind::kTensorList));
   type.sizes.clear();
   int64_t next = 0;
   const std::function<void(PyObject*, int64_t)> list = [&](PyObject* row, int64_t dims) {
-    Known& known = *Find(row);
+    Known& known = *trace.objects.Find(row);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(row); ++i) {
       if (dims > 1) {
         list(PyList_GET_ITEM(row, i), dims - 1);
         continue;
       }
       const Arg index = Arg::Const(c10::IValue(next++));
-      known.items.push_back(item_of(aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(elements), index}, type)));
+      known.items.push_back(item_of(trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(elements), index}, type)));
     }
   };
   list(result, tensor.dim());

@@ -1,4 +1,12 @@
-// Tuples, lists and slices as rows of items: what numbers.cc and rows.cc ask of them.
+// Tuples and lists that hold numbers which are not fixed, and iterators over them.
+//   R1  A row has a shadow for each of its items (Known::items), or none at all. Its numbers stay open as long as each
+//       change of it is followed here; any other use or change fixes them (ForceDeep, MarkMutated).
+//   R2  Only lists of the trace's own are followed through changes: a change of one that existed before is an effect,
+//       whose values are fixed.
+//   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
+//       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
+//   R4  A list may change while an iterator of another kind waits to look at it. Numbers that it gets are fixed then
+//       (Known::is_viewed).
 #pragma once
 
 #include <Python.h>
@@ -6,6 +14,7 @@
 #include <array>
 
 #include "frame_eval/interpreter/shadow.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
@@ -20,17 +29,32 @@ inline bool IteratesByPlace(PyObject* object) {
   return PyList_Check(object) && Py_TYPE(object)->tp_iter == PyList_Type.tp_iter;
 }
 
-class Recorder;
 // Notes that an iterator of C code gives what is in these rows, now or later: numbers that their lists get from here on are
 // fixed.
-void ViewRows(Recorder& recorder, PyObject* rows);
+void ViewRows(Trace& trace, PyObject* rows);
 
 // Fixes what such a list is about to get, and returns whether it is one.
-bool FixIfViewed(Recorder& recorder, PyObject* list, PyObject* item, Shadow shadow);
+bool FixIfViewed(Trace& trace, PyObject* list, PyObject* item, Shadow shadow);
 
 inline std::array<PyObject*, 3> PartsOf(PyObject* slice) {
   auto* parts = reinterpret_cast<PySliceObject*>(slice);
   return {parts->start, parts->stop, parts->step};
 }
+
+// Returns whether some numbers of a tuple or list are not fixed.
+bool HasOpenItems(Trace& trace, PyObject* row);
+bool LeavesContentOpen(Trace& trace, PyObject* row);
+// Fixes all numbers of a container.
+void ForceItems(Trace& trace, PyObject* container);
+// Lets the result hold the items of these rows, one row after the other.
+void KeepItems(Trace& trace, FrameNote& note, std::initializer_list<PyObject*> rows);
+bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+bool StoreItem(Trace& trace, PyObject* list, PyObject* key, PyObject* value, Shadow shadow);
+bool ChangeList(Trace& trace, Call& call, const char* name);
+void MakesIterator(Trace& trace, const Call& call);
+void OpenIteratorOver(Trace& trace, PyObject* iterator);
+Shadow TakeOpen(Trace& trace, PyObject* iterator, PyObject* item);
+void CloseIterator(Trace& trace, PyObject* iterator);
+bool JoinRows(Trace& trace, FrameNote& note, PyObject* left, PyObject* right, bool in_place);
 
 }  // namespace frametap

@@ -1,11 +1,12 @@
-// Sizes and ranks of tensors as numbers of the graph, traced back through ops to sizes of inputs. Also the hidden
-// reads of them (numbers/N2).
+#include "frame_eval/record/numbers/sizes.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 #include "ir/graph/scalar.h"
@@ -14,47 +15,52 @@
 
 namespace frametap {
 
-Shadow Recorder::SizeOf(PyObject* object, int64_t dim) {
-  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+static const std::vector<std::optional<SizeExpr>>& RuledSizesOf(Trace& trace, ValueId value);
+static Shadow UnlessFixed(const Trace& trace, Shadow shadow);
+static bool DecideSqueeze(Trace& trace, const Node& node);
+static std::optional<Shadow> ShadowOf(Trace& trace, const SizeExpr& expr, int depth, int64_t* number);
+
+Shadow SizeOf(Trace& trace, PyObject* object, int64_t dim) {
+  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
   if (known->is_as_at_entry()) {
-    const SourceId size = guards_.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
+    const SourceId size = trace.guards.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
     const Shadow shadow{Shadow::Kind::kSource, size.raw()};
-    if (repeated_calls_) repeated_calls_->NoteSize(known->source, ValueId(), dim, shadow);
+    if (trace.repeated_calls) trace.repeated_calls->NoteSize(known->source, ValueId(), dim, shadow);
     return shadow;
   }
-  return SizeOf(known->value, dim);
+  return SizeOf(trace, known->value, dim);
 }
 
-Shadow Recorder::SizeOf(ValueId value, int64_t dim) {
-  FixRank(value);
-  std::optional<Shadow> size = TraceSize(value, dim, 0);
+Shadow SizeOf(Trace& trace, ValueId value, int64_t dim) {
+  FixRank(trace, value);
+  std::optional<Shadow> size = TraceSize(trace, value, dim, 0);
   if (!size) {
-    const ValueId asked = aten_.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
-                                              Type::Scalar(Type::Kind::kInt));
-    size = traced_sizes_[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, asked.raw()};
+    const ValueId asked = trace.aten.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
+                                                   Type::Scalar(Type::Kind::kInt));
+    size = trace.numbers.traced_sizes[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, asked.raw()};
   }
-  if (repeated_calls_) repeated_calls_->NoteSize(SourceId(), value, dim, *size);
+  if (trace.repeated_calls) trace.repeated_calls->NoteSize(SourceId(), value, dim, *size);
   return *size;
 }
 
 // The guards fix the number of dimensions from now on.
-void Recorder::FixRank(ValueId value) {
-  if (repeated_calls_) repeated_calls_->NoteRank(SourceId(), value);
-  if (!aten_.RankFollowsFromSizes(value)) return;
+void FixRank(Trace& trace, ValueId value) {
+  if (trace.repeated_calls) trace.repeated_calls->NoteRank(SourceId(), value);
+  if (!trace.aten.RankFollowsFromSizes(value)) return;
   std::vector<ValueId> work{value};
   while (!work.empty()) {
     const ValueId id = work.back();
     work.pop_back();
-    if (!aten_.RankFollowsFromSizes(id)) continue;
-    if (aten_.ResizerOf(id) != nullptr) throw Break{Reason::data_dependent_size, ""};
-    aten_.SettleRank(id);
-    if (!aten_.graph().value(id).def.valid()) continue;
-    const Node node = aten_.graph().node(aten_.graph().value(id).def);  // a copy: asking for sizes adds nodes
-    if (node.op && FactsOf(*node.op).size_dependent_rank && !DecideSqueeze(node)) {
+    if (!trace.aten.RankFollowsFromSizes(id)) continue;
+    if (trace.aten.ResizerOf(id) != nullptr) throw Break{Reason::data_dependent_size, ""};
+    trace.aten.SettleRank(id);
+    if (!trace.aten.graph().value(id).def.valid()) continue;
+    const Node node = trace.aten.graph().node(trace.aten.graph().value(id).def);  // a copy: asking for sizes adds nodes
+    if (node.op && FactsOf(*node.op).size_dependent_rank && !DecideSqueeze(trace, node)) {
       TensorRead read;
       read.sizes = true;
-      FixValue(id, read, &sizes_read_);
+      FixValue(trace, id, read, &trace.numbers.sizes_read);
     }
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
@@ -62,11 +68,11 @@ void Recorder::FixRank(ValueId value) {
 
 // Guards, for each dimension that would be left out if its size was one, whether it is one. Returns false if it is not
 // such an op.
-bool Recorder::DecideSqueeze(const Node& node) {
+static bool DecideSqueeze(Trace& trace, const Node& node) {
   const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of its argument
   if ((name != "aten::squeeze" && name != "aten::squeeze_copy") || node.args[0].kind != Arg::Kind::kValue) return false;
   const ValueId tensor = node.args[0].value;
-  const Sizes sizes = aten_.graph().value(tensor).type.sizes;
+  const Sizes sizes = trace.aten.graph().value(tensor).type.sizes;
   const auto rank = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> dims;
   if (node.args.size() == 1) {
@@ -82,85 +88,88 @@ bool Recorder::DecideSqueeze(const Node& node) {
   for (int64_t dim : dims) {
     if (rank == 0) break;
     if (dim < 0) dim += rank;
-    const Shadow shadow = SizeOf(tensor, dim);
+    const Shadow shadow = SizeOf(trace, tensor, dim);
     const Ref<> size = Must(PyLong_FromLongLong(sizes[static_cast<size_t>(dim)]));
-    if (!DecideNumbers(size.get(), shadow, one, Shadow(), Py_EQ, false)) Force(size.get(), shadow);
+    if (!DecideNumbers(trace, size.get(), shadow, one, Shadow(), Py_EQ, false)) Force(trace, size.get(), shadow);
   }
   return true;
 }
 
 // x.numel()
-Shadow Recorder::CountOfElements(PyObject* tensor) {
+Shadow CountOfElements(Trace& trace, PyObject* tensor) {
   const int64_t rank = TensorOf(tensor).dim();
-  ReadRank(tensor);
+  ReadRank(trace, tensor);
   Shadow product;
   int64_t known = 1;  // of the dimensions whose sizes are constants
   for (int64_t dim = 0; dim < rank; ++dim) {
-    const Shadow size = SizeOf(tensor, dim);
+    const Shadow size = SizeOf(trace, tensor, dim);
     if (size.kind == Shadow::Kind::kNone) {
       known *= TensorOf(tensor).size(dim);
     } else if (product.kind == Shadow::Kind::kNone) {
       product = size;
     } else {
-      product = AddNumber(ScalarOp::kIntMul, {{nullptr, product}, {nullptr, size}});
+      product = AddNumber(trace, ScalarOp::kIntMul, {{nullptr, product}, {nullptr, size}});
     }
   }
   if (product.kind == Shadow::Kind::kNone || known == 1) return product;
   const Ref<> factor = Must(PyLong_FromLongLong(known));
-  return AddNumber(ScalarOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
+  return AddNumber(trace, ScalarOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
 }
 
 // Finds the origin of a size, by the rules of the ops between. Returns none if the graph has to read it from the
 // tensor.
-std::optional<Shadow> Recorder::TraceSize(ValueId value, int64_t dim, int depth) {
+std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
-  if (aten_.ResizerOf(value) != nullptr) return std::nullopt;
-  if (auto it = traced_sizes_.find({value.raw(), dim}); it != traced_sizes_.end()) return UnlessFixed(it->second);
-  const Graph& graph = aten_.graph();
+  if (trace.aten.ResizerOf(value) != nullptr) return std::nullopt;
+  if (auto it = trace.numbers.traced_sizes.find({value.raw(), dim}); it != trace.numbers.traced_sizes.end())
+    return UnlessFixed(trace, it->second);
+  const Graph& graph = trace.aten.graph();
   std::optional<Shadow> traced;
   if (!graph.value(value).def.valid()) {
-    if (const SourceId source = aten_.SourceOfInput(value); source.valid()) {
-      if (guards_.accessor(source) == Accessor::kModuleAttr) {  // a parameter's are what the module is
+    if (const SourceId source = trace.aten.SourceOfInput(value); source.valid()) {
+      if (trace.guards.accessor(source) == Accessor::kModuleAttr) {  // a parameter's are what the module is
         TensorRead read;
         if (dim < 64) read.dims = uint64_t{1} << dim;
         read.sizes = dim >= 64;
-        guards_.Tensor(source, read, Here());
-        return traced_sizes_[{value.raw(), dim}] = Shadow();
+        trace.guards.Tensor(source, read, trace.frames.Here());
+        return trace.numbers.traced_sizes[{value.raw(), dim}] = Shadow();
       }
-      const SourceId size = guards_.Child(source, Accessor::kSize, dim, nullptr, nullptr);
+      const SourceId size = trace.guards.Child(source, Accessor::kSize, dim, nullptr, nullptr);
       traced = Shadow{Shadow::Kind::kSource, size.raw()};
     } else {
       traced = Shadow();  // a constant of the graph
     }
   } else if (depth < kDeepest) {
-    const auto& sizes = RuledSizesOf(value);
+    const auto& sizes = RuledSizesOf(trace, value);
     const auto at = static_cast<size_t>(dim);
-    if (dim >= 0 && at < sizes.size() && sizes[at]) traced = ShadowOf(*sizes[at], depth, nullptr);
+    if (dim >= 0 && at < sizes.size() && sizes[at]) traced = ShadowOf(trace, *sizes[at], depth, nullptr);
   }
-  if (traced) traced_sizes_[{value.raw(), dim}] = *traced;
-  return traced ? std::optional(UnlessFixed(*traced)) : std::nullopt;
+  if (traced) trace.numbers.traced_sizes[{value.raw(), dim}] = *traced;
+  return traced ? std::optional(UnlessFixed(trace, *traced)) : std::nullopt;
 }
 
 // Computes all sizes of a value by the rules, once: a reader of one reads the others. Nodes of the operation at work
 // may still get the numbers that they were called with (LinkNumbers), so nothing of these is kept.
-const std::vector<std::optional<SizeExpr>>& Recorder::RuledSizesOf(ValueId value) {
-  const auto [it, is_new] = ruled_sizes_.try_emplace(value.raw());
-  RuledSizes& sizes = it->second;
+static const std::vector<std::optional<SizeExpr>>& RuledSizesOf(Trace& trace, ValueId value) {
+  const auto [it, is_new] = trace.numbers.ruled_sizes.try_emplace(value.raw());
+  NumberRecords::RuledSizes& sizes = it->second;
   constexpr size_t kNotKept = ~size_t{0};
-  const bool is_at_work = aten_.graph().value(value).def.raw() >= NoteOf(*frames_.back()).nodes_before;
-  if (is_new || is_at_work || sizes.naturals != not_negative_.size()) {
-    sizes = {SizesOf(aten_.graph(), value, not_negative_), is_at_work ? kNotKept : not_negative_.size()};
+  const bool is_at_work =
+      trace.aten.graph().value(value).def.raw() >= NoteOf(*trace.frames.inlined.back()).op.nodes_before;
+  if (is_new || is_at_work || sizes.naturals != trace.numbers.not_negative.size()) {
+    sizes = {SizesOf(trace.aten.graph(), value, trace.numbers.not_negative),
+             is_at_work ? kNotKept : trace.numbers.not_negative.size()};
   }
   return sizes.of_dims;
 }
 
 // A size that the guards fix is a constant.
-Shadow Recorder::UnlessFixed(Shadow shadow) const {
-  return shadow.kind == Shadow::Kind::kSource && guards_.IsFixed(SourceId(shadow.id)) ? Shadow() : shadow;
+static Shadow UnlessFixed(const Trace& trace, Shadow shadow) {
+  return shadow.kind == Shadow::Kind::kSource && trace.guards.IsFixed(SourceId(shadow.id)) ? Shadow() : shadow;
 }
 
 // `*number`, if asked for and the result has no shadow: the constant.
-std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_t* number) {
+static std::optional<Shadow> ShadowOf(Trace& trace, const SizeExpr& expr, int depth, int64_t* number) {
   const auto constant = [&](int64_t value) {
     if (number != nullptr) *number = value;
     return Shadow();
@@ -169,47 +178,46 @@ std::optional<Shadow> Recorder::ShadowOf(const SizeExpr& expr, int depth, int64_
     case SizeExpr::Kind::kConst:
       return constant(expr.number);
     case SizeExpr::Kind::kSizeOf: {
-      const std::optional<Shadow> size = TraceSize(expr.value, expr.number, depth + 1);
-      const Sizes& sizes = aten_.graph().value(expr.value).type.sizes;
+      const std::optional<Shadow> size = TraceSize(trace, expr.value, expr.number, depth + 1);
+      const Sizes& sizes = trace.aten.graph().value(expr.value).type.sizes;
       if (size && size->kind == Shadow::Kind::kNone) constant(sizes[static_cast<size_t>(expr.number)]);
       return size;
     }
     case SizeExpr::Kind::kValue:
-      return Canonical(Shadow{Shadow::Kind::kValue, expr.value.raw()});
+      return Canonical(trace, Shadow{Shadow::Kind::kValue, expr.value.raw()});
     case SizeExpr::Kind::kOp:
       break;
   }
   IntTerm operands[2];
   for (size_t i = 0; i < expr.operands.size(); ++i) {
-    const std::optional<Shadow> operand = ShadowOf(expr.operands[i], depth, &operands[i].constant);
+    const std::optional<Shadow> operand = ShadowOf(trace, expr.operands[i], depth, &operands[i].constant);
     if (!operand) return std::nullopt;
     operands[i].shadow = *operand;
   }
-  const std::optional<IntTerm> result = IntOp(expr.op, operands[0], operands[1]);
+  const std::optional<IntTerm> result = IntOp(trace, expr.op, operands[0], operands[1]);
   if (!result) return std::nullopt;
   return result->is_constant() ? constant(result->constant) : result->shadow;
 }
 
-bool Recorder::IsNotNegative(const IntTerm& term) const {
+bool IsNotNegative(const Trace& trace, const IntTerm& term) {
   if (term.is_constant()) return term.constant >= 0;
-  if (term.shadow.kind == Shadow::Kind::kValue) return not_negative_.contains(ValueId(term.shadow.id));
-  const Accessor accessor = guards_.accessor(SourceId(term.shadow.id));
+  if (term.shadow.kind == Shadow::Kind::kValue) return trace.numbers.not_negative.contains(ValueId(term.shadow.id));
+  const Accessor accessor = trace.guards.accessor(SourceId(term.shadow.id));
   return accessor == Accessor::kSize || accessor == Accessor::kLength;
 }
 
 // The operands of a number that `op` has made, if it has; constants have no shadow.
-std::optional<std::pair<Recorder::IntTerm, Recorder::IntTerm>> Recorder::MadeBy(ScalarOp op,
-                                                                                const IntTerm& term) const {
+static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, ScalarOp op, const IntTerm& term) {
   if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
-  const NodeId def = aten_.graph().value(ValueId(term.shadow.id)).def;
-  if (!def.valid() || aten_.graph().node(def).scalar_op != op) return std::nullopt;
+  const NodeId def = trace.aten.graph().value(ValueId(term.shadow.id)).def;
+  if (!def.valid() || trace.aten.graph().node(def).scalar_op != op) return std::nullopt;
   IntTerm terms[2];
   for (size_t i = 0; i < 2; ++i) {
-    const Arg& arg = aten_.graph().node(def).args[i];
+    const Arg& arg = trace.aten.graph().node(def).args[i];
     if (arg.kind == Arg::Kind::kConst) {
       terms[i].constant = arg.constant.toInt();
     } else {
-      terms[i].shadow = Canonical(Shadow{Shadow::Kind::kValue, arg.value.raw()});
+      terms[i].shadow = Canonical(trace, Shadow{Shadow::Kind::kValue, arg.value.raw()});
     }
   }
   return std::pair(terms[0], terms[1]);
@@ -217,20 +225,20 @@ std::optional<std::pair<Recorder::IntTerm, Recorder::IntTerm>> Recorder::MadeBy(
 
 // Returns a simpler expression of the same value, whatever the values in it, or none. Sizes pass through many ops, and
 // most results of the rules reduce to one of them.
-std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a, const IntTerm& b) const {
+static std::optional<IntTerm> Simpler(const Trace& trace, ScalarOp op, const IntTerm& a, const IntTerm& b) {
   const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
   switch (op) {
     case ScalarOp::kIntAdd:
       if (is(a, 0)) return b;
       if (is(b, 0)) return a;
-      if (const auto difference = MadeBy(ScalarOp::kIntSub, a); difference && difference->second == b) {
+      if (const auto difference = MadeBy(trace, ScalarOp::kIntSub, a); difference && difference->second == b) {
         return difference->first;  // a - b + b
       }
       break;
     case ScalarOp::kIntSub:
       if (is(b, 0)) return a;
       if (a == b) return IntTerm::Of(0);
-      if (const auto sum = MadeBy(ScalarOp::kIntAdd, a)) {
+      if (const auto sum = MadeBy(trace, ScalarOp::kIntAdd, a)) {
         if (sum->second == b) return sum->first;  // a + b - b
         if (sum->first == b) return sum->second;
       }
@@ -243,7 +251,8 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
     case ScalarOp::kIntFloorDiv:
       if (is(b, 1)) return a;
       if (b.is_constant() && b.constant != 0) {
-        if (const auto product = MadeBy(ScalarOp::kIntMul, a); product && product->second == b) return product->first;
+        if (const auto product = MadeBy(trace, ScalarOp::kIntMul, a); product && product->second == b)
+          return product->first;
       }
       break;
     case ScalarOp::kIntMod:
@@ -253,11 +262,11 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
     case ScalarOp::kIntMin:
       if (a == b) return a;
       for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
-        if (x.is_constant() && x.constant <= 0 && IsNotNegative(y)) {
+        if (x.is_constant() && x.constant <= 0 && IsNotNegative(trace, y)) {
           if (op == ScalarOp::kIntMax) return y;
           if (x.constant == 0) return x;
         }
-        const auto nested = MadeBy(op, y);
+        const auto nested = MadeBy(trace, op, y);
         if (nested && (nested->first == x || nested->second == x)) return y;  // max(x, max(x, z))
       }
       break;
@@ -265,7 +274,7 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
       if (a == b || is(b, 1)) return a;
       if (b.is_constant()) return b;  // the other is as large, or 1
       for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
-        const auto nested = MadeBy(op, y);
+        const auto nested = MadeBy(trace, op, y);
         if (nested && (nested->first == x || nested->second == x)) return y;
       }
       break;
@@ -277,41 +286,41 @@ std::optional<Recorder::IntTerm> Recorder::Simpler(ScalarOp op, const IntTerm& a
 
 // Brings constants together, so that successive steps of layers are one step: (n - 2) // 2 + 1 is n // 2, and that
 // again by two is n // 4. Returns none if there is nothing to bring together.
-std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& a, const IntTerm& b) {
+static std::optional<IntTerm> Gathered(Trace& trace, ScalarOp op, const IntTerm& a, const IntTerm& b) {
   constexpr int64_t kLarge = int64_t{1} << 31;
   const auto is_small = [](const IntTerm& term) {
     return term.is_constant() && term.constant > -kLarge && term.constant < kLarge;
   };
   if (!is_small(b)) return std::nullopt;
   const int64_t c = b.constant;
-  if (op == ScalarOp::kIntSub) return IntOp(ScalarOp::kIntAdd, a, IntTerm::Of(-c));
-  const auto sum = MadeBy(ScalarOp::kIntAdd, a), product = MadeBy(ScalarOp::kIntMul, a),
-             quotient = MadeBy(ScalarOp::kIntFloorDiv, a);
+  if (op == ScalarOp::kIntSub) return IntOp(trace, ScalarOp::kIntAdd, a, IntTerm::Of(-c));
+  const auto sum = MadeBy(trace, ScalarOp::kIntAdd, a), product = MadeBy(trace, ScalarOp::kIntMul, a),
+             quotient = MadeBy(trace, ScalarOp::kIntFloorDiv, a);
   const auto then = [&](std::optional<IntTerm> first, ScalarOp next, int64_t by) {
-    return first ? IntOp(next, *first, IntTerm::Of(by)) : std::nullopt;
+    return first ? IntOp(trace, next, *first, IntTerm::Of(by)) : std::nullopt;
   };
   switch (op) {
     case ScalarOp::kIntAdd:
-      if (sum && is_small(sum->second)) return IntOp(op, sum->first, IntTerm::Of(sum->second.constant + c));
+      if (sum && is_small(sum->second)) return IntOp(trace, op, sum->first, IntTerm::Of(sum->second.constant + c));
       if (quotient && is_small(quotient->second)) {
         const int64_t by = quotient->second.constant;
-        return then(IntOp(op, quotient->first, IntTerm::Of(c * by)), ScalarOp::kIntFloorDiv, by);
+        return then(IntOp(trace, op, quotient->first, IntTerm::Of(c * by)), ScalarOp::kIntFloorDiv, by);
       }
       break;
     case ScalarOp::kIntMul:
       if (product && is_small(product->second))
-        return IntOp(op, product->first, IntTerm::Of(product->second.constant * c));
+        return IntOp(trace, op, product->first, IntTerm::Of(product->second.constant * c));
       if (sum && is_small(sum->second)) {
-        return then(IntOp(op, sum->first, b), ScalarOp::kIntAdd, sum->second.constant * c);
+        return then(IntOp(trace, op, sum->first, b), ScalarOp::kIntAdd, sum->second.constant * c);
       }
       break;
     case ScalarOp::kIntFloorDiv:
       if (c <= 0) break;
       if (quotient && is_small(quotient->second) && quotient->second.constant > 0) {
-        return IntOp(op, quotient->first, IntTerm::Of(quotient->second.constant * c));
+        return IntOp(trace, op, quotient->first, IntTerm::Of(quotient->second.constant * c));
       }
       if (product && is_small(product->second) && product->second.constant % c == 0) {
-        return IntOp(ScalarOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
+        return IntOp(trace, ScalarOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
       }
       break;
     default:
@@ -321,7 +330,7 @@ std::optional<Recorder::IntTerm> Recorder::Gathered(ScalarOp op, const IntTerm& 
 }
 
 // None if it cannot be computed from these constants.
-std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm b) {
+std::optional<IntTerm> IntOp(Trace& trace, ScalarOp op, IntTerm a, IntTerm b) {
   const bool is_unary = RowOf(op).arity == 1;
   if (a.is_constant() && (is_unary || b.is_constant())) {
     Number result;
@@ -332,43 +341,44 @@ std::optional<Recorder::IntTerm> Recorder::IntOp(ScalarOp op, IntTerm a, IntTerm
   if (!is_unary && Commutes(op) && a.is_constant()) std::swap(a, b);
   if (is_unary) {
     b = IntTerm();
-  } else if (const std::optional<IntTerm> simpler = Simpler(op, a, b)) {
+  } else if (const std::optional<IntTerm> simpler = Simpler(trace, op, a, b)) {
     return simpler;
-  } else if (const std::optional<IntTerm> gathered = Gathered(op, a, b)) {
+  } else if (const std::optional<IntTerm> gathered = Gathered(trace, op, a, b)) {
     return gathered;
   }
   const auto key = std::tuple(op, a.Key(), b.Key());
-  if (const auto it = int_ops_.find(key); it != int_ops_.end()) return IntTerm::Of(it->second);
+  if (const auto it = trace.numbers.int_ops.find(key); it != trace.numbers.int_ops.end())
+    return IntTerm::Of(it->second);
   std::vector<Arg> args;
   for (const IntTerm& operand : {a, b}) {
     if (args.size() == RowOf(op).arity) break;
     args.push_back(operand.is_constant() ? Arg::Const(c10::IValue(operand.constant))
-                                         : Arg::Of(NumberValue(operand.shadow)));
+                                         : Arg::Of(NumberValue(trace, operand.shadow)));
   }
-  const ValueId value = aten_.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
+  const ValueId value = trace.aten.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
   const Shadow shadow{Shadow::Kind::kValue, value.raw()};
-  int_ops_[key] = shadow;
+  trace.numbers.int_ops[key] = shadow;
   const bool keeps_sign = op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntFloorDiv ||
                           op == ScalarOp::kIntMin || op == ScalarOp::kIntMod || op == ScalarOp::kIntBroadcast;
-  const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(a) || IsNotNegative(b));
-  if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(a) && IsNotNegative(b))) {
-    not_negative_.insert(value);
+  const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(trace, a) || IsNotNegative(trace, b));
+  if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(trace, a) && IsNotNegative(trace, b))) {
+    trace.numbers.not_negative.insert(value);
   }
   return IntTerm::Of(shadow);
 }
 
 // Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,
 // or the graph finds out.
-bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result) {
-  if (!sizes_open()) return false;
-  const size_t made = node_count() - note.nodes_before;
-  const Graph& graph = aten_.graph();
-  const bool is_method = e.op == Op::kCall && std::strcmp(note.torch_name, "contiguous") == 0;
-  if (made == 0 && is_method && note.torch_positional == 1 && e.kwnames == nullptr && may_assume() &&
+bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* result) {
+  if (!trace.numbers.sizes_open()) return false;
+  const size_t made = trace.node_count() - note.op.nodes_before;
+  const Graph& graph = trace.aten.graph();
+  const bool is_method = e.op == Op::kCall && std::strcmp(note.op.torch_name, "contiguous") == 0;
+  if (made == 0 && is_method && note.op.torch_positional == 1 && e.kwnames == nullptr && trace.may_assume() &&
       TensorOf(result).layout() == c10::kStrided) {
-    const std::optional<ValueId> value = aten_.ValueOf(TensorOf(result));
+    const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(result));
     if (!value) return false;
-    aten_.AddScalarNode(ScalarOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
+    trace.aten.AddScalarNode(ScalarOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
     return true;
   }
   if (made != 1 || !graph.nodes.back().op) return false;
@@ -391,15 +401,15 @@ bool Recorder::GivesBack(const FrameNote& note, const Event& e, PyObject* result
 
 // The same for a result that is not the argument, where the op returns its argument at other times. If nothing else
 // has the argument, the two cannot be distinguished.
-bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result) {
-  const Graph& graph = aten_.graph();
+bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result) {
+  const Graph& graph = trace.aten.graph();
   if (!result.value.valid()) return true;
   const ValueId out = result.value;
   const NodeId def = graph.value(out).def;
-  if (!def.valid() || def.raw() < note.nodes_before || !graph.node(def).op) return true;
+  if (!def.valid() || def.raw() < note.op.nodes_before || !graph.node(def).op) return true;
   const Node& node = graph.node(def);
   if (node.op->schema().is_mutable()) return true;
-  switch (aten_.NotesOf(*node.op).gives) {
+  switch (trace.aten.NotesOf(*node.op).gives) {
     case GivesArgument::kNever:
       return true;
     case GivesArgument::kByType: {
@@ -414,7 +424,7 @@ bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenR
     for (int i = 0; e.op == Op::kCall && i < e.n; ++i) {
       if (e.in[i] == nullptr || Py_REFCNT(e.in[i]) != 1 || !IsTensor(e.in[i])) continue;
       const at::Tensor& tensor = TensorOf(e.in[i]);
-      const AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+      const AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
       if (known != nullptr && known->value == id) return tensor.use_count() == 1;
     }
     return false;
@@ -428,15 +438,15 @@ bool Recorder::IsKnownToBeNew(const FrameNote& note, const Event& e, const AtenR
         type.kind == Type::Kind::kTensor && type.dtype == made.dtype && type.sizes.size() == made.sizes.size();
     if (may_be_it && !is_only_in_call(arg.value)) others.push_back(arg.value);
   }
-  if (!others.empty() && !may_assume()) return false;
+  if (!others.empty() && !trace.may_assume()) return false;
   for (const ValueId other : others) {
-    aten_.AddScalarNode(ScalarOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
+    trace.aten.AddScalarNode(ScalarOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
   }
   return true;
 }
 
 // An unknown op may return any number of tensors.
-void Recorder::RefuseUnknownLength(const Node& node) {
+void RefuseUnknownLength(const Node& node) {
   const OpFacts& facts = FactsOf(*node.op);
   if (facts.data_dependent_size && facts.size_dependent_rank) {
     throw Break{Reason::data_dependent_size, "the number of tensors that an op gives"};
@@ -444,7 +454,7 @@ void Recorder::RefuseUnknownLength(const Node& node) {
 }
 
 // How many tensors came follows from one size; the list is the program's from now on.
-void Recorder::ReadListLength(const Node& node, const Event& e) {
+void ReadListLength(Trace& trace, const Node& node, const Event& e) {
   const std::string_view name = BaseName(*node.op);
   static constexpr std::string_view kAlong[] = {"split",        "chunk",        "unbind",      "split_with_sizes",
                                                 "unsafe_split", "unsafe_chunk", "tensor_split"};
@@ -452,25 +462,25 @@ void Recorder::ReadListLength(const Node& node, const Event& e) {
   const Arg* along = dim ? &node.args[static_cast<size_t>(*dim)] : nullptr;
   if (std::find(std::begin(kAlong), std::end(kAlong), name) == std::end(kAlong) || along == nullptr ||
       along->kind != Arg::Kind::kConst || !along->constant.isInt() || node.args[0].kind != Arg::Kind::kValue) {
-    for (int i = 0; i < e.n; ++i) ReadAllTensors(e.in[i], false);
+    for (int i = 0; i < e.n; ++i) ReadAllTensors(trace, e.in[i], false);
     return;
   }
   if (name == "split_with_sizes") return;  // as many as sizes were given
   const ValueId tensor = node.args[0].value;
-  const auto rank = static_cast<int64_t>(aten_.graph().value(tensor).type.sizes.size());
+  const auto rank = static_cast<int64_t>(trace.aten.graph().value(tensor).type.sizes.size());
   const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();
   // A number of sections is the number of tensors, except for `chunk`. A number that is a tensor's element has no
   // guard.
   for (const Arg& arg : node.args) {
     if (arg.kind == Arg::Kind::kValue && arg.value != tensor) {
-      const Type& type = aten_.graph().value(arg.value).type;
+      const Type& type = trace.aten.graph().value(arg.value).type;
       if (type.kind == Type::Kind::kTensor && type.sizes.empty()) {
         throw Break{Reason::value_of_tensor, "the number of tensors that an op gives"};
       }
-      Force(nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+      Force(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
     }
   }
-  Force(nullptr, SizeOf(tensor, at));
+  Force(trace, nullptr, SizeOf(trace, tensor, at));
 }
 
 }  // namespace frametap

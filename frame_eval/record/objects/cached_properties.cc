@@ -15,15 +15,15 @@ const void* CodeOfCachedProperty() {
   return code;
 }
 
-bool IsLockOfOwnProperty(Recorder& r, const FrameState& frame, PyObject* lock) {
+bool IsLockOfOwnProperty(Trace& trace, const FrameState& frame, PyObject* lock) {
   if (frame.code != CodeOfCachedProperty() || Py_TYPE(lock) != Objects().locks[1]) return false;
   PyObject* const instance = frame.objects[1];  // of __get__(self, instance, owner)
-  const Known* const known = instance != nullptr ? r.Find(instance) : nullptr;
+  const Known* const known = instance != nullptr ? trace.objects.Find(instance) : nullptr;
   return known != nullptr && known->state == Known::State::kFresh;
 }
 
-void LeaveLock(Recorder& r, Call& call) {
-  if (call.args.empty() || !IsLockOfOwnProperty(r, call.f, call.args[0])) throw Refusal(call.callable);
+void LeaveLock(Trace& trace, Call& call) {
+  if (call.args.empty() || !IsLockOfOwnProperty(trace, call.f, call.args[0])) throw Refusal(call.callable);
 }
 
 }  // namespace frametap

@@ -4,14 +4,14 @@
 // Not here: objects that existed before. For those the lock is taken at a first call only, and ends the segment.
 #pragma once
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
 // The code of cached_property.__get__; null if there is none.
 const void* CodeOfCachedProperty();
 // Whether the frame computes a cached property of an object of the trace's own, under this lock.
-bool IsLockOfOwnProperty(Recorder& recorder, const FrameState& frame, PyObject* lock);
-void LeaveLock(Recorder& recorder, Call& call);  // lock.__exit__
+bool IsLockOfOwnProperty(Trace& trace, const FrameState& frame, PyObject* lock);
+void LeaveLock(Trace& trace, Call& call);  // lock.__exit__
 
 }  // namespace frametap

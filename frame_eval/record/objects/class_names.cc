@@ -2,7 +2,8 @@
 
 #include <cstddef>
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
@@ -17,19 +18,20 @@ constexpr Field kFields[] = {{"__name__", offsetof(PyHeapTypeObject, ht_name)},
 
 }  // namespace
 
-void ReadClassName(Recorder& r, PyTypeObject* type) {
+void ReadClassName(Trace& trace, PyTypeObject* type) {
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   PyObject* const object = reinterpret_cast<PyObject*>(type);
-  const SourceId source = r.SourceOrPin(object);
-  Known* const known = r.Find(object);
-  if (known != nullptr && known->state == Known::State::kSource) r.Fix(*known);
-  r.guards().Class(type, r.Here());  // `__module__` is in its dict
-  for (const Field& field : kFields) r.guards().Field(source, static_cast<Py_ssize_t>(field.offset), r.Here());
+  const SourceId source = SourceOrPin(trace, object);
+  Known* const known = trace.objects.Find(object);
+  if (known != nullptr && known->state == Known::State::kSource) Fix(trace, *known);
+  trace.guards.Class(type, trace.frames.Here());  // `__module__` is in its dict
+  for (const Field& field : kFields)
+    trace.guards.Field(source, static_cast<Py_ssize_t>(field.offset), trace.frames.Here());
 }
 
-void ReadIfClassName(Recorder& r, PyTypeObject* type, PyObject* name) {
+void ReadIfClassName(Trace& trace, PyTypeObject* type, PyObject* name) {
   for (const Field& field : kFields) {
-    if (PyUnicode_CompareWithASCIIString(name, field.name) == 0) return ReadClassName(r, type);
+    if (PyUnicode_CompareWithASCIIString(name, field.name) == 0) return ReadClassName(trace, type);
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace frametap {
 
-class Recorder;
+struct Trace;
 
-void ReadClassName(Recorder& recorder, PyTypeObject* type);                    // `__name__` and `__qualname__`
-void ReadIfClassName(Recorder& recorder, PyTypeObject* type, PyObject* name);  // … if that is the name
+void ReadClassName(Trace& trace, PyTypeObject* type);                    // `__name__` and `__qualname__`
+void ReadIfClassName(Trace& trace, PyTypeObject* type, PyObject* name);  // … if that is the name
 
 }  // namespace frametap

@@ -1,7 +1,7 @@
 #include "frame_eval/record/objects/class_references.h"
 
 #include "frame_eval/record/callables/table.h"
-#include "guards/objects/known_objects.h"
+#include "frame_eval/record/objects/knowledge.h"
 
 namespace frametap {
 namespace {
@@ -32,14 +32,14 @@ PyObject* KeyForClass(PyObject* dict, PyObject* reference) {
   return nullptr;
 }
 
-void ReferToClass(Recorder& r, Call& call) {
+void ReferToClass(Trace& trace, Call& call) {
   PyObject* const type = call.args.empty() ? nullptr : call.args[0];
   if (type == nullptr || !call.names.empty() || !IsPlainClass(type)) throw Refusal(call.callable);
   // A callback stands for an entry in a table that is filled.
   if (call.args.size() != 1) throw Break{Reason::done_once, CallableName(call.callable)};
   if (!HasSharedReference(type)) throw Refusal(call.callable);
-  r.Touch(type);
-  call.note.expect.kind = Expect::Kind::kPinned;
+  Touch(trace, type);
+  call.note.op.expect.kind = Expect::Kind::kPinned;
 }
 
 }  // namespace frametap

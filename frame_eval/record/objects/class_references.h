@@ -4,7 +4,7 @@
 // Not here: calls of weak references (weak_references.h).
 #pragma once
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
@@ -12,6 +12,6 @@ bool IsPlainClass(PyObject* object);  // compared and hashed by identity
 bool IsReferenceToClass(PyObject* object);
 // Returns the key of the dict that refers to the same class, borrowed, or null.
 PyObject* KeyForClass(PyObject* dict, PyObject* reference);
-void ReferToClass(Recorder& recorder, Call& call);  // weakref.ref(C)
+void ReferToClass(Trace& trace, Call& call);  // weakref.ref(C)
 
 }  // namespace frametap

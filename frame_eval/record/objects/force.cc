@@ -1,4 +1,5 @@
-// Forcing: an operation may read the value of an object in any way. Open numbers in it are fixed, containers as a whole.
+#include "frame_eval/record/objects/force.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -6,29 +7,38 @@
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
+#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
-#include "guards/must.h"
 #include "guards/objects/held_object.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/namespaces.h"
-#include "guards/objects/object_end.h"
 #include "guards/objects/tensor_door.h"
 
 namespace frametap {
 
-void Recorder::ForceAll(const Event& e) {
+struct DeepWalk;
+static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk);
+
+void ForceAll(Trace& trace, const Event& e) {
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr) continue;
-    Force(e.in[i], e.shadows[i]);
-    Touch(e.in[i]);
+    Force(trace, e.in[i], e.shadows[i]);
+    Touch(trace, e.in[i]);
   }
 }
 
 // Containers may hold each other, and themselves.
-struct Recorder::DeepWalk {
+struct DeepWalk {
   bool tensors_allowed;
   int depth = 0;
   absl::InlinedVector<PyObject*, 8> first;  // most hold a few
@@ -41,20 +51,20 @@ struct Recorder::DeepWalk {
   }
 };
 
-void Recorder::ForceDeep(PyObject* object, Shadow shadow, bool tensors_allowed) {
-  if (object != nullptr && IsScalar(object)) return Force(object, shadow);
+void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, bool tensors_allowed) {
+  if (object != nullptr && IsScalar(object)) return Force(trace, object, shadow);
   DeepWalk walk{tensors_allowed, 0, {}, {}};
-  ForceDeep(object, shadow, &walk);
+  ForceDeep(trace, object, shadow, &walk);
 }
 
-void Recorder::ForceArguments(const Call& call, size_t from, bool tensors_allowed) {
-  for (size_t i = from; i < call.args.size(); ++i) ForceDeep(call.args[i], call.shadows[i], tensors_allowed);
+void ForceArguments(Trace& trace, const Call& call, size_t from, bool tensors_allowed) {
+  for (size_t i = from; i < call.args.size(); ++i) ForceDeep(trace, call.args[i], call.shadows[i], tensors_allowed);
 }
 
-void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
+static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk) {
   constexpr int kDeepest = 200;
   if (object == nullptr) return;
-  Force(object, shadow);
+  Force(trace, object, shadow);
   if (IsScalar(object)) return;
   if (IsTensor(object)) {
     if (!walk->tensors_allowed) throw Break{Reason::unknown_operation, "a tensor in plain Python code"};
@@ -68,41 +78,42 @@ void Recorder::ForceDeep(PyObject* object, Shadow shadow, DeepWalk* walk) {
     if (++walk->depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   }
   if (is_row) {
-    AdoptElements(object);
+    AdoptElements(trace, object);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      ForceDeep(PySequence_Fast_GET_ITEM(object, i), ElementShadow(object, i), walk);
+      ForceDeep(trace, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), walk);
     }
     --walk->depth;
   } else if (PyDict_Check(object)) {
-    FixKeys(object);
-    AdoptElements(object);
+    FixKeys(trace, object);
+    AdoptElements(trace, object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
-      const Shadow* const open = StoredItem(object, key);
-      ForceDeep(value, open != nullptr ? *open : Shadow(), walk);
+      const Shadow* const open = StoredItem(trace, object, key);
+      ForceDeep(trace, value, open != nullptr ? *open : Shadow(), walk);
     }
-    if (MayHoldOpen(object)) Find(object)->is_viewed = true;  // an iterator, or C code, may look at it again
+    if (MayHoldOpen(trace, object))
+      trace.objects.Find(object)->is_viewed = true;  // an iterator, or C code, may look at it again
     --walk->depth;
-  } else if (PyObject* const dict = DictBelow(*this, object)) {
-    ForceDeep(dict, Shadow(), walk);
+  } else if (PyObject* const dict = DictBelow(trace, object)) {
+    ForceDeep(trace, dict, Shadow(), walk);
   } else if (IsDeque(object)) {
     if (!walk->Visit(object)) return;
-    AdoptElements(object);
-    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(DequeItem(object, i), Shadow(), walk);
+    AdoptElements(trace, object);
+    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(trace, DequeItem(object, i), Shadow(), walk);
   } else {
     if (IsAnySet(object)) {
-      FixKeys(object);
-      AdoptElements(object);
-      ReadOrder(object);
+      FixKeys(trace, object);
+      AdoptElements(trace, object);
+      ReadOrder(trace, object);
     }
-    if (PySlice_Check(object)) ForceItems(object);
-    if (!open_iterators_.empty()) CloseIterator(object);
-    if (IsForeign(object)) {
+    if (PySlice_Check(object)) ForceItems(trace, object);
+    if (!trace.iteration.open.empty()) CloseIterator(trace, object);
+    if (IsForeign(trace, object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
-    if (IsGetter(object)) return FixContent(object);
-    Touch(object);
+    if (IsGetter(object)) return FixContent(trace, object);
+    Touch(trace, object);
   }
 }
 

@@ -1,29 +1,24 @@
-// Garbage of a recording: objects that the trace has made and that only the recorder still holds.
-//   W1  While objects are watched (object_ends.cc), garbage is dropped before each instruction, so that what it held is
-//       counted correctly.
-//   W2  A settled object cannot reach an object that is watched. The program cannot observe when it becomes garbage, so
-//       it may wait. Only the objects that are not settled are looked at before each instruction. A recording is
-//       linear because of it.
-//   W3  What a settled object reaches is settled as well, or existed before (and the guards keep that). Where something
-//       else is stored into a settled object, that is settled then, or nothing is settled any more.
-// Not here: which objects are watched, and when that ends a recording (object_ends.cc).
+#include "frame_eval/record/objects/garbage.h"
+
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
-#include "frame_eval/record/recorder.h"
-#include "guards/objects/known_objects.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/tensor_door.h"
 
 namespace frametap {
+
+static bool DropGarbage(Trace& trace, std::vector<Known*>* objects, bool backwards);
 namespace {
 
 constexpr size_t kFewMade = 128;        // objects that are looked at before each instruction in any case
 constexpr size_t kFarthestStep = 1024;  // objects that are looked at to settle one
 
 bool IsAtRest(PyObject* object) {
-  return Recorder::IsScalar(object) || PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object) ||
+  return IsScalar(object) || PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object) ||
          IsTensor(object) || !PyObject_IS_GC(object);
 }
 
@@ -60,8 +55,8 @@ void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
 }  // namespace
 
 // Returns whether the object, and all that it reaches and the trace has made, is settled now.
-bool Recorder::Settle(PyObject* start) {
-  if (!settles_) return false;
+static bool Settle(Trace& trace, PyObject* start) {
+  if (!trace.lifetimes.settles) return false;
   std::vector<Known*> group;
   std::vector<PyObject*> todo{start};
   absl::flat_hash_set<PyObject*> met;
@@ -70,8 +65,8 @@ bool Recorder::Settle(PyObject* start) {
     PyObject* const object = todo.back();
     todo.pop_back();
     if (IsAtRest(object)) continue;
-    if (watched_.contains(object) || IsAtWork(object)) return false;
-    Known* const known = Find(object);
+    if (trace.lifetimes.watched.contains(object) || IsAtWork(object)) return false;
+    Known* const known = trace.objects.Find(object);
     if (known != nullptr && (known->settled || known->state == Known::State::kSource)) continue;
     if (!met.insert(object).second) continue;
     if (met.size() > kFarthestStep) return false;
@@ -88,47 +83,49 @@ bool Recorder::Settle(PyObject* start) {
   return true;
 }
 
-void Recorder::SettleMade() {
+static void SettleMade(Trace& trace) {
   // The youngest ones are still being filled.
-  for (size_t i = 0; i + kFewMade / 4 < made_.size(); ++i) {
-    Known* const known = made_[i];
-    if (PyObject* const object = known->pin.get(); object != nullptr && !known->settled) Settle(object);
+  for (size_t i = 0; i + kFewMade / 4 < trace.lifetimes.made.size(); ++i) {
+    Known* const known = trace.lifetimes.made[i];
+    if (PyObject* const object = known->pin.get(); object != nullptr && !known->settled) Settle(trace, object);
   }
-  const auto settled = std::stable_partition(made_.begin(), made_.end(), [](Known* known) { return !known->settled; });
-  settled_.insert(settled_.end(), settled, made_.end());
-  made_.erase(settled, made_.end());
-  settles_at_ = std::max(kFewMade, 2 * made_.size());
-  if (settled_.size() < sweeps_at_) return;
-  for (bool backwards = true; DropGarbage(&settled_, backwards);) backwards = !backwards;
-  sweeps_at_ = std::max(kFewMade, 2 * settled_.size());
+  const auto settled = std::stable_partition(trace.lifetimes.made.begin(), trace.lifetimes.made.end(),
+                                             [](Known* known) { return !known->settled; });
+  trace.lifetimes.settled.insert(trace.lifetimes.settled.end(), settled, trace.lifetimes.made.end());
+  trace.lifetimes.made.erase(settled, trace.lifetimes.made.end());
+  trace.lifetimes.settles_at = std::max(kFewMade, 2 * trace.lifetimes.made.size());
+  if (trace.lifetimes.settled.size() < trace.lifetimes.sweeps_at) return;
+  for (bool backwards = true; DropGarbage(trace, &trace.lifetimes.settled, backwards);) backwards = !backwards;
+  trace.lifetimes.sweeps_at = std::max(kFewMade, 2 * trace.lifetimes.settled.size());
 }
 
 // All are looked at before each instruction again, until there are twice as many.
-void Recorder::Unsettle() {
-  if (settled_.empty()) return;
-  for (Known* known : settled_) known->settled = false;
-  made_.insert(made_.end(), settled_.begin(), settled_.end());
-  settled_.clear();
-  settles_at_ = std::max(kFewMade, 2 * made_.size());
+void Unsettle(Trace& trace) {
+  if (trace.lifetimes.settled.empty()) return;
+  for (Known* known : trace.lifetimes.settled) known->settled = false;
+  trace.lifetimes.made.insert(trace.lifetimes.made.end(), trace.lifetimes.settled.begin(),
+                              trace.lifetimes.settled.end());
+  trace.lifetimes.settled.clear();
+  trace.lifetimes.settles_at = std::max(kFewMade, 2 * trace.lifetimes.made.size());
 }
 
 // W3
-void Recorder::MeetStore(PyObject* target, std::initializer_list<PyObject*> values) {
-  const Known* known = IsAtRest(target) ? nullptr : Find(target);
+static void MeetStore(Trace& trace, PyObject* target, std::initializer_list<PyObject*> values) {
+  const Known* known = IsAtRest(target) ? nullptr : trace.objects.Find(target);
   if (known == nullptr || !known->settled) return;
   for (PyObject* value : values) {
-    if (value != nullptr && !Settle(value)) return Unsettle();
+    if (value != nullptr && !Settle(trace, value)) return Unsettle(trace);
   }
 }
 
-void Recorder::MeetStores(const FrameState& f, const Event& e) {
+void MeetStores(Trace& trace, const FrameState& f, const Event& e) {
   switch (e.op) {
     case Op::kStoreAttr:
-      return MeetStore(e.in[1], {e.in[0]});
+      return MeetStore(trace, e.in[1], {e.in[0]});
     case Op::kStoreSubscr:
-      return MeetStore(e.in[1], {e.in[0], e.in[2]});
+      return MeetStore(trace, e.in[1], {e.in[0], e.in[2]});
     case Op::kStoreDeref:
-      return MeetStore(f.objects[e.arg], {e.in[0]});
+      return MeetStore(trace, f.objects[e.arg], {e.in[0]});
     case Op::kListAppend:
     case Op::kSetAdd:
     case Op::kMapAdd:
@@ -136,9 +133,9 @@ void Recorder::MeetStores(const FrameState& f, const Event& e) {
     case Op::kSetUpdate:
     case Op::kDictUpdate:
     case Op::kDictMerge:
-      return MeetStore(e.in[0], {e.in[1], e.n > 2 ? e.in[2] : nullptr});
+      return MeetStore(trace, e.in[0], {e.in[1], e.n > 2 ? e.in[2] : nullptr});
     case Op::kBinary:  // in place
-      return MeetStore(e.in[0], {e.in[1]});
+      return MeetStore(trace, e.in[0], {e.in[1]});
     case Op::kCall:
     case Op::kCallEx:
       break;
@@ -169,82 +166,87 @@ void Recorder::MeetStores(const FrameState& f, const Event& e) {
   }
   for (PyObject* target : all) {
     for (PyObject* value : all) {
-      if (value != target && !settled_.empty()) MeetStore(target, {value});
+      if (value != target && !trace.lifetimes.settled.empty()) MeetStore(trace, target, {value});
     }
   }
 }
 
 // Returns whether it was garbage, and is gone.
-bool Recorder::DropIfGarbage(Known* known) {
+static bool DropIfGarbage(Trace& trace, Known* known) {
   PyObject* const object = known != nullptr ? known->pin.get() : nullptr;
   if (object == nullptr) return true;  // DropContainers was first
   // Most objects have more references than these two; the look-up is for the others only: this comes before each
   // instruction.
   const bool may_be_saved = Py_REFCNT(object) <= 2 && IsGenerator(object);
-  const auto saved = may_be_saved ? generators_.find(FrameOfGenerator(object)) : generators_.end();
-  if (Py_REFCNT(object) > 1 + (saved != generators_.end())) return false;
-  if (watched_.contains(object) && IsGenerator(object) && EndRunsCodeNow(object)) {
-    dropped_generator_ = known->epoch;
+  const auto saved =
+      may_be_saved ? trace.iteration.generators.find(FrameOfGenerator(object)) : trace.iteration.generators.end();
+  if (Py_REFCNT(object) > 1 + (saved != trace.iteration.generators.end())) return false;
+  if (trace.lifetimes.watched.contains(object) && IsGenerator(object) && EndRunsCodeNow(object)) {
+    trace.lifetimes.dropped_generator = known->epoch;
     throw Break{Reason::finaliser_runs, "generator"};
   }
-  if (saved != generators_.end()) generators_.erase(saved);
-  watched_.erase(object);
-  Forget(object);
+  if (saved != trace.iteration.generators.end()) trace.iteration.generators.erase(saved);
+  trace.lifetimes.watched.erase(object);
+  Forget(trace, object);
   const Ref<> last = std::move(known->pin);
   return true;
 }
 
 // object_ends/E2. Returns whether an object that the recording had made has died. Its content may be next, on
 //    either side of it.
-bool Recorder::DropGarbage(std::vector<Known*>* objects, bool backwards) {
+static bool DropGarbage(Trace& trace, std::vector<Known*>* objects, bool backwards) {
   std::vector<Known*>& all = *objects;
   const size_t count = all.size();
-  const auto drop = [this, &all](size_t i) {
-    if (DropIfGarbage(all[i])) all[i] = nullptr;
+  const auto drop = [&trace, &all](size_t i) {
+    if (DropIfGarbage(trace, all[i])) all[i] = nullptr;
   };
   for (size_t i = 0; i < count; ++i) drop(backwards ? count - 1 - i : i);
   all.erase(std::remove(all.begin(), all.end(), nullptr), all.end());
   return all.size() != count;
 }
 
-void Recorder::DropAllGarbage() {
-  for (; made_from_ < known_.size(); ++made_from_) {
-    Known& known = known_[made_from_];
-    if (known.state != Known::State::kSource && known.pin) made_.push_back(&known);
+void DropAllGarbage(Trace& trace) {
+  for (; trace.lifetimes.made_from < trace.objects.known.size(); ++trace.lifetimes.made_from) {
+    Known& known = trace.objects.known[trace.lifetimes.made_from];
+    if (known.state != Known::State::kSource && known.pin) trace.lifetimes.made.push_back(&known);
   }
-  if (made_.size() >= std::max(kFewMade, settles_at_) && settles_) SettleMade();
-  for (bool backwards = true; DropGarbage(&made_, backwards);) backwards = !backwards;
+  if (trace.lifetimes.made.size() >= std::max(kFewMade, trace.lifetimes.settles_at) && trace.lifetimes.settles)
+    SettleMade(trace);
+  for (bool backwards = true; DropGarbage(trace, &trace.lifetimes.made, backwards);) backwards = !backwards;
 }
 
 // Drops an object that only the recorder holds. Returns false if a variable of the entry frame has it, too.
-bool Recorder::DropContainer(Known* known) {
+static bool DropContainer(Trace& trace, Known* known) {
   PyObject* const object = known->pin.get();
-  if (std::find(base_cells_.begin(), base_cells_.end(), object) != base_cells_.end()) return false;
-  Forget(object);
+  if (std::find(trace.variables.base_cells.begin(), trace.variables.base_cells.end(), object) !=
+      trace.variables.base_cells.end())
+    return false;
+  Forget(trace, object);
   const Ref<> last = std::move(known->pin);
   // Each call of a module makes a handful of tuples and dicts, and memory that was just used is in the caches.
   // (`made_` points to such places as well.)
-  if (made_from_ == 0) {
+  if (trace.lifetimes.made_from == 0) {
     std::destroy_at(known);
-    vacant_.push_back(std::construct_at(known));
+    trace.objects.vacant.push_back(std::construct_at(known));
   }
   return true;
 }
 
 // object_ends/E4. Those that the frames of one operation have made: it is over.
-void Recorder::DropContainers(size_t from) {
-  if (watches_ends()) return;  // DropAllGarbage does it
+void DropContainers(Trace& trace, size_t from) {
+  if (trace.lifetimes.watches()) return;  // DropAllGarbage does it
   bool backwards = true;
   for (bool dropped = true; dropped; backwards = !backwards) {  // what one held may be next, on either side of it
-    const size_t count = containers_.size();
+    const size_t count = trace.objects.containers.size();
     for (size_t i = from; i < count; ++i) {
-      Known*& known = containers_[backwards ? count - 1 - (i - from) : i];
+      Known*& known = trace.objects.containers[backwards ? count - 1 - (i - from) : i];
       PyObject* const object = known->pin.get();  // null: it has been dropped before
-      if (object == nullptr || (Py_REFCNT(object) == 1 && DropContainer(known))) known = nullptr;
+      if (object == nullptr || (Py_REFCNT(object) == 1 && DropContainer(trace, known))) known = nullptr;
     }
-    containers_.erase(std::remove(containers_.begin() + static_cast<std::ptrdiff_t>(from), containers_.end(), nullptr),
-                      containers_.end());
-    dropped = containers_.size() != count;
+    trace.objects.containers.erase(std::remove(trace.objects.containers.begin() + static_cast<std::ptrdiff_t>(from),
+                                               trace.objects.containers.end(), nullptr),
+                                   trace.objects.containers.end());
+    dropped = trace.objects.containers.size() != count;
   }
 }
 

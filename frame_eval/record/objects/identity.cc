@@ -1,24 +1,17 @@
-// The reads of comparing, looking up, hashing and printing objects by their identity.
-//   E1  Whether two objects are one: a relation between their sources. An object of the trace's own is no other one;
-//       that two sources lead to one object is guarded when the second is met (FromSource).
-//   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
-//   E3  A table of many objects: their addresses are guarded instead of each pair.
-//   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed. The id of
-//       an object that is passed is a number like its sizes until it is fixed (OpenAddress).
-//   E5  NaN has the hash of its address and is equal to itself only. It ends the segment as a key, or among elements that
-//       are compared with it. One that the recording fixes is guarded by identity.
-//   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
-//       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
-// Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
+#include "frame_eval/record/objects/identity.h"
+
 #include <algorithm>
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/objects/class_names.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/held_object.h"
@@ -27,6 +20,31 @@
 #include "guards/objects/value.h"
 
 namespace frametap {
+
+// Objects of which nothing but which one they are is worth a guard. Instances of subclasses of int, float and str are
+// among them (enumerations): their value is not compared by parts.
+// The checks that walk the bases of a class come last.
+bool IsIdentityKind(PyObject* object) {
+  constexpr unsigned long kByFlag =
+      Py_TPFLAGS_TYPE_SUBCLASS | Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_BYTES_SUBCLASS;
+  PyTypeObject* const type = Py_TYPE(object);
+  if ((type->tp_flags & kByFlag) != 0 || PyFunction_Check(object) || PyMethod_Check(object) || PyCode_Check(object)) {
+    return true;
+  }
+  if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == Objects().method_wrapper ||
+      type == Objects().partial) {
+    return true;
+  }
+  return PyObject_TypeCheck(object, Objects().module) || PyCFunction_Check(object) || PyModule_Check(object) ||
+         PyFloat_Check(object) || PyComplex_Check(object);
+}
+
+bool IsExchangeable(const Trace& trace, PyObject* object) {
+  return !trace.store.options().by_identity && PyObject_TypeCheck(object, Objects().module);
+}
+
+static void ReadAddress(Trace& trace, PyObject* object, int depth = 0);
+static void ReadOrderOf(Trace& trace, PyObject* element);
 namespace {
 
 constexpr int kDeepest = 100;
@@ -64,7 +82,7 @@ bool PrintsItself(PyObject* object, Printed how) {
 
 // Objects, also in tuples and lists, as in the items of dict([(key, value)]).
 void AddLeaves(PyObject* object, int levels, std::vector<PyObject*>* leaves) {
-  if (Recorder::IsScalar(object)) return Recorder::RefuseNan(object);
+  if (IsScalar(object)) return RefuseNan(object);
   if (levels > 0 && IsRow(object)) {
     ForEachElement(object, [&](PyObject* element) { AddLeaves(element, levels - 1, leaves); });
     return;
@@ -112,10 +130,10 @@ static const PyTypeObject* GroupType() {
 }
 
 // The keys that a key function gives are seen here first. Two objects are compared only after one was seen.
-static void ReadGroup(Recorder& r, PyObject* group) {
+static void ReadGroup(Trace& trace, PyObject* group) {
   PyObject* const key =
       PyTuple_CheckExact(group) && PyTuple_GET_SIZE(group) == 2 ? PyTuple_GET_ITEM(group, 0) : nullptr;
-  if (key == nullptr || IsPlainValue(key) || (!IsRow(key) && r.IsFixed(key))) return;
+  if (key == nullptr || IsPlainValue(key) || (!IsRow(key) && IsFixed(trace, key))) return;
   throw Break{Reason::unknown_operation, "groups of objects"};
 }
 
@@ -142,9 +160,9 @@ static bool HasUnseenElements(PyObject* object) {
   return !IsTensor(object) && !HasKnownElements(object);
 }
 
-void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
+void ReadTableOfIterator(Trace& trace, const Event& e, PyObject* result) {
   if (e.op == Op::kForIter) {
-    if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(r, result);
+    if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(trace, result);
     return;
   }
   PyObject* const filled = TableFilledBy(e, result);
@@ -155,163 +173,167 @@ void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result) {
     if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
     from_iterator = true;
     if (!may_be_group || Py_TYPE(e.in[i]) != GroupType()) continue;
-    ReadGroup(r, result);
-    if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(r, group); });
+    ReadGroup(trace, result);
+    if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(trace, group); });
   }
   if (!from_iterator || filled == nullptr) return;
   std::vector<PyObject*> keys;
   ForEachElement(filled, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
-  r.ReadDistinct(keys);
+  ReadDistinct(trace, keys);
 }
 
-bool Recorder::IsFixed(PyObject* object) {
+bool IsFixed(Trace& trace, PyObject* object) {
   if (IsScalar(object)) return true;
   if (IsTensor(object)) return false;
-  Known* known = Find(object);
+  Known* known = trace.objects.Find(object);
   if (known == nullptr) return IsIdentityKind(object);  // a constant
   if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
   if (known->fixed && known->touched) return true;
   if (known->pinned || IsIdentityKind(object)) {
-    Touch(object);
-    Fix(*known);
+    Touch(trace, object);
+    Fix(trace, *known);
   }
   return known->pinned;
 }
 
 // E1
-void Recorder::ReadSame(PyObject* a, PyObject* b) {
+void ReadSame(Trace& trace, PyObject* a, PyObject* b) {
   if (IsScalar(a) || IsScalar(b)) return;
-  const SourceId source_a = SourceOf(a), source_b = SourceOf(b);
+  const SourceId source_a = SourceOf(trace, a), source_b = SourceOf(trace, b);
   if (source_a.valid() && source_b.valid()) {
-    const auto is_fixed = [this](PyObject* o) { return (!IsExchangeable(o) || Find(o)->pinned) && IsFixed(o); };
-    if (source_a != source_b && !(is_fixed(a) && is_fixed(b))) guards_.SameObject(source_a, source_b, a == b, Here());
+    const auto is_fixed = [&trace](PyObject* o) {
+      return (!IsExchangeable(trace, o) || trace.objects.Find(o)->pinned) && IsFixed(trace, o);
+    };
+    if (source_a != source_b && !(is_fixed(a) && is_fixed(b)))
+      trace.guards.SameObject(source_a, source_b, a == b, trace.frames.Here());
     return;
   }
   if (source_a.valid() == source_b.valid()) return;
   PyObject* outside = source_a.valid() ? a : b;
   PyObject* inside = source_a.valid() ? b : a;
-  if (IsTensor(inside) || (Find(inside) != nullptr && !IsIdentityKind(inside))) return;
+  if (IsTensor(inside) || (trace.objects.Find(inside) != nullptr && !IsIdentityKind(inside))) return;
   // A constant that no path leads to.
-  if (Py_TYPE(outside) == Py_TYPE(inside)) guards_.Identity(SourceOf(outside), Here());
+  if (Py_TYPE(outside) == Py_TYPE(inside)) trace.guards.Identity(SourceOf(trace, outside), trace.frames.Here());
 }
 
-void Recorder::ReadSameScalar(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+void ReadSameScalar(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   if (IsSingleton(a) || IsSingleton(b) || !SameValue(a, b)) return;
   if (sa.kind == Shadow::Kind::kNone && sb.kind == Shadow::Kind::kNone) return;
   if (sa.kind == sb.kind && sa.id == sb.id && a == b) return;
   if (sa.kind == Shadow::Kind::kSource && sb.kind == Shadow::Kind::kSource) {
-    return guards_.SameObject(SourceId(sa.id), SourceId(sb.id), a == b, Here());
+    return trace.guards.SameObject(SourceId(sa.id), SourceId(sb.id), a == b, trace.frames.Here());
   }
   const Shadow& open = sa.kind == Shadow::Kind::kNone ? sb : sa;
   const bool constant = sa.kind == Shadow::Kind::kNone || sb.kind == Shadow::Kind::kNone;
   if (!constant || open.kind != Shadow::Kind::kSource || a != b) {
     throw Break{Reason::unknown_operation, "whether two equal numbers or strings are one object"};
   }
-  guards_.Identity(SourceId(open.id), Here());
+  trace.guards.Identity(SourceId(open.id), trace.frames.Here());
 }
 
 // E5
-void Recorder::RefuseNan(PyObject* object) {
+void RefuseNan(PyObject* object) {
   if (HoldsNan(object)) throw Break{Reason::unknown_operation, "NaN is equal to itself only"};
 }
 
 // E2
-void Recorder::ReadEqualElements(PyObject* a, PyObject* b, int depth) {
+void ReadEqualElements(Trace& trace, PyObject* a, PyObject* b, int depth) {
   if (IsScalar(a) && IsScalar(b)) {
     if (HoldsNan(a)) RefuseNan(b);
     return;
   }
-  ReadSame(a, b);
-  if (a != b && !HasDefaultEq(a) && !HasDefaultEq(b)) ReadEqual(a, b, depth);
+  ReadSame(trace, a, b);
+  if (a != b && !HasDefaultEq(a) && !HasDefaultEq(b)) ReadEqual(trace, a, b, depth);
 }
 
-void Recorder::ReadEqual(PyObject* a, PyObject* b, int depth) {
+void ReadEqual(Trace& trace, PyObject* a, PyObject* b, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsScalar(a) || IsScalar(b) || IsTensor(a) || IsTensor(b)) return;
-  if (HasDefaultEq(a) || HasDefaultEq(b)) return ReadSame(a, b);
+  if (HasDefaultEq(a) || HasDefaultEq(b)) return ReadSame(trace, a, b);
   if (IsRow(a) && IsRow(b)) {
     const Py_ssize_t n = std::min(PySequence_Fast_GET_SIZE(a), PySequence_Fast_GET_SIZE(b));
     for (Py_ssize_t i = 0; i < n; ++i) {
-      ReadEqualElements(PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i), depth + 1);
+      ReadEqualElements(trace, PySequence_Fast_GET_ITEM(a, i), PySequence_Fast_GET_ITEM(b, i), depth + 1);
     }
   } else if (PyDict_Check(a) && PyDict_Check(b)) {
     const bool is_quiet = HasOnlyBuiltinKeys(a) && HasOnlyBuiltinKeys(b);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(a, &at, &key, &value)) {
-      ReadKey(b, key);
+      ReadKey(trace, b, key);
       PyObject* const other = is_quiet ? PyDict_GetItemWithError(b, key) : ItemQuietly(b, key);
-      if (other != nullptr) ReadEqualElements(value, other, depth + 1);
+      if (other != nullptr) ReadEqualElements(trace, value, other, depth + 1);
     }
   } else if (IsAnySet(a) && IsAnySet(b)) {
-    ForEachElement(a, [&](PyObject* element) { ReadKey(b, element); });
+    ForEachElement(a, [&](PyObject* element) { ReadKey(trace, b, element); });
   } else if (PyMethod_Check(a) && PyMethod_Check(b)) {
-    ReadSame(PyMethod_GET_SELF(a), PyMethod_GET_SELF(b));
-    ReadSame(PyMethod_GET_FUNCTION(a), PyMethod_GET_FUNCTION(b));
+    ReadSame(trace, PyMethod_GET_SELF(a), PyMethod_GET_SELF(b));
+    ReadSame(trace, PyMethod_GET_FUNCTION(a), PyMethod_GET_FUNCTION(b));
   } else if (PyCFunction_Check(a) && PyCFunction_Check(b)) {
     PyObject *self_a = PyCFunction_GET_SELF(a), *self_b = PyCFunction_GET_SELF(b);
-    if (self_a != nullptr && self_b != nullptr) ReadSame(self_a, self_b);
+    if (self_a != nullptr && self_b != nullptr) ReadSame(trace, self_a, self_b);
   } else if (IsDeque(a) && IsDeque(b)) {
     for (Py_ssize_t i = 0; i < std::min(DequeLength(a), DequeLength(b)); ++i) {
-      ReadEqualElements(DequeItem(a, i), DequeItem(b, i), depth + 1);
+      ReadEqualElements(trace, DequeItem(a, i), DequeItem(b, i), depth + 1);
     }
   } else if (PyWeakref_Check(a) && PyWeakref_Check(b)) {
-    ReadEqualElements(PyWeakref_GET_OBJECT(a), PyWeakref_GET_OBJECT(b), depth + 1);
+    ReadEqualElements(trace, PyWeakref_GET_OBJECT(a), PyWeakref_GET_OBJECT(b), depth + 1);
   } else if (IsMappingProxy(a) || IsMappingProxy(b)) {
-    ReadEqual(IsMappingProxy(a) ? HeldObject(a) : a, IsMappingProxy(b) ? HeldObject(b) : b, depth + 1);
+    ReadEqual(trace, IsMappingProxy(a) ? HeldObject(a) : a, IsMappingProxy(b) ? HeldObject(b) : b, depth + 1);
   } else if (PyDictViewSet_Check(a) || PyDictViewSet_Check(b)) {
-    ReadElements({a, b});
+    ReadElements(trace, {a, b});
   } else if (!ComparesByValue(a) && !ComparesByValue(b) && Py_TYPE(a)->tp_richcompare == Py_TYPE(b)->tp_richcompare) {
     ThrowUnknownElements(a);
   }
 }
 
 // E3
-void Recorder::ReadDistinct(const std::vector<PyObject*>& objects) {
+void ReadDistinct(Trace& trace, const std::vector<PyObject*>& objects) {
   if (static_cast<Py_ssize_t>(objects.size()) <= kPairsUpTo) {
     for (size_t i = 0; i < objects.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) ReadEqualElements(objects[j], objects[i]);
+      for (size_t j = 0; j < i; ++j) ReadEqualElements(trace, objects[j], objects[i]);
     }
     return;
   }
-  for (PyObject* object : objects) ReadAddress(object);
+  for (PyObject* object : objects) ReadAddress(trace, object);
 }
 
-void Recorder::ReadAddress(PyObject* object, int depth) {
+static void ReadAddress(Trace& trace, PyObject* object, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsRow(object)) {
-    ForEachElement(object, [&](PyObject* element) { ReadAddress(element, depth + 1); });
+    ForEachElement(object, [&](PyObject* element) { ReadAddress(trace, element, depth + 1); });
     return;
   }
   RefuseNan(object);
-  if (IsFixed(object)) return;
-  if (SourceId source = SourceOf(object); source.valid()) guards_.Address(source, Here());
+  if (IsFixed(trace, object)) return;
+  if (SourceId source = SourceOf(trace, object); source.valid()) trace.guards.Address(source, trace.frames.Here());
 }
 
-void Recorder::ReadKey(PyObject* table, PyObject* key) {
+void ReadKey(Trace& trace, PyObject* table, PyObject* key) {
   if (IsScalar(key)) return RefuseNan(key);
   RefuseForeignKey(key);
-  const bool is_itself = HasDefaultEq(key) && IsFixed(key);  // its place is guarded: equal to another one, or never
+  const bool is_itself =
+      HasDefaultEq(key) && IsFixed(trace, key);  // its place is guarded: equal to another one, or never
   absl::InlinedVector<PyObject*, 16> others;
   ForEachElement(table, [&](PyObject* other) {
-    if (IsScalar(other) || (is_itself && HasDefaultEq(other) && IsFixed(other))) return;
+    if (IsScalar(other) || (is_itself && HasDefaultEq(other) && IsFixed(trace, other))) return;
     others.push_back(other);
   });
   if (others.empty()) return;
-  Known* known = Find(table);
+  Known* known = trace.objects.Find(table);
   if (static_cast<Py_ssize_t>(others.size()) <= kPairsUpTo) {
-    for (PyObject* other : others) ReadEqualElements(other, key);
+    for (PyObject* other : others) ReadEqualElements(trace, other, key);
     if (known != nullptr) known->keys_by_address = 0;
     return;
   }
   if (known == nullptr || known->keys_by_address < others.size()) {
-    for (PyObject* other : others) ReadAddress(other);
+    for (PyObject* other : others) ReadAddress(trace, other);
   }
-  ReadAddress(key);
+  ReadAddress(trace, key);
   if (known != nullptr) known->keys_by_address = others.size() + 1;  // `key` may be added now
 }
 
-void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
+void ReadElements(Trace& trace, std::initializer_list<PyObject*> containers) {
   std::vector<PyObject*> objects;
   for (PyObject* container : containers) {
     const bool known = ForEachElement(container, [&](PyObject* element) {
@@ -320,20 +342,20 @@ void Recorder::ReadElements(std::initializer_list<PyObject*> containers) {
     });
     if (!known) ThrowUnknownElements(container);
   }
-  ReadDistinct(objects);
+  ReadDistinct(trace, objects);
 }
 
-void Recorder::ReadIdentities(Reads reads, const Call& call) {
+void ReadIdentities(Trace& trace, Reads reads, const Call& call) {
   PyObject* const first = call.args.empty() ? nullptr : call.args[0];
   PyObject* const second = call.args.size() > 1 ? call.args[1] : nullptr;
   switch (reads) {
     case Reads::kValues:
       return;
     case Reads::kSearch:
-      if (second != nullptr) ReadSearch(first, second);
+      if (second != nullptr) ReadSearch(trace, first, second);
       return;
     case Reads::kKey:
-      if (second != nullptr) ReadKey(first, second);
+      if (second != nullptr) ReadKey(trace, first, second);
       return;
     case Reads::kKeys:
     case Reads::kCommon: {
@@ -343,140 +365,142 @@ void Recorder::ReadIdentities(Reads reads, const Call& call) {
         const bool known = ForEachElement(arg, [&](PyObject* element) { AddLeaves(element, 2, &objects); });
         if (!known && reads == Reads::kCommon) ThrowUnknownElements(arg);
       }
-      return ReadDistinct(objects);
+      return ReadDistinct(trace, objects);
     }
     case Reads::kEqual:
       if (second == nullptr) return;
-      ReadSame(first, second);  // object.__eq__, whatever the classes say about ==
-      return ReadEqual(first, second);
+      ReadSame(trace, first, second);  // object.__eq__, whatever the classes say about ==
+      return ReadEqual(trace, first, second);
     case Reads::kHash:
-      if (first != nullptr) ReadHash(first);
+      if (first != nullptr) ReadHash(trace, first);
       return;
     case Reads::kRepr:
     case Reads::kStr:
       for (PyObject* arg : call.args) {
-        if (arg != nullptr) ReadPrinted(arg, reads == Reads::kStr ? Printed::kStr : Printed::kRepr);
+        if (arg != nullptr) ReadPrinted(trace, arg, reads == Reads::kStr ? Printed::kStr : Printed::kRepr);
       }
       return;
   }
 }
 
 // `item` is looked for among the elements of a sequence, which are compared one after the other.
-void Recorder::ReadSearch(PyObject* sequence, PyObject* item) {
+void ReadSearch(Trace& trace, PyObject* sequence, PyObject* item) {
   bool found = false;
   const bool known = ForEachElement(sequence, [&](PyObject* element) {
     if (!found && (IsTensor(element) || IsTensor(item))) throw Break{Reason::value_of_tensor, "a test for membership"};
-    if (!found) ReadEqualElements(element, item);
+    if (!found) ReadEqualElements(trace, element, item);
     found = found || element == item;
   });
   if (!known && !IsPlainValue(item)) ThrowUnknownElements(sequence);
 }
 
 // E6
-void Recorder::ReadLayout(PyObject* object) {
-  Known* known = IsAnySet(object) ? Find(object) : nullptr;
+void ReadLayout(Trace& trace, PyObject* object) {
+  Known* known = IsAnySet(object) ? trace.objects.Find(object) : nullptr;
   if (known == nullptr || known->state != Known::State::kSource) return;
-  if (!known->mutated) return guards_.Layout(known->source, Here());
-  if (!guards_.HasLayout(known->source)) {
+  if (!known->mutated) return trace.guards.Layout(known->source, trace.frames.Here());
+  if (!trace.guards.HasLayout(known->source)) {
     throw Break{Reason::set_from_outside, "a set that was changed before, in its order"};
   }
 }
 
 // E4, E6
-void Recorder::ReadOrder(PyObject* set) {
-  const Known* known = Find(set);
-  if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(set);
+void ReadOrder(Trace& trace, PyObject* set) {
+  const Known* known = trace.objects.Find(set);
+  if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(trace, set);
   ForEachElement(set, [&](PyObject* element) {
-    if (!PyTuple_CheckExact(element)) return ReadOrderOf(element);
-    ForEachElement(element, [&](PyObject* part) { ReadOrderOf(part); });
+    if (!PyTuple_CheckExact(element)) return ReadOrderOf(trace, element);
+    ForEachElement(element, [&](PyObject* part) { ReadOrderOf(trace, part); });
   });
 }
 
-void Recorder::ReadOrderOf(PyObject* element) {
+static void ReadOrderOf(Trace& trace, PyObject* element) {
   RefuseNan(element);
   if (Py_TYPE(element)->tp_hash != PyBaseObject_Type.tp_hash && !IsTensor(element)) return;
-  ReadsAddress();
-  if (!IsFixed(element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
+  ReadsAddress(trace);
+  if (!IsFixed(trace, element)) throw Break{Reason::set_from_outside, "a set in the order of its elements' addresses"};
 }
 
 // An object that the caller passes, alone or in a sequence, is another one in each call. One in a dict may be, too.
-bool Recorder::IsPassed(SourceId id, bool in_dicts) const {
+static bool IsPassed(const Trace& trace, SourceId id, bool in_dicts) {
   const auto is_content = [&](Accessor a) {
     return a == Accessor::kItem || a == Accessor::kNext || (in_dicts && a == Accessor::kKey);
   };
-  while (id.valid() && is_content(guards_.accessor(id))) id = guards_.parent(id);
-  return id.valid() && (guards_.accessor(id) == Accessor::kLocal || guards_.accessor(id) == Accessor::kStack ||
-                        guards_.accessor(id) == Accessor::kCell);
+  while (id.valid() && is_content(trace.guards.accessor(id))) id = trace.guards.parent(id);
+  return id.valid() && (trace.guards.accessor(id) == Accessor::kLocal ||
+                        trace.guards.accessor(id) == Accessor::kStack || trace.guards.accessor(id) == Accessor::kCell);
 }
 
-void Recorder::FixAddress(SourceId source) {
-  if (!source.valid() || IsPassed(source, false)) {
+void FixAddress(Trace& trace, SourceId source) {
+  if (!source.valid() || IsPassed(trace, source, false)) {
     throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
   }
-  guards_.Address(source, Here());
+  trace.guards.Address(source, trace.frames.Here());
 }
 
-void Recorder::ReadTensorAddress(PyObject* tensor) {
-  const SourceId source = SourceOf(tensor);
+void ReadTensorAddress(Trace& trace, PyObject* tensor) {
+  const SourceId source = SourceOf(trace, tensor);
   const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
-  source.valid() && is_parameter ? guards_.Address(source, Here()) : FixAddress(source);
+  source.valid() && is_parameter ? trace.guards.Address(source, trace.frames.Here()) : FixAddress(trace, source);
 }
 
-Shadow Recorder::OpenAddress(PyObject* object) {
-  const SourceId source = SourceOf(object);
+Shadow OpenAddress(Trace& trace, PyObject* object) {
+  const SourceId source = SourceOf(trace, object);
   const bool is_parameter = PyObject_TypeCheck(object, Objects().parameter);
-  if (!numbers_open() || is_parameter || !IsPassed(source, true) || IsFixed(object)) return Shadow();
+  if (!trace.numbers.any_open() || is_parameter || !IsPassed(trace, source, true) || IsFixed(trace, object))
+    return Shadow();
   const Ref<> address = Must(PyLong_FromVoidPtr(object));
-  return Shadow{Shadow::Kind::kSource, guards_.Child(source, Accessor::kAddress, 0, nullptr, address.get()).raw()};
+  return Shadow{Shadow::Kind::kSource, trace.guards.Child(source, Accessor::kAddress, 0, nullptr, address.get()).raw()};
 }
 
-SourceId Recorder::AddressedBy(Shadow shadow) const {
+SourceId AddressedBy(const Trace& trace, Shadow shadow) {
   if (shadow.kind != Shadow::Kind::kSource) return SourceId();
   const SourceId source(shadow.id);
-  return guards_.accessor(source) == Accessor::kAddress ? guards_.parent(source) : SourceId();
+  return trace.guards.accessor(source) == Accessor::kAddress ? trace.guards.parent(source) : SourceId();
 }
 
-void Recorder::ReadsAddress() {
-  if (repeated_calls_) repeated_calls_->Spoil();
+void ReadsAddress(Trace& trace) {
+  if (trace.repeated_calls) trace.repeated_calls->Spoil();
 }
 
-void Recorder::ReadHash(PyObject* object) {
+void ReadHash(Trace& trace, PyObject* object) {
   if (PyTuple_Check(object) || PyFrozenSet_CheckExact(object)) {
-    ForEachElement(object, [&](PyObject* element) { ReadHash(element); });
+    ForEachElement(object, [&](PyObject* element) { ReadHash(trace, element); });
     return;
   }
   RefuseNan(object);
   const bool by_address = IsTensor(object) || PyMethod_Check(object) || PyCFunction_Check(object) ||
                           Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash;
   if (!by_address) return;
-  ReadsAddress();
-  if (!IsFixed(object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
+  ReadsAddress(trace);
+  if (!IsFixed(trace, object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
 }
 
-void Recorder::ReadPrinted(PyObject* object, Printed how, int depth) {
+void ReadPrinted(Trace& trace, PyObject* object, Printed how, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsScalar(object)) return;
-  ReadClassName(*this, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
+  ReadClassName(trace, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
   const bool plain_row = IsRow(object) || IsAnySet(object);
-  if (IsAnySet(object)) ReadOrder(object);
+  if (IsAnySet(object)) ReadOrder(trace, object);
   if (plain_row || PyDict_Check(object)) {
-    ForEachElement(object, [&](PyObject* element) { ReadPrinted(element, Printed::kRepr, depth + 1); });
+    ForEachElement(object, [&](PyObject* element) { ReadPrinted(trace, element, Printed::kRepr, depth + 1); });
     if (!PyDict_Check(object)) return;
     if (PyType_IsSubtype(Py_TYPE(object), DefaultDict())) {
-      if (SourceOf(object).valid()) throw Break{Reason::unknown_callable, "a defaultdict from outside is printed"};
-      ReadPrinted(FactoryOf(object).get(), Printed::kRepr, depth + 1);
+      if (SourceOf(trace, object).valid())
+        throw Break{Reason::unknown_callable, "a defaultdict from outside is printed"};
+      ReadPrinted(trace, FactoryOf(object).get(), Printed::kRepr, depth + 1);
     }
     Py_ssize_t at = 0;
     PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(value, Printed::kRepr, depth + 1);
+    while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(trace, value, Printed::kRepr, depth + 1);
     return;
   }
   if (PyExceptionInstance_Check(object)) {
-    return ReadPrinted(reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
+    return ReadPrinted(trace, reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
   }
   if (PrintsItself(object, how)) return;
-  ReadsAddress();
-  if (!IsFixed(object)) {
+  ReadsAddress(trace);
+  if (!IsFixed(trace, object)) {
     throw Break{Reason::unknown_callable,
                 std::string("the address of an object is printed: ") + Py_TYPE(object)->tp_name};
   }

@@ -1,15 +1,24 @@
-// The records of a recorder about objects: the path by which a replay finds them, the reads of them, and the changes
-// by the trace.
+#include "frame_eval/record/objects/knowledge.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
-#include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/object_ends.h"
+#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
-#include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/semantics/iterators.h"
+#include "frame_eval/record/sites.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/must.h"
 #include "guards/objects/held_object.h"
@@ -20,7 +29,10 @@
 
 namespace frametap {
 
-bool Recorder::IsScalarType(PyTypeObject* type) {
+static void TouchMetaclass(Trace& trace, PyTypeObject* type);
+static bool IsOneOfScalarTypes(PyTypeObject* type);
+
+bool IsScalarType(PyTypeObject* type) {
   // Most questions are about a few types. Those that come here are static: they live for ever.
   struct Answer {
     PyTypeObject* type = nullptr;
@@ -32,7 +44,7 @@ bool Recorder::IsScalarType(PyTypeObject* type) {
   return answer.is_scalar;
 }
 
-bool Recorder::IsOneOfScalarTypes(PyTypeObject* type) {
+static bool IsOneOfScalarTypes(PyTypeObject* type) {
   if (type == Py_TYPE(Py_None) || type == &PyBool_Type || type == &PyLong_Type || type == &PyUnicode_Type ||
       type == &PyFloat_Type || type == &PyBytes_Type || type == &PyComplex_Type || type == &PyEllipsis_Type ||
       type == Py_TYPE(Py_NotImplemented)) {
@@ -54,104 +66,107 @@ static bool MayHoldTensors(PyObject* object) {
          !PyObject_TypeCheck(object, Objects().module);
 }
 
-Known& Recorder::AddFresh(PyObject* object, Known::State state) {
-  Known& known = vacant_.empty() ? known_.emplace_back() : *vacant_.back();
-  if (!vacant_.empty()) vacant_.pop_back();
+Known& AddFresh(Trace& trace, PyObject* object, Known::State state) {
+  Known& known = trace.objects.vacant.empty() ? trace.objects.known.emplace_back() : *trace.objects.vacant.back();
+  if (!trace.objects.vacant.empty()) trace.objects.vacant.pop_back();
   known.state = state;
-  known.epoch = epoch_;
+  known.epoch = trace.epoch;
   known.pin = Ref<>::New(object);
-  objects_.Set(object, &known);
-  knows_ordered_dicts_ |= PyDict_Check(object) && PyODict_Check(object);
+  trace.objects.table.Set(object, &known);
+  trace.objects.knows_ordered_dicts |= PyDict_Check(object) && PyODict_Check(object);
   if (state == Known::State::kSource) return known;
   if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
-    WatchMade(object);
-  if (MayHoldTensors(object)) containers_.push_back(&known);
+    WatchMade(trace, object);
+  if (MayHoldTensors(object)) trace.objects.containers.push_back(&known);
   return known;
 }
 
-void Recorder::Forget(PyObject* object) {
-  objects_.Erase(object);
-  if (!open_iterators_.empty()) open_iterators_.erase(object);
+void Forget(Trace& trace, PyObject* object) {
+  trace.objects.table.Erase(object);
+  if (!trace.iteration.open.empty()) trace.iteration.open.erase(object);
 }
 
-void Recorder::RegisterTensor(PyObject* object, SourceId id) {
+static void RegisterTensor(Trace& trace, PyObject* object, SourceId id) {
   const at::Tensor& tensor = TensorOf(object);
-  AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+  AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
   if (known == nullptr) {
     if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
     if (tensor.is_nested()) throw Break{Reason::nested_tensor, ""};
-    aten_.AddSource(tensor, id);
-    guards_.Tensor(id, TensorRead(), Here());
-    if (EndRunsCode(object)) NoteEnd(id);
+    trace.aten.AddSource(tensor, id);
+    trace.guards.Tensor(id, TensorRead(), trace.frames.Here());
+    if (EndRunsCode(object)) NoteEnd(trace, id);
   } else if (known->source.valid() && known->source != id) {
-    guards_.SameObject(known->source, id, true, Here());
+    trace.guards.SameObject(known->source, id, true, trace.frames.Here());
   }
 }
 
-Shadow Recorder::FromSource(SourceId id, PyObject* object, bool pinned) {
-  SetPinned(id, pinned);
+Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
+  trace.objects.SetPinned(id, pinned);
   if (IsScalar(object)) return Shadow{Shadow::Kind::kSource, id.raw()};
   if (IsTensor(object)) {
-    RegisterTensor(object, id);
+    RegisterTensor(trace, object, id);
     return Shadow();
   }
-  if (PyTuple_CheckExact(object) && IsConstantTuple(object)) [[unlikely]] {
+  if (PyTuple_CheckExact(object) && IsConstantTuple(trace, object)) [[unlikely]] {
     // There is one of no items: its value says which object it is.
-    PyTuple_GET_SIZE(object) == 0 ? guards_.Value(id, Here()) : guards_.Identity(id, Here());
+    PyTuple_GET_SIZE(object) == 0 ? trace.guards.Value(id, trace.frames.Here())
+                                  : trace.guards.Identity(id, trace.frames.Here());
     return Shadow();
   }
-  if (Known* known = Find(object)) {
-    if (repeated_calls_) repeated_calls_->Meet(*known, true);
+  if (Known* known = trace.objects.Find(object)) {
+    if (trace.repeated_calls) trace.repeated_calls->Meet(*known, true);
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != Known::State::kSource) {
-      if (IsIdentityKind(object)) guards_.Identity(id, Here());
-      if (PyDict_Check(object)) RefuseWrittenDict(object);  // of globals
+      if (IsIdentityKind(object)) trace.guards.Identity(id, trace.frames.Here());
+      if (PyDict_Check(object)) RefuseWrittenDict(trace, object);  // of globals
     } else if (known->source != id) {
       if (known->pinned && pinned) {
         // The steps before the last one lead to the same objects always; the last may lead elsewhere, either of them.
-        guards_.Identity(known->source, Here());
-        guards_.Identity(id, Here());
+        trace.guards.Identity(known->source, trace.frames.Here());
+        trace.guards.Identity(id, trace.frames.Here());
       } else {
-        guards_.SameObject(known->source, id, true, Here());
+        trace.guards.SameObject(known->source, id, true, trace.frames.Here());
       }
     }
     return Shadow();
   }
-  Known& known = AddFresh(object, Known::State::kSource);
+  Known& known = AddFresh(trace, object, Known::State::kSource);
   known.source = id;
   known.pinned = pinned;
   // Where a module or class holds it, it does not end (object_end.h).
   if (EndRunsCode(object) && !(pinned && IsIdentityKind(object))) [[unlikely]]
-    NoteEnd(id);
-  if (PyIter_Check(object)) MeetIterator(object, id);
+    NoteEnd(trace, id);
+  if (PyIter_Check(object)) MeetIterator(trace, object, id);
   return Shadow();
 }
 
 // A tuple that a path led to before is both from now on: it is the very object, so either description is right. One that
 // is met by a path later is a constant still (FromSource).
-void Recorder::MeetConstant(PyObject* tuple) {
-  if (PyTuple_GET_SIZE(tuple) == 0 || !code_tuples_.try_emplace(tuple, Ref<>::New(tuple)).second) return;
-  if (const SourceId source = SourceOf(tuple); source.valid()) guards_.Identity(source, Here());
+void MeetConstant(Trace& trace, PyObject* tuple) {
+  if (PyTuple_GET_SIZE(tuple) == 0 || !trace.objects.code_tuples.try_emplace(tuple, Ref<>::New(tuple)).second) return;
+  if (const SourceId source = SourceOf(trace, tuple); source.valid())
+    trace.guards.Identity(source, trace.frames.Here());
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-    if (PyObject* item = PyTuple_GET_ITEM(tuple, i); PyTuple_CheckExact(item)) MeetConstant(item);
+    if (PyObject* item = PyTuple_GET_ITEM(tuple, i); PyTuple_CheckExact(item)) MeetConstant(trace, item);
   }
 }
 
-bool Recorder::IsConstantTuple(PyObject* object) const {
+bool IsConstantTuple(const Trace& trace, PyObject* object) {
   if (!PyTuple_CheckExact(object)) return false;
-  return PyTuple_GET_SIZE(object) == 0 || (!code_tuples_.empty() && code_tuples_.contains(object));
+  return PyTuple_GET_SIZE(object) == 0 ||
+         (!trace.objects.code_tuples.empty() && trace.objects.code_tuples.contains(object));
 }
 
-void Recorder::AdoptPinned(PyObject* object, const std::string& text) {
-  if (IsScalar(object) || IsConstantTuple(object)) return;
-  if (Known* known = Find(object)) {
+void AdoptPinned(Trace& trace, PyObject* object, const std::string& text) {
+  if (IsScalar(object) || IsConstantTuple(trace, object)) return;
+  if (Known* known = trace.objects.Find(object)) {
     // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
-    if (known->state == Known::State::kSource && guards_.accessor(known->source) != Accessor::kPinned) {
-      guards_.Identity(known->source, Here());
+    if (known->state == Known::State::kSource && trace.guards.accessor(known->source) != Accessor::kPinned) {
+      trace.guards.Identity(known->source, trace.frames.Here());
     }
     return;
   }
-  FromSource(guards_.Pinned(object, text.empty() ? CallableName(object) : text), object, true);
+  FromSource(trace, trace.guards.Pinned(object, text.empty() ? CallableName(object) : text), object, true);
 }
 
 // inspect.signature is not watched (builtins.cc): what it gives, and what is in that, was made by it.
@@ -171,28 +186,28 @@ static bool IsConstant(PyObject* object) {
 
 // An object that C code has just made has no other owner. Any other object that is seen here for the first time
 // existed before, and no read shows a path to it.
-Shadow Recorder::AdoptResult(PyObject* object) {
+Shadow AdoptResult(Trace& trace, PyObject* object) {
   if (IsScalar(object)) return Shadow();
-  if (IsTensor(object)) return AdoptMade(object);
-  if (const Known* known = Find(object); known != nullptr) {
-    if (repeated_calls_) repeated_calls_->Meet(*known, false);
+  if (IsTensor(object)) return AdoptMade(trace, object);
+  if (const Known* known = trace.objects.Find(object); known != nullptr) {
+    if (trace.repeated_calls) trace.repeated_calls->Meet(*known, false);
     return Shadow();
   }
   const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
-  if (is_new) return AdoptMade(object);
+  if (is_new) return AdoptMade(trace, object);
   if (!PyObject_TypeCheck(object, Objects().enumeration)) {
     throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   }
-  AdoptPinned(object, Py_TYPE(object)->tp_name);
+  AdoptPinned(trace, object, Py_TYPE(object)->tp_name);
   return Shadow();
 }
 
 // The object is the trace's own. `all`: so is what it holds, whoever else has that.
-Shadow Recorder::AdoptMade(PyObject* object, bool all) {
-  const auto adopt = [&](PyObject* item) { all ? AdoptMade(item, true) : AdoptResult(item); };
+Shadow AdoptMade(Trace& trace, PyObject* object, bool all) {
+  const auto adopt = [&](PyObject* item) { all ? AdoptMade(trace, item, true) : AdoptResult(trace, item); };
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) {
-    const AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    const AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
     const bool is_plain = Py_TYPE(object) == Objects().tensor || Py_TYPE(object) == Objects().parameter;
     if (!known->source.valid() && !is_plain) {
@@ -200,15 +215,15 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
     }
     return Shadow();
   }
-  if (Find(object) != nullptr || IsConstantTuple(object)) return Shadow();
+  if (trace.objects.Find(object) != nullptr || IsConstantTuple(trace, object)) return Shadow();
   if (PyTuple_Check(object)) {
-    AddFresh(object);
+    AddFresh(trace, object);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) adopt(PyTuple_GET_ITEM(object, i));
   } else if (PyList_Check(object)) {
-    AddFresh(object);
+    AddFresh(trace, object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) adopt(PyList_GET_ITEM(object, i));
   } else if (PyDict_Check(object)) {
-    AddFresh(object);
+    AddFresh(trace, object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
@@ -216,78 +231,78 @@ Shadow Recorder::AdoptMade(PyObject* object, bool all) {
       adopt(value);
     }
   } else if (IsAnySet(object)) {
-    AddFresh(object);
+    AddFresh(trace, object);
     Py_ssize_t at = 0;
     PyObject* item;
     Py_hash_t hash;
     while (_PySet_NextEntry(object, &at, &item, &hash)) adopt(item);
   } else if (PyMethod_Check(object)) {
-    AddFresh(object);
+    AddFresh(trace, object);
     adopt(PyMethod_GET_SELF(object));
   } else if (PyFunction_Check(object)) {
-    AdoptPinned(object);  // reached through guarded reads only, which do not say what its code is
+    AdoptPinned(trace, object);  // reached through guarded reads only, which do not say what its code is
   } else if (IsIdentityKind(object)) {
-    AddFresh(object);  // types and modules, reached likewise: constants; and new ones of the other kinds
+    AddFresh(trace, object);  // types and modules, reached likewise: constants; and new ones of the other kinds
   } else {
     const bool is_plain =
         PySlice_Check(object) || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || IsNamespace(object);
     const bool has_content = Py_TYPE(object) == Objects().inference_mode;  // of C++
-    AddFresh(object, is_plain && !has_content ? Known::State::kFresh : Known::State::kOpaque);
+    AddFresh(trace, object, is_plain && !has_content ? Known::State::kFresh : Known::State::kOpaque);
   }
   return Shadow();
 }
 
 // The object that a method binds, of Python code or of C: known by the path to the method, unless the trace has bound
 // it itself.
-Shadow Recorder::MeetSelf(PyObject* method, PyObject* self) {
-  const Known* known = Find(method);
+Shadow MeetSelf(Trace& trace, PyObject* method, PyObject* self) {
+  const Known* known = trace.objects.Find(method);
   if (known != nullptr && known->state == Known::State::kSource) {
-    const SourceId source = guards_.Child(known->source, Accessor::kSelf, 0, nullptr, self);
-    return FromSource(source, self, known->pinned);
+    const SourceId source = trace.guards.Child(known->source, Accessor::kSelf, 0, nullptr, self);
+    return FromSource(trace, source, self, known->pinned);
   }
-  return AdoptResult(self);
+  return AdoptResult(trace, self);
 }
 
-void Recorder::Touch(PyObject* object) {
-  Known* known = Find(object);
+void Touch(Trace& trace, PyObject* object) {
+  Known* known = trace.objects.Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
   known->touched = true;
   if (PySlice_Check(object) || PyRange_Check(object)) {
-    return guards_.Value(known->source, Here());  // its bounds are all there is to it
+    return trace.guards.Value(known->source, trace.frames.Here());  // its bounds are all there is to it
   }
-  if (known->pinned || (IsIdentityKind(object) && !IsExchangeable(object))) {
-    Fix(*known);
-    if (PyType_Check(object)) return TouchMetaclass(reinterpret_cast<PyTypeObject*>(object));
+  if (known->pinned || (IsIdentityKind(object) && !IsExchangeable(trace, object))) {
+    Fix(trace, *known);
+    if (PyType_Check(object)) return TouchMetaclass(trace, reinterpret_cast<PyTypeObject*>(object));
     // The very object of a builtin type has no more to say.
     if (PyFunction_Check(object) || PyModule_CheckExact(object) ||
         (Py_TYPE(object)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE)) {
       return;
     }
   }
-  guards_.Type(known->source, Here());
+  trace.guards.Type(known->source, trace.frames.Here());
 }
 
 // Operations on a class look at the class of the class: isinstance, truth, ==, len.
-void Recorder::TouchMetaclass(PyTypeObject* type) {
+static void TouchMetaclass(Trace& trace, PyTypeObject* type) {
   PyTypeObject* const meta = Py_TYPE(type);
-  if ((meta->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) guards_.Class(meta, Here());
+  if ((meta->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) trace.guards.Class(meta, trace.frames.Here());
 }
 
-void Recorder::Fix(Known& known) {
-  guards_.Identity(known.source, Here());
+void Fix(Trace& trace, Known& known) {
+  trace.guards.Identity(known.source, trace.frames.Here());
   known.pinned = true;
   known.fixed = true;
-  pinned_[known.source.raw()] = true;
+  trace.objects.pinned[known.source.raw()] = true;
 }
 
-void Recorder::FixContent(PyObject* object) {
-  Known* known = IsScalar(object) ? nullptr : Find(object);
+void FixContent(Trace& trace, PyObject* object) {
+  Known* known = IsScalar(object) ? nullptr : trace.objects.Find(object);
   const bool has_guard = PySlice_Check(object) || PyRange_Check(object) || IsIdentityKind(object);
-  if (known != nullptr && known->state == Known::State::kSource && !has_guard) Fix(*known);
+  if (known != nullptr && known->state == Known::State::kSource && !has_guard) Fix(trace, *known);
 }
 
-Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
-  Known* known = Find(container);
+Shadow ElementShadow(Trace& trace, PyObject* container, Py_ssize_t index) {
+  Known* known = trace.objects.Find(container);
   if (known == nullptr || index < 0 || static_cast<size_t>(index) >= known->items.size()) return Shadow();
   return known->items[static_cast<size_t>(index)];
 }
@@ -295,7 +310,7 @@ Shadow Recorder::ElementShadow(PyObject* container, Py_ssize_t index) {
 // Returns whether a key contains more than plain values, which the guard of the dict's keys compares.
 static bool HoldsObjects(PyObject* key, int depth = 0) {
   constexpr int kDeepest = 100;
-  if (Recorder::IsScalar(key)) return false;
+  if (IsScalar(key)) return false;
   if (PyFrozenSet_Check(key)) {
     Py_ssize_t at = 0;
     PyObject* element;
@@ -312,65 +327,66 @@ static bool HoldsObjects(PyObject* key, int depth = 0) {
   return false;
 }
 
-void Recorder::AdoptElements(PyObject* container) {
-  Known* known = Find(container);
+void AdoptElements(Trace& trace, PyObject* container) {
+  Known* known = trace.objects.Find(container);
   if (known == nullptr || known->state != Known::State::kSource) return;
   if (known->mutated && IsDeque(container)) {
     throw Break{Reason::unknown_operation, "a deque that existed before and was changed"};
   }
   if (known->adopted) return;
-  if (PyDict_Check(container)) RefuseWrittenDict(container);
+  if (PyDict_Check(container)) RefuseWrittenDict(trace, container);
   const std::unique_ptr<OutsideChanges> changes = std::move(known->changes);
   known->adopted = true;
   known->touched = true;
   bool pinned = known->pinned;
   SourceId source = known->source;
-  if (pinned) guards_.Identity(source, Here());
-  guards_.Type(source, Here());
+  if (pinned) trace.guards.Identity(source, trace.frames.Here());
+  trace.guards.Type(source, trace.frames.Here());
   if (PyTuple_Check(container) || PyList_Check(container)) {
     // Items that the trace has appended since are known already.
     const Py_ssize_t n = changes ? changes->entry_length : PySequence_Fast_GET_SIZE(container);
-    guards_.Length(source, Here(), n);
+    trace.guards.Length(source, trace.frames.Here(), n);
     // The changes that a subclass of list makes to its items are not always seen: its numbers are fixed now.
     const bool keeps = PyTuple_Check(container) || PyList_CheckExact(container);
     absl::InlinedVector<Shadow, 2> items(keeps ? static_cast<size_t>(n) : 0);
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* item = PySequence_Fast_GET_ITEM(container, i);
-      Shadow shadow = FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
+      Shadow shadow = FromSource(trace, trace.guards.Child(source, Accessor::kItem, i, nullptr, item), item, pinned);
       if (keeps)
         items[static_cast<size_t>(i)] = shadow;
       else
-        Force(item, shadow);
+        Force(trace, item, shadow);
     }
     if (changes) items.insert(items.end(), changes->appended.begin(), changes->appended.end());
-    if (keeps) Find(container)->items = std::move(items);
+    if (keeps) trace.objects.Find(container)->items = std::move(items);
   } else if (PyDict_Check(container)) {
-    guards_.Keys(source, Here());
+    trace.guards.Keys(source, trace.frames.Here());
     Py_ssize_t at = 0, i = 0;
     PyObject *key, *value;
     while (PyDict_Next(container, &at, &key, &value)) {
       if (!IsScalar(key)) {
         // A key is an object that the program can reach (iteration): known by its place. The parts of a tuple are,
         // too: a look-up by another tuple compares them.
-        FromSource(guards_.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
-        Touch(key);
-        if (HoldsObjects(key)) ForceDeep(key, Shadow(), true);
+        FromSource(trace, trace.guards.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
+        Touch(trace, key);
+        if (HoldsObjects(key)) ForceDeep(trace, key, Shadow(), true);
       }
       ++i;
-      if (changes && changes->stored.contains(PlainKey(key))) {
-        Force(value, changes->stored.at(PlainKey(key)));
+      if (changes && changes->stored.contains(PlainKey(trace, key))) {
+        Force(trace, value, changes->stored.at(PlainKey(trace, key)));
         continue;
       }
-      Force(value, FromSource(guards_.Child(source, Accessor::kKey, 0, key, value), value, pinned));
+      Force(trace, value, FromSource(trace, trace.guards.Child(source, Accessor::kKey, 0, key, value), value, pinned));
     }
   } else if (IsDeque(container)) {
-    guards_.Length(source, Here());
+    trace.guards.Length(source, trace.frames.Here());
     for (Py_ssize_t i = 0; i < DequeLength(container); ++i) {
       PyObject* item = DequeItem(container, i);
-      Force(item, FromSource(guards_.Child(source, Accessor::kItem, i, nullptr, item), item, pinned));
+      Force(trace, item,
+            FromSource(trace, trace.guards.Child(source, Accessor::kItem, i, nullptr, item), item, pinned));
     }
   } else if (PyFrozenSet_CheckExact(container)) {
-    guards_.Value(source, Here());
+    trace.guards.Value(source, trace.frames.Here());
   } else if (PySet_CheckExact(container)) {
     Py_ssize_t at = 0;
     PyObject* element;
@@ -378,42 +394,42 @@ void Recorder::AdoptElements(PyObject* container) {
     while (_PySet_NextEntry(container, &at, &element, &hash)) {
       if (!IsScalar(element)) throw Break{Reason::set_from_outside, ""};
     }
-    guards_.Elements(source, Here());
+    trace.guards.Elements(source, trace.frames.Here());
   } else if (IsAnySet(container)) {
     throw Break{Reason::set_from_outside, ""};
   }
 }
 
-void Recorder::MarkMutated(PyObject* object) {
-  if (Known* known = Find(object)) {
+void MarkMutated(Trace& trace, PyObject* object) {
+  if (Known* known = trace.objects.Find(object)) {
     if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
-      ForceItems(object);  // they are known by their places
+      ForceItems(trace, object);  // they are known by their places
     if (known->changes && PyDict_CheckExact(object)) [[unlikely]]
-      FixValues(object);
-    if (!open_iterators_.empty()) [[unlikely]]
-      CloseIterator(object);
-    known->MutatedIn(epoch_);
+      FixValues(trace, object);
+    if (!trace.iteration.open.empty()) [[unlikely]]
+      CloseIterator(trace, object);
+    known->MutatedIn(trace.epoch);
   }
 }
 
 // It takes from other iterators in turn. Where the segment is cut in the middle of that, none is what it was.
-void Recorder::MarkAdvanced(PyObject* object) {
-  Known* known = PyIter_Check(object) ? Find(object) : nullptr;
-  if (known == nullptr || known->mutated_epoch == epoch_) return;
-  MarkMutated(object);
+void MarkAdvanced(Trace& trace, PyObject* object) {
+  Known* known = PyIter_Check(object) ? trace.objects.Find(object) : nullptr;
+  if (known == nullptr || known->mutated_epoch == trace.epoch) return;
+  MarkMutated(trace, object);
   if (Py_TYPE(object)->tp_traverse == nullptr) return;
-  auto visit = [](PyObject* part, void* recorder) {
-    static_cast<Recorder*>(recorder)->MarkAdvanced(part);
+  auto visit = [](PyObject* part, void* of_trace) {
+    MarkAdvanced(*static_cast<Trace*>(of_trace), part);
     return 0;
   };
-  Py_TYPE(object)->tp_traverse(object, visit, this);
+  Py_TYPE(object)->tp_traverse(object, visit, &trace);
 }
 
-void Recorder::Own(PyObject* container) {
-  Known* known = Find(container);
+void Own(Trace& trace, PyObject* container) {
+  Known* known = trace.objects.Find(container);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
   if (known->state == Known::State::kSource) {
-    if (guards_.accessor(known->source) == Accessor::kDict) {
+    if (trace.guards.accessor(known->source) == Accessor::kDict) {
       throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
     }
     if (PyDict_Check(container)) {
@@ -421,36 +437,34 @@ void Recorder::Own(PyObject* container) {
       if (known->written != nullptr && PyDict_CheckExact(container)) {
         throw Break{Reason::unknown_operation, "a dict whose object was written to"};
       }
-      has_mutated_dicts_ = true;
+      trace.objects.has_mutated_dicts = true;
     }
-    AdoptElements(container);
-    if (!known->mutated) mutated_sources_.push_back(container);
+    AdoptElements(trace, container);
+    if (!known->mutated) trace.objects.mutated_sources.push_back(container);
   }
-  MarkMutated(container);
+  MarkMutated(trace, container);
 }
 
-bool Recorder::IsMutatedDict(PyObject* dict) {
-  const Known* known = dict != nullptr ? Find(dict) : nullptr;
+bool IsMutatedDict(Trace& trace, PyObject* dict) {
+  const Known* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
   return known != nullptr && known->state == Known::State::kSource && known->mutated;
 }
 
-void Recorder::ThrowMutatedDict() {
-  throw Break{Reason::unknown_operation, "a name in a dict that was written to as a dict"};
-}
+void ThrowMutatedDict() { throw Break{Reason::unknown_operation, "a name in a dict that was written to as a dict"}; }
 
-SourceId Recorder::SourceOf(PyObject* object) {
+SourceId SourceOf(Trace& trace, PyObject* object) {
   if (IsTensor(object)) {
-    AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+    AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
     return known ? known->source : SourceId();
   }
-  Known* known = Find(object);
+  Known* known = trace.objects.Find(object);
   return known && known->state == Known::State::kSource ? known->source : SourceId();
 }
 
-void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
-  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+void ReadTensor(Trace& trace, PyObject* object, bool sizes, bool strides) {
+  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-  if (repeated_calls_) repeated_calls_->NoteRead(known->source, known->value, sizes, strides);
+  if (trace.repeated_calls) trace.repeated_calls->NoteRead(known->source, known->value, sizes, strides);
   if (known->strides_read || (known->metadata_read && !strides)) return;
   known->metadata_read = true;
   known->strides_read = strides;
@@ -458,33 +472,33 @@ void Recorder::ReadTensor(PyObject* object, bool sizes, bool strides) {
   read.sizes = sizes || strides;
   read.strides = strides;
   if (known->is_as_at_entry()) {
-    guards_.Tensor(known->source, read, Here());
+    trace.guards.Tensor(known->source, read, trace.frames.Here());
     return;
   }
   if (!known->value.valid()) throw Break{Reason::data_dependent_size, ""};
-  FixValue(known->value, read, strides ? &strides_read_ : &sizes_read_);
+  FixValue(trace, known->value, read, strides ? &trace.numbers.strides_read : &trace.numbers.sizes_read);
 }
 
-void Recorder::ReadRank(PyObject* object) {
-  AtenRecorder::KnownTensor* known = aten_.Find(TensorOf(object));
+void ReadRank(Trace& trace, PyObject* object) {
+  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
-  if (repeated_calls_) repeated_calls_->NoteRank(known->source, known->value);
-  if (known->value.valid()) FixRank(known->value);
+  if (trace.repeated_calls) trace.repeated_calls->NoteRank(known->source, known->value);
+  if (known->value.valid()) FixRank(trace, known->value);
 }
 
-void Recorder::ReadAllTensors(PyObject* object, bool strides) {
+void ReadAllTensors(Trace& trace, PyObject* object, bool strides) {
   if (object == nullptr) return;
   if (IsTensor(object)) {
-    ReadTensor(object, true, strides);
+    ReadTensor(trace, object, true, strides);
   } else if (PyTuple_Check(object) || PyList_Check(object)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      ReadAllTensors(PySequence_Fast_GET_ITEM(object, i), strides);
+      ReadAllTensors(trace, PySequence_Fast_GET_ITEM(object, i), strides);
     }
   }
 }
 
-Shadow* Recorder::WrittenShadow(PyObject* owner, PyObject* name) {
-  Known* known = Find(owner);
+Shadow* WrittenShadow(Trace& trace, PyObject* owner, PyObject* name) {
+  Known* known = trace.objects.Find(owner);
   if (known == nullptr || !known->written) return nullptr;
   // Names are interned, as those in code are; one that was computed may not be.
   const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
@@ -492,48 +506,48 @@ Shadow* Recorder::WrittenShadow(PyObject* owner, PyObject* name) {
   return it == known->written->end() ? nullptr : &it->second;
 }
 
-void Recorder::SetWritten(PyObject* owner, PyObject* name, Shadow shadow) {
-  Known* known = Find(owner);
+void SetWritten(Trace& trace, PyObject* owner, PyObject* name, Shadow shadow) {
+  Known* known = trace.objects.Find(owner);
   const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
-  if (is_computed) computed_names_.push_back(Interned(name));
+  if (is_computed) trace.objects.computed_names.push_back(Interned(name));
   if (!known->written) known->written = std::make_unique<absl::flat_hash_map<PyObject*, Shadow>>();
-  (*known->written)[is_computed ? computed_names_.back().get() : name] = shadow;
+  (*known->written)[is_computed ? trace.objects.computed_names.back().get() : name] = shadow;
 }
 
-SourceId Recorder::SourceOrPin(PyObject* object) {
-  SourceId source = SourceOf(object);
+SourceId SourceOrPin(Trace& trace, PyObject* object) {
+  SourceId source = SourceOf(trace, object);
   if (source.valid()) return source;
-  FromSource(guards_.Pinned(object, Py_TYPE(object)->tp_name), object, true);
-  source = SourceOf(object);
-  return source.valid() ? source : guards_.Pinned(object, Py_TYPE(object)->tp_name);
+  FromSource(trace, trace.guards.Pinned(object, Py_TYPE(object)->tp_name), object, true);
+  source = SourceOf(trace, object);
+  return source.valid() ? source : trace.guards.Pinned(object, Py_TYPE(object)->tp_name);
 }
 
-void Recorder::AddEffect(Effect::Kind kind, PyObject* target, const std::string& name, std::vector<PyObject*> values,
-                         std::vector<Shadow> shadows) {
+void AddEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name,
+               std::vector<PyObject*> values, std::vector<Shadow> shadows) {
   RefuseLoudEffect(kind, target, name, values);
-  if (undo_) undo_->Before(kind, target, name);
-  MeetEffect(kind, target, name, values.empty() ? nullptr : values[0]);
-  PushEffect(kind, target, name, values, std::move(shadows));
+  if (trace.effects.undo) trace.effects.undo->Before(kind, target, name);
+  MeetEffect(trace, kind, target, name, values.empty() ? nullptr : values[0]);
+  PushEffect(trace, kind, target, name, values, std::move(shadows));
 }
 
-void Recorder::PushEffect(Effect::Kind kind, PyObject* target, const std::string& name,
-                          const std::vector<PyObject*>& values, std::vector<Shadow> shadows) {
+void PushEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name,
+                const std::vector<PyObject*>& values, std::vector<Shadow> shadows) {
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);
   effect.name = name;
   for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
   effect.shadows = std::move(shadows);
-  effect.nodes_before = node_count();
-  effect.at = PositionOf(frames_.back()->code, frames_.back()->offset);
-  if (watches_ends()) {
-    auto count = [this](PyObject* held) {
-      if (auto it = watched_.find(held); it != watched_.end()) ++it->second;
+  effect.nodes_before = trace.node_count();
+  effect.at = PositionOf(trace, trace.frames.inlined.back()->code, trace.frames.inlined.back()->offset);
+  if (trace.lifetimes.watches()) {
+    auto count = [&trace](PyObject* held) {
+      if (auto it = trace.lifetimes.watched.find(held); it != trace.lifetimes.watched.end()) ++it->second;
     };
     count(target);
     for (PyObject* value : values) count(value);
   }
-  effects_.push_back(std::move(effect));
+  trace.effects.pending.push_back(std::move(effect));
 }
 
 }  // namespace frametap

@@ -1,22 +1,15 @@
-// The recorder keeps its known objects alive. Objects whose end runs code (guards/objects/object_end.h) are noted meanwhile,
-// with all objects on the path to them. Objects that may lose their owner are watched. Before each instruction, the
-// reference count shows whether only the recorder is left. Then the recording ends, so that the object dies at the
-// same instruction as in plain Python.
-//   E1  An object with a finaliser is never made in a graph: a replay would not make it, or make it end elsewhere.
-//   E2  Objects made by the recording that have no other owner are released, so that their content is counted rightly.
-//   E3  The rest costs nothing while nothing is watched.
-//   E4  An object that a call has made and that has no other owner may hold the results of layers. Examples are the
-//       tuple of its `*args`, a cell, a bound method, and an iterator. It is released when the call is over. A first
-//       call would need the memory of a training step otherwise.
-//   E5  A noted object lives while the path to it does: each object is held by the one before, which is noted as well.
-//       It is watched from the moment when that may cease. An effect takes it from any place; the frame releases a
-//       local. Code that is not recorded runs. Or the last step is one that breaks without an effect (IsHeldByPath).
+#include "frame_eval/record/objects/object_ends.h"
+
 #include <algorithm>
 #include <iterator>
 
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/record/frames.h"
+#include "frame_eval/record/objects/garbage.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
@@ -25,6 +18,9 @@
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {
+
+static bool IsHeldByFrame(const Trace& trace, SourceId id);
+static void WatchFrom(Trace& trace, PyObject* object, Py_ssize_t in_effects);
 namespace {
 
 constexpr Py_ssize_t kMany = 16;   // more references to one object than a recording holds
@@ -32,7 +28,7 @@ constexpr size_t kFarthest = 256;  // objects looked at
 
 // Ignored: it does not die, or nothing follows from its end.
 bool NeverEnds(PyObject* object) {
-  return object == nullptr || Recorder::IsScalar(object) || PyType_Check(object) || PyModule_Check(object);
+  return object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object);
 }
 
 bool IsLeaf(PyObject* object) {
@@ -41,7 +37,7 @@ bool IsLeaf(PyObject* object) {
 
 }  // namespace
 
-bool Recorder::HoldsAnEnd(PyObject* object, bool if_large) {
+bool HoldsAnEnd(PyObject* object, bool if_large) {
   absl::flat_hash_set<PyObject*> seen;
   std::vector<PyObject*> todo{object};
   while (!todo.empty()) {
@@ -88,7 +84,7 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
       return PyCell_GET(target);
     case Effect::Kind::kSetItem:
     case Effect::Kind::kDelItem:
-      if (PyDict_Check(target) && Recorder::IsScalar(key)) return ItemQuietly(target, key);
+      if (PyDict_Check(target) && IsScalar(key)) return ItemQuietly(target, key);
       if (PyList_Check(target) && PyLong_CheckExact(key)) {
         const Py_ssize_t index = PyLong_AsSsize_t(key), size = PyList_GET_SIZE(target);
         if (index == -1 && PyErr_Occurred() != nullptr) {
@@ -105,48 +101,48 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
 
 }  // namespace
 
-Py_ssize_t Recorder::CountInEffects(PyObject* object) const {
+Py_ssize_t CountInEffects(const Trace& trace, PyObject* object) {
   Py_ssize_t count = 0;
-  for (const PendingEffect& effect : effects_) {
+  for (const PendingEffect& effect : trace.effects.pending) {
     count += effect.target.get() == object;
     for (const Ref<>& value : effect.values) count += value.get() == object;
   }
   return count;
 }
 
-void Recorder::Watch(PyObject* object) {
-  if (watched_.contains(object)) return;
-  WatchFrom(object, CountInEffects(object));
-  Unsettle();  // one of them may hold it
+void Watch(Trace& trace, PyObject* object) {
+  if (trace.lifetimes.watched.contains(object)) return;
+  WatchFrom(trace, object, CountInEffects(trace, object));
+  Unsettle(trace);  // one of them may hold it
 }
 
-void Recorder::WatchFrom(PyObject* object, Py_ssize_t in_effects) {
-  watched_.emplace(object, in_effects);
-  for (FrameState* f : frames_) f->observed = true;
+static void WatchFrom(Trace& trace, PyObject* object, Py_ssize_t in_effects) {
+  trace.lifetimes.watched.emplace(object, in_effects);
+  for (FrameState* f : trace.frames.inlined) f->observed = true;
 }
 
-void Recorder::WatchAll() {
-  if (std::exchange(watches_all_, true)) return;
-  for (PyObject* object : ending_) Watch(object);
+void WatchAll(Trace& trace) {
+  if (std::exchange(trace.lifetimes.watches_all, true)) return;
+  for (PyObject* object : trace.lifetimes.ending) Watch(trace, object);
 }
 
-Py_ssize_t Recorder::CountOf(PyObject* object, Py_ssize_t in_effects) {
-  const Known* known = Find(object);
+Py_ssize_t CountOf(Trace& trace, PyObject* object, Py_ssize_t in_effects) {
+  const Known* known = trace.objects.Find(object);
   Py_ssize_t kept = 0;
-  for (const EntryState& entry : entry_) {
+  for (const FrameAtEntry& entry : trace.frames.at_entry) {
     for (const Ref<>& one : entry.objects) kept += one.get() == object;
   }
-  kept += IsGenerator(object) && generators_.contains(FrameOfGenerator(object));
-  return kept + in_effects + guards_.CountOf(object) + (known != nullptr && known->pin) +
-         (undo_ != nullptr ? undo_->CountOf(object) : 0);
+  kept += IsGenerator(object) && trace.iteration.generators.contains(FrameOfGenerator(object));
+  return kept + in_effects + trace.guards.CountOf(object) + (known != nullptr && known->pin) +
+         (trace.effects.undo != nullptr ? trace.effects.undo->CountOf(object) : 0);
 }
 
 // E5, for the last step. An operation that takes objects from attributes, containers, globals and cells that existed
 // before is an effect.
-bool Recorder::IsHeldByPath(SourceId id, PyObject* object) const {
-  if (watches_all_ || released_.contains(object)) return false;
-  PyCodeObject* const code = frames_.front()->code;
-  switch (guards_.accessor(id)) {
+static bool IsHeldByPath(const Trace& trace, SourceId id, PyObject* object) {
+  if (trace.lifetimes.watches_all || trace.lifetimes.released.contains(object)) return false;
+  PyCodeObject* const code = trace.frames.inlined.front()->code;
+  switch (trace.guards.accessor(id)) {
     case Accessor::kAttr:
     case Accessor::kModuleAttr:
     case Accessor::kItem:
@@ -166,8 +162,8 @@ bool Recorder::IsHeldByPath(SourceId id, PyObject* object) const {
     case Accessor::kLocal:
     case Accessor::kCell:
     case Accessor::kFunction: {
-      if (!IsHeldByFrame(id)) return false;
-      const Source root = guards_.Describe(id);
+      if (!IsHeldByFrame(trace, id)) return false;
+      const Source root = trace.guards.Describe(id);
       if (root.accessor == Accessor::kFunction) return true;
       const int slot = SlotOf(root.index);
       const SlotKind kind = KindOfSlot(code, slot);
@@ -179,121 +175,122 @@ bool Recorder::IsHeldByPath(SourceId id, PyObject* object) const {
   }
 }
 
-bool Recorder::IsHeldByFrame(SourceId id) const {
-  const Accessor root = guards_.accessor(id);
+static bool IsHeldByFrame(const Trace& trace, SourceId id) {
+  const Accessor root = trace.guards.accessor(id);
   const bool is_of_frame = root == Accessor::kLocal || root == Accessor::kCell || root == Accessor::kFunction;
-  return is_of_frame && FrameOf(guards_.Describe(id).index) == level();
+  return is_of_frame && FrameOf(trace.guards.Describe(id).index) == trace.frames.level();
 }
 
-bool Recorder::IsHeldByItsPath(PyObject* object) {
-  const SourceId source = SourceOf(object);
-  for (SourceId id = source; id.valid(); id = guards_.parent(id)) {
-    PyObject* const step = guards_.seen(id);
-    if (!NeverEnds(step) && !IsHeldByPath(id, step)) return false;
+bool IsHeldByItsPath(Trace& trace, PyObject* object) {
+  const SourceId source = SourceOf(trace, object);
+  for (SourceId id = source; id.valid(); id = trace.guards.parent(id)) {
+    PyObject* const step = trace.guards.seen(id);
+    if (!NeverEnds(step) && !IsHeldByPath(trace, id, step)) return false;
   }
   return source.valid();
 }
 
-void Recorder::NoteEnd(SourceId id) {
-  for (; id.valid(); id = guards_.parent(id)) {
-    PyObject* object = guards_.seen(id);
+void NoteEnd(Trace& trace, SourceId id) {
+  for (; id.valid(); id = trace.guards.parent(id)) {
+    PyObject* object = trace.guards.seen(id);
     if (NeverEnds(object)) continue;
-    if (!ending_.insert(object).second) break;
-    if (IsHeldByFrame(id)) frame_ends_.push_back(object);
-    if (!IsHeldByPath(id, object)) Watch(object);
+    if (!trace.lifetimes.ending.insert(object).second) break;
+    if (IsHeldByFrame(trace, id)) trace.lifetimes.of_base_frame.push_back(object);
+    if (!IsHeldByPath(trace, id, object)) Watch(trace, object);
   }
 }
 
-void Recorder::WatchMade(PyObject* object) {
+void WatchMade(Trace& trace, PyObject* object) {
   if (!IsGenerator(object)) throw Break{Reason::finaliser_made, Py_TYPE(object)->tp_name};
   // It is new: nothing that the trace has done holds it.
-  if (EndRunsCode(object) && !watched_.contains(object)) WatchFrom(object, 0);
+  if (EndRunsCode(object) && !trace.lifetimes.watched.contains(object)) WatchFrom(trace, object, 0);
 }
 
 // Something else holds it no more, or will not in a moment.
-void Recorder::NoteRelease(PyObject* object) {
+static void NoteRelease(Trace& trace, PyObject* object) {
   constexpr size_t kMost = 4096;
   if (IsScalar(object)) return;
-  if (ending_.contains(object)) return Watch(object);
-  const Known* const known = Find(object);
+  if (trace.lifetimes.ending.contains(object)) return Watch(trace, object);
+  const Known* const known = trace.objects.Find(object);
   if (known != nullptr && known->state != Known::State::kSource) return;  // no path leads through it
-  if (NeverEnds(object) || released_.size() > kMost) return WatchAll();
-  if (!released_.insert(object).second) return;
+  if (NeverEnds(object) || trace.lifetimes.released.size() > kMost) return WatchAll(trace);
+  if (!trace.lifetimes.released.insert(object).second) return;
   // Steps of a path pass over such: the dicts of modules and instances, closures, defaults.
   if (PyDict_Check(object)) {
     Py_ssize_t at = 0;
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
-      NoteRelease(key);
-      NoteRelease(value);
+      NoteRelease(trace, key);
+      NoteRelease(trace, value);
     }
   } else if (PyTuple_Check(object)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) NoteRelease(PyTuple_GET_ITEM(object, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) NoteRelease(trace, PyTuple_GET_ITEM(object, i));
   } else if (PyCell_Check(object) && PyCell_GET(object) != nullptr) {
-    NoteRelease(PyCell_GET(object));
+    NoteRelease(trace, PyCell_GET(object));
   }
 }
 
-void Recorder::MeetRelease(PyObject* object) {
-  NoteRelease(object);
-  if (NeverEnds(object) || ending_.contains(object) || !HoldsAnEnd(object)) return;
-  const SourceId source = SourceOf(object);
-  if (source.valid()) return NoteEnd(source);
-  if (guards_.CountOf(object) > 0) return Watch(object);  // only passed by
-  if (Py_REFCNT(object) == 1) WatchAll();                 // the code that runs now may be in C
+void MeetRelease(Trace& trace, PyObject* object) {
+  NoteRelease(trace, object);
+  if (NeverEnds(object) || trace.lifetimes.ending.contains(object) || !HoldsAnEnd(object)) return;
+  const SourceId source = SourceOf(trace, object);
+  if (source.valid()) return NoteEnd(trace, source);
+  if (trace.guards.CountOf(object) > 0) return Watch(trace, object);  // only passed by
+  if (Py_REFCNT(object) == 1) WatchAll(trace);                        // the code that runs now may be in C
 }
 
-void Recorder::MeetEffect(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
+void MeetEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
   if (IsDeque(target)) {  // one that is full lets go of an item
     for (const Py_ssize_t i : {Py_ssize_t{0}, DequeLength(target) - 1}) {
-      if (PyObject* item = DequeItem(target, i)) MeetRelease(item);
+      if (PyObject* item = DequeItem(target, i)) MeetRelease(trace, item);
     }
     return;
   }
   PyObject* const old = Replaced(kind, target, name, key);
   if (old == nullptr) return;
-  if (old != target) return MeetRelease(old);
+  if (old != target) return MeetRelease(trace, old);
   if (PyList_Check(target)) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) MeetRelease(PyList_GET_ITEM(target, i));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) MeetRelease(trace, PyList_GET_ITEM(target, i));
   } else if (PyDict_Check(target)) {
     Py_ssize_t at = 0;
     PyObject *item_key, *value;
     while (PyDict_Next(target, &at, &item_key, &value)) {
-      MeetRelease(item_key);
-      MeetRelease(value);
+      MeetRelease(trace, item_key);
+      MeetRelease(trace, value);
     }
   }
 }
 
 // A frame outside of the recording: a finaliser's, a callback's, a signal handler's. Its changes are not effects. If
 // it is a library's part of an operation, the operation has reported the changes.
-void Recorder::MeetUnrecorded(const FrameState& f) {
+void MeetUnrecorded(Trace& trace, const FrameState& f) {
   const auto is_globals = [&f](const PyObject* part) {
     return f.function != nullptr && f.function->func_globals == part;
   };
   const auto& parts = Objects().operation_parts;
-  const bool is_part = NoteOf(*frames_.back()).in_event && std::any_of(std::begin(parts), std::end(parts), is_globals);
-  if (!is_part || IsFinaliser(f)) WatchAll();
+  const bool is_part =
+      NoteOf(*trace.frames.inlined.back()).op.in_event && std::any_of(std::begin(parts), std::end(parts), is_globals);
+  if (!is_part || IsFinaliser(trace, f)) WatchAll(trace);
 }
 
-void Recorder::LetGo() {
-  DropAllGarbage();
-  for (const auto& [object, count] : watched_) {
+void LetGo(Trace& trace) {
+  DropAllGarbage(trace);
+  for (const auto& [object, count] : trace.lifetimes.watched) {
     if (Py_REFCNT(object) > kMany) continue;
     // DropAllGarbage looks at generators that the trace has made.
-    const Known* known = IsGenerator(object) ? Find(object) : nullptr;
+    const Known* known = IsGenerator(object) ? trace.objects.Find(object) : nullptr;
     if (known != nullptr && known->state != Known::State::kSource) continue;
-    if (Py_REFCNT(object) > CountOf(object, count)) continue;
+    if (Py_REFCNT(object) > CountOf(trace, object, count)) continue;
     throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
   }
 }
 
 // Self-check of E5: what is not watched is held by somebody else.
-std::string Recorder::FaultOfEnds() {
-  if (aten_.pending) return "";
-  for (PyObject* object : ending_) {
-    if (watched_.contains(object) || Py_REFCNT(object) > kMany) continue;
-    if (Py_REFCNT(object) > CountOf(object, CountInEffects(object))) continue;
+std::string FaultOfEnds(Trace& trace) {
+  if (trace.aten.pending) return "";
+  for (PyObject* object : trace.lifetimes.ending) {
+    if (trace.lifetimes.watched.contains(object) || Py_REFCNT(object) > kMany) continue;
+    if (Py_REFCNT(object) > CountOf(trace, object, CountInEffects(trace, object))) continue;
     return std::string("nobody else holds an object of type ") + Py_TYPE(object)->tp_name;
   }
   return "";

@@ -1,14 +1,14 @@
-// Dicts and sets of the trace's own with keys that are not fixed: the addresses of arguments, as in `id(x) in seen`.
-//   K1  An operation by one key compares it with each key of the table, so the same entry is found or made in each run.
-//   K2  Any other operation on the table fixes its keys (FixKeys), which ends the segment.
-//   K3  A set is made again by the same additions, because its order depends on them. So its keys stay open only while
-//       nothing is removed.
-// Not here: open values under keys (own_dicts.cc).
+#include "frame_eval/record/objects/open_keys.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/own_dicts.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 
 namespace frametap {
@@ -43,18 +43,18 @@ bool AreEqualInts(PyObject* a, PyObject* b) {
 
 }  // namespace
 
-bool Recorder::IsOpenKey(PyObject* key, Shadow shadow) {
-  return AddressedBy(shadow).valid() && LeavesOpen(key, shadow);
+static bool IsOpenKey(Trace& trace, PyObject* key, Shadow shadow) {
+  return AddressedBy(trace, shadow).valid() && LeavesOpen(trace, key, shadow);
 }
 
-OpenKeys* Recorder::OpenKeysOf(PyObject* table) {
-  if (!has_open_keys_ || (!PyDict_CheckExact(table) && !PySet_CheckExact(table))) return nullptr;
-  const Known* const known = Find(table);
+static OpenKeys* OpenKeysOf(Trace& trace, PyObject* table) {
+  if (!trace.objects.has_open_keys || (!PyDict_CheckExact(table) && !PySet_CheckExact(table))) return nullptr;
+  const Known* const known = trace.objects.Find(table);
   return known != nullptr ? known->open_keys.get() : nullptr;
 }
 
-Shadow Recorder::KeyShadow(PyObject* table, PyObject* key) {
-  const OpenKeys* const open = OpenKeysOf(table);
+Shadow KeyShadow(Trace& trace, PyObject* table, PyObject* key) {
+  const OpenKeys* const open = OpenKeysOf(trace, table);
   if (open == nullptr) return Shadow();
   for (const auto& [other, shadow] : *open) {
     if (AreEqualInts(other.get(), key)) return shadow;
@@ -63,45 +63,46 @@ Shadow Recorder::KeyShadow(PyObject* table, PyObject* key) {
 }
 
 // Returns false if the comparison with one of the keys cannot be guarded.
-bool Recorder::DecideAmongKeys(const std::vector<std::pair<PyObject*, Shadow>>& keys, PyObject* key, Shadow shadow) {
+static bool DecideAmongKeys(Trace& trace, const std::vector<std::pair<PyObject*, Shadow>>& keys, PyObject* key,
+                            Shadow shadow) {
   if (static_cast<Py_ssize_t>(keys.size()) > kMostKeys) return false;
   if (!PyLong_CheckExact(key)) return EqualsNoInt(key);
   for (const auto& [other, of_other] : keys) {
     if (EqualsNoInt(other)) continue;
-    if (!PyLong_CheckExact(other) || !DecideNumbers(key, shadow, other, of_other, Py_EQ, false)) return false;
+    if (!PyLong_CheckExact(other) || !DecideNumbers(trace, key, shadow, other, of_other, Py_EQ, false)) return false;
   }
   return true;
 }
 
 // Fixes a key with all that its hash and its equality may read. A tensor has its identity only.
-void Recorder::ForceKey(PyObject* key, Shadow shadow) { ForceDeep(key, shadow, true); }
+void ForceKey(Trace& trace, PyObject* key, Shadow shadow) { ForceDeep(trace, key, shadow, true); }
 
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
-bool Recorder::DecideKey(PyObject* table, PyObject* key, Shadow shadow) {
-  const bool is_open = IsOpenKey(key, shadow);
-  if (!is_open && OpenKeysOf(table) == nullptr) return false;
-  const Known* const known = PyDict_CheckExact(table) || PySet_CheckExact(table) ? Find(table) : nullptr;
+bool DecideKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
+  const bool is_open = IsOpenKey(trace, key, shadow);
+  if (!is_open && OpenKeysOf(trace, table) == nullptr) return false;
+  const Known* const known = PyDict_CheckExact(table) || PySet_CheckExact(table) ? trace.objects.Find(table) : nullptr;
   if (known == nullptr || known->state != Known::State::kFresh) return false;
-  if (!is_open) ForceKey(key, shadow);
+  if (!is_open) ForceKey(trace, key, shadow);
   std::vector<std::pair<PyObject*, Shadow>> keys;
-  for (PyObject* other : KeysOf(table)) keys.emplace_back(other, KeyShadow(table, other));
-  if (DecideAmongKeys(keys, key, shadow)) return true;
-  FixKeys(table);
+  for (PyObject* other : KeysOf(table)) keys.emplace_back(other, KeyShadow(trace, table, other));
+  if (DecideAmongKeys(trace, keys, key, shadow)) return true;
+  FixKeys(trace, table);
   return false;
 }
 
 // Records that `key` is added if it is missing. Returns false as DecideKey does.
-bool Recorder::AddKey(PyObject* table, PyObject* key, Shadow shadow) {
-  const bool is_first = OpenKeysOf(table) == nullptr;
-  if (is_first && !IsOpenKey(key, shadow)) return false;
-  const Known* const before = Find(table);
+bool AddKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
+  const bool is_first = OpenKeysOf(trace, table) == nullptr;
+  if (is_first && !IsOpenKey(trace, key, shadow)) return false;
+  const Known* const before = trace.objects.Find(table);
   if (is_first && PySet_CheckExact(table) && (before == nullptr || before->mutated || PySet_GET_SIZE(table) > 0)) {
     return false;  // K3
   }
-  if (!DecideKey(table, key, shadow)) return false;
-  std::unique_ptr<OpenKeys>& open = Find(table)->open_keys;
+  if (!DecideKey(trace, table, key, shadow)) return false;
+  std::unique_ptr<OpenKeys>& open = trace.objects.Find(table)->open_keys;
   if (!open) open = std::make_unique<OpenKeys>();
-  has_open_keys_ = true;
+  trace.objects.has_open_keys = true;
   const auto is_key = [key](const auto& one) { return AreEqualInts(one.first.get(), key); };
   if (std::none_of(open->begin(), open->end(), is_key)) open->emplace_back(Ref<>::New(key), shadow);
   return true;
@@ -109,43 +110,43 @@ bool Recorder::AddKey(PyObject* table, PyObject* key, Shadow shadow) {
 
 // Records the keys of `{id(x): a, id(y): b}` or `{id(x), id(y)}` before the table is made. Returns false, with all of them
 // fixed, if none stays open.
-bool Recorder::DecideKeys(const Event& e) {
+bool DecideKeys(Trace& trace, const Event& e) {
   const int step = StepOfKeys(e);
   bool stays_open = false;
-  for (int i = 0; i < e.n; i += step) stays_open = stays_open || IsOpenKey(e.in[i], e.shadows[i]);
+  for (int i = 0; i < e.n; i += step) stays_open = stays_open || IsOpenKey(trace, e.in[i], e.shadows[i]);
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (int i = 0; stays_open && i < e.n; i += step) {
-    if (!IsOpenKey(e.in[i], e.shadows[i])) ForceKey(e.in[i], e.shadows[i]);
-    stays_open = DecideAmongKeys(keys, e.in[i], e.shadows[i]);
+    if (!IsOpenKey(trace, e.in[i], e.shadows[i])) ForceKey(trace, e.in[i], e.shadows[i]);
+    stays_open = DecideAmongKeys(trace, keys, e.in[i], e.shadows[i]);
     keys.emplace_back(e.in[i], e.shadows[i]);
   }
-  for (int i = 0; !stays_open && i < e.n; i += step) ForceKey(e.in[i], e.shadows[i]);
+  for (int i = 0; !stays_open && i < e.n; i += step) ForceKey(trace, e.in[i], e.shadows[i]);
   return stays_open;
 }
 
-void Recorder::KeepKeys(PyObject* table, const Event& e) {
+void KeepKeys(Trace& trace, PyObject* table, const Event& e) {
   const int step = StepOfKeys(e);
-  OpenKeys& open = *(Find(table)->open_keys = std::make_unique<OpenKeys>());
-  has_open_keys_ = true;
+  OpenKeys& open = *(trace.objects.Find(table)->open_keys = std::make_unique<OpenKeys>());
+  trace.objects.has_open_keys = true;
   for (int i = 0; i < e.n; i += step) open.emplace_back(Ref<>::New(e.in[i]), e.shadows[i]);
 }
 
 // Records dict.values(), from which no key can be reached. Returns false, with nothing noted, if all of these are fixed.
-bool Recorder::ViewValues(PyObject* dict) {
-  if (OpenKeysOf(dict) == nullptr) return false;
-  FixValues(dict);
+bool ViewValues(Trace& trace, PyObject* dict) {
+  if (OpenKeysOf(trace, dict) == nullptr) return false;
+  FixValues(trace, dict);
   Py_ssize_t at = 0;
   PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value) != 0) ForceDeep(value, Shadow(), true);
-  Find(dict)->is_viewed = true;
+  while (PyDict_Next(dict, &at, &key, &value) != 0) ForceDeep(trace, value, Shadow(), true);
+  trace.objects.Find(dict)->is_viewed = true;
   return true;
 }
 
-void Recorder::FixKeys(PyObject* table) {
-  OpenKeys* const open = OpenKeysOf(table);
+void FixKeys(Trace& trace, PyObject* table) {
+  OpenKeys* const open = OpenKeysOf(trace, table);
   if (open == nullptr) return;
-  for (const auto& [key, shadow] : *open) Force(key.get(), shadow);
-  Find(table)->open_keys.reset();
+  for (const auto& [key, shadow] : *open) Force(trace, key.get(), shadow);
+  trace.objects.Find(table)->open_keys.reset();
 }
 
 namespace {
@@ -190,17 +191,17 @@ bool FollowsKeys(const CallableRow& row) {
 }  // namespace
 
 // K2
-void Recorder::MeetOpenKeys(const Event& e) {
+void MeetOpenKeys(Trace& trace, const Event& e) {
   if (FollowsKeys(e)) return;
   if (e.op == Op::kCall || e.op == Op::kCallEx) {
     PyObject* const callable = PyMethod_Check(e.in[0]) ? PyMethod_GET_FUNCTION(e.in[0]) : e.in[0];
     const CallableRow* const row = FindCallable(callable);
     if (PyFunction_Check(callable) || (row != nullptr && FollowsKeys(*row))) return;
     if (PyCFunction_Check(callable) && PyCFunction_GET_SELF(callable) != nullptr)
-      FixKeys(PyCFunction_GET_SELF(callable));
+      FixKeys(trace, PyCFunction_GET_SELF(callable));
   }
   for (int i = 0; i < e.n; ++i) {
-    if (e.in[i] != nullptr) FixKeys(e.in[i]);
+    if (e.in[i] != nullptr) FixKeys(trace, e.in[i]);
   }
 }
 

@@ -1,27 +1,44 @@
-// Queries about containers that existed before and are changed (outside_containers.cc).
+// Changes of lists and dicts that existed before, where the trace has not read their whole content. Examples are a
+// counter in a dict, an item of a list, and a list that grows from call to call.
+//   O1  A store under a key needs that the key was there, an append needs nothing: what is not read stays unguarded.
+//   O2  A stored or appended value keeps its shadow, so that no number is fixed. The container's other items are as at
+//       the entry.
+//   O3  A read of the content as a whole (AdoptElements) guards it as it was at the entry, and takes the changes from
+//       here. A dict's values are fixed then. Numbers that are stored later are open again, until the next such read or
+//       another change (FixValues).
+//   O4  Only plain keys, fixed classes and fixed members of enumerations are followed: a look-up by one runs no code of
+//       the program's.
+// Not here: lists and dicts of the trace's own (rows.cc, own_dicts.cc), changes that need the content to be known (Own).
 #pragma once
 
 #include <Python.h>
 
 #include "frame_eval/interpreter/shadow.h"
+#include "frame_eval/record/trace.h"
 #include "guards/objects/dict_write.h"
 #include "guards/ref.h"
 
 namespace frametap {
 
-class Recorder;
+struct Trace;
 
 // Whether `dict[key] = value` is the store of dict or OrderedDict, and runs no code of the class.
 bool HasPlainStore(PyObject* dict);
 // `dict[key] = number` in a dict that existed before, which has no such key or whose content is known. Returns false, with
 // nothing noted, if the number is fixed.
-bool StoreUnderNewKey(Recorder& recorder, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
+bool StoreUnderNewKey(Trace& trace, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
 PyTypeObject* DefaultDict();  // collections.defaultdict
 PyObject* FactoryField();     // its descriptor of default_factory
 Ref<> FactoryOf(PyObject* defaultdict);
 // Whether a key is a number, string or another scalar except NaN, or a tuple of plain keys.
 bool IsPlainKey(PyObject* key, int depth = 0);
 // Whether the items of a dict that existed before are followed under this key (O4). A class or member is fixed then.
-bool IsFollowedKey(Recorder& recorder, PyObject* key);
+bool IsFollowedKey(Trace& trace, PyObject* key);
+
+Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
+PyObject* PlainKey(Trace& trace, PyObject* key);
+bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
+bool AppendOutside(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+void NoteOutsideChange(Trace& trace, PyObject* container);
 
 }  // namespace frametap

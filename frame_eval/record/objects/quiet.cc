@@ -4,8 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "frame_eval/record/objects/outside_containers.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "guards/cpython/watch.h"
 #include "guards/must.h"
 #include "guards/objects/dict_read.h"
@@ -33,7 +32,7 @@ bool IsHashedByAddress(PyObject* object) { return Py_TYPE(object)->tp_hash == Py
 
 void RefuseLoudKey(PyObject* table, PyObject* key) {
   if (PyDict_Check(table)) {
-    if (Recorder::IsScalar(key) && HasOnlyExactStrKeys(table)) return;
+    if (IsScalar(key) && HasOnlyExactStrKeys(table)) return;
     if (HashOf(key) != HashBy::kC) ThrowLoud(key);
     ItemQuietly(table, key);
   } else {
@@ -79,7 +78,7 @@ void RefuseLoudCall(PyObject* target, const std::string& name, const std::vector
   if (PyList_Check(target)) {
     if (name == "remove") return RefuseLoudSearch(target, values[0]);
     const bool takes_index = name == "insert" || name == "pop";
-    if (takes_index && !Recorder::IsScalar(values[0])) ThrowLoud(values[0]);
+    if (takes_index && !IsScalar(values[0])) ThrowLoud(values[0]);
   } else if (PyDict_Check(target)) {
     if (name == "update") return RefuseLoudKeysIn(target, values[0]);
     if (name == "pop" || name == "setdefault" || name == "move_to_end") RefuseLoudKey(target, values[0]);
@@ -146,7 +145,7 @@ void RefuseLoudEffect(Effect::Kind kind, PyObject* target, const std::string& na
       [[fallthrough]];
     case Effect::Kind::kDelItem:
       if (PyDict_Check(target)) return RefuseLoudKey(target, values[0]);
-      if (!Recorder::IsScalar(values[0]) && !PySlice_Check(values[0])) ThrowLoud(values[0]);
+      if (!IsScalar(values[0]) && !PySlice_Check(values[0])) ThrowLoud(values[0]);
       return;
     case Effect::Kind::kCall:
       return RefuseLoudCall(target, name, values);
@@ -156,7 +155,7 @@ void RefuseLoudEffect(Effect::Kind kind, PyObject* target, const std::string& na
 }
 
 HashBy HashOf(PyObject* key) {
-  if (Recorder::IsScalar(key)) return HashBy::kC;
+  if (IsScalar(key)) return HashBy::kC;
   if (PyWeakref_Check(key)) {
     PyObject* const object = PyWeakref_GET_OBJECT(key);
     return HashOf(object) == HashBy::kC ? HashBy::kC : HashBy::kBoth;

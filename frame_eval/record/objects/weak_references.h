@@ -6,10 +6,10 @@
 // Not here: weak references as keys (class_references.h), and the end of objects (object_ends.cc).
 #pragma once
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
-void CallWeakReference(Recorder& recorder, Call& call);  // of the very type weakref.ref
+void CallWeakReference(Trace& trace, Call& call);  // of the very type weakref.ref
 
 }  // namespace frametap

@@ -1,5 +1,5 @@
-// Attribute reads: the look-up order of CPython's generic getattr, of nn.Module and of modules and classes,
-// step by step, so that each step that decided is guarded.
+#include "frame_eval/record/semantics/attributes.h"
+
 #include <Python.h>
 #include <c10/core/InferenceMode.h>
 #include <structmember.h>
@@ -8,23 +8,36 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
 #include "frame_eval/record/objects/class_names.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/semantics/attribute_lookup.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
 #include "frame_eval/record/semantics/descriptors.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/semantics/named_tuples.h"
+#include "frame_eval/record/semantics/tensor_attributes.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/kinds/accessor.h"
-#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
-#include "guards/objects/value.h"
-#include "ir/ops/op_facts.h"
 
 namespace frametap {
+
+static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name);
+static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name);
+static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
+static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 namespace {
 
 // Returns whether a result of super() is a descriptor that only binds the object, or whose code comes as a frame.
@@ -38,10 +51,10 @@ bool IsSeenThroughSuper(PyObject* found) {
 }
 
 // The content of a partial that the trace made: nothing else holds its tuple and its dict.
-void AdoptPart(Recorder& r, PyObject* partial, PyObject* name) {
+void AdoptPart(Trace& trace, PyObject* partial, PyObject* name) {
   const Ref<> part = Must(PyObject_GenericGetAttr(partial, name));
-  if (r.Find(part.get()) == nullptr && (PyTuple_CheckExact(part.get()) || PyDict_CheckExact(part.get()))) {
-    r.AdoptMade(part.get());
+  if (trace.objects.Find(part.get()) == nullptr && (PyTuple_CheckExact(part.get()) || PyDict_CheckExact(part.get()))) {
+    AdoptMade(trace, part.get());
   }
 }
 
@@ -74,79 +87,80 @@ PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
 
 }  // namespace
 
-void Recorder::LoadAttribute(FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
-  guards_.ReadsName(name);
-  Force(owner, shadow);
-  if (PyDict_CheckExact(owner)) ViewDict(owner, name);
+void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
+  trace.guards.ReadsName(name);
+  Force(trace, owner, shadow);
+  if (PyDict_CheckExact(owner)) ViewDict(trace, owner, name);
   RefuseOddNames(Py_TYPE(owner));
-  if (IsTensor(owner)) return TensorAttribute(note, owner, name);
-  if (ArrayAttribute(*this, note, owner, name)) return;
-  if (Shadow* written = WrittenShadow(owner, name)) {
-    note.expect.kind = Expect::Kind::kShadow;
-    note.expect.shadow = *written;
+  if (IsTensor(owner)) return TensorAttribute(trace, note, owner, name);
+  if (ArrayAttribute(trace, note, owner, name)) return;
+  if (Shadow* written = WrittenShadow(trace, owner, name)) {
+    note.op.expect.kind = Expect::Kind::kShadow;
+    note.op.expect.shadow = *written;
     return;
   }
   if (PyModule_CheckExact(owner)) {
-    Touch(owner);
-    RefuseMutatedDict(PyModule_GetDict(owner));
-    if (Shadow* written = WrittenShadow(PyModule_GetDict(owner), name)) {  // by `global`
-      note.expect.kind = Expect::Kind::kShadow;
-      note.expect.shadow = *written;
+    Touch(trace, owner);
+    RefuseMutatedDict(trace, PyModule_GetDict(owner));
+    if (Shadow* written = WrittenShadow(trace, PyModule_GetDict(owner), name)) {  // by `global`
+      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.shadow = *written;
       return;
     }
     PyObject* value = ItemQuietly(PyModule_GetDict(owner), name);
     if (value == nullptr) {
-      if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(owner).valid()) {
-        return GenericLoad(note, owner, name);
+      if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(trace, owner).valid()) {
+        return GenericLoad(trace, note, owner, name);
       }
       throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
     }
-    SourceId source = SourceOf(owner);
-    if (!source.valid()) source = guards_.Pinned(owner, PyModule_GetName(owner));
-    if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.expect.answer = value;
-    note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(source, Accessor::kAttr, 0, name, value);
-    note.expect.pinned = true;
+    SourceId source = SourceOf(trace, owner);
+    if (!source.valid()) source = trace.guards.Pinned(owner, PyModule_GetName(owner));
+    if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.op.expect.answer = value;
+    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.source = trace.guards.Child(source, Accessor::kAttr, 0, name, value);
+    note.op.expect.pinned = true;
     return;
   }
-  if (PySlice_Check(owner)) ForceItems(owner);
-  if (PyType_Check(owner)) return ClassAttribute(note, reinterpret_cast<PyTypeObject*>(owner), name);
-  InstanceAttribute(note, owner, name);
+  if (PySlice_Check(owner)) ForceItems(trace, owner);
+  if (PyType_Check(owner)) return ClassAttribute(trace, note, reinterpret_cast<PyTypeObject*>(owner), name);
+  InstanceAttribute(trace, note, owner, name);
 }
 
 // import a.b of a module that is imported already: an entry of sys.modules. Anything else runs the import system.
-void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
+void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
   const char* text = Text(e.name);
   // Another __import__ is the program's own.
   static PyObject* const import_name = InternedName("__import__");
   PyObject* builtins = f.function->func_builtins;
   PyObject* importer = ItemQuietly(builtins, import_name);
   if (importer != Objects().import) throw Break{Reason::import_statement, text};
-  FromSource(guards_.Child(guards_.Pinned(builtins, "B"), Accessor::kGlobal, 0, import_name, importer), importer, true);
-  Touch(importer);
+  FromSource(trace, trace.guards.Child(trace.guards.Pinned(builtins, "B"), Accessor::kGlobal, 0, import_name, importer),
+             importer, true);
+  Touch(trace, importer);
   long level = PyLong_AsLong(e.in[0]);
   std::string full = text;
   if (level > 0) {
     static PyObject* const package_name = InternedName("__package__");
     Shadow shadow;
-    PyObject* package = ReadGlobal(f, note, package_name, &shadow);
+    PyObject* package = ReadGlobal(trace, f, note, package_name, &shadow);
     if (package == nullptr || !PyUnicode_Check(package)) throw Break{Reason::import_statement, text};
-    Force(package, shadow);
+    Force(trace, package, shadow);
     std::string base_name = Text(package);
     for (long i = 1; i < level; ++i) base_name = base_name.substr(0, base_name.rfind('.'));
     full = full.empty() ? base_name : base_name + "." + full;
   }
   bool wants_leaf = e.in[1] != Py_None && Must(PyObject_IsTrue(e.in[1]));
   std::string result = wants_leaf || level > 0 ? full : full.substr(0, full.find('.'));
-  SourceId modules = guards_.Pinned(PyImport_GetModuleDict(), "sys.modules");
+  SourceId modules = trace.guards.Pinned(PyImport_GetModuleDict(), "sys.modules");
   for (const std::string& name : {full, result}) {
     Ref<> key = Must(PyUnicode_InternFromString(name.c_str()));
     PyObject* module = ItemQuietly(PyImport_GetModuleDict(), key.get());
     if (module == nullptr || !PyModule_Check(module)) throw Break{Reason::import_statement, full};
-    SourceId id = guards_.Child(modules, Accessor::kKey, 0, key.get(), module);
-    FromSource(id, module, true);
-    Touch(module);
-    note.expect.source = id;
+    SourceId id = trace.guards.Child(modules, Accessor::kKey, 0, key.get(), module);
+    FromSource(trace, id, module, true);
+    Touch(trace, module);
+    note.op.expect.source = id;
     if (!wants_leaf) continue;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[1]); ++i) {
       // A name that the module does not have may be a submodule that is yet to be imported.
@@ -156,16 +170,16 @@ void Recorder::Import(FrameState& f, FrameNote& note, const Event& e) {
       }
     }
   }
-  note.expect.kind = Expect::Kind::kSource;
-  note.expect.pinned = true;
-  note.opaque_operation = true;
+  note.op.expect.kind = Expect::Kind::kSource;
+  note.op.expect.pinned = true;
+  note.op.opaque_operation = true;
 }
 
 // Whether it is a descriptor, and of which kind, is its class's to say, and that can change.
-void Recorder::FixDescriptorKind(PyObject* in_class) {
+void FixDescriptorKind(Trace& trace, PyObject* in_class) {
   if ((Py_TYPE(in_class)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) return;
   RefuseOddNames(Py_TYPE(in_class));
-  guards_.Class(Py_TYPE(in_class), Here());
+  trace.guards.Class(Py_TYPE(in_class), trace.frames.Here());
   RefuseForeignOperator(in_class);
 }
 
@@ -175,7 +189,7 @@ static bool MakesAnnotations(PyTypeObject* type, PyObject* name) {
   return is_read && PyDict_GetItemWithError(type->tp_dict, name) == nullptr;
 }
 
-void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* name) {
+static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name) {
   PyTypeObject* meta = Py_TYPE(type);
   RefuseOddNames(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
@@ -183,38 +197,41 @@ void Recorder::ClassAttribute(FrameNote& note, PyTypeObject* type, PyObject* nam
     if (Override(meta, Slots().get, reinterpret_cast<void*>(PyType_Type.tp_getattro)) != nullptr)
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
-  guards_.Class(type, Here());
-  Touch(reinterpret_cast<PyObject*>(type));
-  if (ReadClassDict(*this, note, type, name)) return;
-  ReadIfClassName(*this, type, name);
-  if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) guards_.Class(meta, Here());  // the look-up asks it as well
-  if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(of_meta);
+  trace.guards.Class(type, trace.frames.Here());
+  Touch(trace, reinterpret_cast<PyObject*>(type));
+  if (ReadClassDict(trace, note, type, name)) return;
+  ReadIfClassName(trace, type, name);
+  if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE)
+    trace.guards.Class(meta, trace.frames.Here());  // the look-up asks it as well
+  if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(trace, of_meta);
   if (MakesAnnotations(type, name)) throw Break{Reason::done_once, Qualified(type, name)};
   PyObject* value = _PyType_Lookup(type, name);
-  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(value, type, name);
+  if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(trace, value, type, name);
   // A descriptor of Python code runs as a frame; its result is not a constant.
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
-  if (runs_code) AdoptOfClass(value, type, name);
-  note.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
+  if (runs_code) AdoptOfClass(trace, value, type, name);
+  note.op.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
 }
 
 // The value that a class holds under a name. The guard on the class determines the object; reads of the object are
 // guarded. Its own class decides whether it is a descriptor, and that can change. (A descriptor of Python code runs as
 // a frame.)
-void Recorder::AdoptOfClass(PyObject* object, PyTypeObject* type, PyObject* name) {
-  AdoptPinned(object, Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
-  Touch(object);
+void AdoptOfClass(Trace& trace, PyObject* object, PyTypeObject* type, PyObject* name) {
+  AdoptPinned(
+      trace, object,
+      trace.objects.Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
+  Touch(trace, object);
 }
 
-bool Recorder::HasGenericGet(PyTypeObject* type) {
+bool HasGenericGet(PyTypeObject* type) {
   return Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr)) == nullptr;
 }
 
-void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
-  note.expect.kind = Expect::Kind::kAny;
-  Touch(owner);
+  note.op.expect.kind = Expect::Kind::kAny;
+  Touch(trace, owner);
   if (PyObject* override_get = Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type) {
@@ -228,36 +245,36 @@ void Recorder::InstanceAttribute(FrameNote& note, PyObject* owner, PyObject* nam
         PyErr_Clear();
         throw Break{Reason::unknown_attribute, Qualified(type, name)};
       }
-      Touch(self.get());
+      Touch(trace, self.get());
       auto* const start = reinterpret_cast<PyTypeObject*>(self_class.get());
-      guards_.Class(start, Here());
+      trace.guards.Class(start, trace.frames.Here());
       PyObject* const found = FoundBySuper(owner, start, name);
       if (found == nullptr) return;
-      FixDescriptorKind(found);
+      FixDescriptorKind(trace, found);
       if (!IsSeenThroughSuper(found)) throw Break{Reason::unknown_attribute, Qualified(start, name)};
       const bool is_plain = Py_TYPE(found)->tp_descr_get == nullptr;
-      if (is_plain) AdoptOfClass(found, start, name);
-      if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.expect.kind = Expect::Kind::kPinned;
+      if (is_plain) AdoptOfClass(trace, found, start, name);
+      if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.op.expect.kind = Expect::Kind::kPinned;
       return;
     }
     if (PyMethod_Check(owner)) {
       PyObject* function = PyMethod_GET_FUNCTION(owner);
-      if (PartOfMethod(note, owner, name)) return;
+      if (PartOfMethod(trace, note, owner, name)) return;
       if (!PyFunction_Check(function) || _PyType_Lookup(&PyMethod_Type, name) != nullptr) return;
-      AdoptPinned(function);
-      return GenericLoad(note, function, name);
+      AdoptPinned(trace, function);
+      return GenericLoad(trace, note, function, name);
     }
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
     static PyObject* module_get = Override(&PyModule_Type, Slots().get, nullptr);
-    if (override_get == module_get) return GenericLoad(note, owner, name);
+    if (override_get == module_get) return GenericLoad(trace, note, owner, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
-  GenericLoad(note, owner, name);
+  GenericLoad(trace, note, owner, name);
 }
 
 // The object that a method from outside binds, and for Python code the function that it runs.
-bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
-  const Known* known = Find(method);
+static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name) {
+  const Known* known = trace.objects.Find(method);
   if (known == nullptr || known->state != Known::State::kSource) return false;
   const bool is_self = std::strcmp(Text(name), "__self__") == 0;
   PyObject* part = nullptr;
@@ -267,43 +284,44 @@ bool Recorder::PartOfMethod(FrameNote& note, PyObject* method, PyObject* name) {
     part = PyCFunction_GET_SELF(method);
   }
   if (part == nullptr) return false;
-  note.expect.kind = Expect::Kind::kSource;
-  note.expect.source = guards_.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part);
-  note.expect.pinned = known->pinned;
+  note.op.expect.kind = Expect::Kind::kSource;
+  note.op.expect.source =
+      trace.guards.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part);
+  note.op.expect.pinned = known->pinned;
   return true;
 }
 
 // object.__getattribute__, and what follows when it finds nothing.
-void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
-  guards_.ReadsName(name);
+void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
+  trace.guards.ReadsName(name);
   PyTypeObject* type = Py_TYPE(owner);
-  note.expect.kind = Expect::Kind::kAny;
-  if (Shadow* written = WrittenShadow(owner, name)) {
-    note.expect.kind = Expect::Kind::kShadow;
-    note.expect.shadow = *written;
+  note.op.expect.kind = Expect::Kind::kAny;
+  if (Shadow* written = WrittenShadow(trace, owner, name)) {
+    note.op.expect.kind = Expect::Kind::kShadow;
+    note.op.expect.shadow = *written;
     return;
   }
-  Touch(owner);
-  Known* known = Find(owner);
+  Touch(trace, owner);
+  Known* known = trace.objects.Find(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
   bool data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
-  if (descriptor != nullptr) FixDescriptorKind(descriptor);
+  if (descriptor != nullptr) FixDescriptorKind(trace, descriptor);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (known == nullptr && !IsScalar(owner) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyFunction_Check(owner)) {
     // An object that a class or a constant holds.
-    AdoptPinned(owner, type->tp_name);
-    Touch(owner);
-    known = Find(owner);
+    AdoptPinned(trace, owner, type->tp_name);
+    Touch(trace, owner);
+    known = trace.objects.Find(owner);
     is_source = known != nullptr && known->state == Known::State::kSource;
   }
   if (data) {
-    if (Py_TYPE(descriptor) == Objects().tuple_getter) return NamedTupleField(note, owner, descriptor);
-    if (PyFunction_Check(owner) && FunctionAttribute(note, owner, name)) return;
+    if (Py_TYPE(descriptor) == Objects().tuple_getter) return NamedTupleField(trace, note, owner, descriptor);
+    if (PyFunction_Check(owner) && FunctionAttribute(trace, note, owner, name)) return;
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
       Ref<> getter = Ref<>::Steal(PyObject_GetAttrString(descriptor, "fget"));
       if (getter && PyFunction_Check(getter.get())) {
-        pending_ = {getter.get(), {owner}, {Shadow()}, {}};  // the property keeps the function alive
-        has_pending_ = true;
+        trace.frames.pending = {getter.get(), {owner}, {Shadow()}, {}};  // the property keeps the function alive
+        trace.frames.has_pending = true;
         return;
       }
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
@@ -311,9 +329,9 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
     if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
       if (IsSecondName(descriptor, name)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
       if (!is_source || (IsPlainType(type) && !IsException(type))) {
-        if (is_source) FixContent(owner);
-        if (PyTuple_Check(owner)) ForceDeep(owner, Shadow(), true);
-        if (!is_source && known != nullptr && type == Objects().partial) AdoptPart(*this, owner, name);
+        if (is_source) FixContent(trace, owner);
+        if (PyTuple_Check(owner)) ForceDeep(trace, owner, Shadow(), true);
+        if (!is_source && known != nullptr && type == Objects().partial) AdoptPart(trace, owner, name);
         return;
       }
       const int kind = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
@@ -329,9 +347,9 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (value.get() == Py_None && kind == T_OBJECT) {
         throw Break{Reason::unknown_attribute, Qualified(type, name)};  // None may stand for nothing in C
       }
-      note.expect.kind = Expect::Kind::kSource;
-      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value.get());
-      note.expect.pinned = known->pinned;
+      note.op.expect.kind = Expect::Kind::kSource;
+      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value.get());
+      note.op.expect.pinned = known->pinned;
       return;
     }
     if (Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
@@ -339,53 +357,54 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
       if (std::strcmp(Text(name), "__dict__") == 0) {
         PyObject* dict = InstanceDict(owner);
         if (dict == nullptr) throw Break{Reason::unknown_attribute, Qualified(type, name)};
-        RefuseSharedDict(owner, dict);
-        if (!is_source) return HandOutDict(owner, dict);
+        RefuseSharedDict(trace, owner, dict);
+        if (!is_source) return HandOutDict(trace, owner, dict);
         // A value that the trace has written is not in it at a replay before the end.
         if (known->written)
           throw Break{Reason::unknown_operation, Qualified(type, name) + " of an object that was written to"};
-        note.expect.kind = Expect::Kind::kSource;
-        note.expect.source = guards_.Child(known->source, Accessor::kDict, 0, nullptr, dict);
-        note.expect.pinned = known->pinned;
+        note.op.expect.kind = Expect::Kind::kSource;
+        note.op.expect.source = trace.guards.Child(known->source, Accessor::kDict, 0, nullptr, dict);
+        note.op.expect.pinned = known->pinned;
         return;
       }
-      if (PartOfMethod(note, owner, name)) return;
+      if (PartOfMethod(trace, note, owner, name)) return;
       if (!is_source && IsDeque(owner)) return;  // maxlen
       const bool is_changeable = is_source && IsException(type);
-      if (IsPlainType(type) && is_source) FixContent(owner);
+      if (IsPlainType(type) && is_source) FixContent(trace, owner);
       if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
     }
-    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
+    if (Py_TYPE(descriptor)->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(trace, descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   PyObject* dict = InstanceDict(owner);
   if (dict != nullptr) {
-    RefuseMutatedDict(dict);
-    RefuseSharedDict(owner, dict);
+    RefuseMutatedDict(trace, dict);
+    RefuseSharedDict(trace, owner, dict);
     PyObject* value = ItemQuietly(dict, name);
     if (value != nullptr) {
-      note.expect.answer = value;
+      note.op.expect.answer = value;
       if (!is_source) return;
-      note.expect.kind = Expect::Kind::kSource;
-      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value);
-      note.expect.pinned = known->pinned;
+      note.op.expect.kind = Expect::Kind::kSource;
+      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
+      note.op.expect.pinned = known->pinned;
       return;
     }
   }
   static PyObject* const getattr_name = InternedName("__getattr__");
   PyObject* const fallback = descriptor == nullptr ? _PyType_Lookup(type, getattr_name) : nullptr;
   if (is_source && fallback != nullptr && fallback == Objects().module_getattr) {
-    ModuleAttribute(note, owner, name);
+    ModuleAttribute(trace, note, owner, name);
     return;
   }
   // A function or exception gets its dict with its first attribute.
-  if (is_source && _PyObject_GetDictPtr(owner) != nullptr) guards_.NoInstanceAttr(known->source, name, Here());
+  if (is_source && _PyObject_GetDictPtr(owner) != nullptr)
+    trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
-    if (kind->tp_descr_get == nullptr) return AdoptOfClass(descriptor, type, name);
+    if (kind->tp_descr_get == nullptr) return AdoptOfClass(trace, descriptor, type, name);
     if (kind == &PyStaticMethod_Type) {  // the class says which object it holds
-      note.expect.kind = Expect::Kind::kPinned;
+      note.op.expect.kind = Expect::Kind::kPinned;
       return;
     }
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
@@ -393,7 +412,7 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
         kind == &PyInstanceMethod_Type) {
       return;
     }
-    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(descriptor, type, name);
+    if (kind->tp_flags & Py_TPFLAGS_HEAPTYPE) return AdoptOfClass(trace, descriptor, type, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   if (fallback == nullptr && PyModule_Check(owner)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
@@ -405,14 +424,14 @@ void Recorder::GenericLoad(FrameNote& note, PyObject* owner, PyObject* name) {
 // nn.Module.__getattr__: parameters, then buffers, then submodules. Their content is the answer. Calling __getattr__
 // as well would raise an AttributeError and run a frame, for each attribute of each module. The path to the attribute
 // implies that the instance itself has no such attribute.
-void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   constexpr int kHomes = 3;  // as in Step::home
-  Known* known = Find(owner);
+  Known* known = trace.objects.Find(owner);
   PyObject* own = InstanceDict(owner);
-  note.opaque_operation = true;  // the accessor repeats the look-up; __getattr__'s frame adds nothing
-  bool is_changed = false;       // a dict that is asked earlier
+  note.op.opaque_operation = true;  // the accessor repeats the look-up; __getattr__'s frame adds nothing
+  bool is_changed = false;          // a dict that is asked earlier
   const auto source_of = [&](int home, PyObject* dict) {
-    return guards_.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
+    return trace.guards.Child(known->source, Accessor::kAttr, 0, ModuleDictName(home), dict);
   };
   for (int home = 0; home < kHomes; ++home) {
     PyObject* dict = own ? ItemQuietly(own, ModuleDictName(home)) : nullptr;
@@ -420,35 +439,36 @@ void Recorder::ModuleAttribute(FrameNote& note, PyObject* owner, PyObject* name)
       throw Break{Reason::unknown_attribute, Qualified(Py_TYPE(owner), name)};
     }
     PyObject* value = ItemQuietly(dict, name);
-    if (Shadow* written = WrittenShadow(dict, name)) {
-      guards_.NoInstanceAttr(known->source, name, Here());
-      note.expect.kind = Expect::Kind::kShadow;
-      note.expect.shadow = *written;
-      note.expect.answer = value;
+    if (Shadow* written = WrittenShadow(trace, dict, name)) {
+      trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
+      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.shadow = *written;
+      note.op.expect.answer = value;
       return;
     }
-    if (has_mutated_dicts_ && IsMutatedDict(dict)) {
+    if (trace.objects.has_mutated_dicts && IsMutatedDict(trace, dict)) {
       // Everything is known about an item that the trace has put there.
-      FromSource(source_of(home, dict), dict, known->pinned);
+      FromSource(trace, source_of(home, dict), dict, known->pinned);
       is_changed = true;
       if (value == nullptr) continue;
-      guards_.NoInstanceAttr(known->source, name, Here());
-      note.expect.answer = value;
+      trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
+      note.op.expect.answer = value;
       return;
     }
     if (value == nullptr) continue;
-    note.expect.answer = value;
-    note.expect.kind = Expect::Kind::kSource;
-    if (is_changed) guards_.NoInstanceAttr(known->source, name, Here());
-    note.expect.source = is_changed ? guards_.Child(source_of(home, dict), Accessor::kKey, 0, name, value)
-                                    : guards_.Child(known->source, Accessor::kModuleAttr, home, name, value);
-    note.expect.pinned = known->pinned;
+    note.op.expect.answer = value;
+    note.op.expect.kind = Expect::Kind::kSource;
+    if (is_changed) trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
+    note.op.expect.source = is_changed ? trace.guards.Child(source_of(home, dict), Accessor::kKey, 0, name, value)
+                                       : trace.guards.Child(known->source, Accessor::kModuleAttr, home, name, value);
+    note.op.expect.pinned = known->pinned;
     return;
   }
-  guards_.NoInstanceAttr(known->source, name, Here());
+  trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
   for (int home = 0; home < kHomes; ++home) {
     PyObject* dict = ItemQuietly(own, ModuleDictName(home));
-    if (!is_changed || !IsMutatedDict(dict)) guards_.Absent(source_of(home, dict), name, Here());
+    if (!is_changed || !IsMutatedDict(trace, dict))
+      trace.guards.Absent(source_of(home, dict), name, trace.frames.Here());
   }
 }
 

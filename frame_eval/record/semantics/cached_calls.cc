@@ -1,20 +1,18 @@
-// Calls of functions under functools.lru_cache: their cache is read, and a result comes out of it.
+#include "frame_eval/record/semantics/cached_calls.h"
+
 #include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <tuple>
 
-#include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/objects/weak_references.h"
-#include "frame_eval/record/recorder.h"
-#include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/elements.h"
-#include "frame_eval/segment/compiled_form.h"
-#include "frame_eval/segment/new_objects.h"
+#include "frame_eval/record/trace.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
 #include "guards/objects/dict_read.h"
@@ -106,20 +104,21 @@ CacheEntry Cached(PyObject* function, const Call& call) {
 
 // A function under functools.lru_cache: a call with known arguments is a look-up, and the result is the very object. A
 // new one runs the function without the recorder.
-void Recorder::InvokeCached(Call& call) {
+void InvokeCached(Trace& trace, Call& call) {
   auto known_by_identity = [&](PyObject* object) {
-    AdoptPinned(object);
-    if (Known* known = Find(object); known != nullptr && known->state == Known::State::kSource) Fix(*known);
+    AdoptPinned(trace, object);
+    if (Known* known = trace.objects.Find(object); known != nullptr && known->state == Known::State::kSource)
+      Fix(trace, *known);
   };
   known_by_identity(call.callable);
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
     if (IsPlainKey(arg)) {
-      ForceDeep(arg, call.shadows[i], false);
+      ForceDeep(trace, arg, call.shadows[i], false);
       continue;
     }
     // Hashed and compared by identity.
-    Known* known = Find(arg);
+    Known* known = trace.objects.Find(arg);
     bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
     if (!plain || IsTensor(arg) || (known != nullptr && known->state != Known::State::kSource)) {
       throw Refusal(call.callable);
@@ -129,11 +128,12 @@ void Recorder::InvokeCached(Call& call) {
   const CacheEntry entry = Cached(call.callable, call);
   if (entry.found == nullptr) throw Break{Reason::done_once, CallableName(call.callable)};
   // The entry is still the one: cache_clear() forgets it.
-  const SourceId cache = guards_.Pinned(entry.cache, CallableName(call.callable) + ".cache");
-  const SourceId found = guards_.Child(cache, Accessor::kKey, 0, entry.key, entry.found);
-  guards_.Identity(found, Here());
+  const SourceId cache = trace.guards.Pinned(entry.cache, CallableName(call.callable) + ".cache");
+  const SourceId found = trace.guards.Child(cache, Accessor::kKey, 0, entry.key, entry.found);
+  trace.guards.Identity(found, trace.frames.Here());
   if (Py_TYPE(entry.found) == Objects().cache_link) {
-    guards_.Field(found, offsetof(CacheLink, result), Here());  // a cache of limited size uses its links again
+    trace.guards.Field(found, offsetof(CacheLink, result),
+                       trace.frames.Here());  // a cache of limited size uses its links again
   }
   // Replay asks the cache as well: it counts its hits, and drops what has not been asked for.
   std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
@@ -145,18 +145,18 @@ void Recorder::InvokeCached(Call& call) {
       PyDict_SetItem(keywords.get(), call.names[k], call.args[call.positional() + k]);
     }
     target = Must(PyObject_Call(reinterpret_cast<PyObject*>(Objects().partial), args.get(), keywords.get()));
-    AddFresh(target.get());
+    AddFresh(trace, target.get());
   }
-  AddEffect(Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
-  call.note.expect.kind = Expect::Kind::kPinned;
+  AddEffect(trace, Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
+  call.note.op.expect.kind = Expect::Kind::kPinned;
   PyObject* result = entry.found;
   if (Py_TYPE(result) == Objects().cache_link) result = reinterpret_cast<CacheLink*>(result)->result;
   if (IsTensor(result)) {
-    call.note.expect.kind = Expect::Kind::kSource;
-    call.note.expect.source = guards_.Pinned(result, CallableName(call.callable) + "(...)");
-    call.note.expect.pinned = true;
+    call.note.op.expect.kind = Expect::Kind::kSource;
+    call.note.op.expect.source = trace.guards.Pinned(result, CallableName(call.callable) + "(...)");
+    call.note.op.expect.pinned = true;
   }
-  call.note.opaque_operation = true;
+  call.note.op.opaque_operation = true;
 }
 
 }  // namespace frametap

@@ -1,4 +1,5 @@
-// Calls: what kind of callable it is, what it reads, and how its arguments reach the frame of a Python function.
+#include "frame_eval/record/semantics/calls.h"
+
 #include <cstddef>
 #include <cstring>
 #include <string_view>
@@ -6,18 +7,25 @@
 
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/frames.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/rows.h"
-#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/objects/weak_references.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/cached_calls.h"
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/mutations.h"
+#include "frame_eval/record/semantics/named_tuples.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/segment/compiled_form.h"
-#include "frame_eval/segment/new_objects.h"
 #include "guards/kinds/keys.h"
 #include "guards/must.h"
-#include "guards/objects/dict_read.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
 
@@ -48,23 +56,24 @@ bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
 }
 
 // The parts of a partial from outside: __setstate__ replaces them. An open one may be another one with equal parts.
-void ReadPartial(Recorder& r, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords, bool is_open) {
-  const SourceId source = r.SourceOf(partial);
+void ReadPartial(Trace& trace, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords,
+                 bool is_open) {
+  const SourceId source = SourceOf(trace, partial);
   if (!source.valid()) return;
-  if (is_open) r.guards().Type(source, r.Here());
+  if (is_open) trace.guards.Type(source, trace.frames.Here());
   static PyObject* const kParts[] = {InternedName("func"), InternedName("args"), InternedName("keywords")};
   PyObject* const values[] = {function, args, keywords};
   for (int i = 0; i < 3; ++i) {
-    const SourceId part = r.guards().Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
-    if (!is_open) r.guards().Identity(part, r.Here());
-    r.FromSource(part, values[i], !is_open);
+    const SourceId part = trace.guards.Child(source, Accessor::kAttr, 0, kParts[i], values[i]);
+    if (!is_open) trace.guards.Identity(part, trace.frames.Here());
+    FromSource(trace, part, values[i], !is_open);
   }
   if (is_open) {
-    r.AdoptElements(args);
-    return r.AdoptElements(keywords);
+    AdoptElements(trace, args);
+    return AdoptElements(trace, keywords);
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) r.AdoptPinned(PyTuple_GET_ITEM(args, i), "partial.args");
-  if (PyDict_GET_SIZE(keywords) > 0) r.AdoptElements(keywords);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) AdoptPinned(trace, PyTuple_GET_ITEM(args, i), "partial.args");
+  if (PyDict_GET_SIZE(keywords) > 0) AdoptElements(trace, keywords);
 }
 
 // Its replays compute the same as plain Python. A form of another backend or of int8 does not (its weights belong to
@@ -74,15 +83,15 @@ bool RunsAsRecorded(Store& store) { return store.backend().calls_python() && !st
 // torch.ops.x.y and torch.ops.x.y.z are objects of Python code. Each passes its arguments to a function of C that no
 // other object holds. Returns the op's name without its namespace, or null if `callable` is not such a function. If a
 // name has several overloads, that function chooses one and passes it to the dispatcher.
-const char* CalledOp(Recorder& r, PyObject* callable) {
+const char* CalledOp(Trace& trace, PyObject* callable) {
   static PyObject *const function_name = InternedName("_op"), *const packet_name = InternedName("_qualified_op_name"),
                          *const schema_name = InternedName("_name"), *const overloads = InternedName("_overload_names");
-  const Known* known = PyCFunction_Check(callable) ? r.Find(callable) : nullptr;
+  const Known* known = PyCFunction_Check(callable) ? trace.objects.Find(callable) : nullptr;
   if (known == nullptr || known->state != Known::State::kSource) return nullptr;
   if (PyCFunction_GET_FUNCTION(callable) != Objects().bound_by_torch) return nullptr;
-  const SourceId parent = r.guards().parent(known->source);
-  if (!parent.valid() || r.guards().KeyOf(known->source) != function_name) return nullptr;
-  PyObject* const owner = r.guards().seen(parent);
+  const SourceId parent = trace.guards.parent(known->source);
+  if (!parent.valid() || trace.guards.KeyOf(known->source) != function_name) return nullptr;
+  PyObject* const owner = trace.guards.seen(parent);
   const bool is_packet = owner != nullptr && Py_TYPE(owner) == Objects().op_packet;
   if (!is_packet && (owner == nullptr || Py_TYPE(owner) != Objects().op_overload)) return nullptr;
   const Ref<> text = Must(PyObject_GenericGetAttr(owner, is_packet ? packet_name : schema_name));
@@ -102,103 +111,6 @@ const char* CalledOp(Recorder& r, PyObject* callable) {
   return kept.c_str() + kept.find("::") + 2;
 }
 
-bool IsOwnAndMayChange(Recorder& r, PyObject* object) {
-  const Known* known = r.Find(object);
-  const bool may_change = PyList_Check(object) || PyDict_Check(object) || PySet_Check(object);
-  return may_change && known != nullptr && known->state != Known::State::kSource;
-}
-
-// Methods that keep what their argument holds, and not the argument.
-bool TakesContent(const char* method) {
-  for (const char* one :
-       {"extend", "update", "difference_update", "intersection_update", "symmetric_difference_update"}) {
-    if (std::strcmp(method, one) == 0) return true;
-  }
-  return false;
-}
-
-// A row of the trace's own as a tuple that holds the same.
-Ref<> TupleOf(Recorder& r, PyObject* row) {
-  Ref<> tuple = Must(PySequence_Tuple(row));
-  if (PyTuple_GET_SIZE(tuple.get()) == 0) return tuple;  // there is one
-  Known& known = r.AddFresh(tuple.get());
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) known.items.push_back(r.ElementShadow(row, i));
-  return tuple;
-}
-
-// A copy of the present content of `arg`, for an effect that takes it. Effects are described at the end, when the
-// trace may have changed it. An object from outside changes by effects, which come in their order.
-Ref<> ContentNow(Recorder& r, PyObject* arg, const char* method) {
-  const auto iterates_as = [arg](const PyTypeObject& builtin) { return Py_TYPE(arg)->tp_iter == builtin.tp_iter; };
-  const Known* known = r.Find(arg);
-  const bool is_ordered = PyODict_CheckExact(arg);
-  const bool is_dict = is_ordered || (PyDict_Check(arg) && iterates_as(PyDict_Type));
-  const bool is_list = PyList_Check(arg) && iterates_as(PyList_Type);
-  const bool is_builtin = is_dict || is_list || PyAnySet_CheckExact(arg);
-  if (Recorder::IsScalar(arg) || PyRange_Check(arg) || PyFrozenSet_CheckExact(arg) ||
-      (PyTuple_Check(arg) && iterates_as(PyTuple_Type)) ||
-      (is_builtin && known != nullptr && known->state == Known::State::kSource)) {
-    return Ref<>::New(arg);
-  }
-  if (is_list) return TupleOf(r, arg);
-  if (PyDictViewSet_Check(arg) || PyDictValues_Check(arg)) {
-    Ref<> content = Must(PySequence_Tuple(arg));
-    r.AdoptResult(content.get());
-    return content;
-  }
-  Ref<> copy;
-  if (is_ordered) {
-    copy = Must(PyDict_New());
-    const Ref<> keys = KeysInOrder(arg);
-    if (PyTuple_GET_SIZE(keys.get()) != PyDict_GET_SIZE(arg)) copy = Ref<>();
-    for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(keys.get()); ++i) {
-      PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
-      PyObject* value = Recorder::IsScalar(key) ? ItemQuietly(arg, key) : nullptr;  // no hash of code
-      if (value == nullptr || PyDict_SetItem(copy.get(), key, value) < 0) copy = Ref<>();
-    }
-    PyErr_Clear();
-  } else if (is_dict) {
-    copy = CopyDict(arg);
-  } else if (PySet_CheckExact(arg)) {
-    if (std::strcmp(method, "extend") == 0) return TupleOf(r, arg);
-    copy = Must(PySet_New(arg));
-    const Ref<> order = Must(PySequence_Tuple(arg)), order_of_copy = Must(PySequence_Tuple(copy.get()));
-    for (Py_ssize_t i = 0; copy && i < PyTuple_GET_SIZE(order.get()); ++i) {
-      if (PyTuple_GET_ITEM(order.get(), i) != PyTuple_GET_ITEM(order_of_copy.get(), i)) copy = Ref<>();
-    }
-  }
-  if (!copy) {
-    throw Break{Reason::unknown_mutation, std::string(method) + " with an object of type " + Py_TYPE(arg)->tp_name};
-  }
-  r.AddFresh(copy.get());
-  return copy;
-}
-
-// dict.update([[key, value]]): the pairs are taken apart too, also the pairs of a sequence from outside.
-Ref<> PairsNow(Recorder& r, PyObject* rows) {
-  const PyTypeObject& builtin = PyTuple_Check(rows) ? PyTuple_Type : PyList_Type;
-  if (Py_TYPE(rows)->tp_iter != builtin.tp_iter) return ContentNow(r, rows, "update");
-  Ref<> pairs = Must(PyList_New(0));
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(rows); ++i) {
-    const Ref<> pair = ContentNow(r, PySequence_Fast_GET_ITEM(rows, i), "update");
-    if (PyList_Append(pairs.get(), pair.get()) < 0) throw std::bad_alloc();
-  }
-  return TupleOf(r, pairs.get());
-}
-
-// dict.update(key=value …) of a dict that existed before: a store under each key. Returns false if it is another call.
-bool UpdateByNames(Recorder& r, const Call& call) {
-  PyObject* const dict = call.args[0];
-  const Known* const known = r.Find(dict);
-  if (known == nullptr || known->state != Known::State::kSource || !PyDict_CheckExact(dict)) return false;
-  if (call.positional() != 1 || call.names.empty()) return false;
-  for (size_t i = 0; i < call.names.size(); ++i) {
-    FrameNote store;
-    r.StoreSubscript(store, dict, call.names[i], call.args[i + 1], Shadow(), call.shadows[i + 1]);
-  }
-  return true;
-}
-
 // The result of functools.cmp_to_key: it calls the function that it was given.
 PyTypeObject* ComparisonKey() {
   static PyTypeObject* const type = [] {
@@ -210,15 +122,15 @@ PyTypeObject* ComparisonKey() {
 }
 
 // sorted(objects, key=getter), map(getter, objects): the reads of each object. Returns false if they are not known.
-bool GetsFromAll(Recorder& r, const Call& call, PyObject* getter) {
+bool GetsFromAll(Trace& trace, const Call& call, PyObject* getter) {
   for (PyObject* other : call.args) {
-    if (other == getter || other == nullptr || Recorder::IsScalar(other)) continue;
+    if (other == getter || other == nullptr || IsScalar(other)) continue;
     if (!PyTuple_CheckExact(other) && !PyList_CheckExact(other)) {
-      if (!ReadByGetter(r, getter, other)) return false;
+      if (!ReadByGetter(trace, getter, other)) return false;
       continue;
     }
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(other); ++i) {
-      if (!ReadByGetter(r, getter, PySequence_Fast_GET_ITEM(other, i))) return false;
+      if (!ReadByGetter(trace, getter, PySequence_Fast_GET_ITEM(other, i))) return false;
     }
   }
   return true;
@@ -235,7 +147,7 @@ bool CallsWithOne(const Call& call) {
 
 // map, sorted(key=…), reduce: a function of Python code comes as a frame. The reads of C code are not reported, and
 // must follow from fixed facts.
-void Recorder::ReadCallbacks(const Call& call) {
+void ReadCallbacks(Trace& trace, const Call& call) {
   for (PyObject* arg : call.args) {
     if (arg == nullptr || !PyCallable_Check(arg) || IsTensor(arg)) continue;
     PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;
@@ -244,7 +156,7 @@ void Recorder::ReadCallbacks(const Call& call) {
       inner = Must(PyObject_GetAttrString(arg, "func"));
       Ref<> args = Must(PyObject_GetAttrString(arg, "args"));
       Ref<> keywords = Must(PyObject_GetAttrString(arg, "keywords"));
-      ReadPartial(*this, arg, inner.get(), args.get(), keywords.get(), false);
+      ReadPartial(trace, arg, inner.get(), args.get(), keywords.get(), false);
       function = inner.get();
     }
     if (PyFunction_Check(function)) continue;
@@ -253,23 +165,25 @@ void Recorder::ReadCallbacks(const Call& call) {
     const CallableRow* row = FindCallable(function);
     if (row == nullptr && PyType_Check(function)) {
       if (MakesPlainInstances(reinterpret_cast<PyTypeObject*>(function))) {
-        ReadsConstructor(guards_);
+        ReadsConstructor(trace.guards);
         continue;
       }
     } else if (row == nullptr) {
       PyObject* method = _PyType_Lookup(Py_TYPE(function), call_name);
       if (method != nullptr && PyFunction_Check(method)) continue;
-      if (IsGetter(function) && GetsFromAll(*this, call, arg)) continue;
-      if (Py_TYPE(function) == ComparisonKey() && Find(function) != nullptr && !SourceOf(function).valid()) continue;
+      if (IsGetter(function) && GetsFromAll(trace, call, arg)) continue;
+      if (Py_TYPE(function) == ComparisonKey() && trace.objects.Find(function) != nullptr &&
+          !SourceOf(trace, function).valid())
+        continue;
     } else if (row->conduct == Conduct::kTorch) {
-      for (PyObject* other : call.args) ReadAllTensors(other, true);
+      for (PyObject* other : call.args) ReadAllTensors(trace, other, true);
       continue;
     } else if (function == reinterpret_cast<PyObject*>(&PyType_Type) && CallsWithOne(call)) {
       continue;  // who calls it has fixed all that is in its arguments
     } else if (row->by_value) {
       const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
       PyObject* const self = bound ? PyCFunction_GET_SELF(function) : nullptr;
-      if (bound) ForceDeep(self, MeetSelf(function, self), false);
+      if (bound) ForceDeep(trace, self, MeetSelf(trace, function, self), false);
       if (bound && PyDict_Check(self) && !HoldsPlainValues(self)) throw Refusal(function);  // it compares with the keys
       continue;
     } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
@@ -290,32 +204,32 @@ void Recorder::ReadCallbacks(const Call& call) {
 }
 
 // A callable that may be another one of the same kind at replay: nothing has been read of which one it is.
-bool Recorder::IsOpen(PyObject* callable) {
-  const Known* known = Find(callable);
+bool IsOpen(Trace& trace, PyObject* callable) {
+  const Known* known = trace.objects.Find(callable);
   return known != nullptr && known->state == Known::State::kSource && !known->pinned && !known->touched &&
-         !store_.options().by_identity;
+         !trace.store.options().by_identity;
 }
 
-Recorder::Pending& Recorder::ExpectFrame(PyObject* function) {
-  FixCode(function);
-  if (!IsOpen(function)) Touch(function);
-  pending_.function = function;
-  has_pending_ = true;
-  return pending_;
+PendingCall& ExpectFrame(Trace& trace, PyObject* function) {
+  FixCode(trace, function);
+  if (!IsOpen(trace, function)) Touch(trace, function);
+  trace.frames.pending.function = function;
+  trace.frames.has_pending = true;
+  return trace.frames.pending;
 }
 
-void Recorder::InvokePython(Call& call, PyObject* function) {
-  Pending& pending = ExpectFrame(function);
+static void InvokePython(Trace& trace, Call& call, PyObject* function) {
+  PendingCall& pending = ExpectFrame(trace, function);
   pending.args.assign(call.args.begin(), call.args.end());
   pending.shadows.assign(call.shadows.begin(), call.shadows.end());
   pending.names.assign(call.names.begin(), call.names.end());
-  call.note.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = Expect::Kind::kAny;
 }
 
-void Recorder::InvokePartial(Call& call) {
+static void InvokePartial(Trace& trace, Call& call) {
   Ref<> partial = Ref<>::New(call.callable);
-  const bool is_open = IsOpen(partial.get());
-  if (!is_open) Touch(partial.get());
+  const bool is_open = IsOpen(trace, partial.get());
+  if (!is_open) Touch(trace, partial.get());
   Ref<> function = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "func"));
   Ref<> args = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "args"));
   Ref<> keywords = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "keywords"));
@@ -323,11 +237,11 @@ void Recorder::InvokePartial(Call& call) {
     PyErr_Clear();
     throw Break{Reason::unknown_callable, "functools.partial"};
   }
-  ReadPartial(*this, partial.get(), function.get(), args.get(), keywords.get(), is_open);
+  ReadPartial(trace, partial.get(), function.get(), args.get(), keywords.get(), is_open);
   Call inner{call.f, call.note, function.get(), {}, {}, {}};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
     inner.args.push_back(PyTuple_GET_ITEM(args.get(), i));
-    inner.shadows.push_back(is_open ? ElementShadow(args.get(), i) : Shadow());
+    inner.shadows.push_back(is_open ? ElementShadow(trace, args.get(), i) : Shadow());
   }
   for (size_t i = 0; i < call.positional(); ++i) {
     inner.args.push_back(call.args[i]);
@@ -348,27 +262,27 @@ void Recorder::InvokePartial(Call& call) {
     inner.shadows.push_back(call.shadows[call.positional() + k]);
     inner.names.push_back(call.names[k]);
   }
-  Invoke(std::move(inner));
+  Invoke(trace, std::move(inner));
 }
 
-void Recorder::InvokeType(Call& call, PyTypeObject* type) {
+static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
   RefuseOddNames(type);
   RefuseOddNames(Py_TYPE(type));
-  Touch(call.callable);
+  Touch(trace, call.callable);
   if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
-    if (row->special != nullptr) return row->special(*this, call);
+    if (row->special != nullptr) return row->special(trace, call);
     for (size_t i = 0; i < call.args.size(); ++i) {
       if (row->conduct == Conduct::kPure && IsTensor(call.args[i])) {
         throw Break{Reason::value_of_tensor, row->name};
       }
-      if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(call.args[i], true, false);
-      ForceDeep(call.args[i], call.shadows[i], true);
+      if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(trace, call.args[i], true, false);
+      ForceDeep(trace, call.args[i], call.shadows[i], true);
     }
     if (row->conduct == Conduct::kTransparent) {  // an iterator
-      for (PyObject* arg : call.args) ViewRows(*this, arg);
-      ReadCallbacks(call);
+      for (PyObject* arg : call.args) ViewRows(trace, arg);
+      ReadCallbacks(trace, call);
     }
-    return ReadIdentities(row->reads, call);
+    return ReadIdentities(trace, row->reads, call);
   }
   const bool is_other_tensor = type != Objects().parameter && PyType_IsSubtype(type, Objects().tensor_base) != 0;
   if (!MakesPlainInstances(type) || is_other_tensor || PyType_IsSubtype(type, Objects().weak_reference)) {
@@ -383,8 +297,8 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
       throw Refusal(call.callable);
     }
   }
-  guards_.Class(type, Here());
-  ReadsConstructor(guards_);
+  trace.guards.Class(type, trace.frames.Here());
+  ReadsConstructor(trace.guards);
   static PyObject* init_name = InternedName("__init__");
   static PyObject* new_name = InternedName("__new__");
   PyObject* init = _PyType_Lookup(type, init_name);
@@ -395,79 +309,80 @@ void Recorder::InvokeType(Call& call, PyTypeObject* type) {
     // A constructor in C gets the arguments as well; these do not look at them.
     const newfunc make_in_c = type->tp_new;
     if (make_in_c != PyBaseObject_Type.tp_new && make_in_c != PyDict_Type.tp_new && make_in_c != PyType_GenericNew) {
-      ForceArguments(call, 0, true);
+      ForceArguments(trace, call, 0, true);
     }
     // The new object is the first argument; it is not there yet, and needs no shadow.
-    pending_.function = init;
-    pending_.args.assign(1, Py_None);
-    pending_.shadows.assign(1, Shadow());
-    pending_.args.insert(pending_.args.end(), call.args.begin(), call.args.end());
-    pending_.shadows.insert(pending_.shadows.end(), call.shadows.begin(), call.shadows.end());
-    pending_.names.assign(call.names.begin(), call.names.end());
-    has_pending_ = true;
-    call.note.for_new.assign(call.shadows.begin(), call.shadows.end());
+    trace.frames.pending.function = init;
+    trace.frames.pending.args.assign(1, Py_None);
+    trace.frames.pending.shadows.assign(1, Shadow());
+    trace.frames.pending.args.insert(trace.frames.pending.args.end(), call.args.begin(), call.args.end());
+    trace.frames.pending.shadows.insert(trace.frames.pending.shadows.end(), call.shadows.begin(), call.shadows.end());
+    trace.frames.pending.names.assign(call.names.begin(), call.names.end());
+    trace.frames.has_pending = true;
+    call.note.op.for_new.assign(call.shadows.begin(), call.shadows.end());
     return;
   }
   static PyObject* const plain_init = _PyType_Lookup(&PyBaseObject_Type, init_name);
   const Ref<> function = python_new && init == plain_init ? WrappedFunction(make) : Ref<>();
-  if (!function) return ForceArguments(call, 0, true);
+  if (!function) return ForceArguments(trace, call, 0, true);
   // Nothing but its __new__ looks at the arguments, if that gives an instance of the class itself (After).
-  Pending& pending = ExpectFrame(function.get());  // the class keeps it
+  PendingCall& pending = ExpectFrame(trace, function.get());  // the class keeps it
   pending.args.assign(1, call.callable);
   pending.shadows.assign(1, Shadow());
   pending.args.insert(pending.args.end(), call.args.begin(), call.args.end());
   pending.shadows.insert(pending.shadows.end(), call.shadows.begin(), call.shadows.end());
   pending.names.assign(call.names.begin(), call.names.end());
-  call.note.for_new.assign(call.shadows.begin(), call.shadows.end());
-  call.note.called_type = type;
+  call.note.op.for_new.assign(call.shadows.begin(), call.shadows.end());
+  call.note.op.called_type = type;
 }
 
-void Recorder::Invoke(Call call) {
+void Invoke(Trace& trace, Call call) {
   PyObject* callable = call.callable;
-  call.note.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = Expect::Kind::kAny;
   if (PyMethod_Check(callable)) {
     PyObject* self = PyMethod_GET_SELF(callable);
     Shadow shadow;
-    if (Known* known = Find(callable); known != nullptr && known->state == Known::State::kSource && !known->pinned) {
+    if (Known* known = trace.objects.Find(callable);
+        known != nullptr && known->state == Known::State::kSource && !known->pinned) {
       // `obj.method` makes a new one each time: what it binds is what counts.
       const SourceId source = known->source;
       PyObject* function = PyMethod_GET_FUNCTION(callable);
-      guards_.Type(source, Here());
-      shadow = MeetSelf(callable, self);
-      FromSource(guards_.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
+      trace.guards.Type(source, trace.frames.Here());
+      shadow = MeetSelf(trace, callable, self);
+      FromSource(trace, trace.guards.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
     } else {
-      Touch(callable);
-      shadow = MeetSelf(callable, self);
+      Touch(trace, callable);
+      shadow = MeetSelf(trace, callable, self);
     }
     call.args.insert(call.args.begin(), self);
     call.shadows.insert(call.shadows.begin(), shadow);
     call.callable = PyMethod_GET_FUNCTION(callable);
-    return Invoke(std::move(call));
+    return Invoke(trace, std::move(call));
   }
   if (PyFunction_Check(callable)) {
-    if (PyFunction_GET_CODE(callable) == Objects().tuple_replace && InvokeReplace(call)) return;
+    if (PyFunction_GET_CODE(callable) == Objects().tuple_replace && InvokeReplace(trace, call)) return;
     const CallableRow* row = FindCallable(callable);
-    if (row == nullptr || row->special == nullptr) return InvokePython(call, callable);
-    Touch(callable);
-    return row->special(*this, call);
+    if (row == nullptr || row->special == nullptr) return InvokePython(trace, call, callable);
+    Touch(trace, callable);
+    return row->special(trace, call);
   }
   if (PyObject* compiled = CompiledFormOf(callable)) {
     // Inside a recording it only passes the call on, to one and the same object.
-    Touch(callable);
-    FixContent(callable);
+    Touch(trace, callable);
+    FixContent(trace, callable);
     if (!RunsAsRecorded(*StoreOf(compiled))) throw Break{Reason::own_executable, CallableName(callable)};
-    if (PyObject* self = SelfOf(compiled)) AdoptPinned(self);
+    if (PyObject* self = SelfOf(compiled)) AdoptPinned(trace, self);
     const Ref<> original = Must(PyObject_GetAttrString(compiled, "_original"));
     call.callable =
         PyMethod_Check(original.get()) || SelfOf(compiled) != nullptr ? original.get() : FunctionOf(compiled);
-    return Invoke(std::move(call));
+    return Invoke(trace, std::move(call));
   }
-  if (Py_TYPE(callable) == Objects().partial) return InvokePartial(call);
-  if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(call);
-  if (IsGetter(callable)) return CallGetter(*this, call);
-  if (PyWeakref_CheckRefExact(callable)) return CallWeakReference(*this, call);
-  for (PyObject* arg : call.args) MarkAdvanced(arg);
-  if (PyType_Check(callable)) return InvokeType(call, reinterpret_cast<PyTypeObject*>(callable));
+  if (Py_TYPE(callable) == Objects().partial) return InvokePartial(trace, call);
+  if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(trace, call);
+  if (IsGetter(callable)) return CallGetter(trace, call);
+  if (PyWeakref_CheckRefExact(callable)) return CallWeakReference(trace, call);
+  for (PyObject* arg : call.args) MarkAdvanced(trace, arg);
+  if (PyType_Check(callable)) return InvokeType(trace, call, reinterpret_cast<PyTypeObject*>(callable));
 
   const CallableRow* row = FindCallable(callable);
   if (row == nullptr) {
@@ -476,22 +391,22 @@ void Recorder::Invoke(Call call) {
     static PyObject* call_name = InternedName("__call__");
     PyObject* method = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ? _PyType_Lookup(type, call_name) : nullptr;
     if (method != nullptr && PyFunction_Check(method)) {
-      Touch(callable);
+      Touch(trace, callable);
       call.args.insert(call.args.begin(), callable);
       call.shadows.insert(call.shadows.begin(), Shadow());
-      return InvokePython(call, method);
+      return InvokePython(trace, call, method);
     }
-    if (const char* name = CalledOp(*this, callable)) {
-      Touch(callable);
-      return TorchCall(call.note, &call, name);
+    if (const char* name = CalledOp(trace, callable)) {
+      Touch(trace, callable);
+      return TorchCall(trace, call.note, &call, name);
     }
     throw Refusal(callable);
   }
   // A bound method of a builtin object that existed before: which method, and of which object.
-  Touch(callable);
+  Touch(trace, callable);
   if (Py_TYPE(callable) == Objects().method_wrapper) {
     Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
-    AdoptResult(self.get());
+    AdoptResult(trace, self.get());
     call.args.insert(call.args.begin(), self.get());  // the wrapper keeps it
     call.shadows.insert(call.shadows.begin(), Shadow());
   }
@@ -499,20 +414,20 @@ void Recorder::Invoke(Call call) {
     // A bound method of a builtin object: the object is an argument like any other.
     PyObject* self = PyCFunction_GET_SELF(callable);
     if (!IsModuleFunction(callable)) {
-      const Shadow shadow = MeetSelf(callable, self);
+      const Shadow shadow = MeetSelf(trace, callable, self);
       call.args.insert(call.args.begin(), self);
       call.shadows.insert(call.shadows.begin(), shadow);
     }
   }
   switch (row->conduct) {
     case Conduct::kSpecial:
-      return row->special(*this, call);
+      return row->special(trace, call);
     case Conduct::kPure:
       for (size_t i = 0; i < call.args.size(); ++i) {
         if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, std::string(row->name) + " of a tensor"};
-        ForceDeep(call.args[i], call.shadows[i], false);
+        ForceDeep(trace, call.args[i], call.shadows[i], false);
       }
-      return ReadIdentities(row->reads, call);
+      return ReadIdentities(trace, row->reads, call);
     case Conduct::kPureObjects:
     case Conduct::kTransparent:
       for (size_t i = 0; i < call.args.size(); ++i) {
@@ -520,77 +435,25 @@ void Recorder::Invoke(Call call) {
           // min(t), any(t): iterates over the tensor and asks for truth.
           throw Break{Reason::value_of_tensor, row->name};
         }
-        ForceDeep(call.args[i], call.shadows[i], true);
-        if (row->conduct == Conduct::kPureObjects) ReadLayout(call.args[i]);
+        ForceDeep(trace, call.args[i], call.shadows[i], true);
+        if (row->conduct == Conduct::kPureObjects) ReadLayout(trace, call.args[i]);
       }
-      if (row->conduct == Conduct::kTransparent) ReadCallbacks(call);
-      return ReadIdentities(row->reads, call);
+      if (row->conduct == Conduct::kTransparent) ReadCallbacks(trace, call);
+      return ReadIdentities(trace, row->reads, call);
     case Conduct::kTorch:
-      return TorchCall(call.note, &call, row->name);
+      return TorchCall(trace, call.note, &call, row->name);
     case Conduct::kState:
-      for (size_t i = 0; i < call.args.size(); ++i) Force(call.args[i], call.shadows[i]);
-      if (std::strcmp(row->name, "autocast_increment_nesting") == 0) CountAutocastNesting(1);
-      if (std::strcmp(row->name, "autocast_decrement_nesting") == 0) CountAutocastNesting(-1);
-      if (std::strcmp(row->name, "clear_autocast_cache") == 0) aten_.NoteAutocastCleared();
+      for (size_t i = 0; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+      if (std::strcmp(row->name, "autocast_increment_nesting") == 0) trace.thread.autocast_nesting += 1;
+      if (std::strcmp(row->name, "autocast_decrement_nesting") == 0) trace.thread.autocast_nesting -= 1;
+      if (std::strcmp(row->name, "clear_autocast_cache") == 0) trace.aten.NoteAutocastCleared();
       return;
     case Conduct::kTensorValue:
       throw Break{Reason::value_of_tensor, row->name};
     case Conduct::kRefused:
       throw Refusal(callable);
     case Conduct::kMutates:
-      return Mutate(call, *row);
-  }
-}
-
-// A method that changes its first argument, a builtin container.
-void Recorder::Mutate(Call& call, const CallableRow& row) {
-  if (call.args.empty()) return;
-  PyObject* self = call.args[0];
-  if (ChangeList(call, row.name)) return;
-  if (std::strcmp(row.name, "update") == 0 && (UpdateOwn(call) || UpdateByNames(*this, call))) return;
-  if (std::strcmp(row.name, "pop") == 0 && PopOwn(call)) return;
-  if (call.args.size() == 2 && call.names.empty() && PyList_CheckExact(self)) {
-    if (std::strcmp(row.name, "append") == 0 && AppendOutside(self, nullptr, call.args[1], call.shadows[1])) return;
-    if (std::strcmp(row.name, "extend") == 0 && AppendOutside(self, call.args[1], nullptr, Shadow())) return;
-  }
-  const auto adds_key = [&] { return std::strcmp(row.name, IsAnySet(self) ? "add" : "setdefault") == 0; };
-  const bool may_be_open = call.args.size() > 1 && (has_open_keys_ || AddressedBy(call.shadows[1]).valid());
-  const bool stays_open = may_be_open && adds_key() && AddKey(self, call.args[1], call.shadows[1]);
-  for (size_t i = stays_open ? 2 : 1; i < call.args.size(); ++i) {
-    if (std::strcmp(row.name, "append") == 0 || std::strcmp(row.name, "add") == 0) {
-      IsAnySet(self) ? ForceKey(call.args[i], call.shadows[i]) : Force(call.args[i], call.shadows[i]);
-    } else {
-      ForceDeep(call.args[i], call.shadows[i], true);
-      ReadLayout(call.args[i]);
-    }
-  }
-  if (std::strcmp(row.name, "pop") == 0) {
-    if (IsAnySet(self)) ReadOrder(self);
-    ReadLayout(self);
-  }
-  Known* known = Find(self);
-  if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(call.callable)};
-  bool is_source = known->state == Known::State::kSource;
-  Own(self);
-  ReadIdentities(row.reads, call);
-  if (is_source) {
-    const Ref<> method = EffectMethod(self, Must(PyUnicode_InternFromString(row.name)).get());
-    PyErr_Clear();
-    // dict.pop of an OrderedDict is not its pop.
-    const bool is_own = method && FindCallable(method.get()) == &row;
-    if (!call.names.empty() || !is_own) throw Break{Reason::unknown_mutation, CallableName(call.callable)};
-    std::vector<PyObject*> values(call.args.begin() + 1, call.args.end());
-    std::vector<Ref<>> contents;  // AddEffect keeps them
-    for (PyObject*& value : values) {
-      if (!TakesContent(row.name)) break;
-      const bool is_row = PyTuple_Check(value) || PyList_Check(value);
-      contents.push_back(is_row && PyDict_Check(self) ? PairsNow(*this, value) : ContentNow(*this, value, row.name));
-      value = contents.back().get();
-    }
-    if (row.reads != Reads::kValues && contents.empty() && !values.empty() && IsOwnAndMayChange(*this, values[0])) {
-      throw Break{Reason::unknown_mutation, CallableName(call.callable)};  // remove: compared with the present content
-    }
-    AddEffect(Effect::Kind::kCall, self, row.name, values, std::vector<Shadow>(values.size()));
+      return Mutate(trace, call, *row);
   }
 }
 

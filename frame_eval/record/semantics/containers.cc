@@ -1,10 +1,23 @@
-// Operators, comparisons, truth, subscripts: what each reads, fixes or writes, by the kind of its operands.
+#include "frame_eval/record/semantics/containers.h"
+
+#include "frame_eval/record/decisions.h"
+#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
 #include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/must.h"
 #include "guards/objects/dict_read.h"
@@ -43,9 +56,9 @@ bool MakesNewObjects(PyObject* dict) {
 
 // Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code. (A defaultdict that existed
 // before is left to Python: an optimizer keeps its state in one, and its counters would be recorded again in each step.)
-bool ComparesByIdentity(Recorder& r, PyObject* container) {
+bool ComparesByIdentity(Trace& trace, PyObject* container) {
   if (PyDict_CheckExact(container) || PyODict_CheckExact(container)) return true;
-  const Known* const known = Py_TYPE(container) == DefaultDict() ? r.Find(container) : nullptr;
+  const Known* const known = Py_TYPE(container) == DefaultDict() ? trace.objects.Find(container) : nullptr;
   return known != nullptr && known->state != Known::State::kSource;
 }
 
@@ -60,72 +73,73 @@ bool HasKeyItself(PyObject* dict, PyObject* object) {
 
 }  // namespace
 
-bool Recorder::ReadKind(PyObject* object) {
+bool ReadKind(Trace& trace, PyObject* object) {
   if (!PyMethod_Check(object) && !PyFunction_Check(object) && !PyCFunction_Check(object) &&
       Py_TYPE(object) != Objects().partial) {
     return false;
   }
-  const Known* known = Find(object);
+  const Known* known = trace.objects.Find(object);
   if (known == nullptr || known->state != Known::State::kSource || known->pinned) return false;
-  if (!known->touched) guards_.Type(known->source, Here());
+  if (!known->touched) trace.guards.Type(known->source, trace.frames.Here());
   return true;
 }
 
-void Recorder::CompareIdentity(PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
+void CompareIdentity(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb) {
   // `x is None` on a tensor or object argument: its guard (exact type) implies that it is not None. An int or float is
   // not None, whatever its value.
   for (auto [number, shadow, other, other_shadow] : {std::tuple(a, sa, b, sb), std::tuple(b, sb, a, sa)}) {
     if (other != Py_None || shadow.kind == Shadow::Kind::kNone || !IsNumber(number)) continue;
-    Force(other, other_shadow);
-    return FixType(shadow);
+    Force(trace, other, other_shadow);
+    return FixType(trace, shadow);
   }
-  Force(a, sa);
-  Force(b, sb);
-  if ((a == Py_None && ReadKind(b)) || (b == Py_None && ReadKind(a))) return;
+  Force(trace, a, sa);
+  Force(trace, b, sb);
+  if ((a == Py_None && ReadKind(trace, b)) || (b == Py_None && ReadKind(trace, a))) return;
   for (PyObject* object : {a, b}) {
-    if (!IsTensor(object) && !IsScalar(object)) Touch(object);
+    if (!IsTensor(object) && !IsScalar(object)) Touch(trace, object);
   }
-  if (IsScalar(a) && IsScalar(b)) return ReadSameScalar(a, sa, b, sb);
-  ReadSame(a, b);
+  if (IsScalar(a) && IsScalar(b)) return ReadSameScalar(trace, a, sa, b, sb);
+  ReadSame(trace, a, b);
 }
 
-void Recorder::TruthOf(FrameNote& note, PyObject* object, Shadow shadow) {
+void TruthOf(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow) {
   if (IsTensor(object)) {
-    if (Decide(object)) return;
+    if (Decide(trace, object)) return;
     throw Break{Reason::branch_on_tensor, ""};
   }
   if (shadow.kind != Shadow::Kind::kNone && IsNumber(object)) {
     static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-    if (DecideNumbers(object, shadow, zero, Shadow(), Py_NE, false)) return;
+    if (DecideNumbers(trace, object, shadow, zero, Shadow(), Py_NE, false)) return;
   }
-  Force(object, shadow);
-  if (IsScalar(object) || ReadKind(object)) return;
-  if (PyObject* dict = DictBelow(*this, object)) return TruthOf(note, dict, Shadow());
-  if (IsForeign(object)) throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
-  Known* known = Find(object);
+  Force(trace, object, shadow);
+  if (IsScalar(object) || ReadKind(trace, object)) return;
+  if (PyObject* dict = DictBelow(trace, object)) return TruthOf(trace, note, dict, Shadow());
+  if (IsForeign(trace, object))
+    throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
+  Known* known = trace.objects.Find(object);
   if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
-    Touch(object);
-    if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(object);
-    if (!std::exchange(known->counted, true)) guards_.Length(known->source, Here());
+    Touch(trace, object);
+    if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
+    if (!std::exchange(known->counted, true)) trace.guards.Length(known->source, trace.frames.Here());
     return;
   }
-  Touch(object);
+  Touch(trace, object);
 }
 
-void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
+void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
-  if (PyObject* dict = DictBelow(*this, container)) return Contains(note, dict, item);
+  if (PyObject* dict = DictBelow(trace, container)) return Contains(trace, note, dict, item);
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
-  Known* known = Find(container);
+  Known* known = trace.objects.Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
-  if (PyDict_Check(container) && is_source && !known->adopted && IsFollowedKey(*this, item)) {
-    ForceDeep(item, Shadow(), false);
-    Touch(container);
-    RefuseWrittenDict(container);
+  if (PyDict_Check(container) && is_source && !known->adopted && IsFollowedKey(trace, item)) {
+    ForceDeep(trace, item, Shadow(), false);
+    Touch(trace, container);
+    RefuseWrittenDict(trace, container);
     if (ItemQuietly(container, item) != nullptr)
-      guards_.Present(known->source, item, Here());
+      trace.guards.Present(known->source, item, trace.frames.Here());
     else
-      guards_.Absent(known->source, item, Here());
+      trace.guards.Absent(known->source, item, trace.frames.Here());
     return;
   }
   const bool plain_class = IsPlainClass(item);
@@ -134,67 +148,67 @@ void Recorder::Contains(FrameNote& note, PyObject* container, PyObject* item) {
       PyErr_Clear();  // what cannot be hashed raises when the program asks
       throw Break{Reason::unknown_operation, "a set with elements that compare by code of their own"};
     }
-    Touch(container);
-    if (plain_class) Touch(item);
-    guards_.Member(known->source, item, Here());
+    Touch(trace, container);
+    if (plain_class) Touch(trace, item);
+    trace.guards.Member(known->source, item, trace.frames.Here());
     return;
   }
   if (PyAnySet_CheckExact(container) && is_source && !known->adopted && IsExactTensor(item)) {
-    ReadsAddress();
-    ReadTensorAddress(item);
-    Touch(container);
-    guards_.AddressInSet(known->source, item, Here());
+    ReadsAddress(trace);
+    ReadTensorAddress(trace, item);
+    Touch(trace, container);
+    trace.guards.AddressInSet(known->source, item, trace.frames.Here());
     return;
   }
   if (!IsSequence(container) || IsDeque(container)) {
-    Touch(container);
+    Touch(trace, container);
     if (IsScalar(item)) return;
-    ForceDeep(item, Shadow(), false);
-    if (PyDictKeys_Check(container)) return ReadKey(DictOfView(container), item);
+    ForceDeep(trace, item, Shadow(), false);
+    if (PyDictKeys_Check(container)) return ReadKey(trace, DictOfView(container), item);
     static PyObject* const name = InternedName("__contains__");
-    if (!IsScalar(container) && !HasMethodInPython(container, name)) ReadSearch(container, item);
+    if (!IsScalar(container) && !HasMethodInPython(container, name)) ReadSearch(trace, container, item);
     return;
   }
-  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(item, Shadow(), false);
+  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(trace, item, Shadow(), false);
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    ForceDeep(container, Shadow(), true);
-    return ReadSearch(container, item);
+    ForceDeep(trace, container, Shadow(), true);
+    return ReadSearch(trace, container, item);
   }
-  AdoptElements(container);
-  ReadKey(container, item);
+  AdoptElements(trace, container);
+  ReadKey(trace, container, item);
 }
 
 // An element of a tuple or list, or several: what is not fixed of them stays so.
-void Recorder::ItemOfRow(FrameNote& note, PyObject* row, PyObject* key) {
-  const Known* known = Find(row);
+static void ItemOfRow(Trace& trace, FrameNote& note, PyObject* row, PyObject* key) {
+  const Known* known = trace.objects.Find(row);
   if (known == nullptr || known->items.empty()) return;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
   if (PyLong_CheckExact(key)) {
     int overflow = 0;
     long long index = PyLong_AsLongLongAndOverflow(key, &overflow);
     if (index < 0) index += size;
-    const Shadow shadow = overflow == 0 ? ElementShadow(row, static_cast<Py_ssize_t>(index)) : Shadow();
+    const Shadow shadow = overflow == 0 ? ElementShadow(trace, row, static_cast<Py_ssize_t>(index)) : Shadow();
     if (shadow.kind != Shadow::Kind::kNone) {
-      note.expect.kind = Expect::Kind::kShadow;
-      note.expect.shadow = shadow;
+      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.shadow = shadow;
     }
     return;
   }
   Py_ssize_t start, stop, step;
-  if (!UnpackQuietly(key, &start, &stop, &step)) return ForceDeep(row, Shadow(), true);
+  if (!UnpackQuietly(key, &start, &stop, &step)) return ForceDeep(trace, row, Shadow(), true);
   const Py_ssize_t count = PySlice_AdjustIndices(size, &start, &stop, step);
-  note.expect.kind = Expect::Kind::kItems;
-  for (Py_ssize_t i = 0; i < count; ++i) note.expect.items.push_back(ElementShadow(row, start + i * step));
+  note.op.expect.kind = Expect::Kind::kItems;
+  for (Py_ssize_t i = 0; i < count; ++i) note.op.expect.items.push_back(ElementShadow(trace, row, start + i * step));
 }
 
 // x[..., 0]: which dimension that is follows from how many there are. (torch takes some lists for tuples.)
-void Recorder::ReadRankOfIndexed(PyObject* tensor, PyObject* key) {
+static void ReadRankOfIndexed(Trace& trace, PyObject* tensor, PyObject* key) {
   bool counts = key == Py_Ellipsis;
   const bool is_row = PyTuple_Check(key) || PyList_Check(key);
   for (Py_ssize_t i = 0; is_row && i < PySequence_Fast_GET_SIZE(key); ++i) {
     counts = counts || PySequence_Fast_GET_ITEM(key, i) == Py_Ellipsis;
   }
-  if (counts) ReadRank(tensor);
+  if (counts) ReadRank(trace, tensor);
 }
 
 namespace {
@@ -228,41 +242,43 @@ bool MakesIndices(PyObject* key) {
 bool HasOtherRows(PyObject* key) {
   for (Py_ssize_t i = 0; (PyTuple_Check(key) || PyList_Check(key)) && i < PySequence_Fast_GET_SIZE(key); ++i) {
     PyObject* const item = PySequence_Fast_GET_ITEM(key, i);
-    if (!Recorder::IsScalar(item) && !PySlice_Check(item) && !IsTensor(item) && !IsIndexData(item)) return true;
+    if (!IsScalar(item) && !PySlice_Check(item) && !IsTensor(item) && !IsIndexData(item)) return true;
   }
   return false;
 }
 
 }  // namespace
 
-void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
-                         Shadow container_shadow) {
-  Force(container, container_shadow);
+void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
+               Shadow container_shadow) {
+  Force(trace, container, container_shadow);
   if (IsTensor(container)) {
-    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
-    ReadRankOfIndexed(container, key);
-    note.is_index = numbers_open();
-    TorchCall(note, &call, "");
-    note.before_nodes = aten_.mark();
-    aten_.expect_constant = MakesIndices(key);
+    Call call{*trace.frames.inlined.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    ReadRankOfIndexed(trace, container, key);
+    note.op.is_index = trace.numbers.any_open();
+    TorchCall(trace, note, &call, "");
+    note.op.before_nodes = trace.aten.mark();
+    trace.aten.expect_constant = MakesIndices(key);
     return;
   }
-  if (!DecideKey(container, key, key_shadow)) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
-  if (PyObject* dict = DictBelow(*this, container)) return Subscript(note, dict, key, Shadow(), Shadow());
-  Known* known = Find(container);
+  if (!DecideKey(trace, container, key, key_shadow))
+    ForceDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+  if (PyObject* dict = DictBelow(trace, container)) return Subscript(trace, note, dict, key, Shadow(), Shadow());
+  Known* known = trace.objects.Find(container);
   bool is_source = known != nullptr && known->state == Known::State::kSource;
   if (!SubscriptedAs(container, &PyDict_Type) && !SubscriptedAs(container, &PyList_Type) &&
       !SubscriptedAs(container, &PyTuple_Type)) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
-    Touch(container);
-    if (IsDeque(container)) return AdoptElements(container);
+    Touch(trace, container);
+    if (IsDeque(container)) return AdoptElements(trace, container);
     if (PyTuple_Check(container)) {
       // For a Python class it runs code, which sees the items.
-      if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE)) return ForceDeep(container, Shadow(), true);
-      AdoptElements(container);
-      return ItemOfRow(note, container, key);
+      if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE))
+        return ForceDeep(trace, container, Shadow(), true);
+      AdoptElements(trace, container);
+      return ItemOfRow(trace, note, container, key);
     }
-    if (PyType_Check(container)) guards_.Class(reinterpret_cast<PyTypeObject*>(container), Here());
+    if (PyType_Check(container)) trace.guards.Class(reinterpret_cast<PyTypeObject*>(container), trace.frames.Here());
     if (is_source && !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(container) &&
         !PyRange_Check(container)) {
       throw Break{Reason::unknown_operation, std::string("an item of ") + Py_TYPE(container)->tp_name};
@@ -270,9 +286,9 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
     return;
   }
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    Touch(container);
-    AdoptElements(container);
-    ItemOfRow(note, container, key);
+    Touch(trace, container);
+    AdoptElements(trace, container);
+    ItemOfRow(trace, note, container, key);
     return;
   }
   if (PyDict_Check(container) && !PyDict_CheckExact(container)) {
@@ -286,103 +302,107 @@ void Recorder::Subscript(FrameNote& note, PyObject* container, PyObject* key, Sh
         const bool is_first = is_source && MakesNewObjects(container);
         throw Break{is_first ? Reason::done_once : Reason::unknown_mutation, Py_TYPE(container)->tp_name};
       }
-      if (!present) MarkMutated(container);
+      if (!present) MarkMutated(trace, container);
     }
   }
   if (!is_source && PyDict_CheckExact(container)) {
-    if (!IsPlainKey(key)) FixValues(container);  // it may be equal to a plain one
-    if (const Shadow* const open = StoredItem(container, key); open != nullptr) {
-      note.expect.kind = Expect::Kind::kShadow;
-      note.expect.shadow = *open;
+    if (!IsPlainKey(key)) FixValues(trace, container);  // it may be equal to a plain one
+    if (const Shadow* const open = StoredItem(trace, container, key); open != nullptr) {
+      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.shadow = *open;
       return;
     }
   }
-  const bool is_followed = PyDict_Check(container) && is_source && IsFollowedKey(*this, key);
+  const bool is_followed = PyDict_Check(container) && is_source && IsFollowedKey(trace, key);
   if (is_followed) {
-    Shadow* written = StoredItem(container, key);
+    Shadow* written = StoredItem(trace, container, key);
     // (What a name leads to in an instance of a subclass are its attributes.)
-    if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key)) written = WrittenShadow(container, key);
+    if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key))
+      written = WrittenShadow(trace, container, key);
     if (written != nullptr) {
-      note.expect.kind = Expect::Kind::kShadow;
-      note.expect.shadow = *written;
-      return Touch(container);
+      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.shadow = *written;
+      return Touch(trace, container);
     }
   }
   if (is_followed && !known->adopted) {
-    Touch(container);
-    RefuseWrittenDict(container);
+    Touch(trace, container);
+    RefuseWrittenDict(trace, container);
     PyObject* value = ItemQuietly(container, key);
-    if (value == nullptr) return guards_.Absent(known->source, key, Here());
-    note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, key, value);
-    note.expect.pinned = known->pinned;
+    if (value == nullptr) return trace.guards.Absent(known->source, key, trace.frames.Here());
+    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, key, value);
+    note.op.expect.pinned = known->pinned;
     return;
   }
   if (PyDict_CheckExact(container) && is_source && !known->adopted && IsReferenceToClass(key)) {
-    Touch(container);
+    Touch(trace, container);
     PyObject* const own_key = KeyForClass(container, key);
     // Who looks there and finds nothing stores an item next.
     if (own_key == nullptr) throw Break{Reason::done_once, "a table of classes"};
-    note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
-    note.expect.pinned = known->pinned;
+    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.source =
+        trace.guards.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
+    note.op.expect.pinned = known->pinned;
     return;
   }
   if (PyDict_Check(container)) {
-    AdoptElements(container);
-    return ReadKey(container, key);
+    AdoptElements(trace, container);
+    return ReadKey(trace, container, key);
   }
-  Touch(container);
+  Touch(trace, container);
 }
 
-void Recorder::StoreSubscript(FrameNote& note, PyObject* container, PyObject* key, PyObject* value, Shadow key_shadow,
-                              Shadow value_shadow) {
+void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key, PyObject* value,
+                    Shadow key_shadow, Shadow value_shadow) {
   if (IsTensor(container)) {
-    Call call{*frames_.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    Call call{*trace.frames.inlined.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     if (value == nullptr) throw Break{Reason::unknown_operation, "an element of a tensor is deleted"};
     call.args.push_back(value);
     call.shadows.push_back(value_shadow);
-    TorchCall(note, &call, "");
-    ReadRankOfIndexed(container, key);
-    note.is_index = numbers_open();
-    note.expect.kind = Expect::Kind::kNothing;
-    aten_.expect_constant = MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number
+    TorchCall(trace, note, &call, "");
+    ReadRankOfIndexed(trace, container, key);
+    note.op.is_index = trace.numbers.any_open();
+    note.op.expect.kind = Expect::Kind::kNothing;
+    trace.aten.expect_constant =
+        MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number
     return;
   }
-  note.expect.kind = Expect::Kind::kNothing;
-  const bool stays_open = value != nullptr ? AddKey(container, key, key_shadow) : DecideKey(container, key, key_shadow);
-  if (!stays_open) ForceDeep(key, key_shadow, ComparesByIdentity(*this, container));
-  if (value != nullptr && PySlice_Check(key)) ForceDeep(value, value_shadow, true);  // it is iterated over
-  if (StoreOwn(container, key, value, value_shadow)) return;
-  if (value != nullptr && StoreItem(container, key, value, value_shadow)) return;
-  if (value != nullptr && StoreOutside(container, key, value, value_shadow)) return;
-  if (value != nullptr && StoreUnderNewKey(*this, container, key, value, value_shadow)) return;
-  if (value != nullptr) Force(value, value_shadow);
-  Known* known = Find(container);
+  note.op.expect.kind = Expect::Kind::kNothing;
+  const bool stays_open =
+      value != nullptr ? AddKey(trace, container, key, key_shadow) : DecideKey(trace, container, key, key_shadow);
+  if (!stays_open) ForceDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+  if (value != nullptr && PySlice_Check(key)) ForceDeep(trace, value, value_shadow, true);  // it is iterated over
+  if (StoreOwn(trace, container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreItem(trace, container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreOutside(trace, container, key, value, value_shadow)) return;
+  if (value != nullptr && StoreUnderNewKey(trace, container, key, value, value_shadow)) return;
+  if (value != nullptr) Force(trace, value, value_shadow);
+  Known* known = trace.objects.Find(container);
   if (known == nullptr) {
-    Touch(container);
+    Touch(trace, container);
     throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
   }
   if (known->state != Known::State::kSource) {
-    if (PyDict_Check(container)) ReadKey(container, key);
-    return MarkMutated(container);
+    if (PyDict_Check(container)) ReadKey(trace, container, key);
+    return MarkMutated(trace, container);
   }
   const bool is_stored = value != nullptr && PyDict_Check(container) && HasPlainStore(container);
   if (!PyDict_CheckExact(container) && !PyList_CheckExact(container) && !is_stored) {
     // A Python __setitem__ runs as a frame; one in C is unknown.
-    Touch(container);
+    Touch(trace, container);
     if (PyDict_Check(container) || PyList_Check(container) || !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
       throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
     }
     return;
   }
   if (PySlice_Check(key)) throw Break{Reason::unknown_mutation, "a slice of a list that existed before is assigned"};
-  Own(container);
-  if (PyDict_Check(container)) ReadKey(container, key);
+  Own(trace, container);
+  if (PyDict_Check(container)) ReadKey(trace, container, key);
   if (value != nullptr) {
-    AddEffect(Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});
+    AddEffect(trace, Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});
   } else {
-    AddEffect(Effect::Kind::kDelItem, container, "", {key}, {Shadow()});
+    AddEffect(trace, Effect::Kind::kDelItem, container, "", {key}, {Shadow()});
   }
 }
 

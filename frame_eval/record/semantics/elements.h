@@ -7,7 +7,9 @@
 
 #include <Python.h>
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 
 namespace frametap {
@@ -39,7 +41,7 @@ inline ElementsKind KindOfElements(PyObject* container) {
   if (PyDictKeys_Check(container)) return ElementsKind::kKeysView;
   if (PyDictValues_Check(container)) return ElementsKind::kValuesView;
   if (PyDictItems_Check(container)) return ElementsKind::kItemsView;
-  return Recorder::IsScalar(container) || PyRange_Check(container) ? ElementsKind::kScalars : ElementsKind::kUnknown;
+  return IsScalar(container) || PyRange_Check(container) ? ElementsKind::kScalars : ElementsKind::kUnknown;
 }
 
 inline bool HasKnownElements(PyObject* container) {
@@ -92,6 +94,6 @@ inline bool HasMethodInPython(PyObject* object, PyObject* name) {
 }
 
 // Reads the keys of a table that the call or display `e` has filled (L2).
-void ReadTableOfIterator(Recorder& r, const Event& e, PyObject* result);
+void ReadTableOfIterator(Trace& trace, const Event& e, PyObject* result);
 
 }  // namespace frametap

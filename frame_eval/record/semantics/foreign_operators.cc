@@ -1,6 +1,5 @@
-// Operators that C code carries out unseen. A class may take them from C code (`__contains__ = words.__contains__`),
-// and objects of extension types that existed before have them. Their reads cannot be guarded, so they end the
-// segment.
+#include "frame_eval/record/semantics/foreign_operators.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +7,13 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/objects/cached_properties.h"
 #include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/identity.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/descriptors.h"
+#include "frame_eval/record/semantics/iterators.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/watch.h"
@@ -23,7 +26,9 @@
 
 namespace frametap {
 
-void Recorder::RefuseForeignKey(PyObject* key, int depth) {
+void ThrowForeignOperator(PyObject* object);
+
+void RefuseForeignKey(PyObject* key, int depth) {
   constexpr int kDeepest = 100;
   if (IsScalar(key) || IsTensor(key)) return;
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
@@ -61,9 +66,9 @@ static bool HasTensor(const Event& e) {
 }
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
-void Recorder::RefuseForeign(const Event& e) {
-  if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(*this, *frames_.back(), e.in[0])) return;
-  if (e.op == Op::kGetIter && (IsMetIterator(e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
+void RefuseForeign(Trace& trace, const Event& e) {
+  if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(trace, *trace.frames.inlined.back(), e.in[0])) return;
+  if (e.op == Op::kGetIter && (IsMetIterator(trace, e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;
     const bool is_of_tensor = e.op == Op::kBinary || e.op == Op::kCompare || e.op == Op::kStoreSubscr;
@@ -72,7 +77,7 @@ void Recorder::RefuseForeign(const Event& e) {
     if (is_kept && i == 0 && IsOfNumPy(e.in[i])) continue;
     const bool is_read = IsReadableInC(e.in[i]);
     const bool may_read = ReadsContentOnly(e.op) || (e.op == Op::kContains && i == 1 && IsMappingProxy(e.in[i]));
-    if (is_read ? !may_read && SourceOf(e.in[i]).valid() : IsForeign(e.in[i])) {
+    if (is_read ? !may_read && SourceOf(trace, e.in[i]).valid() : IsForeign(trace, e.in[i])) {
       const PyTypeObject* const type = Py_TYPE(e.in[i]);
       for (const PyTypeObject* lock : Objects().locks) {
         if (type == lock) throw Break{Reason::done_once, "a lock is taken"};
@@ -129,7 +134,7 @@ static bool IsKnownOperator(PyTypeObject* type, PyObject* name, PyObject* found)
   return PyType_IsSubtype(type, PyDescr_TYPE(found)) != 0 && (PyDescr_NAME(found) == name || is_value);
 }
 
-bool Recorder::HasForeignOperator(PyTypeObject* type) {
+bool HasForeignOperator(PyTypeObject* type) {
   struct Answer {
     PyTypeObject* type = nullptr;
     uint32_t version = 0;  // no other type has ever had it
@@ -149,21 +154,21 @@ bool Recorder::HasForeignOperator(PyTypeObject* type) {
   return has_one;
 }
 
-void Recorder::ThrowForeignOperator(PyObject* object) {
+void ThrowForeignOperator(PyObject* object) {
   throw Break{Reason::unknown_operation, std::string("an operator in C of ") + Py_TYPE(object)->tp_name};
 }
 
-bool Recorder::IsOfPythonClass(PyObject* object) {
+bool IsOfPythonClass(PyObject* object) {
   for (const PyTypeObject* type = Py_TYPE(object); type != &PyBaseObject_Type; type = type->tp_base) {
     if (type == nullptr || !IsPythonClass(type)) return false;
   }
   return true;
 }
 
-bool Recorder::IsForeign(PyObject* object) {
-  if (HasForeignOperator(object) || IsArrayOperand(*this, object)) return true;
+bool IsForeign(Trace& trace, PyObject* object) {
+  if (HasForeignOperator(object) || IsArrayOperand(trace, object)) return true;
   if (IsNamespace(object)) return true;  // its equality and repr read it all
-  Known* known = Find(object);
+  Known* known = trace.objects.Find(object);
   if (known == nullptr || known->state != Known::State::kSource) return false;
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || IsAnySet(object) ||
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {

@@ -1,12 +1,11 @@
-// Fields of functions: what they are called, their documentation, annotations and defaults (functools.wraps).
-//   F1  The code of a function from outside belongs to its identity (kinds/identity.cc). Its other fields can be
-//       assigned to, and are guarded by themselves.
-//   F2  A function of the trace's own is described by its fields as they are (describe.cc), so what is stored there is
-//       fixed.
+#include "frame_eval/record/semantics/function_attributes.h"
+
 #include <cstddef>
 #include <cstring>
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 
@@ -33,7 +32,7 @@ bool Is(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIStr
 }  // namespace
 
 // Reads a field. Returns false if the look-up continues as for other objects.
-bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* name) {
+bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObject* name) {
   auto* const fields = reinterpret_cast<PyFunctionObject*>(function);
   // The first read makes the dict, as this instruction will.
   const bool is_annotations = Is(name, "__annotations__");
@@ -41,25 +40,26 @@ bool Recorder::FunctionAttribute(FrameNote& note, PyObject* function, PyObject* 
       is_annotations && (fields->func_annotations == nullptr || !PyDict_Check(fields->func_annotations));
   const bool makes_dict = fields->func_dict == nullptr && Is(name, "__dict__");
   if (makes_notes || makes_dict) Must(PyObject_GenericGetAttr(function, name));
-  if (Find(function) == nullptr) AdoptPinned(function);
-  Known* const known = Find(function);
+  if (trace.objects.Find(function) == nullptr) AdoptPinned(trace, function);
+  Known* const known = trace.objects.Find(function);
   if (known->state != Known::State::kSource) {
-    if (is_annotations && Find(fields->func_annotations) == nullptr) AdoptMade(fields->func_annotations);
+    if (is_annotations && trace.objects.Find(fields->func_annotations) == nullptr)
+      AdoptMade(trace, fields->func_annotations);
     return false;
   }
   for (const Field& field : kFields) {
     if (!Is(name, field.name)) continue;
-    Fix(*known);
-    if (field.offset != 0) guards_.Field(known->source, field.offset, Here());
-    note.expect.kind = Expect::Kind::kPinned;
+    Fix(trace, *known);
+    if (field.offset != 0) trace.guards.Field(known->source, field.offset, trace.frames.Here());
+    note.op.expect.kind = Expect::Kind::kPinned;
     return true;
   }
   return false;
 }
 
 // Stores a field. Returns false if the store continues as for other objects.
-bool Recorder::StoreFunctionAttribute(PyObject* function, PyObject* name, PyObject* value, Shadow shadow) {
-  Known* const known = Find(function);
+bool StoreFunctionAttribute(Trace& trace, PyObject* function, PyObject* name, PyObject* value, Shadow shadow) {
+  Known* const known = trace.objects.Find(function);
   if (known == nullptr || IsTensor(value)) return false;
   const bool is_name = Is(name, "__name__") || Is(name, "__qualname__");
   const bool is_known = is_name                       ? PyUnicode_CheckExact(value) != 0
@@ -67,16 +67,16 @@ bool Recorder::StoreFunctionAttribute(PyObject* function, PyObject* name, PyObje
                                                       : Is(name, "__doc__") || Is(name, "__module__");
   if (!is_known) return false;
   if (known->state != Known::State::kSource) {
-    Force(value, shadow);
-    MarkMutated(function);
+    Force(trace, value, shadow);
+    MarkMutated(trace, function);
     return true;
   }
   if (!is_name) return false;
-  Touch(function);
-  if (!known->mutated) mutated_sources_.push_back(function);
-  MarkMutated(function);
-  AddEffect(Effect::Kind::kSetAttr, function, PyUnicode_AsUTF8(name), {value}, {shadow});
-  SetWritten(function, name, shadow);
+  Touch(trace, function);
+  if (!known->mutated) trace.objects.mutated_sources.push_back(function);
+  MarkMutated(trace, function);
+  AddEffect(trace, Effect::Kind::kSetAttr, function, PyUnicode_AsUTF8(name), {value}, {shadow});
+  SetWritten(trace, function, name, shadow);
   return true;
 }
 

@@ -1,15 +1,12 @@
-// Generators: what is in their frames while they are suspended, and how a segment leaves them.
-//   - One that the trace has made is made again, suspended where it was, if its frame is no more than its locals and its
-//     stack (IsPlainGenerator).
-//   - A generator that existed before is advanced by a `for` loop only. The content of its frame are sources of their
-//     own (`S[0].<frame>[1]`), its position is a guard, and its new state is an effect (`yield`). Locals that the
-//     effect does not name stay as they are.
-//   - The entry frame may belong to a generator. When it yields to a caller in which the recording continues, it
-//     counts as a generator that existed before, and is on that caller's stack.
+#include "frame_eval/record/semantics/generators.h"
+
 #include <algorithm>
 
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/finish/describe.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/object_ends.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/suspended_frame.h"
 #include "ir/segment/frame_slot.h"
 
@@ -20,24 +17,26 @@ const bool told = (read_suspended_frame = SuspendedFrameOf, true);
 
 }  // namespace
 
-bool Recorder::IsOutsideGenerator(PyObject* object) const {
-  return std::find(outside_generators_.begin(), outside_generators_.end(), object) != outside_generators_.end();
+bool IsOutsideGenerator(const Trace& trace, PyObject* object) {
+  return std::find(trace.iteration.outside_generators.begin(), trace.iteration.outside_generators.end(), object) !=
+         trace.iteration.outside_generators.end();
 }
 
 // Before a loop takes from it.
-void Recorder::MeetGenerator(PyObject* generator) {
-  if (IsOutsideGenerator(generator)) return;
-  const SourceId source = SourceOf(generator);
+void MeetGenerator(Trace& trace, PyObject* generator) {
+  if (IsOutsideGenerator(trace, generator)) return;
+  const SourceId source = SourceOf(trace, generator);
   SuspendedFrame frame;
   // Under fullgraph it could not be taken back.
-  if (!source.valid() || undo_ != nullptr || !ReadSuspended(generator, &frame) || !IsPlainGenerator(frame.code)) {
+  if (!source.valid() || trace.effects.undo != nullptr || !ReadSuspended(generator, &frame) ||
+      !IsPlainGenerator(frame.code)) {
     throw Break{Reason::foreign_generator, ""};
   }
-  Touch(generator);
-  guards_.Suspended(source, Here());
+  Touch(trace, generator);
+  trace.guards.Suspended(source, trace.frames.Here());
   auto* function = reinterpret_cast<PyObject*>(frame.function);
-  FromSource(guards_.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
-  SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), false, epoch_};
+  FromSource(trace, trace.guards.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
+  SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), false, trace.epoch};
   const std::vector<bool> live = LiveLocals(frame.code, frame.offset);
   for (int i = 0; i < frame.nlocalsplus + frame.depth; ++i) {
     PyObject* object = frame.objects[i];
@@ -49,35 +48,36 @@ void Recorder::MeetGenerator(PyObject* generator) {
       shadow.kind = Shadow::Kind::kUnread;
       continue;
     }
-    shadow = FromSource(guards_.Child(source, Accessor::kFrame, i, nullptr, object), object, false);
-    if (ends_here) NoteEnd(SourceOf(object));
+    shadow = FromSource(trace, trace.guards.Child(source, Accessor::kFrame, i, nullptr, object), object, false);
+    if (ends_here) NoteEnd(trace, SourceOf(trace, object));
   }
-  generators_[FrameOfGenerator(generator)] = std::move(saved);
-  outside_generators_.push_back(generator);
-  mutated_sources_.push_back(generator);
+  trace.iteration.generators[FrameOfGenerator(generator)] = std::move(saved);
+  trace.iteration.outside_generators.push_back(generator);
+  trace.objects.mutated_sources.push_back(generator);
 }
 
 // The entry frame, a generator's, has yielded to the frame where the recording continues.
-void Recorder::LeaveGenerator(const FrameState& left, PyObject* generator) {
+void LeaveGenerator(Trace& trace, const FrameState& left, PyObject* generator) {
   auto* function = reinterpret_cast<PyObject*>(left.function);
-  FromSource(guards_.Function(function, FrameSlot(level() - 1, 0)), function, false);
+  FromSource(trace, trace.guards.Function(function, FrameSlot(trace.frames.level() - 1, 0)), function, false);
   // Above them is what it has yielded.
-  SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), true, epoch_};
+  SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), true, trace.epoch};
   saved.shadows.assign(left.shadows, left.shadows + left.nlocalsplus + left.depth - 1);
-  generators_[left.raw] = std::move(saved);
-  outside_generators_.push_back(generator);
-  mutated_sources_.push_back(generator);
-  MarkMutated(generator);
+  trace.iteration.generators[left.raw] = std::move(saved);
+  trace.iteration.outside_generators.push_back(generator);
+  trace.objects.mutated_sources.push_back(generator);
+  MarkMutated(trace, generator);
 }
 
-bool Recorder::IsInFrames(PyObject* generator) const {
+static bool IsInFrames(const Trace& trace, PyObject* generator) {
   const _PyInterpreterFrame* raw = FrameOfGenerator(generator);
-  return std::any_of(frames_.begin(), frames_.end(), [raw](const FrameState* f) { return f->raw == raw; });
+  return std::any_of(trace.frames.inlined.begin(), trace.frames.inlined.end(),
+                     [raw](const FrameState* f) { return f->raw == raw; });
 }
 
 // Where it waits; one without a line if it is at its end.
-SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
-  SavedGenerator& saved = generators_.at(FrameOfGenerator(generator));
+static SnapshotFrame DescribeSuspended(Trace& trace, PyObject* generator) {
+  SavedGenerator& saved = trace.iteration.generators.at(FrameOfGenerator(generator));
   SuspendedFrame frame;
   if (!ReadSuspended(generator, &frame)) {
     SnapshotFrame over;
@@ -95,8 +95,8 @@ SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
   Mark mark;
   mark.offset = frame.offset;
   mark.depth = frame.depth;
-  SnapshotFrame described = DescribeFrame(f, mark, true);  // anybody can look at its locals
-  if (!IsOutsideGenerator(generator)) return described;
+  SnapshotFrame described = DescribeFrame(trace, f, mark, true);  // anybody can look at its locals
+  if (!IsOutsideGenerator(trace, generator)) return described;
   for (int i = 0; i < f.nlocalsplus; ++i) {
     const bool is_unbound = f.objects[i] == nullptr && KindOfSlot(f.code, i) == SlotKind::kLocal;
     const std::vector<int>& told = described.slots;
@@ -107,32 +107,33 @@ SnapshotFrame Recorder::DescribeSuspended(PyObject* generator) {
   return described;
 }
 
-Operand Recorder::DescribeGenerator(PyObject* generator) {
-  const auto saved = generators_.find(FrameOfGenerator(generator));
-  if (saved == generators_.end() || !IsPlainGenerator(saved->second.code())) {
+Operand DescribeGenerator(Trace& trace, PyObject* generator) {
+  const auto saved = trace.iteration.generators.find(FrameOfGenerator(generator));
+  if (saved == trace.iteration.generators.end() || !IsPlainGenerator(saved->second.code())) {
     throw Break{Reason::escaping_object, "an object of type generator"};
   }
   Operand operand;
   operand.kind = Operand::Kind::kGenerator;
-  operand.items.push_back(Describe(saved->second.function.get(), Shadow()));
-  if (!IsInFrames(generator)) operand.frame.push_back(DescribeSuspended(generator));
+  operand.items.push_back(Describe(trace, saved->second.function.get(), Shadow()));
+  if (!IsInFrames(trace, generator)) operand.frame.push_back(DescribeSuspended(trace, generator));
   return operand;
 }
 
 // How those that existed before are left.
-void Recorder::DescribeYields(SegmentIr* ir) {
-  for (PyObject* generator : outside_generators_) {
-    const SavedGenerator& saved = generators_.at(FrameOfGenerator(generator));
-    if (ends_with_break_ && saved.epoch >= mark_.epoch) continue;  // first seen in the part that was cut away
-    const Known* known = Find(generator);
-    const bool runs = IsInFrames(generator);
+void DescribeYields(Trace& trace, SegmentIr* ir) {
+  for (PyObject* generator : trace.iteration.outside_generators) {
+    const SavedGenerator& saved = trace.iteration.generators.at(FrameOfGenerator(generator));
+    if (trace.frames.ends_with_break && saved.epoch >= trace.frames.cut.epoch)
+      continue;  // first seen in the part that was cut away
+    const Known* known = trace.objects.Find(generator);
+    const bool runs = IsInFrames(trace, generator);
     if (runs && !saved.is_left) continue;  // the exit goes through it
-    if (!runs && ends_with_break_ && known->mutated_epoch >= mark_.epoch) {
+    if (!runs && trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {
       throw Break{Reason::changed_during_call, "generator"};
     }
     Effect effect;
     effect.kind = Effect::Kind::kYield;
-    effect.target = Describe(generator, Shadow());
+    effect.target = Describe(trace, generator, Shadow());
     if (runs) {
       // It is resumed by the exit, which says then what is in it.
       effect.frame.offset = StartOffset(saved.code());
@@ -140,7 +141,7 @@ void Recorder::DescribeYields(SegmentIr* ir) {
       effect.frame.function = at.function;
       effect.frame.line = at.line;
     } else {
-      effect.frame = DescribeSuspended(generator);
+      effect.frame = DescribeSuspended(trace, generator);
       if (effect.frame.is_over() && saved.is_left) continue;  // its frame returns
       if (effect.frame.is_over()) {
         effect.kind = Effect::Kind::kCall;

@@ -1,12 +1,23 @@
-// Iterators that existed before: taking from one reads what it gives next, and is an effect.
-//   - The recorder reads the item, by a path through the iterator (`S[0].<next>[0]`), and its existence; not how many
-//     have been given before. So a loop with a break in each round needs no segment of its own for each.
-//   - A container that the trace has changed since has its items from the trace: where the iterator stands is fixed.
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/iterators.h"
+
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/object_ends.h"
+#include "frame_eval/record/trace.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/must.h"
 
 namespace frametap {
+
+// How many items an operation has taken from iterators so far.
+using TakesNow = absl::flat_hash_map<PyObject*, int64_t>;
+
+static bool IsWrittenDict(const Trace& trace, PyObject* dict);
+static bool UpcomingOfAll(Trace& trace, PyObject* iterators, SourceId source, TakesNow* now, TakenItem* taken);
+static bool UpcomingOfOne(Trace& trace, PyObject* iterator, SourceId source, const MetIterator& note, int64_t ahead,
+                          TakenItem* taken);
+static Shadow UpcomingCount(Trace& trace, PyObject* iterator, SourceId source, int64_t skip, int64_t ahead);
 namespace {
 
 constexpr int kDeepest = 8;  // of iterators over iterators
@@ -21,44 +32,45 @@ PyObject* PartsOf(PyObject* iterator, IteratorKind kind) {
 }  // namespace
 
 // The items left in it at the entry, before anything is taken.
-void Recorder::MeetIterator(PyObject* iterator, SourceId source, int depth) {
+void MeetIterator(Trace& trace, PyObject* iterator, SourceId source, int depth) {
   const IteratorKind kind = KindOfIterator(iterator);
   if (kind == IteratorKind::kNone || depth > kDeepest) return;
-  auto [it, is_new] = iterators_.try_emplace(iterator);
+  auto [it, is_new] = trace.iteration.met.try_emplace(iterator);
   if (!is_new) return;
   it->second.source = source;
   if (!TakesFromIterators(kind)) {
     const int64_t left = ItemsLeft(iterator);
     PyObject* over = IteratedOver(iterator, 0);
-    const Known* content = over == nullptr ? nullptr : Find(over);
+    const Known* content = over == nullptr ? nullptr : trace.objects.Find(over);
     it->second.lost = left < 0 || (content != nullptr && content->mutated);
     it->second.was_at_end = left == 0;
-    it->second.left = guards_.Child(source, Accessor::kLeft, 0, nullptr, nullptr);
+    it->second.left = trace.guards.Child(source, Accessor::kLeft, 0, nullptr, nullptr);
     return;
   }
   PyObject* parts = PartsOf(iterator, kind);
   if (parts == nullptr) {
     PyObject* part = IteratedOver(iterator, 0);
-    return MeetIterator(part, guards_.Child(source, Accessor::kOver, 0, nullptr, part), depth + 1);
+    return MeetIterator(trace, part, trace.guards.Child(source, Accessor::kOver, 0, nullptr, part), depth + 1);
   }
-  const SourceId tuple = guards_.Child(source, Accessor::kOver, kind == IteratorKind::kMap ? 1 : 0, nullptr, parts);
+  const SourceId tuple =
+      trace.guards.Child(source, Accessor::kOver, kind == IteratorKind::kMap ? 1 : 0, nullptr, parts);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parts); ++i) {
     PyObject* part = PyTuple_GET_ITEM(parts, i);
-    MeetIterator(part, guards_.Child(tuple, Accessor::kItem, i, nullptr, part), depth + 1);
+    MeetIterator(trace, part, trace.guards.Child(tuple, Accessor::kItem, i, nullptr, part), depth + 1);
   }
 }
 
-bool Recorder::IsMetIterator(PyObject* object) const { return iterators_.contains(object); }
+bool IsMetIterator(const Trace& trace, PyObject* object) { return trace.iteration.met.contains(object); }
 
 // Its content has changed since the entry, and the old content is unknown.
-void Recorder::RefuseWrittenDict(PyObject* dict) const {
-  if (!effects_.empty() && IsWrittenDict(dict))
+void RefuseWrittenDict(const Trace& trace, PyObject* dict) {
+  if (!trace.effects.pending.empty() && IsWrittenDict(trace, dict))
     throw Break{Reason::unknown_operation, "a dict whose object was written to"};
 }
 
 // Something of the object that the dict belongs to was written, or of the module.
-bool Recorder::IsWrittenDict(PyObject* dict) const {
-  for (const PendingEffect& effect : effects_) {
+static bool IsWrittenDict(const Trace& trace, PyObject* dict) {
+  for (const PendingEffect& effect : trace.effects.pending) {
     PyObject* target = effect.target.get();
     if (effect.kind == Effect::Kind::kSetGlobal && target == dict) return true;
     if (effect.kind != Effect::Kind::kSetAttr && effect.kind != Effect::Kind::kDelAttr) continue;
@@ -70,90 +82,90 @@ bool Recorder::IsWrittenDict(PyObject* dict) const {
 
 // The next item, if `now` is the number that the operation at work has already taken. Returns false at the end.
 // `source` leads to the iterator.
-bool Recorder::Upcoming(PyObject* iterator, SourceId source, Takes* now, Taken* taken) {
+static bool Upcoming(Trace& trace, PyObject* iterator, SourceId source, TakesNow* now, TakenItem* taken) {
   const IteratorKind kind = KindOfIterator(iterator);
-  const auto met = iterators_.find(iterator);
-  if (met == iterators_.end() || met->second.lost || kind == IteratorKind::kMap) throw Unknown();
+  const auto met = trace.iteration.met.find(iterator);
+  if (met == trace.iteration.met.end() || met->second.lost || kind == IteratorKind::kMap) throw Unknown();
   const MetIterator note = met->second;
-  FromSource(source, iterator, false);
-  FromSource(note.source, iterator, false);
-  Touch(iterator);
-  const Known* known = Find(iterator);
+  FromSource(trace, source, iterator, false);
+  FromSource(trace, note.source, iterator, false);
+  Touch(trace, iterator);
+  const Known* known = trace.objects.Find(iterator);
   if (known->state != Known::State::kSource) throw Unknown();
-  if (!known->mutated) mutated_sources_.push_back(iterator);
-  MarkMutated(iterator);
+  if (!known->mutated) trace.objects.mutated_sources.push_back(iterator);
+  MarkMutated(trace, iterator);
   source = known->source;
   const int64_t ahead = (*now)[iterator];
   if (!TakesFromIterators(kind)) {
     ++(*now)[iterator];
-    return UpcomingOfOne(iterator, source, note, ahead, taken);
+    return UpcomingOfOne(trace, iterator, source, note, ahead, taken);
   }
   PyObject* over = IteratedOver(iterator, 0);
-  const SourceId part = guards_.Child(source, Accessor::kOver, 0, nullptr, over);
+  const SourceId part = trace.guards.Child(source, Accessor::kOver, 0, nullptr, over);
   taken->is_tuple = true;
-  if (kind == IteratorKind::kZip) return UpcomingOfAll(over, part, now, taken);
+  if (kind == IteratorKind::kZip) return UpcomingOfAll(trace, over, part, now, taken);
   taken->parts.resize(2);
-  if (!Upcoming(over, part, now, &taken->parts[1])) return false;
+  if (!Upcoming(trace, over, part, now, &taken->parts[1])) return false;
   ++(*now)[iterator];
-  taken->parts[0].shadow = UpcomingCount(iterator, source, note.taken + ahead, ahead);
+  taken->parts[0].shadow = UpcomingCount(trace, iterator, source, note.taken + ahead, ahead);
   return true;
 }
 
-bool Recorder::UpcomingOfAll(PyObject* iterators, SourceId source, Takes* now, Taken* taken) {
-  FromSource(source, iterators, false);
-  AdoptElements(iterators);
+static bool UpcomingOfAll(Trace& trace, PyObject* iterators, SourceId source, TakesNow* now, TakenItem* taken) {
+  FromSource(trace, source, iterators, false);
+  AdoptElements(trace, iterators);
   const Py_ssize_t n = PyTuple_GET_SIZE(iterators);
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* part = PyTuple_GET_ITEM(iterators, i);
-    const SourceId at = guards_.Child(source, Accessor::kItem, i, nullptr, part);
-    if (!Upcoming(part, at, now, &taken->parts.emplace_back())) return false;
+    const SourceId at = trace.guards.Child(source, Accessor::kItem, i, nullptr, part);
+    if (!Upcoming(trace, part, at, now, &taken->parts.emplace_back())) return false;
   }
   return n > 0;
 }
 
-bool Recorder::UpcomingOfOne(PyObject* iterator, SourceId source, const MetIterator& note, int64_t ahead,
-                             Taken* taken) {
+static bool UpcomingOfOne(Trace& trace, PyObject* iterator, SourceId source, const MetIterator& note, int64_t ahead,
+                          TakenItem* taken) {
   const IteratorKind kind = KindOfIterator(iterator);
   const int64_t skip = note.taken + ahead;
   const int64_t left = ItemsLeft(iterator);
   PyObject* over = IteratedOver(iterator, 0);
   if (left < 0) throw Unknown();
-  const Known* content = over == nullptr ? nullptr : Find(over);
+  const Known* content = over == nullptr ? nullptr : trace.objects.Find(over);
   const bool is_changed = content != nullptr && content->mutated;
   if (is_changed && (PyDict_Check(over) || note.was_at_end)) throw Unknown();
   if (is_changed || left <= ahead || kind == IteratorKind::kText) {
-    guards_.Value(note.left, Here());
+    trace.guards.Value(note.left, trace.frames.Here());
   } else {
-    guards_.Relation(note.left, Py_GT, Must(PyLong_FromLongLong(skip)).get(), true, Here());
+    trace.guards.Relation(note.left, Py_GT, Must(PyLong_FromLongLong(skip)).get(), true, trace.frames.Here());
   }
   if (left <= ahead) {
-    if (over != nullptr) MeetRelease(over);  // by the iterator
+    if (over != nullptr) MeetRelease(trace, over);  // by the iterator
     return false;
   }
   if (kind == IteratorKind::kRange) {
-    taken->shadow = UpcomingCount(iterator, source, skip, ahead);
+    taken->shadow = UpcomingCount(trace, iterator, source, skip, ahead);
     return true;
   }
-  const Shadow shadow = FromSource(guards_.Child(source, Accessor::kOver, 0, nullptr, over), over, false);
+  const Shadow shadow = FromSource(trace, trace.guards.Child(source, Accessor::kOver, 0, nullptr, over), over, false);
   if (kind == IteratorKind::kText) {
-    Force(over, shadow);
+    Force(trace, over, shadow);
     return true;
   }
-  Touch(over);
-  if (PyDict_Check(over) && IsWrittenDict(over)) throw Unknown();
+  Touch(trace, over);
+  if (PyDict_Check(over) && IsWrittenDict(trace, over)) throw Unknown();
   PyObject* item = UpcomingItem(iterator, ahead);
   PyObject* key = UpcomingKey(iterator, ahead);
   if (is_changed) {
-    AdoptElements(over);
-    ForceItems(over);
-    AdoptResult(item);
+    AdoptElements(trace, over);
+    ForceItems(trace, over);
+    AdoptResult(trace, item);
     return true;
   }
   const auto of_key = [&] {
-    return FromSource(guards_.Child(source, Accessor::kNextKey, skip, nullptr, key), key, false);
+    return FromSource(trace, trace.guards.Child(source, Accessor::kNextKey, skip, nullptr, key), key, false);
   };
   const auto of_item = [&] {
-    return FromSource(guards_.Child(source, Accessor::kNext, skip, nullptr, item), item, false);
+    return FromSource(trace, trace.guards.Child(source, Accessor::kNext, skip, nullptr, item), item, false);
   };
   if (kind == IteratorKind::kDictItems) {
     taken->is_tuple = true;
@@ -166,53 +178,55 @@ bool Recorder::UpcomingOfOne(PyObject* iterator, SourceId source, const MetItera
   return true;
 }
 
-Shadow Recorder::UpcomingCount(PyObject* iterator, SourceId source, int64_t skip, int64_t ahead) {
+static Shadow UpcomingCount(Trace& trace, PyObject* iterator, SourceId source, int64_t skip, int64_t ahead) {
   int64_t number = 0;
   if (!UpcomingNumber(iterator, ahead, &number)) throw Unknown();
   const Ref<> count = Must(PyLong_FromLongLong(number));
-  return FromSource(guards_.Child(source, Accessor::kCount, skip, nullptr, count.get()), count.get(), false);
+  return FromSource(trace, trace.guards.Child(source, Accessor::kCount, skip, nullptr, count.get()), count.get(),
+                    false);
 }
 
-void Recorder::ForceTaken(const Taken& taken) {
-  Force(nullptr, taken.shadow);
-  for (const Taken& part : taken.parts) ForceTaken(part);
+static void ForceTaken(Trace& trace, const TakenItem& taken) {
+  Force(trace, nullptr, taken.shadow);
+  for (const TakenItem& part : taken.parts) ForceTaken(trace, part);
 }
 
-Shadow Recorder::AdoptTaken(PyObject* object, const Taken& taken) {
+Shadow AdoptTaken(Trace& trace, PyObject* object, const TakenItem& taken) {
   if (!taken.is_tuple) return taken.shadow;
-  Known& known = AddFresh(object);
+  Known& known = AddFresh(trace, object);
   for (size_t i = 0; i < taken.parts.size(); ++i) {
-    known.items.push_back(AdoptTaken(PyTuple_GET_ITEM(object, static_cast<Py_ssize_t>(i)), taken.parts[i]));
+    known.items.push_back(AdoptTaken(trace, PyTuple_GET_ITEM(object, static_cast<Py_ssize_t>(i)), taken.parts[i]));
   }
   return Shadow();
 }
 
-bool Recorder::TakeNext(FrameNote& note, PyObject* iterator) {
-  Takes now;
-  taken_ = Taken();
-  const SourceId source = SourceOf(iterator);
-  if (!source.valid() || !IsMetIterator(iterator)) throw Unknown();
+bool TakeNext(Trace& trace, FrameNote& note, PyObject* iterator) {
+  TakesNow now;
+  trace.iteration.taken = TakenItem();
+  const SourceId source = SourceOf(trace, iterator);
+  if (!source.valid() || !IsMetIterator(trace, iterator)) throw Unknown();
   bool has_item = true;
   if (KindOfIterator(iterator) == IteratorKind::kMap) {
     // Its callees are in the graph, so a replay advances only the iterators below.
     PyObject* function = IteratedOver(iterator, 0);
     if (!PyFunction_Check(function)) throw Unknown();
-    Touch(iterator);
-    FromSource(guards_.Child(source, Accessor::kOver, 0, nullptr, function), function, false);
-    Touch(function);
+    Touch(trace, iterator);
+    FromSource(trace, trace.guards.Child(source, Accessor::kOver, 0, nullptr, function), function, false);
+    Touch(trace, function);
     PyObject* parts = IteratedOver(iterator, 1);
-    has_item = UpcomingOfAll(parts, guards_.Child(source, Accessor::kOver, 1, nullptr, parts), &now, &taken_);
-    for (size_t i = 0; i < taken_.parts.size(); ++i) {
-      AddEffect(Effect::Kind::kAdvance, PyTuple_GET_ITEM(parts, static_cast<Py_ssize_t>(i)), "", {}, {});
+    has_item = UpcomingOfAll(trace, parts, trace.guards.Child(source, Accessor::kOver, 1, nullptr, parts), &now,
+                             &trace.iteration.taken);
+    for (size_t i = 0; i < trace.iteration.taken.parts.size(); ++i) {
+      AddEffect(trace, Effect::Kind::kAdvance, PyTuple_GET_ITEM(parts, static_cast<Py_ssize_t>(i)), "", {}, {});
     }
     // C code hands them to the function: what they are is fixed.
-    ForceTaken(taken_);
+    ForceTaken(trace, trace.iteration.taken);
   } else {
-    has_item = Upcoming(iterator, source, &now, &taken_);
-    AddEffect(Effect::Kind::kAdvance, iterator, "", {}, {});
-    note.expect.kind = Expect::Kind::kTaken;
+    has_item = Upcoming(trace, iterator, source, &now, &trace.iteration.taken);
+    AddEffect(trace, Effect::Kind::kAdvance, iterator, "", {}, {});
+    note.op.expect.kind = Expect::Kind::kTaken;
   }
-  for (const auto& [part, times] : now) iterators_.at(part).taken += times;
+  for (const auto& [part, times] : now) trace.iteration.met.at(part).taken += times;
   return has_item;
 }
 }  // namespace frametap

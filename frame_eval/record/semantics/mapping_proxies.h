@@ -4,14 +4,14 @@
 // Not here: what a proxy holds (guards/objects/held_object.h).
 #pragma once
 
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 
 namespace frametap {
 
 // Returns the dict below a proxy, known from here on, or null if the object is not a proxy.
-PyObject* DictBelow(Recorder& recorder, PyObject* object);
+PyObject* DictBelow(Trace& trace, PyObject* object);
 // `C.__dict__`: the proxy that the read makes has the content of the class. Returns false if the metaclass overrides
 // it.
-bool ReadClassDict(Recorder& recorder, FrameNote& note, PyTypeObject* type, PyObject* name);
+bool ReadClassDict(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name);
 
 }  // namespace frametap

@@ -1,6 +1,10 @@
-// Named tuples (collections.namedtuple): their fields, and _replace. Numbers in them stay open, as in plain tuples.
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/semantics/named_tuples.h"
+
+#include "frame_eval/record/frames.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/attributes.h"
 #include "frame_eval/record/semantics/descriptors.h"
+#include "frame_eval/record/trace.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
 
@@ -21,33 +25,33 @@ bool IsPlainNamedTuple(PyTypeObject* type) {
   const Ref<> function = WrappedFunction(make);
   return PyFunction_Check(function.get()) && PyFunction_GET_CODE(function.get()) == Objects().tuple_make &&
          type->tp_iter == PyTuple_Type.tp_iter &&
-         type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length && Recorder::HasGenericGet(type);
+         type->tp_as_sequence->sq_length == PyTuple_Type.tp_as_sequence->sq_length && HasGenericGet(type);
 }
 
 }  // namespace
 
-void Recorder::NamedTupleField(FrameNote& note, PyObject* owner, PyObject* field) {
+void NamedTupleField(Trace& trace, FrameNote& note, PyObject* owner, PyObject* field) {
   const Py_ssize_t index = reinterpret_cast<TupleGetter*>(field)->index;
   if (!PyTuple_Check(owner) || index < 0 || index >= PyTuple_GET_SIZE(owner)) {
     throw Break{Reason::unknown_attribute, "a field of a named tuple"};
   }
-  AdoptElements(owner);
-  note.expect.answer = PyTuple_GET_ITEM(owner, index);
-  const Shadow shadow = ElementShadow(owner, index);
+  AdoptElements(trace, owner);
+  note.op.expect.answer = PyTuple_GET_ITEM(owner, index);
+  const Shadow shadow = ElementShadow(trace, owner, index);
   if (shadow.kind == Shadow::Kind::kNone) return;
-  note.expect.kind = Expect::Kind::kShadow;
-  note.expect.shadow = shadow;
+  note.op.expect.kind = Expect::Kind::kShadow;
+  note.op.expect.shadow = shadow;
 }
 
 // p._replace(field=value): its code makes an iterator that takes the values out of a dict, which would fix them.
 // Returns false if it may do more than that, and is interpreted.
-bool Recorder::InvokeReplace(Call& call) {
+bool InvokeReplace(Trace& trace, Call& call) {
   static PyObject* const fields_name = InternedName("field_names");
   PyObject* const function = call.callable;
   PyObject* const self = call.positional() == 1 ? call.args[0] : nullptr;
   PyObject* const cells = PyFunction_GET_CLOSURE(function);
-  if (self == nullptr || !PyTuple_Check(self) || Find(self) == nullptr || !IsPlainNamedTuple(Py_TYPE(self)) ||
-      cells == nullptr) {
+  if (self == nullptr || !PyTuple_Check(self) || trace.objects.Find(self) == nullptr ||
+      !IsPlainNamedTuple(Py_TYPE(self)) || cells == nullptr) {
     return false;
   }
   const Ref<> names = Must(PyCode_GetFreevars(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))));
@@ -66,21 +70,21 @@ bool Recorder::InvokeReplace(Call& call) {
     if (i == size) return false;
     given[static_cast<size_t>(i)] = k;
   }
-  FixCode(function);
-  Touch(function);
-  const SourceId source = SourceOrPin(function);
+  FixCode(trace, function);
+  Touch(trace, function);
+  const SourceId source = SourceOrPin(trace, function);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cells); ++i) {
     PyObject* const content = PyCell_GET(PyTuple_GET_ITEM(cells, i));
-    guards_.Identity(guards_.Child(source, Accessor::kClosure, i, nullptr, content), Here());
+    trace.guards.Identity(trace.guards.Child(source, Accessor::kClosure, i, nullptr, content), trace.frames.Here());
   }
-  Touch(self);
-  AdoptElements(self);
-  call.note.expect.kind = Expect::Kind::kItems;
+  Touch(trace, self);
+  AdoptElements(trace, self);
+  call.note.op.expect.kind = Expect::Kind::kItems;
   for (Py_ssize_t i = 0; i < size; ++i) {
     const std::optional<size_t> k = given[static_cast<size_t>(i)];
-    call.note.expect.items.push_back(k ? call.shadows[call.positional() + *k] : ElementShadow(self, i));
+    call.note.op.expect.items.push_back(k ? call.shadows[call.positional() + *k] : ElementShadow(trace, self, i));
   }
-  call.note.opaque_operation = true;
+  call.note.op.opaque_operation = true;
   return true;
 }
 

@@ -1,26 +1,24 @@
-// Attributes of tensors: which of them are ops, and which are facts that a guard compares.
+#include "frame_eval/record/semantics/tensor_attributes.h"
+
 #include <Python.h>
 #include <c10/core/InferenceMode.h>
 #include <structmember.h>
+
 #include <cstring>
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/objects/class_names.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/recorder.h"
 #include "frame_eval/record/semantics/attribute_lookup.h"
-#include "frame_eval/record/semantics/descriptors.h"
-#include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
-#include "guards/kinds/accessor.h"
-#include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
-#include "guards/objects/value.h"
-#include "ir/ops/op_facts.h"
 
 namespace frametap {
 namespace {
@@ -41,55 +39,55 @@ static bool OpCopiesData(const at::Tensor& tensor) {
   return tensor.key_set().has_any(unresolved) && (tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
-void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name) {
+void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   if (!IsExactTensor(owner)) throw Break{Reason::tensor_subclass, Py_TYPE(owner)->tp_name};
   const at::Tensor& tensor = TensorOf(owner);
-  AtenRecorder::KnownTensor* known = aten_.Find(tensor);
+  AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, Text(name)};
   const char* text = Text(name);
-  note.expect.kind = Expect::Kind::kAny;
+  note.op.expect.kind = Expect::Kind::kAny;
   if (std::strcmp(text, "shape") == 0) {
-    if (!known->is_as_at_entry() && !sizes_open()) return ReadTensor(owner, true, false);
-    ReadRank(owner);  // how many there are
-    note.expect.kind = Expect::Kind::kItems;
-    for (int64_t i = 0; i < tensor.dim(); ++i) note.expect.items.push_back(SizeOf(owner, i));
+    if (!known->is_as_at_entry() && !trace.numbers.sizes_open()) return ReadTensor(trace, owner, true, false);
+    ReadRank(trace, owner);  // how many there are
+    note.op.expect.kind = Expect::Kind::kItems;
+    for (int64_t i = 0; i < tensor.dim(); ++i) note.op.expect.items.push_back(SizeOf(trace, owner, i));
     return;
   }
   if (OneOf(text, {"dtype",     "device",  "layout",    "requires_grad", "is_cuda",      "is_cpu",    "is_xpu",
                    "is_mps",    "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
                    "is_vulkan", "is_mtia", "is_maia",   "is_ipu",        "is_xla",       "itemsize"})) {
     // Every input's guard holds these facts. That of a result may depend on which operand has no dimensions.
-    if (repeated_calls_ && std::strcmp(text, "requires_grad") == 0) repeated_calls_->NoteRequiresGrad();
-    return ReadRank(owner);
+    if (trace.repeated_calls && std::strcmp(text, "requires_grad") == 0) trace.repeated_calls->NoteRequiresGrad();
+    return ReadRank(trace, owner);
   }
-  if (OneOf(text, {"ndim"})) return ReadRank(owner);
+  if (OneOf(text, {"ndim"})) return ReadRank(trace, owner);
   // For a tensor that requires no grad these follow; otherwise they depend on earlier ops.
   if (OneOf(text, {"is_leaf", "grad_fn"}) && !tensor.requires_grad()) {
-    if (repeated_calls_) repeated_calls_->NoteRequiresGrad();
-    return ReadRank(owner);
+    if (trace.repeated_calls) trace.repeated_calls->NoteRequiresGrad();
+    return ReadRank(trace, owner);
   }
   // Both follow from the ops that made the tensor in the trace. A leaf has no grad_fn.
   const bool follows = std::strcmp(text, "is_leaf") == 0 || (std::strcmp(text, "grad_fn") == 0 && tensor.is_leaf());
-  if (follows && known->value.valid() && !known->source.valid()) return ReadRank(owner);
+  if (follows && known->value.valid() && !known->source.valid()) return ReadRank(trace, owner);
   // Whether it is a leaf is a guard, as long as the trace has not written to it.
   const bool is_as_it_came =
-      known->source.valid() && (!known->value.valid() || !aten_.graph().value(known->value).def.valid());
+      known->source.valid() && (!known->value.valid() || !trace.aten.graph().value(known->value).def.valid());
   const auto is_guarded_leaf = [&] {
     if (!is_as_it_came) return false;
-    if (repeated_calls_) repeated_calls_->Spoil();
-    guards_.Leaf(known->source, Here());
+    if (trace.repeated_calls) trace.repeated_calls->Spoil();
+    trace.guards.Leaf(known->source, trace.frames.Here());
     return true;
   };
   if (std::strcmp(text, "is_leaf") == 0 && is_guarded_leaf()) return;
-  if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(*frames_.back()) &&
+  if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(*trace.frames.inlined.back()) &&
       (!known->source.valid() || is_guarded_leaf())) {
-    note.expect.kind = Expect::Kind::kNothing;
+    note.op.expect.kind = Expect::Kind::kNothing;
     return;
   }
   // For sparse data it counts the stored elements.
-  if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(owner, true, false);
+  if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(trace, owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
-    note.expect.kind = Expect::Kind::kTorch;
+    note.op.expect.kind = Expect::Kind::kTorch;
     return;
   }
   // Reading it of a tensor that is not a leaf warns.
@@ -102,19 +100,19 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
       return;  // None, because a tensor of the trace gets one by backward only
     }
     const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
-    note.expect.kind = Expect::Kind::kSource;
-    note.expect.source = guards_.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
-    if (repeated_calls_) repeated_calls_->Spoil();
+    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.source = trace.guards.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
+    if (trace.repeated_calls) trace.repeated_calls->Spoil();
     return;
   }
   if (std::strcmp(text, "data") == 0) {
     // The getter dispatches nothing; there is an op that does the same.
-    const std::optional<ValueId> value = aten_.ValueOf(tensor);
+    const std::optional<ValueId> value = trace.aten.ValueOf(tensor);
     if (!value) throw Break{Reason::tensor_from_nowhere, text};
     if (OpCopiesData(tensor)) throw Break{Reason::tensor_attribute, text};
-    note.expect.kind = Expect::Kind::kData;
-    note.expect.shadow = {Shadow::Kind::kValue, value->raw()};
-    if (repeated_calls_) repeated_calls_->Spoil();  // ops of another layer do not show it
+    note.op.expect.kind = Expect::Kind::kData;
+    note.op.expect.shadow = {Shadow::Kind::kValue, value->raw()};
+    if (trace.repeated_calls) trace.repeated_calls->Spoil();  // ops of another layer do not show it
     return;
   }
   PyObject* dict = InstanceDict(owner);
@@ -124,19 +122,19 @@ void Recorder::TensorAttribute(FrameNote& note, PyObject* owner, PyObject* name)
     if (!known->source.valid() && IsScalar(value)) return;
     // On one that existed before, the trace has put nothing there (StoreTensorAttribute).
     if (known->source.valid() && descriptor == nullptr && PyUnicode_CheckExact(name)) {
-      RefuseMutatedDict(dict);
-      RefuseSharedDict(owner, dict);
-      if (repeated_calls_) repeated_calls_->Spoil();
-      note.expect.kind = Expect::Kind::kSource;
-      note.expect.source = guards_.Child(known->source, Accessor::kAttr, 0, name, value);
+      RefuseMutatedDict(trace, dict);
+      RefuseSharedDict(trace, owner, dict);
+      if (trace.repeated_calls) trace.repeated_calls->Spoil();
+      note.op.expect.kind = Expect::Kind::kSource;
+      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
       return;
     }
     throw Break{Reason::tensor_attribute, text};
   }
   if (descriptor == nullptr) {
     // hasattr(x, "…"): neither the class nor the tensor has it.
-    guards_.Class(Py_TYPE(owner), Here());
-    if (known->source.valid()) guards_.NoInstanceAttr(known->source, name, Here());
+    trace.guards.Class(Py_TYPE(owner), trace.frames.Here());
+    if (known->source.valid()) trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
     return;
   }
   PyTypeObject* kind = Py_TYPE(descriptor);
@@ -156,36 +154,36 @@ static void RecordRequiresGrad(AtenRecorder& aten, const at::Tensor& tensor) {
 }
 
 // Compilers (AOTAutograd) decide by the inputs alone what requires grad.
-bool Recorder::MakesLeaves() const { return !store_.backend().assumptions().static_sizes; }
+bool MakesLeaves(const Trace& trace) { return !trace.store.backend().assumptions().static_sizes; }
 
 // nn.Parameter(data): the binding detaches the data, which is an op, and sets a flag. The object cannot be made again: it
 // must not leave the segment.
-Shadow Recorder::ParameterResult(PyObject* parameter) {
-  if (aten_.pending) return Shadow();
+Shadow ParameterResult(Trace& trace, PyObject* parameter) {
+  if (trace.aten.pending) return Shadow();
   const at::Tensor& tensor = TensorOf(parameter);
-  const AtenRecorder::KnownTensor* const known = aten_.Find(tensor);
+  const AtenRecorder::KnownTensor* const known = trace.aten.Find(tensor);
   if (known == nullptr || !known->value.valid()) throw Break{Reason::tensor_from_nowhere, "nn.Parameter"};
-  if (tensor.requires_grad()) RecordRequiresGrad(aten_, tensor);
+  if (tensor.requires_grad()) RecordRequiresGrad(trace.aten, tensor);
   return Shadow();
 }
 
 // A plain attribute in the __dict__ of a tensor that the trace has made (a tag for others to read).
-void Recorder::StoreTensorAttribute(PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
-  AtenRecorder::KnownTensor* known = IsExactTensor(owner) ? aten_.Find(TensorOf(owner)) : nullptr;
+void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  AtenRecorder::KnownTensor* known = IsExactTensor(owner) ? trace.aten.Find(TensorOf(owner)) : nullptr;
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
       TensorOf(owner).is_floating_point()) {
-    if (!MakesLeaves()) throw Break{Reason::tensor_attribute, "requires_grad=True"};
+    if (!MakesLeaves(trace)) throw Break{Reason::tensor_attribute, "requires_grad=True"};
     // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
     // the program does then changes nothing more.
-    Force(value, shadow);
-    return RecordRequiresGrad(aten_, TensorOf(owner));
+    Force(trace, value, shadow);
+    return RecordRequiresGrad(trace.aten, TensorOf(owner));
   }
   if (!own || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
     throw Break{Reason::tensor_attribute, Text(name)};
   }
-  Force(value, shadow);
-  AddEffect(Effect::Kind::kSetAttr, owner, Text(name), {value}, {Shadow()});
+  Force(trace, value, shadow);
+  AddEffect(trace, Effect::Kind::kSetAttr, owner, Text(name), {value}, {Shadow()});
 }
 
 }  // namespace frametap

@@ -9,14 +9,16 @@
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/finish/describe.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/python_ops.h"
-#include "frame_eval/segment/array_value.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
-#include "guards/objects/thread_end.h"
 #include "ir/graph/scalar.h"
 #include "ir/passes/writes.h"
 
@@ -48,7 +50,7 @@ ArrayPart Constant(PyObject* object) {
 bool IsPlainSlice(PyObject* object) {
   if (!PySlice_Check(object)) return false;
   const auto* slice = reinterpret_cast<PySliceObject*>(object);
-  return Recorder::IsScalar(slice->start) && Recorder::IsScalar(slice->stop) && Recorder::IsScalar(slice->step);
+  return IsScalar(slice->start) && IsScalar(slice->stop) && IsScalar(slice->step);
 }
 
 }  // namespace
@@ -57,46 +59,47 @@ void ArrayParts::Add(PyObject* object, Shadow shadow) { call_.args.push_back(Par
 
 ArrayPart ArrayParts::PartOf(PyObject* object, Shadow shadow, int depth) {
   constexpr int kDeepest = 20;
-  if (IsArrayOperand(r_, object)) {
+  if (IsArrayOperand(trace_, object)) {
     if (IsArray(object) && ElementsOf(object) == 0) throw RefuseArrays("an array without elements");
-    return Operand({object, ArrayValue(r_, object), Shadow()});
+    return Operand({object, ArrayValue(trace_, object), Shadow()});
   }
   if (IsTensor(object)) return TensorOperand(object);
-  if (call_.leaves_open && r_.LeavesOpen(object, shadow)) return Operand({object, ValueId(), shadow});
-  if (Recorder::IsScalar(object)) {
-    r_.Force(object, shadow);
+  if (call_.leaves_open && LeavesOpen(trace_, object, shadow)) return Operand({object, ValueId(), shadow});
+  if (IsScalar(object)) {
+    Force(trace_, object, shadow);
     return Constant(object);
   }
   if (depth < kDeepest && (PyTuple_CheckExact(object) || PyList_CheckExact(object))) return Sequence(object, depth);
   if (IsPlainSlice(object)) {
-    r_.ForceDeep(object, shadow, false);
+    ForceDeep(trace_, object, shadow, false);
     return Constant(object);
   }
   if (IsArrayNumber(object)) return Constant(object);  // of fixed arguments
   if (IsDtypeConstant(object)) {
-    r_.AdoptPinned(object);
-    r_.Touch(object);
-    if (Known* const known = r_.Find(object); known != nullptr && known->state == Known::State::kSource) r_.Fix(*known);
+    AdoptPinned(trace_, object);
+    Touch(trace_, object);
+    if (Known* const known = trace_.objects.Find(object); known != nullptr && known->state == Known::State::kSource)
+      Fix(trace_, *known);
     return Constant(object);
   }
   throw RefuseArrays(call_.text + " with an object of type " + Py_TYPE(object)->tp_name);
 }
 
 ArrayPart ArrayParts::Sequence(PyObject* object, int depth) {
-  r_.AdoptElements(object);
+  AdoptElements(trace_, object);
   ArrayPart part;
   part.kind = PyTuple_CheckExact(object) ? ArrayPart::Kind::kTuple : ArrayPart::Kind::kList;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-    part.items.push_back(PartOf(PySequence_Fast_GET_ITEM(object, i), r_.ElementShadow(object, i), depth + 1));
+    part.items.push_back(PartOf(PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace_, object, i), depth + 1));
   }
   return part;
 }
 
 ArrayPart ArrayParts::TensorOperand(PyObject* object) {
   if (!call_.takes_tensors || !IsExactTensor(object)) throw RefuseArrays(call_.text + " of a tensor");
-  if (!r_.aten().Find(TensorOf(object))) throw Break{Reason::tensor_from_nowhere, ""};
-  r_.ReadTensor(object, true, true);
-  const std::optional<ValueId> value = r_.aten().ValueOf(TensorOf(object));
+  if (!trace_.aten.Find(TensorOf(object))) throw Break{Reason::tensor_from_nowhere, ""};
+  ReadTensor(trace_, object, true, true);
+  const std::optional<ValueId> value = trace_.aten.ValueOf(TensorOf(object));
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
   return Operand({object, *value, Shadow()});
 }
@@ -110,7 +113,7 @@ ArrayPart ArrayParts::Operand(ArrayCall::Operand operand) {
 }
 
 // Adds the node of a call whose result is known.
-static ValueId AddArrayNode(Recorder& recorder, std::unique_ptr<ArrayCall> call, Type type,
+static ValueId AddArrayNode(Trace& trace, std::unique_ptr<ArrayCall> call, Type type,
                             absl::FunctionRef<ValueId(Shadow)> value_of) {
   const std::string text = call->text;
   const char* const op = ArrayOpOf(call->access);
@@ -123,14 +126,14 @@ static ValueId AddArrayNode(Recorder& recorder, std::unique_ptr<ArrayCall> call,
   call->operands.clear();
   Ref<> owner;
   const int64_t id = KeptArrayCalls::Keep(std::move(call), &owner);
-  recorder.AddConstant(owner.get());
-  return recorder.aten().AddOpNode(op, "",
-                                   {Arg::Const(c10::IValue(id)), Arg::Const(c10::IValue(text)),
-                                    Arg::List(std::move(first)), Arg::List(std::move(others))},
-                                   std::move(type));
+  AddConstant(trace, owner.get());
+  return trace.aten.AddOpNode(op, "",
+                              {Arg::Const(c10::IValue(id)), Arg::Const(c10::IValue(text)), Arg::List(std::move(first)),
+                               Arg::List(std::move(others))},
+                              std::move(type));
 }
 
-Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain) {
+Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain) {
   const bool is_float = PyNumber_Check(number) && !PyIndex_Check(number);
   auto call = std::make_unique<ArrayCall>();
   call->access = ArrayAccess::kNumber;
@@ -139,42 +142,44 @@ Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain) {
   call->text = is_float ? "float" : "int";
   call->gives = ArrayCall::Gives::kNumber;
   call->type = type;
-  ArrayParts(recorder, *call).Add(number, Shadow());
+  ArrayParts(trace, *call).Add(number, Shadow());
   *plain = Must(is_float ? PyNumber_Float(number) : PyNumber_Index(number));
-  recorder.AddConstant(plain->get());  // the operation that it is for reads it
+  AddConstant(trace, plain->get());  // the operation that it is for reads it
   const Type::Kind kind = is_float ? Type::Kind::kFloat : Type::Kind::kInt;
   const auto no_number = [](Shadow) { return ValueId(); };  // the operand is a value
-  return {Shadow::Kind::kValue, AddArrayNode(recorder, std::move(call), Type::Scalar(kind), no_number).raw()};
+  return {Shadow::Kind::kValue, AddArrayNode(trace, std::move(call), Type::Scalar(kind), no_number).raw()};
 }
 
-bool IsOperandOfNumPy(Recorder& r, PyObject* object) {
+bool IsOperandOfNumPy(Trace& trace, PyObject* object) {
   if (IsArray(object)) return true;
   if (!IsArrayNumber(object)) return false;
-  const Known* const known = r.Find(object);
+  const Known* const known = trace.objects.Find(object);
   return known != nullptr && (known->state == Known::State::kSource || !known->items.empty());
 }
 
-bool TakesArrays(Recorder& r, const Call& call) {
-  return std::any_of(call.args.begin(), call.args.end(), [&r](PyObject* arg) { return IsArrayOperand(r, arg); });
+bool TakesArrays(Trace& trace, const Call& call) {
+  return std::any_of(call.args.begin(), call.args.end(),
+                     [&trace](PyObject* arg) { return IsArrayOperand(trace, arg); });
 }
 
-void ReadArray(Recorder& r, PyObject* object) {
-  const SourceId source = r.SourceOf(object);
+void ReadArray(Trace& trace, PyObject* object) {
+  const SourceId source = SourceOf(trace, object);
   if (!source.valid()) return;
-  IsArray(object) ? r.guards().Layout(source, r.Here()) : r.guards().Type(source, r.Here());
+  IsArray(object) ? trace.guards.Layout(source, trace.frames.Here()) : trace.guards.Type(source, trace.frames.Here());
 }
 
-ValueId ArrayValue(Recorder& r, PyObject* object) {
-  Known* const known = r.Find(object);
+ValueId ArrayValue(Trace& trace, PyObject* object) {
+  Known* const known = trace.objects.Find(object);
   if (known == nullptr) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   if (known->items.empty()) {
     if (known->state != Known::State::kSource) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
-    ReadArray(r, object);
-    const ValueId value = r.aten().AddNumberInput(known->source, Type::Scalar(Type::Kind::kOpaque));
+    ReadArray(trace, object);
+    const ValueId value = trace.aten.AddNumberInput(known->source, Type::Scalar(Type::Kind::kOpaque));
     known->items.assign(1, Shadow{Shadow::Kind::kValue, value.raw()});
   }
   const ValueId value{known->items[0].id};
-  if (value.raw() >= r.aten().graph().values.size()) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+  if (value.raw() >= trace.aten.graph().values.size())
+    throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   return value;
 }
 
@@ -197,28 +202,29 @@ static std::unique_ptr<ArrayCall> TakeArrayCall(const FrameNote& note) {
 void DropArrayCall(const FrameNote& note) { TakeArrayCall(note); }
 
 // N4, N5. The call has its parts.
-static void BeginArrays(Recorder& r, FrameNote& note, std::unique_ptr<ArrayCall> call) {
-  if (call->access == ArrayAccess::kNumber && !r.sizes_open()) throw Break{Reason::value_of_tensor, call->text};
-  if (r.IsContextSet()) throw RefuseArrays(call->text + " in a block of np.errstate");
-  if (r.aten().writes_inputs()) throw RefuseArrays(call->text + " after a write to memory that existed before");
+static void BeginArrays(Trace& trace, FrameNote& note, std::unique_ptr<ArrayCall> call) {
+  if (call->access == ArrayAccess::kNumber && !trace.numbers.sizes_open())
+    throw Break{Reason::value_of_tensor, call->text};
+  if (trace.thread.IsContextSet()) throw RefuseArrays(call->text + " in a block of np.errstate");
+  if (trace.aten.writes_inputs()) throw RefuseArrays(call->text + " after a write to memory that existed before");
   if (call->access == ArrayAccess::kWrites) {
     if (call->args.empty() || call->args[0].kind != ArrayPart::Kind::kOperand || !IsArray(call->operands[0].object)) {
       throw RefuseArrays(call->text + " that writes to an unknown object");
     }
     std::vector<bool> written;
-    NoteWritten(r.aten().graph(), call->operands[0].value, &written,
+    NoteWritten(trace.aten.graph(), call->operands[0].value, &written,
                 [&](ValueId) { throw RefuseArrays(call->text + " that writes to memory that existed before"); });
   }
-  if (r.repeated_calls() != nullptr)
-    r.repeated_calls()->Spoil();  // no call of another layer is repeated by its ops alone
-  note.opaque_operation = true;
-  call->since = r.aten().mark();
-  r.aten().expect_constant = true;  // torch.tensor(array) dispatches an op; ArrayResult drops it
+  if (trace.repeated_calls.get() != nullptr)
+    trace.repeated_calls->Spoil();  // no call of another layer is repeated by its ops alone
+  note.op.opaque_operation = true;
+  call->since = trace.aten.mark();
+  trace.aten.expect_constant = true;  // torch.tensor(array) dispatches an op; ArrayResult drops it
   AtWork().insert_or_assign(&note, std::move(call));
   array_calls = AtWork().size();
 }
 
-void CallArrays(Recorder& r, Call& call, ArrayAccess access) {
+void CallArrays(Trace& trace, Call& call, ArrayAccess access) {
   auto made = std::make_unique<ArrayCall>();
   made->access = access;
   made->callable = Ref<>::New(call.callable);
@@ -238,7 +244,7 @@ void CallArrays(Recorder& r, Call& call, ArrayAccess access) {
     }
   }
   made->takes_tensors = access == ArrayAccess::kConverts;
-  ArrayParts parts(r, *made);
+  ArrayParts parts(trace, *made);
   for (size_t i = 0; i < call.args.size(); ++i) parts.Add(call.args[i], call.shadows[i]);
   if (!call.names.empty()) {
     made->names = Must(PyTuple_New(static_cast<Py_ssize_t>(call.names.size())));
@@ -246,23 +252,23 @@ void CallArrays(Recorder& r, Call& call, ArrayAccess access) {
       PyTuple_SET_ITEM(made->names.get(), static_cast<Py_ssize_t>(i), Py_NewRef(call.names[i]));
     }
   }
-  BeginArrays(r, call.note, std::move(made));
+  BeginArrays(trace, call.note, std::move(made));
 }
 
-bool AttributeOfArray(Recorder& r, FrameNote& note, PyObject* owner, PyObject* name) {
-  if (!IsArrayOperand(r, owner)) return false;
+bool AttributeOfArray(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
+  if (!IsArrayOperand(trace, owner)) return false;
   PyObject* const descriptor = _PyType_Lookup(Py_TYPE(owner), name);
   if (descriptor != nullptr && Py_TYPE(descriptor) == &PyMethodDescr_Type) {
-    ReadArray(r, owner);
+    ReadArray(trace, owner);
     return true;
   }
   if (descriptor == nullptr || Py_TYPE(descriptor) != &PyGetSetDescr_Type) {
     throw RefuseArrays(std::string("the attribute ") + PyUnicode_AsUTF8(name) + " of an array");
   }
-  ReadArray(r, owner);
+  ReadArray(trace, owner);
   if (HasName(name, {"shape", "ndim", "size", "itemsize", "nbytes", "strides"})) return true;
   if (HasName(name, {"dtype"})) {
-    note.expect.kind = Expect::Kind::kPinned;
+    note.op.expect.kind = Expect::Kind::kPinned;
     return true;
   }
   if (!IsArray(owner) || !HasName(name, {"T", "mT", "real"})) {
@@ -273,8 +279,8 @@ bool AttributeOfArray(Recorder& r, FrameNote& note, PyObject* owner, PyObject* n
   made->access = ArrayAccess::kShares;
   made->callable = Ref<>::New(name);
   made->text = std::string(".") + PyUnicode_AsUTF8(name);
-  ArrayParts(r, *made).Add(owner, Shadow());
-  BeginArrays(r, note, std::move(made));
+  ArrayParts(trace, *made).Add(owner, Shadow());
+  BeginArrays(trace, note, std::move(made));
   return true;
 }
 
@@ -290,22 +296,22 @@ static bool SelectsByMask(PyObject* key, int depth = 0) {
 }
 
 // a.dtype == np.float32: of objects that are the same for ever.
-static bool ComparesDtypes(Recorder& r, const Event& e) {
+static bool ComparesDtypes(Trace& trace, const Event& e) {
   if (!IsArrayDtype(e.in[0]) && !IsArrayDtype(e.in[1])) return false;
   for (int i = 0; i < e.n; ++i) {
     if (!IsDtypeConstant(e.in[i])) return false;
   }
   for (int i = 0; i < e.n; ++i) {
-    Known* const known = r.Find(e.in[i]);
-    if (known != nullptr && known->state == Known::State::kSource) r.Fix(*known);
+    Known* const known = trace.objects.Find(e.in[i]);
+    if (known != nullptr && known->state == Known::State::kSource) Fix(trace, *known);
   }
   return true;
 }
 
 constexpr const char* kBinaryText[kInPlaceFrom] = {"+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"};
 
-bool OperatorOfArrays(Recorder& r, FrameNote& note, const Event& e) {
-  const auto is_operand = [&](int i) { return i < e.n && e.in[i] != nullptr && IsArrayOperand(r, e.in[i]); };
+bool OperatorOfArrays(Trace& trace, FrameNote& note, const Event& e) {
+  const auto is_operand = [&](int i) { return i < e.n && e.in[i] != nullptr && IsArrayOperand(trace, e.in[i]); };
   auto made = [&]() -> std::unique_ptr<ArrayCall> {
     switch (e.op) {
       case Op::kUnary:
@@ -324,12 +330,12 @@ bool OperatorOfArrays(Recorder& r, FrameNote& note, const Event& e) {
     }
     return std::make_unique<ArrayCall>();
   }();
-  if (made == nullptr) return e.op == Op::kCompare && ComparesDtypes(r, e);
+  if (made == nullptr) return e.op == Op::kCompare && ComparesDtypes(trace, e);
   // Reflected operators of tensors are torch's.
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] != nullptr && IsTensor(e.in[i])) return false;
   }
-  ArrayParts parts(r, *made);
+  ArrayParts parts(trace, *made);
   made->op = e.arg;
   switch (e.op) {
     case Op::kUnary:
@@ -366,18 +372,18 @@ bool OperatorOfArrays(Recorder& r, FrameNote& note, const Event& e) {
       parts.Add(e.in[2], e.shadows[2]);
       made->leaves_open = true;
       parts.Add(e.in[0], e.shadows[0]);
-      BeginArrays(r, note, std::move(made));
+      BeginArrays(trace, note, std::move(made));
       return true;
   }
   for (int i = 0; i < e.n; ++i) parts.Add(e.in[i], e.shadows[i]);
-  BeginArrays(r, note, std::move(made));
+  BeginArrays(trace, note, std::move(made));
   return true;
 }
 
-Shadow ArrayResult(Recorder& r, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of) {
+Shadow ArrayResult(Trace& trace, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of) {
   std::unique_ptr<ArrayCall> call = TakeArrayCall(note);
-  if (r.aten().pending) return Shadow();
-  if (r.aten().mark().nodes != call->since.nodes) r.aten().DropNodes(call->since);
+  if (trace.aten.pending) return Shadow();
+  if (trace.aten.mark().nodes != call->since.nodes) trace.aten.DropNodes(call->since);
   using Gives = ArrayCall::Gives;
   Type type = Type::Scalar(Type::Kind::kOpaque);
   const auto operand = std::find_if(call->operands.begin(), call->operands.end(),
@@ -387,7 +393,7 @@ Shadow ArrayResult(Recorder& r, const FrameNote& note, PyObject* result, absl::F
   } else if (operand != call->operands.end() && IsOfNumPy(result)) {
     call->gives = Gives::kOperand;
     call->given = static_cast<size_t>(operand - call->operands.begin());
-  } else if (r.Find(result) != nullptr) {
+  } else if (trace.objects.Find(result) != nullptr) {
     throw RefuseArrays(call->text + " that gives an object from elsewhere");
   } else if (IsArray(result)) {
     call->gives = Gives::kArray;
@@ -398,7 +404,7 @@ Shadow ArrayResult(Recorder& r, const FrameNote& note, PyObject* result, absl::F
   } else if (IsTensor(result) && Py_TYPE(result) == Objects().tensor && operand == call->operands.end()) {
     call->gives = Gives::kTensor;
     type = Type::Of(TensorOf(result));
-  } else if (call->access == ArrayAccess::kNumber && Recorder::IsNumber(result)) {
+  } else if (call->access == ArrayAccess::kNumber && IsNumber(result)) {
     call->gives = Gives::kNumber;
     call->type = Py_TYPE(result);
     type = Type::Scalar(PyFloat_CheckExact(result) ? Type::Kind::kFloat : Type::Kind::kInt);
@@ -409,12 +415,12 @@ Shadow ArrayResult(Recorder& r, const FrameNote& note, PyObject* result, absl::F
     throw RefuseArrays(call->text + " that gives an object of type " + Py_TYPE(result)->tp_name);
   }
   const Gives gives = call->gives;
-  const ValueId value = AddArrayNode(r, std::move(call), std::move(type), value_of);
+  const ValueId value = AddArrayNode(trace, std::move(call), std::move(type), value_of);
   const Shadow shadow{Shadow::Kind::kValue, value.raw()};
   if (gives == Gives::kNumber) return shadow;
-  if (gives == Gives::kTensor) r.aten().Bind(TensorOf(result), value);
+  if (gives == Gives::kTensor) trace.aten.Bind(TensorOf(result), value);
   if (gives == Gives::kArray || gives == Gives::kArrayNumber) {
-    r.AddFresh(result, Known::State::kOpaque).items.assign(1, shadow);
+    AddFresh(trace, result, Known::State::kOpaque).items.assign(1, shadow);
   }
   return Shadow();
 }

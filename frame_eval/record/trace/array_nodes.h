@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/array_view.h"
 #include "guards/ref.h"
@@ -87,7 +87,7 @@ struct ArrayCall {
 // Makes the parts of a call, and fixes what is not an operand.
 class ArrayParts {
  public:
-  ArrayParts(Recorder& recorder, ArrayCall& call) : r_(recorder), call_(call) {}
+  ArrayParts(Trace& trace, ArrayCall& call) : trace_(trace), call_(call) {}
   void Add(PyObject* object, Shadow shadow);
 
  private:
@@ -96,44 +96,43 @@ class ArrayParts {
   ArrayPart TensorOperand(PyObject* object);
   ArrayPart Operand(ArrayCall::Operand operand);
 
-  Recorder& r_;
+  Trace& trace_;
   ArrayCall& call_;
 };
 
 // The recorder's side. An operand is an array, or a number of NumPy's that is not a constant.
-bool IsOperandOfNumPy(Recorder& recorder, PyObject* object);
-inline bool IsArrayOperand(Recorder& recorder, PyObject* object) {
-  return types_of_numpy.MayHold(object) && IsOperandOfNumPy(recorder, object);
+bool IsOperandOfNumPy(Trace& trace, PyObject* object);
+inline bool IsArrayOperand(Trace& trace, PyObject* object) {
+  return types_of_numpy.MayHold(object) && IsOperandOfNumPy(trace, object);
 }
-bool TakesArrays(Recorder& recorder, const Call& call);
-void ReadArray(Recorder& recorder, PyObject* object);  // how it is laid out; of a number, its type
-ValueId ArrayValue(Recorder& recorder, PyObject* object);
+bool TakesArrays(Trace& trace, const Call& call);
+void ReadArray(Trace& trace, PyObject* object);  // how it is laid out; of a number, its type
+ValueId ArrayValue(Trace& trace, PyObject* object);
 
 // Before an operation. The last two return false if no operand is an array.
-void CallArrays(Recorder& recorder, Call& call, ArrayAccess access);
-bool OperatorOfArrays(Recorder& recorder, FrameNote& note, const Event& e);
-inline bool ArrayOperator(Recorder& recorder, FrameNote& note, const Event& e) {
+void CallArrays(Trace& trace, Call& call, ArrayAccess access);
+bool OperatorOfArrays(Trace& trace, FrameNote& note, const Event& e);
+inline bool ArrayOperator(Trace& trace, FrameNote& note, const Event& e) {
   const auto may_be_array = [&](int i) { return i < e.n && e.in[i] != nullptr && types_of_numpy.MayHold(e.in[i]); };
   const bool may_be_operator = may_be_array(0) || may_be_array(1) || e.op == Op::kCompare;  // also of their dtypes
-  return may_be_operator && OperatorOfArrays(recorder, note, e);
+  return may_be_operator && OperatorOfArrays(trace, note, e);
 }
-bool AttributeOfArray(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name);
-inline bool ArrayAttribute(Recorder& recorder, FrameNote& note, PyObject* owner, PyObject* name) {
-  return types_of_numpy.MayHold(owner) && AttributeOfArray(recorder, note, owner, name);
+bool AttributeOfArray(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
+inline bool ArrayAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
+  return types_of_numpy.MayHold(owner) && AttributeOfArray(trace, note, owner, name);
 }
 // After it. `value_of` gives the value of a number that is not fixed.
 extern size_t array_calls;  // at work; under Python's lock
 bool HasArrayCall(const FrameNote& note);
 inline bool IsArrayCall(const FrameNote& note) { return array_calls > 0 && HasArrayCall(note); }
-Shadow ArrayResult(Recorder& recorder, const FrameNote& note, PyObject* result,
-                   absl::FunctionRef<ValueId(Shadow)> value_of);
+Shadow ArrayResult(Trace& trace, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of);
 void DropArrayCall(const FrameNote& note);
 inline void ForgetArrayCall(const FrameNote& note) {
   if (array_calls > 0) DropArrayCall(note);
 }
 
 // Adds a node for the Python number that a number of NumPy's stands for where torch takes it.
-Shadow AddPlainNumber(Recorder& recorder, PyObject* number, Ref<>* plain);
+Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain);
 
 // If NumPy is loaded, and is one that is known. Once, at import.
 bool RegisterArrayOps();

@@ -1,6 +1,4 @@
 // Nodes that call NumPy, while a graph runs.
-#include "frame_eval/record/trace/array_nodes.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -9,14 +7,14 @@
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
+#include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "frame_eval/segment/array_value.h"
 #include "guards/must.h"
 #include "guards/objects/import.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
-#include "guards/objects/thread_end.h"
 #include "ir/graph/scalar.h"
 #include "ir/passes/writes.h"
 

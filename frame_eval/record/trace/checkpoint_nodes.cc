@@ -6,17 +6,24 @@
 #include "backends/backend.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/finish/describe.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/calls.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
-#include "ir/graph/eager_state.h"
 #include "ir/graph/scalar.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
+
+static bool CheckCheckpointed(Trace& trace, const AtenRecorder::Mark& since);
 namespace {
 
 struct Checkpointed {
@@ -184,7 +191,7 @@ Break RefuseCheckpoint(const char* why) { return {Reason::unknown_callable, std:
 // dicts.
 bool CollectTensors(PyObject* object, std::vector<PyObject*>* tensors, int depth = 0) {
   constexpr int kDeepest = 8;
-  if (Recorder::IsScalar(object)) return true;
+  if (IsScalar(object)) return true;
   if (IsTensor(object)) {
     tensors->push_back(object);
     return true;
@@ -200,7 +207,7 @@ bool CollectTensors(PyObject* object, std::vector<PyObject*>* tensors, int depth
   Py_ssize_t at = 0;
   PyObject *key, *value;
   while (PyDict_Next(object, &at, &key, &value)) {
-    if (!Recorder::IsScalar(key) || !CollectTensors(value, tensors, depth + 1)) return false;
+    if (!IsScalar(key) || !CollectTensors(value, tensors, depth + 1)) return false;
   }
   return true;
 }
@@ -287,8 +294,9 @@ bool IsCheckpointCode(const PyCodeObject* code) {
 }
 
 // Before torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, …).
-void Recorder::CallCheckpoint(Call& call) {
-  if (!store_.backend().calls_python() || call.positional() == 0 || checkpoint_) throw Refusal(call.callable);
+void CallCheckpoint(Trace& trace, Call& call) {
+  if (!trace.store.backend().calls_python() || call.positional() == 0 || trace.frames.checkpoint)
+    throw Refusal(call.callable);
   CheckpointAtWork work;
   work.options = Must(PyDict_New());
   Call inner{call.f, call.note, call.args[0], {}, {}, {}};
@@ -298,7 +306,7 @@ void Recorder::CallCheckpoint(Call& call) {
     inner.shadows.push_back(call.shadows[i]);
     work.is_tensor.push_back(IsTensor(arg));
     if (!IsTensor(arg)) continue;
-    const std::optional<ValueId> value = IsExactTensor(arg) ? aten_.ValueOf(TensorOf(arg)) : std::nullopt;
+    const std::optional<ValueId> value = IsExactTensor(arg) ? trace.aten.ValueOf(TensorOf(arg)) : std::nullopt;
     if (!value) throw Break{Reason::tensor_from_nowhere, ""};
     work.tensors.push_back(*value);
   }
@@ -314,12 +322,12 @@ void Recorder::CallCheckpoint(Call& call) {
       continue;
     }
     if (!IsScalar(value)) throw Refusal(call.callable);
-    Force(value, call.shadows[call.positional() + k]);
+    Force(trace, value, call.shadows[call.positional() + k]);
     if (is("use_reentrant")) reenters = value != Py_False;
     if (PyDict_SetItem(work.options.get(), call.names[k], value) < 0) throw std::bad_alloc();
   }
   if (reenters) throw Break{Reason::unknown_callable, "torch.utils.checkpoint with use_reentrant=True"};
-  if (repeated_calls_) repeated_calls_->Spoil();
+  if (trace.repeated_calls) trace.repeated_calls->Spoil();
   work.checkpoint = Ref<>::New(call.callable);
   PyObject* const function = call.args[0];
   work.called.push_back(Ref<>::New(function));
@@ -330,49 +338,50 @@ void Recorder::CallCheckpoint(Call& call) {
   for (size_t k = 0; k < inner.names.size(); ++k) {
     PyTuple_SET_ITEM(work.names.get(), static_cast<Py_ssize_t>(k), Py_NewRef(inner.names[k]));
   }
-  ClearPending();
-  Invoke(std::move(inner));
-  if (!has_pending_ || checkpoint_ || PyType_Check(function)) throw Refusal(function);
-  call.note.expect.Reset();
+  trace.frames.ClearPending();
+  Invoke(trace, std::move(inner));
+  if (!trace.frames.has_pending || trace.frames.checkpoint || PyType_Check(function)) throw Refusal(function);
+  call.note.op.expect.Reset();
   work.caller = &call.f;
-  work.since = aten_.mark();
-  work.effects = effects_.size();
-  work.decisions = decisions_.size();
-  checkpoint_.emplace(std::move(work));
+  work.since = trace.aten.mark();
+  work.effects = trace.effects.pending.size();
+  work.decisions = trace.decisions.size();
+  trace.frames.checkpoint.emplace(std::move(work));
 }
 
-bool Recorder::AwaitsCheckpointed(PyCodeObject* code) const {
-  return checkpoint_ && !checkpoint_->has_begun && has_pending_ &&
-         PyFunction_GET_CODE(pending_.function) == reinterpret_cast<PyObject*>(code);
+bool AwaitsCheckpointed(const Trace& trace, PyCodeObject* code) {
+  return trace.frames.checkpoint && !trace.frames.checkpoint->has_begun && trace.frames.has_pending &&
+         PyFunction_GET_CODE(trace.frames.pending.function) == reinterpret_cast<PyObject*>(code);
 }
 
 // K3. Numbers of dropped nodes that something still knows.
-bool Recorder::KnowsNumbersSince(const AtenRecorder::Mark& since) const {
-  const auto& values = aten_.graph().values;
+bool KnowsNumbersSince(const Trace& trace, const AtenRecorder::Mark& since) {
+  const auto& values = trace.aten.graph().values;
   const auto is_tensor = [](const auto& value) { return value.type.kind == Type::Kind::kTensor; };
   if (std::all_of(values.begin() + static_cast<ptrdiff_t>(since.values), values.end(), is_tensor)) return false;
   const auto is_gone = [&](Shadow shadow) { return shadow.kind == Shadow::Kind::kValue && shadow.id >= since.values; };
-  for (const Known& known : known_) {
+  for (const Known& known : trace.objects.known) {
     if (std::any_of(known.items.begin(), known.items.end(), is_gone)) return true;
     for (const auto* by_name : {known.written.get(), known.changes ? &known.changes->stored : nullptr}) {
       const auto is_gone_there = [&](const auto& entry) { return is_gone(entry.second); };
       if (by_name != nullptr && std::any_of(by_name->begin(), by_name->end(), is_gone_there)) return true;
     }
   }
-  return std::any_of(cells_.begin(), cells_.end(), is_gone);
+  return std::any_of(trace.variables.cells.begin(), trace.variables.cells.end(), is_gone);
 }
 
 // K1 to K3. Before the result is adopted.
-void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
-  const CheckpointAtWork work = std::move(*std::exchange(checkpoint_, std::nullopt));
-  if (repeated_calls_) repeated_calls_->DropFrom(work.since.nodes);
-  if (aten_.pending) return;
+void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
+  const CheckpointAtWork work = std::move(*std::exchange(trace.frames.checkpoint, std::nullopt));
+  if (trace.repeated_calls) trace.repeated_calls->DropFrom(work.since.nodes);
+  if (trace.aten.pending) return;
   const AtenRecorder::Mark& since = work.since;
-  const Graph& graph = aten_.graph();
-  if (!work.has_begun || note.returned != result) throw RefuseCheckpoint("that gives something else than the function");
-  if (effects_.size() != work.effects) throw RefuseCheckpoint("of a function that changes Python objects");
-  const bool is_number = note.returned_shadow.kind != Shadow::Kind::kNone;
-  if (decisions_.size() != work.decisions || is_number || KnowsNumbersSince(since)) {
+  const Graph& graph = trace.aten.graph();
+  if (!work.has_begun || note.op.returned != result)
+    throw RefuseCheckpoint("that gives something else than the function");
+  if (trace.effects.pending.size() != work.effects) throw RefuseCheckpoint("of a function that changes Python objects");
+  const bool is_number = note.op.returned_shadow.kind != Shadow::Kind::kNone;
+  if (trace.decisions.size() != work.decisions || is_number || KnowsNumbersSince(trace, since)) {
     throw RefuseCheckpoint("of a function that hands out numbers");
   }
   std::vector<PyObject*> found;
@@ -380,7 +389,7 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   PartBuilder builder{graph, since};
   builder.tensors = work.tensors;
   builder.Collect();
-  const bool reaches_arguments = CheckCheckpointed(since);
+  const bool reaches_arguments = CheckCheckpointed(trace, since);
   builder.Build(work.state);
   struct Output {
     at::Tensor tensor;
@@ -389,25 +398,25 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   std::vector<Output> outputs;
   std::vector<bool> is_output(graph.values.size());
   for (PyObject* const object : found) {
-    const std::optional<ValueId> value = aten_.ValueOf(TensorOf(object));
+    const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(object));
     if (!value) throw Break{Reason::tensor_from_nowhere, ""};
     const NodeId def = graph.value(*value).def;
     if (!def.valid() || def.raw() < since.nodes || is_output[value->raw()]) continue;
     is_output[value->raw()] = true;
-    FixRank(*value);
-    outputs.push_back({TensorOf(object), OuterSizes(TensorOf(object), since)});
+    FixRank(trace, *value);
+    outputs.push_back({TensorOf(object), OuterSizes(trace, TensorOf(object), since)});
     builder.part.outputs.push_back(builder.now.at(value->raw()));
   }
   if (outputs.empty()) throw RefuseCheckpoint("of a function that gives no new tensor");
   // Inputs that were met on the way go with the nodes, and come again.
   std::vector<std::optional<at::Tensor>> met;
   for (const ValueId value : builder.tensors) {
-    met.push_back(value.raw() >= since.values ? aten_.TensorOfInput(value) : std::nullopt);
+    met.push_back(value.raw() >= since.values ? trace.aten.TensorOfInput(value) : std::nullopt);
     if (value.raw() >= since.values && !met.back()) throw Break{Reason::tensor_from_nowhere, ""};
   }
   std::vector<SourceId> number_sources;
   for (const ValueId value : builder.numbers) {
-    number_sources.push_back(value.raw() >= since.values ? aten_.SourceOfInput(value) : SourceId());
+    number_sources.push_back(value.raw() >= since.values ? trace.aten.SourceOfInput(value) : SourceId());
     if (value.raw() >= since.values && !number_sources.back().valid()) throw RefuseCheckpoint("of unknown numbers");
   }
   auto kept = std::make_shared<Checkpointed>();
@@ -422,43 +431,44 @@ void Recorder::CheckpointResult(FrameNote& note, PyObject* result) {
   kept->executable = std::move(*executable);
 
   std::vector<ValueId> tensors = builder.tensors;
-  aten_.DropNodes(since);
-  ForgetSince(guards_.mark(), since);
+  trace.aten.DropNodes(since);
+  trace.numbers.Forget(trace.guards.mark().sources, since.values);
   std::vector<Arg> given, numbers;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (met[i]) tensors[i] = *aten_.ValueOf(*met[i]);
+    if (met[i]) tensors[i] = *trace.aten.ValueOf(*met[i]);
     given.push_back(Arg::Of(tensors[i]));
   }
   for (size_t i = 0; i < builder.numbers.size(); ++i) {
     const SourceId source = number_sources[i];
     numbers.push_back(
-        Arg::Of(source.valid() ? NumberValue({Shadow::Kind::kSource, source.raw()}) : builder.numbers[i]));
+        Arg::Of(source.valid() ? NumberValue(trace, {Shadow::Kind::kSource, source.raw()}) : builder.numbers[i]));
   }
   Ref<> owner;
   const int64_t id = KeptCheckpoints::Keep(std::move(kept), &owner);
-  AddConstant(owner.get());
+  AddConstant(trace, owner.get());
   const Ref<> hand = Must(PyCFunction_New(&hand_over, owner.get()));
-  AdoptPinned(hand.get());
+  AdoptPinned(trace, hand.get());
   std::vector<PyObject*> called;
   for (const Ref<>& one : work.called) called.push_back(one.get());
-  PushEffect(Effect::Kind::kCall, hand.get(), "__call__", called, work.shadows);
-  effects_.back().nodes_before = PendingEffect::kSeenByNobody;
+  PushEffect(trace, Effect::Kind::kCall, hand.get(), "__call__", called, work.shadows);
+  trace.effects.pending.back().nodes_before = PendingEffect::kSeenByNobody;
   const Arg ints = numbers.empty() ? Arg::Const(c10::IValue(std::vector<int64_t>())) : Arg::List(std::move(numbers));
-  const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingCheckpointOp : kCheckpointOp, "",
-                                       {Arg::Const(c10::IValue(id)), Arg::List(std::move(given)), ints},
-                                       Type::Scalar(Type::Kind::kTensorList));
-  if (reaches_arguments) aten_.NoteWritesTo(tensors);
+  const ValueId list = trace.aten.AddOpNode(reaches_arguments ? kWritingCheckpointOp : kCheckpointOp, "",
+                                            {Arg::Const(c10::IValue(id)), Arg::List(std::move(given)), ints},
+                                            Type::Scalar(Type::Kind::kTensorList));
+  if (reaches_arguments) trace.aten.NoteWritesTo(tensors);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
-    const ValueId value = aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(outputs[i].tensor));
-    aten_.Bind(outputs[i].tensor, value);
-    NoteSizes(value, outputs[i].sizes);
+    const ValueId value =
+        trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(outputs[i].tensor));
+    trace.aten.Bind(outputs[i].tensor, value);
+    NoteSizes(trace, value, outputs[i].sizes);
   }
 }
 
 // K3. Returns true if the ops since then write to older memory, or return it.
-bool Recorder::CheckCheckpointed(const AtenRecorder::Mark& since) {
-  const Graph& graph = aten_.graph();
+static bool CheckCheckpointed(Trace& trace, const AtenRecorder::Mark& since) {
+  const Graph& graph = trace.aten.graph();
   bool reaches = false;
   std::vector<bool> is_outer(graph.values.size(), true);
   for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {

@@ -21,6 +21,10 @@
 
 namespace frametap {
 
+struct Call;
+struct FrameNote;
+struct Trace;
+
 inline constexpr const char* kCheckpointOp = "frametap::checkpoint";
 inline constexpr const char* kWritingCheckpointOp = "frametap::checkpoint_";
 
@@ -44,5 +48,11 @@ void RegisterCheckpointOp();  // both, once, at import
 // Returns whether it is the code of torch.utils.checkpoint.checkpoint itself. Backward calls its callees again,
 // outside of any captured call. So a backend that compiles must leave it to Python the first time as well.
 bool IsCheckpointCode(const PyCodeObject* code);
+
+void CallCheckpoint(Trace& trace, Call& call);
+bool AwaitsCheckpointed(const Trace& trace,
+                        PyCodeObject* code);  // the next frame of this code may be the checkpointed function's
+void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result);
+bool KnowsNumbersSince(const Trace& trace, const AtenRecorder::Mark& since);
 
 }  // namespace frametap

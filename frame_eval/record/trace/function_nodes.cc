@@ -2,8 +2,13 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/finish/describe.h"
+#include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
@@ -75,7 +80,7 @@ Break RefuseFunction(const char* why) { return {Reason::unknown_callable, std::s
 // A value that is one object in all calls, and that cannot be changed.
 bool IsConstantArgument(PyObject* object, int depth = 0) {
   constexpr int kDeepest = 8;
-  if (Recorder::IsScalar(object)) return true;
+  if (IsScalar(object)) return true;
   if (!PyTuple_CheckExact(object) || depth == kDeepest) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
     if (!IsConstantArgument(PyTuple_GET_ITEM(object, i), depth + 1)) return false;
@@ -90,40 +95,41 @@ void RegisterFunctionOp() {
 }
 
 // F1. `call` is the call of THPFunction_apply, bound to the class.
-void Recorder::CallFunction(Call& call) {
+void CallFunction(Trace& trace, Call& call) {
   PyObject* const function_class = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
   if (function_class == nullptr || !PyType_Check(function_class)) throw Refusal(call.callable);
-  if (!store_.backend().calls_python()) throw RefuseFunction("under a backend that compiles");
+  if (!trace.store.backend().calls_python()) throw RefuseFunction("under a backend that compiles");
   if (!call.names.empty()) throw RefuseFunction("with arguments by name");
-  if (MayBeSeen(effects_)) throw RefuseFunction("after changes of Python objects that its forward may read");
-  if (!context_sets_.empty()) throw RefuseFunction("after a context variable was set");
+  if (MayBeSeen(trace.effects.pending))
+    throw RefuseFunction("after changes of Python objects that its forward may read");
+  if (trace.thread.IsContextSet()) throw RefuseFunction("after a context variable was set");
   bool takes_tensor = false;
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* const arg = call.args[i];
-    ForceDeep(arg, call.shadows[i], true);
+    ForceDeep(trace, arg, call.shadows[i], true);
     if (IsTensor(arg)) {
       takes_tensor = true;
-      if (!aten_.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
+      if (!trace.aten.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
     } else if (!IsConstantArgument(arg)) {
       throw RefuseFunction("with an argument that is neither a tensor nor a plain value");
     }
   }
   if (!takes_tensor) throw RefuseFunction("without a tensor among its arguments");
-  AdoptPinned(function_class);
-  Touch(function_class);
-  guards_.Class(reinterpret_cast<PyTypeObject*>(function_class), Here());
-  if (repeated_calls_) repeated_calls_->Spoil();  // no call of another layer is repeated by its ops alone
-  call.note.marks.calls_function = true;
-  call.note.before_nodes = aten_.mark();
-  call.note.effects_before = effects_.size();
+  AdoptPinned(trace, function_class);
+  Touch(trace, function_class);
+  trace.guards.Class(reinterpret_cast<PyTypeObject*>(function_class), trace.frames.Here());
+  if (trace.repeated_calls) trace.repeated_calls->Spoil();  // no call of another layer is repeated by its ops alone
+  call.note.op.marks.calls_function = true;
+  call.note.op.before_nodes = trace.aten.mark();
+  call.note.op.effects_before = trace.effects.pending.size();
 }
 
 // F2. The ops of `forward` begin at `since`. Returns true if they write to an argument, or if a result may share
 // memory with one.
-bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
-                             const std::vector<at::Tensor>& results) {
+static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const std::vector<ValueId>& given,
+                          const std::vector<at::Tensor>& results) {
   bool reaches_arguments = false;
-  const Graph& graph = aten_.graph();
+  const Graph& graph = trace.aten.graph();
   std::vector<bool> is_outer(graph.values.size());  // its memory may have existed before the call
   std::fill(is_outer.begin(), is_outer.begin() + static_cast<ptrdiff_t>(since.values), true);
   for (size_t n = since.nodes; n < graph.nodes.size(); ++n) {
@@ -138,7 +144,7 @@ bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
       ForEachUseIn(node.args[i], [&](ValueId use) {
         const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
         const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
-        if (aten_.IsInput(use) && !is_given && !number_inputs_.contains(use.raw())) {
+        if (trace.aten.IsInput(use) && !is_given && !trace.numbers.inputs.contains(use.raw())) {
           throw RefuseFunction("that uses a tensor which is not among its arguments");
         }
         if (is_known && use.raw() < since.values && !is_given && graph.value(use).type.kind == Type::Kind::kTensor) {
@@ -153,38 +159,38 @@ bool Recorder::CheckFunction(const AtenRecorder::Mark& since, const std::vector<
     }
   }
   for (const at::Tensor& result : results) {
-    const AtenRecorder::KnownTensor* const known = aten_.Find(result);
+    const AtenRecorder::KnownTensor* const known = trace.aten.Find(result);
     if (known == nullptr || !known->value.valid() || is_outer[known->value.raw()]) {
       reaches_arguments = true;
     } else {
-      FixRank(known->value);  // the node does not show its origin
+      FixRank(trace, known->value);  // the node does not show its origin
     }
   }
   return reaches_arguments;
 }
 
 // Expresses the sizes of a tensor that the ops of `forward` returned, as far as they follow from earlier values.
-std::vector<std::optional<Shadow>> Recorder::OuterSizes(const at::Tensor& tensor, const AtenRecorder::Mark& since) {
-  const std::optional<ValueId> value = aten_.ValueOf(tensor);
+std::vector<std::optional<Shadow>> OuterSizes(Trace& trace, const at::Tensor& tensor, const AtenRecorder::Mark& since) {
+  const std::optional<ValueId> value = trace.aten.ValueOf(tensor);
   std::vector<std::optional<Shadow>> sizes(static_cast<size_t>(tensor.dim()));
   for (size_t dim = 0; value && dim < sizes.size(); ++dim) {
-    sizes[dim] = TraceSize(*value, static_cast<int64_t>(dim), 0);
+    sizes[dim] = TraceSize(trace, *value, static_cast<int64_t>(dim), 0);
     if (sizes[dim] && sizes[dim]->kind == Shadow::Kind::kValue && sizes[dim]->id >= since.values) sizes[dim].reset();
   }
   return sizes;
 }
 
-void Recorder::NoteSizes(ValueId value, const std::vector<std::optional<Shadow>>& sizes) {
+void NoteSizes(Trace& trace, ValueId value, const std::vector<std::optional<Shadow>>& sizes) {
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim]) traced_sizes_[{value.raw(), static_cast<int64_t>(dim)}] = *sizes[dim];
+    if (sizes[dim]) trace.numbers.traced_sizes[{value.raw(), static_cast<int64_t>(dim)}] = *sizes[dim];
   }
 }
 
-Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* result) {
-  const AtenRecorder::Mark since = note.before_nodes;
-  if (repeated_calls_) repeated_calls_->DropFrom(since.nodes);
-  if (effects_.size() != note.effects_before) throw RefuseFunction("that changes Python objects");
-  if (KnowsNumbersSince(since)) throw RefuseFunction("that hands out numbers");
+Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
+  const AtenRecorder::Mark since = note.op.before_nodes;
+  if (trace.repeated_calls) trace.repeated_calls->DropFrom(since.nodes);
+  if (trace.effects.pending.size() != note.op.effects_before) throw RefuseFunction("that changes Python objects");
+  if (KnowsNumbersSince(trace, since)) throw RefuseFunction("that hands out numbers");
   std::vector<at::Tensor> tensors;
   if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
   std::vector<Ref<>> arguments;
@@ -196,29 +202,29 @@ Shadow Recorder::FunctionResult(FrameNote& note, const Event& e, PyObject* resul
     PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
     arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
     if (!IsTensor(arg)) continue;
-    values.push_back(aten_.ValueBefore(TensorOf(arg), since));
+    values.push_back(trace.aten.ValueBefore(TensorOf(arg), since));
     given.push_back(Arg::Of(values.back()));
   }
-  const bool reaches_arguments = CheckFunction(since, values, tensors);
+  const bool reaches_arguments = CheckFunction(trace, since, values, tensors);
   std::vector<std::vector<std::optional<Shadow>>> sizes;
-  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(tensor, since));
-  aten_.DropNodes(since);
-  ForgetSince(guards_.mark(), since);
+  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(trace, tensor, since));
+  trace.aten.DropNodes(since);
+  trace.numbers.Forget(trace.guards.mark().sources, since.values);
   Ref<> owner;
   FunctionCall call{Must(PyWeakref_NewRef(PyCFunction_GET_SELF(e.in[0]), nullptr)), std::move(arguments)};
   const int64_t id = KeptCalls<FunctionCall>::Keep(std::move(call), &owner);
-  AddConstant(owner.get());
-  const ValueId list = aten_.AddOpNode(reaches_arguments ? kWritingOp : kFunctionOp, "",
-                                       {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
-                                       Type::Scalar(Type::Kind::kTensorList));
-  if (reaches_arguments) aten_.NoteWritesTo(values);
+  AddConstant(trace, owner.get());
+  const ValueId list = trace.aten.AddOpNode(reaches_arguments ? kWritingOp : kFunctionOp, "",
+                                            {Arg::Const(c10::IValue(id)), Arg::List(std::move(given))},
+                                            Type::Scalar(Type::Kind::kTensorList));
+  if (reaches_arguments) trace.aten.NoteWritesTo(values);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
-    const ValueId value = aten_.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
-    aten_.Bind(tensors[i], value);
-    NoteSizes(value, sizes[i]);
+    const ValueId value = trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
+    trace.aten.Bind(tensors[i], value);
+    NoteSizes(trace, value, sizes[i]);
   }
-  return AdoptResult(result);
+  return AdoptResult(trace, result);
 }
 
 }  // namespace frametap

@@ -10,11 +10,23 @@
 // Not here: `backward`, which autograd calls as always.
 #pragma once
 
+#include <Python.h>
+
+#include <optional>
+#include <vector>
+
+#include "frame_eval/record/trace.h"
+
 namespace frametap {
 
 inline constexpr const char* kFunctionOp = "frametap::apply";
 inline constexpr const char* kWritingOp = "frametap::apply_";
 
 void RegisterFunctionOp();  // both, once, at import
+
+void CallFunction(Trace& trace, Call& call);
+Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* result);
+std::vector<std::optional<Shadow>> OuterSizes(Trace& trace, const at::Tensor& tensor, const AtenRecorder::Mark& since);
+void NoteSizes(Trace& trace, ValueId value, const std::vector<std::optional<Shadow>>& sizes);
 
 }  // namespace frametap

@@ -5,8 +5,13 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/cached_properties.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/trace.h"
+#include "frame_eval/record/trace/checkpoint_nodes.h"
+#include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/known_objects.h"
 #include "guards/objects/tensor_door.h"
@@ -43,7 +48,7 @@ bool IsDefaultOf(const PyFunctionObject* function, PyObject* object) {
 }
 
 bool IsMadeByDispatcher(PyObject* object) {
-  return Recorder::IsScalar(object) || IsTensor(object) || PyTuple_CheckExact(object) || PyList_CheckExact(object) ||
+  return IsScalar(object) || IsTensor(object) || PyTuple_CheckExact(object) || PyList_CheckExact(object) ||
          PyDict_CheckExact(object);
 }
 
@@ -150,61 +155,62 @@ bool RunsForDispatcher(const FrameFacts& frame) {
   return frame.code == CodeOfCachedProperty();  // OpOverload has some
 }
 
-bool Recorder::MayFollowKernel() const {
-  const FrameNote& note = NoteOf(*frames_.back());
-  return store_.backend().calls_python() && note.in_event && note.expect.kind == Expect::Kind::kTorch &&
-         aten_.OpToFollow() != nullptr;
+bool MayFollowKernel(const Trace& trace) {
+  const FrameNote& note = NoteOf(*trace.frames.inlined.back());
+  return trace.store.backend().calls_python() && note.op.in_event && note.op.expect.kind == Expect::Kind::kTorch &&
+         trace.aten.OpToFollow() != nullptr;
 }
 
-int64_t Recorder::TakenFromOutside() const {
-  int64_t taken = static_cast<int64_t>(outside_generators_.size());
-  for (const auto& [iterator, met] : iterators_) taken += met.taken;
-  for (PyObject* const generator : outside_generators_) {
-    const auto known = objects_.Find(generator);
+static int64_t TakenFromOutside(const Trace& trace) {
+  int64_t taken = static_cast<int64_t>(trace.iteration.outside_generators.size());
+  for (const auto& [iterator, met] : trace.iteration.met) taken += met.taken;
+  for (PyObject* const generator : trace.iteration.outside_generators) {
+    const auto known = trace.objects.table.Find(generator);
     if (known != nullptr) taken += known->mutated_epoch;
   }
   return taken;
 }
 
 // P1, P4. `caller` has called the op. The first frame below it is the first to come.
-void Recorder::EnterKernel(FrameState& f, FrameNote& caller) {
-  const c10::OperatorHandle* const op_at_work = aten_.OpToFollow();
+void EnterKernel(Trace& trace, FrameState& f, FrameNote& caller) {
+  const c10::OperatorHandle* const op_at_work = trace.aten.OpToFollow();
   if (op_at_work == nullptr) throw Break{Reason::python_kernel, ""};
   const c10::OperatorHandle& op = *op_at_work;
-  ReadState();  // the dispatcher switches gradients and autocast off
-  if (!caller.marks.follows_kernel) {
-    if (MayBeSeen(effects_)) throw RefuseKernel(op, ", after changes of objects that the kernel may read");
-    if (!context_sets_.empty()) throw RefuseKernel(op, ", after a context variable was set");
-    for (const OpenNumber& number : caller.open) {
+  trace.thread.Read();  // the dispatcher switches gradients and autocast off
+  if (!caller.op.marks.follows_kernel) {
+    if (MayBeSeen(trace.effects.pending)) throw RefuseKernel(op, ", after changes of objects that the kernel may read");
+    if (trace.thread.IsContextSet()) throw RefuseKernel(op, ", after a context variable was set");
+    for (const OpenNumber& number : caller.op.open) {
       if (number.is_taken) throw Break{Reason::value_of_tensor, "an element is passed to a kernel in Python"};
-      if (!number.tensor.valid()) Force(number.object, number.shadow);
+      if (!number.tensor.valid()) Force(trace, number.object, number.shadow);
     }
-    caller.open.clear();
-    if (repeated_calls_) repeated_calls_->Spoil();
-    caller.marks.follows_kernel = true;
-    caller.effects_before = effects_.size();
-    caller.decisions_before = decisions_.size();
-    caller.mutated_before = mutated_sources_.size();
-    caller.taken_before = TakenFromOutside();
+    caller.op.open.clear();
+    if (trace.repeated_calls) trace.repeated_calls->Spoil();
+    caller.op.marks.follows_kernel = true;
+    caller.op.effects_before = trace.effects.pending.size();
+    caller.op.decisions_before = trace.decisions.size();
+    caller.op.mutated_before = trace.objects.mutated_sources.size();
+    caller.op.taken_before = TakenFromOutside(trace);
   }
-  aten_.Follow();
+  trace.aten.Follow();
   for (int i = 0; i < f.nlocalsplus; ++i) {
     PyObject* const object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) == SlotKind::kFree || PyCell_Check(object)) continue;
-    if (Find(object) != nullptr) continue;
+    if (trace.objects.Find(object) != nullptr) continue;
     if (PyObject_TypeCheck(object, Objects().function_base)) {
-      AddFresh(object, Known::State::kOpaque);  // the context of `setup_context`
+      AddFresh(trace, object, Known::State::kOpaque);  // the context of `setup_context`
     } else if (IsMadeByDispatcher(object) && !IsDefaultOf(f.function, object)) {
-      AdoptMade(object, true);
+      AdoptMade(trace, object, true);
     } else {
-      AdoptPinned(object);  // what is registered leads to it: `self` of a method
+      AdoptPinned(trace, object);  // what is registered leads to it: `self` of a method
     }
   }
 }
 
-void Recorder::CheckKernel(const AtenRecorder::FollowedOp& op) {
-  KernelOps ops(aten_.graph(), op);
-  ops.Check([this](ValueId value) { return aten_.IsInput(value) || number_inputs_.contains(value.raw()); });
+static void CheckKernel(Trace& trace, const AtenRecorder::FollowedOp& op) {
+  KernelOps ops(trace.aten.graph(), op);
+  ops.Check(
+      [&trace](ValueId value) { return trace.aten.IsInput(value) || trace.numbers.inputs.contains(value.raw()); });
   const std::vector<c10::Argument>& returns = op.node.op->schema().returns();
   for (size_t i = 0; i < op.results.size(); ++i) {
     const bool is_alias = returns[i].alias_info() != nullptr;
@@ -215,31 +221,32 @@ void Recorder::CheckKernel(const AtenRecorder::FollowedOp& op) {
         result.isTensor() ? std::vector{result.toTensor()} : result.toTensorVector();
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined()) continue;
-      const AtenRecorder::KnownTensor* const known = aten_.Find(tensor);
+      const AtenRecorder::KnownTensor* const known = trace.aten.Find(tensor);
       const bool has_value = known != nullptr && known->value.valid();
       ops.CheckResult(has_value ? std::optional(known->value) : std::nullopt, is_alias);
-      if (has_value && !is_alias) FixRank(known->value);  // the node does not show its origin
+      if (has_value && !is_alias) FixRank(trace, known->value);  // the node does not show its origin
     }
   }
 }
 
 // P3, P5, P6. The op has run, and its frames are gone.
-void Recorder::KernelResult(FrameNote& note) {
-  ReadState();
-  if (aten_.pending) return;
-  std::optional<AtenRecorder::FollowedOp> followed = aten_.TakeFollowed();
+void KernelResult(Trace& trace, FrameNote& note) {
+  trace.thread.Read();
+  if (trace.aten.pending) return;
+  std::optional<AtenRecorder::FollowedOp> followed = trace.aten.TakeFollowed();
   if (!followed) throw Break{Reason::python_kernel, ""};  // frames of another op, which raised
   const c10::OperatorHandle op = *followed->node.op;
-  if (effects_.size() != note.effects_before || mutated_sources_.size() != note.mutated_before ||
-      TakenFromOutside() != note.taken_before) {
+  if (trace.effects.pending.size() != note.op.effects_before ||
+      trace.objects.mutated_sources.size() != note.op.mutated_before ||
+      TakenFromOutside(trace) != note.op.taken_before) {
     throw RefuseKernel(op, ": the kernel changes Python objects");
   }
-  if (decisions_.size() != note.decisions_before) throw RefuseKernel(op, ": the kernel decides on elements");
-  if (aten_.graph().nodes.size() != followed->end) throw RefuseKernel(op, ": other ops follow in the same call");
-  if (KnowsNumbersSince(followed->since)) throw RefuseKernel(op, ": the kernel hands out numbers");
-  CheckKernel(*followed);
+  if (trace.decisions.size() != note.op.decisions_before) throw RefuseKernel(op, ": the kernel decides on elements");
+  if (trace.aten.graph().nodes.size() != followed->end) throw RefuseKernel(op, ": other ops follow in the same call");
+  if (KnowsNumbersSince(trace, followed->since)) throw RefuseKernel(op, ": the kernel hands out numbers");
+  CheckKernel(trace, *followed);
   const AtenRecorder::Mark since = followed->since;
-  if (repeated_calls_) repeated_calls_->DropFrom(since.nodes);
+  if (trace.repeated_calls) trace.repeated_calls->DropFrom(since.nodes);
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& result : followed->results) {
     if (result.isTensor() && result.toTensor().defined()) tensors.push_back(result.toTensor());
@@ -248,21 +255,21 @@ void Recorder::KernelResult(FrameNote& note) {
     }
   }
   std::vector<std::vector<std::optional<Shadow>>> sizes;
-  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(tensor, since));
-  const NodeId id = aten_.AddFollowed(std::move(*followed));
-  ForgetSince(guards_.mark(), since);
+  for (const at::Tensor& tensor : tensors) sizes.push_back(OuterSizes(trace, tensor, since));
+  const NodeId id = trace.aten.AddFollowed(std::move(*followed));
+  trace.numbers.Forget(trace.guards.mark().sources, since.values);
   bool all_follow = true;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::optional<ValueId> value = aten_.ValueOf(tensors[i]);
+    const std::optional<ValueId> value = trace.aten.ValueOf(tensors[i]);
     if (!value) continue;
-    NoteSizes(*value, sizes[i]);
-    if (aten_.RankFollowsFromSizes(*value)) aten_.SettleRank(*value);  // CheckKernel has fixed it
+    NoteSizes(trace, *value, sizes[i]);
+    if (trace.aten.RankFollowsFromSizes(*value)) trace.aten.SettleRank(*value);  // CheckKernel has fixed it
     for (const std::optional<Shadow>& size : sizes[i]) all_follow = all_follow && size.has_value();
   }
-  for (const ValueId out : aten_.graph().node(id).outputs) {
-    if (all_follow) traced_sizes_[{out.raw(), kAllDimensions}] = Shadow();
+  for (const ValueId out : trace.aten.graph().node(id).outputs) {
+    if (all_follow) trace.numbers.traced_sizes[{out.raw(), kAllDimensions}] = Shadow();
   }
-  kernels_.emplace_back(op);
+  trace.kernels.emplace_back(op);
 }
 
 }  // namespace frametap

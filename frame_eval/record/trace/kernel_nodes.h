@@ -22,6 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/interpreter/shadow.h"
+#include "frame_eval/record/trace.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {
@@ -34,5 +35,9 @@ bool SizesFollow(const Node& node, const TracedSizes& sizes);
 
 // P2. Returns whether it is a frame of torch's dispatcher, or of the code that torch.library puts around a kernel.
 bool RunsForDispatcher(const FrameFacts& frame);
+
+bool MayFollowKernel(const Trace& trace);  // a frame has come below an op
+void EnterKernel(Trace& trace, FrameState& f, FrameNote& caller);
+void KernelResult(Trace& trace, FrameNote& note);
 
 }  // namespace frametap

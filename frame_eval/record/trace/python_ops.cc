@@ -9,7 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "frame_eval/record/recorder.h"
+#include "frame_eval/record/trace.h"
 #include "guards/objects/thread_end.h"
 
 namespace frametap {

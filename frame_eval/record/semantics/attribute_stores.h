@@ -1,0 +1,17 @@
+// Writes to attributes: the look-up order of CPython's generic setattr and of nn.Module, and whose dict it is.
+#pragma once
+
+#include <Python.h>
+
+#include "frame_eval/record/trace.h"
+
+namespace frametap {
+
+void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
+void DeleteAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
+bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);  // object.__setattr__
+void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);                // object.__delattr__
+void HandOutDict(Trace& trace, PyObject* owner, PyObject* dict);
+void ForceWritten(Trace& trace, PyObject* owner);
+
+}  // namespace frametap

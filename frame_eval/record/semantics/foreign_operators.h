@@ -1,0 +1,31 @@
+// Operators that C code carries out unseen. A class may take them from C code (`__contains__ = words.__contains__`),
+// and objects of extension types that existed before have them. Their reads cannot be guarded, so they end the
+// segment.
+#pragma once
+
+#include <Python.h>
+
+#include "frame_eval/record/trace.h"
+
+namespace frametap {
+
+// Returns whether it is an object of an extension type that existed before, whose content cannot be guarded, or of a class
+// with such an operator.
+bool IsForeign(Trace& trace, PyObject* object);
+// Returns whether its classes are made by Python code, down to `object`.
+bool IsOfPythonClass(PyObject* object);
+// Returns whether the class has an operator that is neither Python code nor that of a builtin base: C code without events.
+bool HasForeignOperator(PyTypeObject* type);
+[[noreturn]] void ThrowForeignOperator(PyObject* object);
+inline bool HasForeignOperator(PyObject* object) {
+  return (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && HasForeignOperator(Py_TYPE(object));
+}
+inline void RefuseForeignOperator(PyObject* object) {
+  if (HasForeignOperator(object)) [[unlikely]]
+    ThrowForeignOperator(object);
+}
+// Does so for a key and its parts, if it is a slice or sequence: C code reads the hash or index of all of them.
+void RefuseForeignKey(PyObject* key, int depth = 0);
+void RefuseForeign(Trace& trace, const Event& e);
+
+}  // namespace frametap
