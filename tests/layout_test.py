@@ -32,6 +32,7 @@
   L25 Only the recording and Reifier name a kind of effect. EFFECT_PLACES has the exceptions.
   L26 Opcodes are known by name in frame_eval/cpython/ and frame_eval/interpreter/ alone. Elsewhere are so many names as
       OPCODE_NAMES says, and no more.
+  L27 A file of the product has at most 600 lines, and no class of frame_eval/record/ and session/ has a friend.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -282,6 +283,29 @@ def l22_forced_faults(tree: Tree) -> list[str]:
         if name == "frame_eval/checks/stress.h"
         and not path.startswith("python/bindings/")
         and path != "frame_eval/checks/stress.cc"
+    ]
+
+
+MOST_LINES = 600
+FRIEND = re.compile(r"^\s*friend (?:class|struct) (\w+);", re.MULTILINE)
+
+
+def l27_sizes(tree: Tree) -> list[str]:
+    product = {
+        path: text
+        for path, text in tree.items()
+        if is_cpp(path) and folder_of(path).split("/")[0] in FOLDERS
+    }
+    found = [
+        f"{path} has {text.count(chr(10))} lines"
+        for path, text in product.items()
+        if not path.endswith(".def") and text.count("\n") > MOST_LINES
+    ]
+    return found + [
+        f"{path}: {name} is a friend"
+        for path, text in product.items()
+        if path.startswith(("frame_eval/record/", "frame_eval/session/"))
+        for name in FRIEND.findall(text)
     ]
 
 
@@ -582,11 +606,7 @@ NAMES_ARE_READ = {
         "co_filename",
     ): "whose code is library code: a policy about files",
     (
-        "frame_eval/session/session.cc",
-        "co_filename",
-    ): "whose code is library code: a policy about files",
-    (
-        "frame_eval/session/session.cc",
+        "frame_eval/session/library_code.cc",
         "co_name",
     ): "whose code is library code: a policy about files",
     (
@@ -737,6 +757,7 @@ RULES: list[Rule] = [
     l24_predicates_page,
     l25_effects,
     l26_opcode_names,
+    l27_sizes,
 ]
 
 
@@ -785,6 +806,8 @@ BAD: list[tuple[Rule, Tree]] = [
         {"ir/segment/effects.def": 'EFFECT(kNew, "new", "T")\n', "docs/text_form.md": '"new"'},
     ),
     (l22_forced_faults, {"frame_eval/replay/a.cc": '#include "frame_eval/checks/stress.h"\n'}),
+    (l27_sizes, {"ir/a.cc": "\n" * 601}),
+    (l27_sizes, {"frame_eval/record/a.h": "class A {\n  friend class B;\n};\n"}),
     (l17_contracts, {"ir/text/a.h": "", "ir/text/README.md": "# text\n"}),
     (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
     (l2_no_interpreter, {"backends/quant/a.h": "  #include <pybind11/pybind11.h>\n"}),

@@ -317,7 +317,6 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H5", "frame_eval"): 4,
     ("H8", "frame_eval"): 27,
     ("H9", "frame_eval"): 4,
-    ("H10", "frame_eval"): 1,
 }
 
 

@@ -3,6 +3,9 @@
 #include <cstring>
 #include <string>
 
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/record/fast_paths/module_calls.h"
+#include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -64,6 +67,31 @@ bool IsPackageCode(PyCodeObject* code) {
   // torch.fx names the code of its modules after "<eval_with_key>".
   return file == nullptr || IsOfPackage(file) || std::strcmp(file, "<string>") == 0 ||
          std::strncmp(file, "<eval_with_key>", 15) == 0;
+}
+
+bool BelongsToImport(PyCodeObject* code) {
+  if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
+  return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
+}
+
+LibraryFilter::LibraryFilter(PyObject* function)
+    : named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr) {}
+
+bool LibraryFilter::LeavesWhole(PyCodeObject* code, Store& store) const {
+  return BelongsToImport(code) || code == OwnExecutable() ||
+         (IsCheckpointCode(code) && !store.backend().calls_python());
+}
+
+void LibraryFilter::NoteLeft(PyCodeObject* code) {
+  if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
+}
+
+void LibraryFilter::TellOfSilence(Store& store) const {
+  if (!store.log().empty()) return;
+  PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
+  if (code == nullptr) return;
+  const ErrScope keep;
+  store.LeftAlone(first_left_ ? Reason::library_code : Reason::no_frame, code, StartOffset(code));
 }
 
 }  // namespace frametap

@@ -1,10 +1,13 @@
 // Library code: what a session leaves to CPython unless the user has named it or a recording passes through it.
 //   L1  This is policy, and never decides what is right: code that is left alone runs as always.
 //   L2  Code that the user has named (the function, the method, the module's `forward`) is captured wherever its file
-//       lies (Session::IsLeftToPython).
+//       lies (LibraryFilter::LeavesToPython).
 #pragma once
 
 #include <Python.h>
+
+#include "frame_eval/segment/segment.h"
+#include "guards/ref.h"
 
 namespace frametap {
 
@@ -15,5 +18,26 @@ bool IsLibraryCode(PyCodeObject* code);
 
 // Code that came with an installed package, or that a library has made (of named tuples, say).
 bool IsPackageCode(PyCodeObject* code);
+
+// Returns whether it is code of the import system itself, or the body of a module. Their callees run once: finders,
+// decorators, tables being made.
+bool BelongsToImport(PyCodeObject* code);
+
+// LibraryFilter: the code that the calls of a captured function leave to Python.
+class LibraryFilter {
+ public:
+  explicit LibraryFilter(PyObject* function);  // that the user has named
+
+  // Returns whether code is left with all that it calls.
+  bool LeavesWhole(PyCodeObject* code, Store& store) const;
+  bool LeavesToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
+  void NoteLeft(PyCodeObject* code);
+  // Notes in the log why a call has left nothing there: something was left to Python from the beginning.
+  void TellOfSilence(Store& store) const;
+
+ private:
+  PyCodeObject* const named_;  // borrowed
+  Ref<> first_left_;           // the first code that was left to Python as a library's
+};
 
 }  // namespace frametap

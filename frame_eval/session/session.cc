@@ -26,12 +26,6 @@ namespace {
 // With the stacks (StackIdentity) that they live on: a session of another greenlet is not in memory.
 thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
-// The import system itself, and bodies of modules. Their callees run once: finders, decorators, tables being made.
-bool BelongsToImport(PyCodeObject* code) {
-  if ((code->co_flags & CO_OPTIMIZED) == 0) return PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
-  return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
-}
-
 // The last of them; it calls the others.
 Landing TakeOutermost(std::vector<Landing> landings) {
   Landing landing = std::move(landings.back());
@@ -67,7 +61,8 @@ bool IsForgetting(const FrameState& f) {
 
 Session::Session(std::shared_ptr<Store> store, PyObject* function)
     : store_(std::move(store)),
-      named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr),
+      library_(function),
+      publisher_(*store_, refusal_),
       stack_(StackIdentity(PyThreadState_Get())) {
   sessions.emplace_back(stack_, this);
 }
@@ -86,22 +81,6 @@ bool Session::Recording() {
   return false;
 }
 
-bool Session::IsLeftWhole(PyCodeObject* code) const {
-  return BelongsToImport(code) || code == OwnExecutable() ||
-         (IsCheckpointCode(code) && !store_->backend().calls_python());
-}
-
-bool Session::IsLeftToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
-
-// Where a call leaves no word at all, something was left to Python from the beginning.
-void Session::TellOfSilence() {
-  if (!store_->log().empty()) return;
-  PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
-  if (code == nullptr) return;
-  const ErrScope keep(thread_.error);
-  store_->LeftAlone(first_left_ ? Reason::library_code : Reason::no_frame, code, StartOffset(code));
-}
-
 PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   PyObject* result;
   called_ = function;
@@ -109,21 +88,19 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
     HookScope scope(this);
     result = PyObject_Vectorcall(function, args, nargsf, kwnames);
   }
-  TellOfSilence();
-  if (raised_ && result != nullptr) RefuseFullGraph(raised_->first, raised_->second);  // C code has caught it
-  if (error_value_ && undo_ != nullptr) {
-    Ref<> type, value;
-    TakePending(&type, &value);
+  library_.TellOfSilence(*store_);
+  if (raised_ && result != nullptr) RefuseEndOfGraph(raised_->first, raised_->second);  // C code has caught it
+  if (refusal_.is_set() && undo_ != nullptr) {
+    PyErr_Clear();
     Py_CLEAR(result);
     HookPause frames;
     undo_->TakeBack();
   }
-  if (error_value_) {
+  if (refusal_.is_set()) {
     // Even if the program caught it on the way. (If it did not, the traceback shows the way.)
     Py_XDECREF(result);
-    Ref<> type, value;
-    TakePending(&type, &value);
-    PyErr_SetObject(error_type_.get(), error_value_.get());
+    PyErr_Clear();
+    refusal_.Raise();
     return nullptr;
   }
   return result;
@@ -131,7 +108,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 
 // Python code below an op is the op's own. The recording continues in it (kernel_nodes.h), or the op ends the graph.
 bool Session::WantsBelowOp(const FrameFacts& frame) {
-  if (recorder_ == nullptr) return refuses();
+  if (recorder_ == nullptr) return refusal_.insists();
   if (AwaitsCheckpointed(trace(), frame.code)) return true;
   if (MayFollowKernel(trace())) {
     if (!RunsForDispatcher(frame)) {
@@ -146,11 +123,11 @@ bool Session::WantsBelowOp(const FrameFacts& frame) {
     OwnCode own(thread_);
     End(Break(*trace().aten.pending));
   }
-  return refuses();
+  return refusal_.insists();
 }
 
 bool Session::Wants(const FrameFacts& frame) {
-  if (refuses()) return true;  // N6
+  if (refusal_.insists()) return true;  // N6
   if (AtenRecorder::InsideOp()) return WantsBelowOp(frame);
   if (recorder_ != nullptr) return true;
   PyCodeObject* const code = frame.code;
@@ -158,10 +135,10 @@ bool Session::Wants(const FrameFacts& frame) {
   if (left_alone_ != nullptr) return false;
   if (frame.is_generator || frame.resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
     return false;
-  if (IsLeftWhole(code)) return true;                      // to leave alone what it calls
+  if (library_.LeavesWhole(code, *store_)) return true;    // to leave alone what it calls
   if ((code->co_flags & CO_OPTIMIZED) == 0) return false;  // the body of a class
-  if (IsLeftToPython(code)) {
-    if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
+  if (library_.LeavesToPython(code)) {
+    library_.NoteLeft(code);
     return false;
   }
   EntryPoint* entry = store_->Find(code, StartOffset(code));
@@ -183,12 +160,12 @@ void Session::Enter(FrameState& f) {
     f.observed = true;
     return;
   }
-  if (refuses()) {
+  if (refusal_.insists()) {
     f.observed = true;
     return;
   }
   if (recorder_ == nullptr) {
-    if (left_alone_ == nullptr && IsLeftWhole(f.code)) {
+    if (left_alone_ == nullptr && library_.LeavesWhole(f.code, *store_)) {
       left_alone_ = &f;
       return;
     }
@@ -238,7 +215,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   if (left_alone_ == &f) left_alone_ = nullptr;
   if (raised_in_ == &f) {
     raised_in_ = nullptr;
-    if (end == FrameEnd::kRaised && !error_value_) {  // the exception is the program's result
+    if (end == FrameEnd::kRaised && !refusal_.is_set()) {  // the exception is the program's result
       raised_.reset();
       undo_.reset();
     }
@@ -251,7 +228,7 @@ void Session::ConfirmSuspicion(bool returned) {
   suspected_frame_ = nullptr;
   if (!returned) return suspicion_.Drop();
   const ErrScope keep(thread_.error);
-  if (!suspicion_.Confirm(*store_)) TakePending(&error_type_, &error_value_);
+  if (!suspicion_.Confirm(*store_)) refusal_.TakePending();
 }
 
 // Where a recording may be looked at, and may end at any time.
@@ -279,15 +256,15 @@ bool Session::Cross(FrameState& f, FrameNote& note) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (note.entry.landing != nullptr) return Arrive(f, note, std::move(*std::exchange(note.entry.landing, nullptr)));
+  if (note.entry.landing != nullptr) return landings_.Arrive(f, std::move(*std::exchange(note.entry.landing, nullptr)));
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
   if (raised_ && note.entry.handling && IsCaughtAt(f, note)) [[unlikely]] {
-    RefuseFullGraph(raised_->first, raised_->second);
+    RefuseEndOfGraph(raised_->first, raised_->second);
   }
-  if (refuses() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
-    PyErr_SetObject(error_type_.get(), error_value_.get());
+  if (refusal_.insists() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
+    refusal_.Raise();
     return Go::kRaise;
   }
   if (recorder_ != nullptr) {
@@ -327,7 +304,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   }
   if (note.entry.skip_one) {
     note.entry.skip_one = false;
-    note.entry.at_entry = !IsLeftToPython(f.code);
+    note.entry.at_entry = !library_.LeavesToPython(f.code);
     return Go::kOn;
   }
   note.entry.awaited.clear();  // the call could not be made (no memory)
@@ -346,17 +323,14 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
 }
 
 void Session::Begin(FrameState& f, FrameNote& note) {
-  entry_code_ = f.code;
-  entry_offset_ = f.offset;
-  entry_is_below_ = note.caller != nullptr;
-  went_on_ = false;
-  began_ = std::chrono::steady_clock::now();
+  publisher_.Begin(f.code, f.offset, note.caller != nullptr);
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
   const auto begin = [&] {
     if (thread_.is_main && !CanHoldSignals()) {
       const std::string cause = "signals cannot be held back in this build of Python";
-      if (store_->FirstTold(cause)) Abort({Reason::internal_error, cause}, PositionAt(f.code, f.offset), false);
+      if (store_->FirstTold(cause))
+        publisher_.Abort({Reason::internal_error, cause}, PositionAt(f.code, f.offset), false);
       return;
     }
     const WorldState world = WorldState::Now();
@@ -364,19 +338,20 @@ void Session::Begin(FrameState& f, FrameNote& note) {
     if (world.modes_active) {
       // Every frame that runs meanwhile would say the same.
       const std::string active = ActiveModes();
-      if (store_->FirstTold(active)) Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
+      if (store_->FirstTold(active))
+        publisher_.Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
       return;
     }
     recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
     // A backend that compiles gives what ops of such a block make, but not as inference tensors.
     const bool keeps_mode = store_->backend().calls_python();
-    trace().ends_at_blocks = !keeps_mode || store_->FindOrAdd(entry_code_, entry_offset_).ends_at_blocks;
+    trace().ends_at_blocks = !keeps_mode || publisher_.entry_point().ends_at_blocks;
   };
   Guarded(begin, [&](const Break& b, bool) {
     DropRecorder();
     note.inlined = false;
     f.traced = false;
-    Abort(b, PositionAt(f.code, f.offset), true);
+    publisher_.Abort(b, PositionAt(f.code, f.offset), true);
   });
 }
 
@@ -412,8 +387,8 @@ bool Session::Before(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   if (recorder_ == nullptr || !note.inlined) return true;
   BeforeInRecording(f, note, event);
-  if (recorder_ != nullptr || !refuses()) return true;
-  PyErr_SetObject(error_type_.get(), error_value_.get());
+  if (recorder_ != nullptr || !refusal_.insists()) return true;
+  refusal_.Raise();
   return false;
 }
 
@@ -456,7 +431,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   if (trace().aten.pending) return End(Break(*trace().aten.pending));
   if (!trace().frames.is_base(f) || catching_ != nullptr) return;
   ExceptionHandler handler;
-  if (FindHandler(f.code, f.offset / 2, &handler) && !store_->FindOrAdd(entry_code_, entry_offset_).ends_at_handlers) {
+  if (FindHandler(f.code, f.offset / 2, &handler) && !publisher_.entry_point().ends_at_handlers) {
     catching_ = &f;
     return;
   }

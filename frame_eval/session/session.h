@@ -21,7 +21,6 @@
 
 #include <Python.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +35,10 @@
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/segment.h"
+#include "frame_eval/session/landings.h"
+#include "frame_eval/session/library_code.h"
+#include "frame_eval/session/publisher.h"
+#include "frame_eval/session/refused_call.h"
 #include "ir/leaks.h"
 
 namespace frametap {
@@ -84,83 +87,54 @@ class Session : public FrameFilter, public Tracer {
   Go EntryAt(FrameState& f, FrameNote& note);
   Go Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& segment);
   void GiveUp(const Break& given);
-  Go LeaveWith(FrameState& f, Landing landing);
-  Go Arrive(FrameState& f, FrameNote& note, Landing landing);
-  Go Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing);
   FrameState* CallerToGoOnIn(const FrameState& f) const;
   bool GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
-  bool IsAwaited(const FrameState& f) const;
-  void Land(FrameState& f, FrameNote& note, Landing landing);
   void Begin(FrameState& f, FrameNote& note);
-  Go Refuse(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
+  Go RefuseToRecord(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
   void ConfirmSuspicion(bool returned);
-  void Fail(PyObject* type, const std::string& message, Ref<> facts);
   // (Inline, as each event of a recording comes here: a call more was 0.4 % of a first call.)
   [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
-  bool IsRefused(Reason reason) const;
-  void RefuseFullGraph(const Break& reason, const Position& at);
+  void RefuseEndOfGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
   bool IsCaughtAt(const FrameState& f, FrameNote& note) const;
-  bool refuses() const { return error_value_ && insists_; }
-  double TakeTime();
   void DropRecorder();
   void GiveUpInHandler(const Break& given);
   void End(const Break& given);  // the recording ends with a break, or is given up
   void EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
   void EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow);
-  // `inside`: as in Break. False: there is no segment.
-  // `offset`: the place at which the entry frame continues after the segment, or -1 if the frame is left.
-  bool Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside = "");
-  void NoteFollowed(const Segment& segment);
-  void LogLimit(const EntryPoint& entry, const Position& at);
   bool IsWholeCall(const FrameState& f) const;
-  void Abort(const Break& reason, Position at, bool deny);
   void Internal(const std::string& what);
   void Inspect(FrameState& f);
   bool Cross(FrameState& f, FrameNote& note);
-  void MustFit(const std::string& fault);  // throws if the self-check has found one
-  void Misbelief(const std::string& fault);
+  void MustFit(const std::string& fault);    // throws if the self-check has found one
+  void NoteFault(const std::string& fault);  // that the self-check has found
   template <class F>
   std::shared_ptr<Segment> Finish(F&& finish, Break* why);
-  bool Compile(Segment& segment);
-  bool IsLeftWhole(PyCodeObject* code) const;  // with all that it calls
-  bool IsLeftToPython(PyCodeObject* code) const;
-  void TellOfSilence();
   void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);
 
   std::shared_ptr<Store> store_;
-  PyCodeObject* const named_;  // borrowed: what the user has named
-  Ref<> first_left_;           // the first code that was left to Python as a library's
+  LibraryFilter library_;
+  RefusedCall refusal_;
+  Publisher publisher_;
+  Landings landings_;
   std::unique_ptr<Recorder> recorder_;
   MadeClasses made_classes_;
-  PyCodeObject* entry_code_ = nullptr;
-  int entry_offset_ = 0;
   const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen
   PyObject* called_ = nullptr;             // by Run
   bool is_taken_back_ = false;
-  bool entry_is_below_ = false;  // in a frame below the captured function's
   // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
   const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
-  const FrameState* last_to_leave_ = nullptr;
   const FrameState* catching_ = nullptr;  // the entry frame, while it handles an exception that the recording has seen
   const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
   Suspicion suspicion_;
-  std::chrono::steady_clock::time_point began_;
-  bool went_on_ = false;                    // the recording continues in a caller of its entry frame
-  std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
-  Ref<> error_type_, error_value_;          // raised by Run
-  std::unique_ptr<UndoLog> undo_;           // of a recording that Run takes back, or that `raised_` has ended
+  std::unique_ptr<UndoLog> undo_;  // of a recording that Run takes back, or that `raised_` has ended
   // Of an op that has raised under fullgraph: the reason to refuse the call if the exception is caught.
   std::optional<std::pair<Break, Position>> raised_;
   const FrameState* raised_in_ = nullptr;  // … the entry frame of its recording
-  bool insists_ = true;                    // they are raised at each instruction as well
   const Thread thread_;
   const void* stack_;  // StackIdentity
   Counted<"sessions"> counted_;
 };
-
-// For a function that is never captured, under fullgraph.
-void RaiseFullGraphError(Reason reason, PyCodeObject* code);
 
 }  // namespace frametap

@@ -73,14 +73,17 @@ inline bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
   return !caller.entry.awaited.empty() && CodeOf(caller.entry.awaited.back()) == code;
 }
 
+// Returns whether an exit continues in this frame, which has just come.
+inline bool IsAwaited(const FrameState& f) {
+  const FrameState* caller = NoteOf(f).caller;
+  return caller != nullptr && IsAwaitedBy(NoteOf(*caller), f.code) && CallsStraight(*caller, f);
+}
+
 // A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
 inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
          NoteOf(caller).entry.landing == nullptr && CallsStraight(caller, f);
 }
-
-// Takes an exception that is pending, if any (the making of another has failed, say).
-void TakePending(Ref<>* error_type, Ref<>* error_value);
 
 // Returns whether the handler that the frame is in does not catch its exception: the handler of a `with` block, or a
 // `finally` block.

@@ -1,4 +1,4 @@
-// The part of Session that raises: calls that fullgraph or assert_no_recording refuse.
+// The part of Session that waits with a refusal: an exception of the program passes first.
 
 #include <cstring>
 #include <utility>
@@ -8,30 +8,6 @@
 #include "frame_eval/session/session_parts.h"
 
 namespace frametap {
-namespace {
-
-std::string WithFile(std::string message, const Position& at) {
-  if (!at.file.empty()) message += "\n  File \"" + at.file.str() + "\", line " + std::to_string(at.line);
-  return message;
-}
-
-Ref<> FactsOfRefusal(const ReasonRow& row, const std::string& where) {
-  return Ref<>::Steal(
-      Py_BuildValue("{s:s,s:s,s:s}", "reason", row.name, "position", where.c_str(), "advice", row.advice));
-}
-
-}  // namespace
-
-void TakePending(Ref<>* error_type, Ref<>* error_value) {
-  if (PyErr_Occurred() == nullptr) return;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  *error_type = Ref<>::Steal(type);
-  *error_value = Ref<>::Steal(value);
-  Py_XDECREF(traceback);
-}
 
 bool HandsOn(const FrameState& f) {
   bool hands_on = false, is_first = false;
@@ -48,46 +24,8 @@ bool HandsOn(const FrameState& f) {
   return hands_on;
 }
 
-// The call shall end with `type(message, **facts)`.
-void Session::Fail(PyObject* type, const std::string& message, Ref<> facts) {
-  if (type == nullptr) return;
-  insists_ = true;
-  HookPause pause;  // the exception's own __init__ is not the program's
-  error_type_ = Ref<>::New(type);
-  const Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
-  if (args && facts) error_value_ = Ref<>::Steal(PyObject_Call(type, args.get(), facts.get()));
-  TakePending(&error_type_, &error_value_);
-}
-
-// Whether the call fails for this reason. Others that give a recording up say nothing of the function: a debugger follows
-// the thread, a mode is active, the program has raised an exception of its own.
-bool Session::IsRefused(Reason reason) const {
-  if (reason == Reason::marked_size) return true;
-  if (!store_->options().fullgraph) return false;
-  return RowOf(reason).is_break || reason == Reason::escaping_object || reason == Reason::generator_dropped;
-}
-
-void RaiseFullGraphError(Reason reason, PyCodeObject* code) {
-  const ReasonRow& row = RowOf(reason);
-  const Position at = PositionAt(code, StartOffset(code));
-  const std::string where = ToString(at);
-  const std::string text = "fullgraph=True, but there is no graph of " + at.function.str() + " because " + row.text;
-  const Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", WithFile(text, at).c_str()));
-  const Ref<> facts = FactsOfRefusal(row, where);
-  if (!args || !facts) return;
-  const Ref<> error = Ref<>::Steal(PyObject_Call(Errors().full_graph, args.get(), facts.get()));
-  if (error) PyErr_SetObject(Errors().full_graph, error.get());
-}
-
-void Session::RefuseFullGraph(const Break& reason, const Position& at) {
-  const bool contradicts = reason.reason == Reason::marked_size;
-  const ReasonRow& row = RowOf(reason.reason);
-  const std::string where = ToString(at);
-  std::string text = contradicts ? reason.detail : row.text;
-  if (!contradicts && !reason.detail.empty()) text += " (" + reason.detail + ")";
-  store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
-  if (!contradicts) text = "fullgraph=True, but the graph ends at " + where + " because " + text;
-  Fail(contradicts ? Errors().constraint : Errors().full_graph, WithFile(text, at), FactsOfRefusal(row, where));
+void Session::RefuseEndOfGraph(const Break& reason, const Position& at) {
+  refusal_.EndOfGraph(*store_, reason, at);
   raised_.reset();
 }
 
@@ -104,7 +42,7 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
   undo_ = recorder_->TakeUndo();
   ReleaseFrames(frames);
   DropRecorder();
-  TakeTime();
+  publisher_.TakeTime();
 }
 
 // Returns whether the frame has caught the exception in `raised_`, before a statement of an `except` block runs.
@@ -125,26 +63,6 @@ bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
   if (std::strcmp(name, "CHECK_EXC_MATCH") == 0) return PyErr_GivenExceptionMatches(top[-2], top[-1]) != 0;
   return std::strcmp(name, "CHECK_EG_MATCH") == 0 ||
          (is_first && std::strcmp(name, "POP_TOP") == 0);  // a bare `except`
-}
-
-// Raises at the entry point: nothing has run from there. Blocks that the exception leaves run as with any other.
-Tracer::Go Session::Refuse(const FrameState& f, const char* reason, const std::string& segment,
-                           const MissReport& miss) {
-  const Position at = PositionAt(f.code, f.offset);
-  const std::string where = ToString(at), line = ToString(miss.line);
-  Ref<> words = segment.empty()
-                    ? Ref<>::New(Py_None)
-                    : Ref<>::Steal(Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:s}", "segment", segment.c_str(), "source",
-                                                 miss.source.c_str(), "want", miss.want.c_str(), "got",
-                                                 miss.got.c_str(), "why", miss.why.c_str(), "position", line.c_str()));
-  Ref<> facts = words ? Ref<>::Steal(Py_BuildValue("{s:s,s:s,s:s,s:O}", "reason", reason, "position", where.c_str(),
-                                                   "function", at.function.str().c_str(), "miss", words.get()))
-                      : Ref<>();
-  Fail(Errors().recording, WithFile("frametap.assert_no_recording: " + where + " would be recorded", at),
-       std::move(facts));
-  insists_ = false;
-  PyErr_SetObject(error_type_.get(), error_value_.get());
-  return Go::kRaise;
 }
 
 }  // namespace frametap

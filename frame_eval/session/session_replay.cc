@@ -14,15 +14,6 @@
 namespace frametap {
 namespace {
 
-void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
-  for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
-  f.depth = static_cast<int>(items.size());
-  for (int i = 0; i < f.depth; ++i) {
-    f.objects[f.nlocalsplus + i] = items[static_cast<size_t>(i)].Release();
-    f.shadows[f.nlocalsplus + i] = Shadow();
-  }
-}
-
 Landing Returning(Ref<> result) {
   Landing landing;
   landing.leaves = true;
@@ -123,16 +114,23 @@ bool RecordingIsForbidden() {
   return held.get() == Py_True;
 }
 
+void LogLimit(Store& store, const EntryPoint& entry, const Position& at) {
+  store.Log({LogEntry::Kind::kAbort,
+             at.function,
+             "segment_limit",
+             "this entry point has " + std::to_string(entry.size()) + " segments, the limit",
+             "raise options={'segment_limit': n}, or make what differs a tensor",
+             at,
+             {}});
+}
+
 }  // namespace
 
-void Session::LogLimit(const EntryPoint& entry, const Position& at) {
-  store_->Log({LogEntry::Kind::kAbort,
-               at.function,
-               "segment_limit",
-               "this entry point has " + std::to_string(entry.size()) + " segments, the limit",
-               "raise options={'segment_limit': n}, or make what differs a tensor",
-               at,
-               {}});
+Tracer::Go Session::RefuseToRecord(const FrameState& f, const char* reason, const std::string& segment,
+                                   const MissReport& miss) {
+  refusal_.Recording(f, reason, segment, miss);
+  refusal_.Raise();
+  return Go::kRaise;
 }
 
 Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
@@ -163,7 +161,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     }
     bool is_full = static_cast<int>(entry->size()) >= store_->options().segment_limit;
     if (is_full && store_->options().answers_by_replay && !RecordingIsForbidden()) {
-      LogLimit(*entry, PositionAt(f.code, f.offset));
+      LogLimit(*store_, *entry, PositionAt(f.code, f.offset));
       store_->Reset();
       entry = &store_->FindOrAdd(f.code, f.offset);
       is_full = false;
@@ -171,7 +169,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
     if (is_full) {
       if (!entry->limit_told) {
         entry->limit_told = true;
-        LogLimit(*entry, PositionAt(f.code, f.offset));
+        LogLimit(*store_, *entry, PositionAt(f.code, f.offset));
       }
       if (!RecordingIsForbidden()) return Go::kOn;
     }
@@ -181,78 +179,12 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       const std::shared_ptr<Segment> latest = entry->latest();
       const MissReport miss = NoteMisses(*entry, chain, store_.get());
       store_->Log({LogEntry::Kind::kMiss, latest->ir.name, "", "", "", miss.line, miss});
-      if (RecordingIsForbidden()) return Refuse(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
+      if (RecordingIsForbidden()) return RefuseToRecord(f, is_full ? "segment_limit" : "miss", latest->ir.name, miss);
     }
   }
-  if (RecordingIsForbidden()) return Refuse(f, "not_recorded", "", {});
+  if (RecordingIsForbidden()) return RefuseToRecord(f, "not_recorded", "", {});
   Begin(f, note);
   return Go::kOn;
-}
-
-Tracer::Go Session::LeaveWith(FrameState& f, Landing landing) {
-  ReplaceStack(f, std::move(landing.content.stack));
-  f.result = landing.result.Release();
-  if (landing.yields != nullptr) {
-    for (size_t i = 0; i < landing.content.locals.size(); ++i) {
-      const Ref<> old =
-          Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.content.locals[i].Release()));
-    }
-    f.offset = landing.yields->offset;
-  }
-  if (ascending_ != nullptr && last_to_leave_ == &f) ascending_.reset();
-  return landing.yields != nullptr ? Go::kYield : Go::kReturn;
-}
-
-// Leaves as many frames as `leaving` says how, and does to the next one what `landing` says.
-Tracer::Go Session::Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing) {
-  if (leaving.empty()) return Arrive(f, NoteOf(f), std::move(landing));
-  FrameState* target = &f;
-  ascending_ = std::make_unique<SignalsHeld>();
-  for (Landing& one : leaving) {
-    FrameState* left = std::exchange(target, NoteOf(*target).caller);
-    NoteOf(*left).entry.landing = std::make_unique<Landing>(std::move(one));
-  }
-  NoteOf(*target).entry.landing = std::make_unique<Landing>(std::move(landing));
-  last_to_leave_ = target;
-  return Go::kReload;  // every frame is asked again
-}
-
-Tracer::Go Session::Arrive(FrameState& f, FrameNote& note, Landing landing) {
-  if (landing.leaves) return LeaveWith(f, std::move(landing));
-  ascending_.reset();
-  Land(f, note, std::move(landing));
-  return Go::kReload;
-}
-
-bool Session::IsAwaited(const FrameState& f) const {
-  const FrameState* caller = NoteOf(f).caller;
-  return caller != nullptr && IsAwaitedBy(NoteOf(*caller), f.code) && CallsStraight(*caller, f);
-}
-
-void Session::Land(FrameState& f, FrameNote& note, Landing landing) {
-  const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
-  const bool is_new = landing.frame > 0;
-  if (is_new && f.function->func_closure != nullptr) {
-    PyObject* closure = f.function->func_closure;
-    const int first = f.nlocalsplus - static_cast<int>(PyTuple_GET_SIZE(closure));
-    for (int i = first; i < f.nlocalsplus; ++i) {
-      if (f.objects[i] == nullptr) f.objects[i] = Ref<>::New(PyTuple_GET_ITEM(closure, i - first)).Release();
-    }
-  }
-  for (size_t i = 0; i < frame.slots.size(); ++i) {
-    PyObject** slot = &f.objects[frame.slots[i]];
-    if (!is_new && *slot != nullptr && KindOfSlot(f.code, frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
-      PyCell_Set(*slot, landing.content.locals[i].get());
-      continue;
-    }
-    PyObject* old = *slot;
-    *slot = landing.content.locals[i].Release();
-    Py_XDECREF(old);
-  }
-  ReplaceStack(f, std::move(landing.content.stack));
-  f.offset = frame.offset;
-  note.entry.skip_one = true;
-  note.entry.awaited = std::move(landing.above);
 }
 
 Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr<Segment>& shared) {
@@ -294,7 +226,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    return Ascend(f, std::move(leaving), Returning(std::move(result)));
+    return landings_.Ascend(f, std::move(leaving), Returning(std::move(result)));
   }
   Landing outermost;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
@@ -305,7 +237,7 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   }
   if (!reifier.Commit()) return Go::kRaise;
   std::reverse(outermost.above.begin(), outermost.above.end());
-  return Ascend(f, std::move(leaving), std::move(outermost));
+  return landings_.Ascend(f, std::move(leaving), std::move(outermost));
 }
 
 }  // namespace frametap

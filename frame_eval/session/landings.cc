@@ -1,0 +1,82 @@
+#include "frame_eval/session/landings.h"
+
+#include <utility>
+
+#include "frame_eval/cpython/frame_view.h"
+
+namespace frametap {
+namespace {
+
+void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
+  for (int i = f.depth; i-- > 0;) Py_CLEAR(f.objects[f.nlocalsplus + i]);
+  f.depth = static_cast<int>(items.size());
+  for (int i = 0; i < f.depth; ++i) {
+    f.objects[f.nlocalsplus + i] = items[static_cast<size_t>(i)].Release();
+    f.shadows[f.nlocalsplus + i] = Shadow();
+  }
+}
+
+}  // namespace
+
+Tracer::Go Landings::LeaveWith(FrameState& f, Landing landing) {
+  ReplaceStack(f, std::move(landing.content.stack));
+  f.result = landing.result.Release();
+  if (landing.yields != nullptr) {
+    for (size_t i = 0; i < landing.content.locals.size(); ++i) {
+      const Ref<> old =
+          Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.content.locals[i].Release()));
+    }
+    f.offset = landing.yields->offset;
+  }
+  if (ascending_ != nullptr && last_to_leave_ == &f) ascending_.reset();
+  return landing.yields != nullptr ? Tracer::Go::kYield : Tracer::Go::kReturn;
+}
+
+Tracer::Go Landings::Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing) {
+  if (leaving.empty()) return Arrive(f, std::move(landing));
+  FrameState* target = &f;
+  ascending_ = std::make_unique<SignalsHeld>();
+  for (Landing& one : leaving) {
+    FrameState* left = std::exchange(target, NoteOf(*target).caller);
+    NoteOf(*left).entry.landing = std::make_unique<Landing>(std::move(one));
+  }
+  NoteOf(*target).entry.landing = std::make_unique<Landing>(std::move(landing));
+  last_to_leave_ = target;
+  return Tracer::Go::kReload;  // every frame is asked again
+}
+
+Tracer::Go Landings::Arrive(FrameState& f, Landing landing) {
+  if (landing.leaves) return LeaveWith(f, std::move(landing));
+  ascending_.reset();
+  Land(f, std::move(landing));
+  return Tracer::Go::kReload;
+}
+
+void Landings::Land(FrameState& f, Landing landing) {
+  const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
+  const bool is_new = landing.frame > 0;
+  if (is_new && f.function->func_closure != nullptr) {
+    PyObject* closure = f.function->func_closure;
+    const int first = f.nlocalsplus - static_cast<int>(PyTuple_GET_SIZE(closure));
+    for (int i = first; i < f.nlocalsplus; ++i) {
+      if (f.objects[i] == nullptr) f.objects[i] = Ref<>::New(PyTuple_GET_ITEM(closure, i - first)).Release();
+    }
+  }
+  for (size_t i = 0; i < frame.slots.size(); ++i) {
+    PyObject** slot = &f.objects[frame.slots[i]];
+    if (!is_new && *slot != nullptr && KindOfSlot(f.code, frame.slots[i]) == SlotKind::kCell && PyCell_Check(*slot)) {
+      PyCell_Set(*slot, landing.content.locals[i].get());
+      continue;
+    }
+    PyObject* old = *slot;
+    *slot = landing.content.locals[i].Release();
+    Py_XDECREF(old);
+  }
+  ReplaceStack(f, std::move(landing.content.stack));
+  f.offset = frame.offset;
+  EntryState& entry = NoteOf(f).entry;
+  entry.skip_one = true;
+  entry.awaited = std::move(landing.above);
+}
+
+}  // namespace frametap
