@@ -171,7 +171,6 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
   note.op.nodes_before = trace_.node_count();
   note.containers_before = trace_.objects.containers.size();
   trace_.aten.decided = nullptr;
-  ForgetArrayCall(note);
   if (!trace_.lifetimes.settled.empty()) [[unlikely]]
     MeetStores(trace_, f, e);
   if (trace_.objects.has_open_keys) [[unlikely]]

@@ -23,6 +23,8 @@
 
 namespace frametap {
 
+struct ArrayCall;
+
 // The kind of a result that After records; set by Before.
 struct Expect {
   enum class Kind : uint8_t {
@@ -125,7 +127,8 @@ struct OperationState {
   absl::InlinedVector<OpenNumber, 2> open;
   bool is_index = false;  // x[…] of a tensor
   OperationMarks marks;
-  PyObject* listed = nullptr;  // borrowed: the tensor whose elements are asked for (x.tolist())
+  PyObject* listed = nullptr;         // borrowed: the tensor whose elements are asked for (x.tolist())
+  std::shared_ptr<ArrayCall> arrays;  // the call of NumPy that is at work (array_nodes.h)
   size_t nodes_before = 0;
   AtenRecorder::Mark before_nodes;  // of the function, or of the kernel
   size_t effects_before = 0, decisions_before = 0, mutated_before = 0;
@@ -143,6 +146,7 @@ struct OperationState {
     is_index = false;
     marks = OperationMarks();
     listed = nullptr;
+    arrays.reset();
   }
 };
 

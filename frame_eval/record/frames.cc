@@ -313,8 +313,7 @@ void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
     trace_.frames.checkpoint.reset();
     if (!trace_.aten.pending) trace_.aten.pending = Break{Reason::exception_from_op, ""};
   }
-  const bool is_of_numpy = IsArrayCall(note);
-  ForgetArrayCall(note);
+  const bool is_of_numpy = std::exchange(note.op.arrays, nullptr) != nullptr;
   if (trace_.aten.pending) return;
   if (note.op.expect.kind == Expect::Kind::kTorch || is_of_numpy) {
     trace_.aten.pending = Break{Reason::exception_from_op, ""};

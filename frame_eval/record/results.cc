@@ -60,7 +60,7 @@ std::optional<Shadow> Recorder::MarkedResult(FrameState& f, FrameNote& note, con
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
   if (note.op.marks.switches_inference) aten::SeeEveryOp(true);
-  if (IsArrayCall(note)) {
+  if (note.op.arrays != nullptr) {
     // array_nodes/N7. The result is an object of the program's, whether or not the segment ends before it.
     if (!trace_.store.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
     return ArrayResult(trace_, note, result, [this](Shadow number) { return NumberValue(trace_, number); });

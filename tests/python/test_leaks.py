@@ -350,3 +350,18 @@ def test_what_is_left_at_exit_is_reported() -> None:
     assert report.startswith("frametap: left at exit, ")
     assert "segments" in report
     assert "stores of segments" in report
+
+
+@needs_capture
+def test_a_call_of_numpy_ends_with_the_recording_that_is_given_up() -> None:
+    """It was kept by the address of its frame's notes, and another frame at that address took it for its own."""
+    program = """
+import numpy as np, frametap
+def f(a):
+    return np.exp(a) - 1
+for n in range(1, 20):
+    frametap._C.stress(f"abort:{n}")
+    frametap.compile(f)(np.arange(3.0))
+    frametap._C.stress("")
+"""
+    assert report_at_exit(program) == ""

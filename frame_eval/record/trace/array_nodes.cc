@@ -113,7 +113,7 @@ ArrayPart ArrayParts::Operand(ArrayCall::Operand operand) {
 }
 
 // Adds the node of a call whose result is known.
-static ValueId AddArrayNode(Trace& trace, std::unique_ptr<ArrayCall> call, Type type,
+static ValueId AddArrayNode(Trace& trace, std::shared_ptr<ArrayCall> call, Type type,
                             absl::FunctionRef<ValueId(Shadow)> value_of) {
   const std::string text = call->text;
   const char* const op = ArrayOpOf(call->access);
@@ -183,26 +183,8 @@ ValueId ArrayValue(Trace& trace, PyObject* object) {
   return value;
 }
 
-// The operations that are recorded, by the notes of their frames. Under Python's lock.
-static absl::flat_hash_map<const FrameNote*, std::unique_ptr<ArrayCall>>& AtWork() {
-  static auto* const calls = new absl::flat_hash_map<const FrameNote*, std::unique_ptr<ArrayCall>>();
-  return *calls;
-}
-
-size_t array_calls = 0;
-
-bool HasArrayCall(const FrameNote& note) { return AtWork().contains(&note); }
-
-static std::unique_ptr<ArrayCall> TakeArrayCall(const FrameNote& note) {
-  auto taken = AtWork().extract(&note);
-  array_calls = AtWork().size();
-  return taken ? std::move(taken.mapped()) : nullptr;
-}
-
-void DropArrayCall(const FrameNote& note) { TakeArrayCall(note); }
-
 // N4, N5. The call has its parts.
-static void BeginArrays(Trace& trace, FrameNote& note, std::unique_ptr<ArrayCall> call) {
+static void BeginArrays(Trace& trace, FrameNote& note, std::shared_ptr<ArrayCall> call) {
   if (call->access == ArrayAccess::kNumber && !trace.numbers.sizes_open())
     throw Break{Reason::value_of_tensor, call->text};
   if (trace.thread.IsContextSet()) throw RefuseArrays(call->text + " in a block of np.errstate");
@@ -220,8 +202,7 @@ static void BeginArrays(Trace& trace, FrameNote& note, std::unique_ptr<ArrayCall
   note.op.opaque_operation = true;
   call->since = trace.aten.mark();
   trace.aten.expect_constant = true;  // torch.tensor(array) dispatches an op; ArrayResult drops it
-  AtWork().insert_or_assign(&note, std::move(call));
-  array_calls = AtWork().size();
+  note.op.arrays = std::move(call);
 }
 
 void CallArrays(Trace& trace, Call& call, ArrayAccess access) {
@@ -380,8 +361,8 @@ bool OperatorOfArrays(Trace& trace, FrameNote& note, const Event& e) {
   return true;
 }
 
-Shadow ArrayResult(Trace& trace, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of) {
-  std::unique_ptr<ArrayCall> call = TakeArrayCall(note);
+Shadow ArrayResult(Trace& trace, FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of) {
+  std::shared_ptr<ArrayCall> call = std::exchange(note.op.arrays, nullptr);
   if (trace.aten.pending) return Shadow();
   if (trace.aten.mark().nodes != call->since.nodes) trace.aten.DropNodes(call->since);
   using Gives = ArrayCall::Gives;

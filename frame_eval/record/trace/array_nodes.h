@@ -82,6 +82,7 @@ struct ArrayCall {
   size_t given = 0;              // kOperand: which one
   PyTypeObject* type = nullptr;  // of a number; never freed
   ArrayFacts facts;
+  Counted<"calls of NumPy"> counted;
 };
 
 // Makes the parts of a call, and fixes what is not an operand.
@@ -122,14 +123,7 @@ inline bool ArrayAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObj
   return types_of_numpy.MayHold(owner) && AttributeOfArray(trace, note, owner, name);
 }
 // After it. `value_of` gives the value of a number that is not fixed.
-extern size_t array_calls;  // at work; under Python's lock
-bool HasArrayCall(const FrameNote& note);
-inline bool IsArrayCall(const FrameNote& note) { return array_calls > 0 && HasArrayCall(note); }
-Shadow ArrayResult(Trace& trace, const FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of);
-void DropArrayCall(const FrameNote& note);
-inline void ForgetArrayCall(const FrameNote& note) {
-  if (array_calls > 0) DropArrayCall(note);
-}
+Shadow ArrayResult(Trace& trace, FrameNote& note, PyObject* result, absl::FunctionRef<ValueId(Shadow)> value_of);
 
 // Adds a node for the Python number that a number of NumPy's stands for where torch takes it.
 Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain);
