@@ -14,7 +14,6 @@
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/segment/event_log.h"
-#include "frame_eval/segment/new_objects.h"
 #include "frame_eval/session/compiled_function.h"
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session.h"
@@ -24,10 +23,10 @@
 #include "ir/ops/dispatcher_door.h"
 #include "ir/segment/rows.h"
 #include "ir/segment/state.h"
-#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
+#include "python/bindings/segment_rows.h"
 
 namespace frametap {
 
@@ -48,222 +47,6 @@ std::vector<std::weak_ptr<Store>>& Stores() {
 std::shared_ptr<Store> StoreOfObject(const py::object& object) {
   if (!IsCompiledFunction(object.ptr())) throw py::type_error("not a compiled function");
   return StoreOf(object.ptr());
-}
-
-py::dict PositionDict(const Position& at) {
-  py::dict d;
-  d["text"] = ToString(at);
-  d["function"] = at.function.str();
-  d["line"] = at.line;
-  d["col"] = at.col;
-  d["file"] = at.file.str();
-  return d;
-}
-
-const char* NameOf(Accessor accessor) {
-  switch (accessor) {
-    case Accessor::kLocal:
-      return "local";
-    case Accessor::kCell:
-      return "cell";
-    case Accessor::kStack:
-      return "stack";
-    case Accessor::kPinned:
-      return "pinned";
-    case Accessor::kFunction:
-      return "function";
-    case Accessor::kAttr:
-      return "attr";
-    case Accessor::kModuleAttr:
-      return "module_attr";
-    case Accessor::kItem:
-      return "item";
-    case Accessor::kKey:
-      return "key";
-    case Accessor::kGlobal:
-      return "global";
-    case Accessor::kBuiltin:
-      return "builtin";
-    case Accessor::kTypeOf:
-      return "type";
-    case Accessor::kDict:
-      return "dict";
-    case Accessor::kClosure:
-      return "closure";
-    case Accessor::kDefault:
-      return "default";
-    case Accessor::kKwDefault:
-      return "kw_default";
-    case Accessor::kSelf:
-      return "self";
-    case Accessor::kFunc:
-      return "func";
-    case Accessor::kFrame:
-      return "frame";
-    case Accessor::kSize:
-      return "size";
-    case Accessor::kStride:
-      return "stride";
-    case Accessor::kLength:
-      return "length";
-    case Accessor::kGrad:
-      return "grad";
-    case Accessor::kDictKeyAt:
-      return "key_at";
-    case Accessor::kOver:
-      return "over";
-    case Accessor::kNext:
-      return "next";
-    case Accessor::kNextKey:
-      return "next_key";
-    case Accessor::kCount:
-      return "count";
-    case Accessor::kLeft:
-      return "left";
-    case Accessor::kAddress:
-      return "id";
-    case Accessor::kReferent:
-      return "referent";
-    case Accessor::kContextValue:
-      return "context";
-  }
-  return "?";
-}
-
-// The steps of a source from its root: (accessor, key). The key is a name, an index or the text of a dict's key. It is
-// the object itself where the object is known by identity, because several objects may have one name (a function and
-// its wrappers).
-py::list SourcePath(SourceId id, Segment& segment) {
-  const SourceTable& sources = segment.Shown().sources;
-  std::vector<SourceId> steps;
-  for (; id.valid(); id = sources[id].parent) steps.push_back(id);
-  py::list out;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const Source& source = sources[*step];
-    py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
-    if (source.accessor == Accessor::kPinned) {
-      key = py::reinterpret_borrow<py::object>(segment.guards->frozen().steps[step->raw()].key.object.get());
-    }
-    out.append(py::make_tuple(NameOf(source.accessor), key));
-  }
-  return out;
-}
-
-// Returns the guard that row `number` of guard_rows describes; null for rows that are only a path or a decision.
-const Predicate* EntryOf(const Segment& segment, size_t number) {
-  const FrozenGuards& frozen = segment.guards->frozen();
-  return number < frozen.predicates.size() ? &frozen.predicates[number] : nullptr;
-}
-
-// Returns whether the guard of that row holds for the object, and None where it is not a guard on one object.
-py::object GuardHolds(const Segment& segment, size_t number, const py::object& object) {
-  const Predicate* entry = EntryOf(segment, number);
-  if (entry == nullptr || entry->guard == nullptr) return py::none();
-  if (segment.guards->IsNumber(entry->source)) return py::none();
-  return py::bool_(entry->guard->Holds(Reached::Object(object.ptr())));
-}
-
-py::tuple SizesTuple(const Sizes& sizes) {
-  py::tuple out(sizes.size());
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    out[i] = sizes[i] < 0 ? py::object(py::none()) : py::object(py::int_(sizes[i]));
-  }
-  return out;
-}
-
-py::dict TensorFacts(const PredicateText& predicate) {
-  const PredicateText::Tensor& tensor = *predicate.tensor;
-  py::dict d;
-  d["text"] = predicate.argument;
-  d["dtype"] = py::reinterpret_borrow<py::object>(DtypeObject(tensor.dtype));
-  d["shape"] = SizesTuple(tensor.sizes);
-  d["strides"] = tensor.strides ? py::object(SizesTuple(*tensor.strides)) : py::object(py::none());
-  d["has_offset"] = tensor.has_offset;
-  d["device"] = tensor.device.str();
-  d["requires_grad"] = tensor.requires_grad;
-  return d;
-}
-
-// A comparison of expressions with the names n0, n1 ... for the numbers, and their paths.
-py::dict FormulaObject(const RelatedNumbers& related, Segment& segment) {
-  std::vector<std::string> names;
-  py::list paths;
-  for (const SourceId number : related.numbers) {
-    names.push_back("n" + std::to_string(names.size()));
-    paths.append(SourcePath(number, segment));
-  }
-  py::dict d;
-  d["text"] = related.relation->Want(names);
-  d["paths"] = paths;
-  return d;
-}
-
-// Adds the predicate to the row of its guard. `entry` is null for a decision.
-void AddPredicate(const std::string& text, const Predicate* entry, Segment& segment, py::dict* row) {
-  py::dict& d = *row;
-  const std::optional<PredicateText> predicate = ParsePredicate(text);
-  if (!predicate) throw std::runtime_error("frametap: a guard has no form of predicates.def: " + text);
-  const PredicateRow& form = RowOf(predicate->form);
-  d["kind"] = std::string(form.word);
-  d["argument"] = predicate->tensor                    ? py::object(TensorFacts(*predicate))
-                  : HoleIn(form.text).name == "number" ? py::object(py::int_(predicate->number))
-                  : HoleIn(form.text).exists()         ? py::object(py::str(predicate->argument))
-                                                       : py::object(py::none());
-  const bool is_same = entry != nullptr && entry->other.valid();
-  d["other"] = is_same ? py::object(SourcePath(entry->other, segment)) : py::none();
-  const bool is_formula = entry != nullptr && entry->related != nullptr;
-  d["formula"] = is_formula ? py::object(FormulaObject(*entry->related, segment)) : py::none();
-}
-
-py::object OperandObject(const Operand& operand, Segment& segment);
-
-py::dict FrameObject(const SnapshotFrame& frame, Segment& segment) {
-  py::dict d;
-  d["function"] = frame.function;
-  d["resume_offset"] = frame.offset;
-  py::dict locals;
-  for (const auto& [name, operand] : frame.locals) locals[py::str(name)] = OperandObject(operand, segment);
-  d["locals"] = locals;
-  py::list stack;
-  for (const Operand& operand : frame.stack) stack.append(OperandObject(operand, segment));
-  d["stack"] = stack;
-  return d;
-}
-
-py::object OperandObject(const Operand& operand, Segment& segment) {
-  py::dict d;
-  d["kind"] = std::string(WordOf(operand.kind));
-  if (operand.kind == Operand::Kind::kValue) d["value"] = segment.Shown().graph.value(operand.value).name;
-  if (operand.kind == Operand::Kind::kSource) {
-    const SourceTable& sources = segment.Shown().sources;
-    const Source& source = sources[operand.source];
-    d["source"] = sources.Name(operand.source);
-    d["path"] = SourcePath(operand.source, segment);
-    d["local"] = source.accessor == Accessor::kLocal ? py::object(py::str(source.text)) : py::object(py::none());
-  }
-  if (operand.kind == Operand::Kind::kConst || operand.kind == Operand::Kind::kNew) {
-    d["constant"] = py::reinterpret_borrow<py::object>(segment.constants[operand.constant.raw()].get());
-  }
-  if (operand.kind == Operand::Kind::kNew) {
-    const auto made = static_cast<NewKind>(operand.index);
-    d["new"] = operand.index;
-    d["form"] = made == NewKind::kObject  ? "object"
-                : made == NewKind::kDict  ? "dict"
-                : made == NewKind::kTuple ? "tuple"
-                                          : "";
-  }
-  d["label"] = operand.label;
-  d["index"] = operand.index;
-  d["names"] = operand.names;
-  py::list items;
-  for (const Operand& item : operand.items) items.append(OperandObject(item, segment));
-  d["items"] = items;
-  if (operand.kind == Operand::Kind::kGenerator) {
-    py::list frames;
-    for (const SnapshotFrame& frame : operand.frame) frames.append(FrameObject(frame, segment));
-    d["frame"] = frames;
-  }
-  return d;
 }
 
 }  // namespace
