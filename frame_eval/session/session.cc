@@ -260,7 +260,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
-  if (raised_ && note.entry.handling && IsCaughtAt(f, note)) [[unlikely]] {
+  if (raised_ && note.entry.handling && IsCaughtAt(f, &*note.entry.handling)) [[unlikely]] {
     RefuseEndOfGraph(raised_->first, raised_->second);
   }
   if (refusal_.insists() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {

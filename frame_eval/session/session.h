@@ -96,7 +96,6 @@ class Session : public FrameFilter, public Tracer {
   [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
   void RefuseEndOfGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
-  bool IsCaughtAt(const FrameState& f, FrameNote& note) const;
   void DropRecorder();
   void GiveUpInHandler(const Break& given);
   void End(const Break& given);  // the recording ends with a break, or is given up
@@ -106,8 +105,7 @@ class Session : public FrameFilter, public Tracer {
   void Internal(const std::string& what);
   void Inspect(FrameState& f);
   bool Cross(FrameState& f, FrameNote& note);
-  void MustFit(const std::string& fault);    // throws if the self-check has found one
-  void NoteFault(const std::string& fault);  // that the self-check has found
+  void MustFit(const std::string& fault);  // throws if the self-check has found one
   template <class F>
   std::shared_ptr<Segment> Finish(F&& finish, Break* why);
   void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);

@@ -16,6 +16,11 @@
 #include "ir/text/text.h"
 
 namespace frametap {
+
+// self_check/Y5.
+static std::string SelfCheckText(const std::string& fault, Trace& trace) {
+  return "frametap self-check: " + fault + " at " + ToString(BreakPosition(trace));
+}
 // The recording is of all that Run has called.
 bool Session::IsWholeCall(const FrameState& f) const {
   return store_->options().answers_by_replay && &f == outermost_ && !publisher_.went_on() && !refusal_.is_set() &&
@@ -81,7 +86,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
   if (segment != nullptr && SelfChecking()) {
     const std::string fault = MisfitOf(trace(), *segment);
     if (!fault.empty()) {
-      NoteFault(fault);
+      refusal_.Set(PyExc_SystemError, SelfCheckText(fault, trace()));
       segment = nullptr;
     }
   }
@@ -155,14 +160,9 @@ void Session::Internal(const std::string& what) {
   if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
 }
 
-// self_check/Y5.
-void Session::NoteFault(const std::string& fault) {
-  refusal_.Set(PyExc_SystemError, "frametap self-check: " + fault + " at " + ToString(BreakPosition(trace())));
-}
-
 void Session::MustFit(const std::string& fault) {
   if (fault.empty()) return;
-  NoteFault(fault);
+  refusal_.Set(PyExc_SystemError, SelfCheckText(fault, trace()));
   throw std::runtime_error("self-check");
 }
 

@@ -85,6 +85,10 @@ inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
          NoteOf(caller).entry.landing == nullptr && CallsStraight(caller, f);
 }
 
+// Returns whether the frame has caught the exception that a refusal waits for, before a statement of an `except` block runs.
+// Blocks that rethrow it (`finally`, `with`, `except` of other classes) run. Notes that a handler begins.
+bool IsCaughtAt(const FrameState& f, EntryState::Handling* handling);
+
 // Returns whether the handler that the frame is in does not catch its exception: the handler of a `with` block, or a
 // `finally` block.
 bool HandsOn(const FrameState& f);

@@ -45,20 +45,17 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
   publisher_.TakeTime();
 }
 
-// Returns whether the frame has caught the exception in `raised_`, before a statement of an `except` block runs.
-// Blocks that rethrow it (`finally`, `with`, `except` of other classes) run.
-bool Session::IsCaughtAt(const FrameState& f, FrameNote& note) const {
-  EntryState::Handling& handling = *note.entry.handling;
+bool IsCaughtAt(const FrameState& f, EntryState::Handling* handling) {
   const char* name = InstructionAt(f.code, f.offset).name;
-  const bool is_first = std::exchange(handling.is_first, false);
+  const bool is_first = std::exchange(handling->is_first, false);
   if (std::strcmp(name, "PUSH_EXC_INFO") == 0) {
-    handling.has_begun = handling.is_first = true;
+    handling->has_begun = handling->is_first = true;
     return false;
   }
-  if (!handling.has_begun) return handling.handlers == 0;  // C code has caught it (one in a handler is not looked at)
+  if (!handling->has_begun) return handling->handlers == 0;  // C code has caught it (one in a handler is not looked at)
   // After the handler: a `with` block has swallowed it, or `finally` returns.
-  if (f.handlers <= handling.handlers) return std::strcmp(name, "RERAISE") != 0;
-  if (f.handlers > handling.handlers + 1) return false;  // a `finally` block handles another one
+  if (f.handlers <= handling->handlers) return std::strcmp(name, "RERAISE") != 0;
+  if (f.handlers > handling->handlers + 1) return false;  // a `finally` block handles another one
   PyObject* const* top = f.objects + f.nlocalsplus + f.depth;
   if (std::strcmp(name, "CHECK_EXC_MATCH") == 0) return PyErr_GivenExceptionMatches(top[-2], top[-1]) != 0;
   return std::strcmp(name, "CHECK_EG_MATCH") == 0 ||
