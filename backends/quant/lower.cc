@@ -383,6 +383,7 @@ class Lowering {
         }
         Node now = node;
         if (Is(node, "aten::view")) now.op = FindOperator("aten::reshape");
+        if (Is(node, "aten::upsample_bilinear2d", "vec")) now.op = FindOperator("frametap::qupsample_bilinear2d");
         args = {first()};
         for (size_t i = 1; i < node.args.size(); ++i) {
           // Zero as a byte; a padding with elements of the input takes no value.

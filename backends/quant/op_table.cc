@@ -129,6 +129,7 @@ constexpr OpRow kRows[] = {
     {"frametap::qmax_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qavg_pool2d", "", Family::kFloat, true, nullptr},
     {"frametap::qadaptive_avg_pool2d", "", Family::kFloat, true, nullptr},
+    {"frametap::qupsample_bilinear2d", "", Family::kFloat, true, nullptr},
     {"frametap::qconv", "", Family::kFloat, true, nullptr},
     {"frametap::qlinear", "", Family::kFloat, true, nullptr},
     {"frametap::packed_conv", "", Family::kFloat, true, nullptr},

@@ -17,6 +17,7 @@
 #include "backends/quant/pools.h"
 #include "backends/quant/quantize_images.h"
 #include "backends/quant/recurrence.h"
+#include "backends/quant/resample.h"
 #include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
@@ -177,6 +178,8 @@ void RegisterOperators() {
                "int? divisor_override) -> Tensor")
                   .c_str());
     defs->def(("qadaptive_avg_pool2d" + average + "int[] output_size) -> Tensor").c_str());
+    defs->def(
+        "qupsample_bilinear2d(Tensor q, int[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor");
     auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
     cpu->impl("quantize_per_tensor", TORCH_FN(QuantizePerTensor));
     cpu->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizePerTensorChannelsLast));
@@ -190,6 +193,7 @@ void RegisterOperators() {
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
     cpu->impl("qadaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPoolBytes));
+    cpu->impl("qupsample_bilinear2d", TORCH_FN(UpsampleBilinearBytes));
     auto* meta = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::Meta, __FILE__, __LINE__);
     meta->impl("quantize_per_tensor", TORCH_FN(QuantizeMeta));
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
@@ -203,10 +207,26 @@ void RegisterOperators() {
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name :
-         {"dequantize_per_channel", "dequantize_per_tensor", "planes", "qadaptive_avg_pool2d", "qadd", "qavg_pool2d",
-          "qconv", "round_rows", "qcurve", "qconv_add", "qlinear", "qmax_pool2d", "qmul", "quantize_per_tensor",
-          "quantize_per_tensor_channels_last", "lstm", "lstm_cell", "rnn", "rnn_cell"}) {
+    for (const char* name : {"dequantize_per_channel",
+                             "dequantize_per_tensor",
+                             "planes",
+                             "qadaptive_avg_pool2d",
+                             "qadd",
+                             "qavg_pool2d",
+                             "qconv",
+                             "round_rows",
+                             "qcurve",
+                             "qconv_add",
+                             "qlinear",
+                             "qmax_pool2d",
+                             "qmul",
+                             "qupsample_bilinear2d",
+                             "quantize_per_tensor",
+                             "quantize_per_tensor_channels_last",
+                             "lstm",
+                             "lstm_cell",
+                             "rnn",
+                             "rnn_cell"}) {
       autograd->impl(name, torch::CppFunction::makeFallthrough());
     }
     return true;

@@ -34,6 +34,7 @@ constexpr Kernel kKernels[] = {
     {"frametap::qmul", ""},
     {"frametap::quantize_per_tensor", ""},
     {"frametap::quantize_per_tensor_channels_last", ""},
+    {"frametap::qupsample_bilinear2d", ""},
     {"frametap::round_rows", ""},
 };
 

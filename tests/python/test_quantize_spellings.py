@@ -132,6 +132,17 @@ def test_norms_of_weights_are_computed_once() -> None:
 BETWEEN: dict[str, tuple[Callable[..., Tensor], int, int]] = {
     "nearest": (lambda y: F.interpolate(y, scale_factor=2), 1, 8),
     "bilinear": (lambda y: F.interpolate(y, scale_factor=2, mode="bilinear"), 1, 8),
+    "bilinear, corners": (
+        lambda y: F.interpolate(y, (11, 5), mode="bilinear", align_corners=True),
+        1,
+        8,
+    ),
+    "bilinear, to a size": (lambda y: F.interpolate(y, (5, 13), mode="bilinear"), 1, 8),
+    "bilinear by parts": (
+        lambda y: F.interpolate(y, scale_factor=(1.3, 2.6), mode="bilinear"),
+        1,
+        8,
+    ),
     "pad": (lambda y: F.pad(y, (1, 2, 0, 1)), 1, 8),
     "reflect": (lambda y: F.pad(y, (1, 1, 1, 1), mode="reflect"), 1, 8),
     "replicate": (lambda y: F.pad(y, (1, 1, 1, 1), mode="replicate"), 1, 8),
