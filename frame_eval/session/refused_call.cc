@@ -27,15 +27,28 @@ void RefusedCall::Set(PyObject* type, const std::string& message) {
   TakePending();
 }
 
-void RefusedCall::TakePending() {
-  if (PyErr_Occurred() == nullptr) return;
+namespace {
+
+// Takes the exception that is pending with its traceback.
+void Take(Ref<>* exception_type, Ref<>* exception) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  type_ = Ref<>::Steal(type);
-  value_ = Ref<>::Steal(value);
+  *exception_type = Ref<>::Steal(type);
+  *exception = Ref<>::Steal(value);
   Py_XDECREF(traceback);
+}
+
+}  // namespace
+
+void RefusedCall::TakePending() {
+  if (PyErr_Occurred() != nullptr) Take(&type_, &value_);
+}
+
+void RefusedCall::DropPending() {
+  Ref<> type, value;
+  if (PyErr_Occurred() != nullptr) Take(&type, &value);
 }
 
 // Ends the call with `type(message, **facts)`.

@@ -24,6 +24,8 @@ class RefusedCall {
   void Set(PyObject* type, const std::string& message);
   // Takes the exception that is pending, if there is one (the making of another has failed, say).
   void TakePending();
+  // Drops the exception that is pending. If the program lets this very one pass, it keeps the traceback of its way.
+  static void DropPending();
   // Refuses a call whose graph ends for this reason, and notes the break.
   void EndOfGraph(Store& store, const Break& reason, const Position& at);
   // Refuses to record at the frame's instruction. `segment`: the one that did not fit, or "".

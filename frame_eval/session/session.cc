@@ -91,7 +91,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
   library_.TellOfSilence(*store_);
   if (raised_ && result != nullptr) RefuseEndOfGraph(raised_->first, raised_->second);  // C code has caught it
   if (refusal_.is_set() && undo_ != nullptr) {
-    PyErr_Clear();
+    RefusedCall::DropPending();
     Py_CLEAR(result);
     HookPause frames;
     undo_->TakeBack();
@@ -99,7 +99,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
   if (refusal_.is_set()) {
     // Even if the program caught it on the way. (If it did not, the traceback shows the way.)
     Py_XDECREF(result);
-    PyErr_Clear();
+    RefusedCall::DropPending();
     refusal_.Raise();
     return nullptr;
   }
