@@ -312,8 +312,7 @@ def h11_files_exist(tree: Tree) -> list[str]:
 TO_DO: dict[tuple[str, str], int] = {
     ("H1", "frame_eval"): 2,
     ("H2", "frame_eval"): 5,
-    ("H3", "frame_eval"): 4,
-    ("H4", "frame_eval"): 1,
+    ("H3", "frame_eval"): 3,
     ("H5", "frame_eval"): 4,
     ("H8", "frame_eval"): 27,
     ("H9", "frame_eval"): 4,

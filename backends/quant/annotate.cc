@@ -188,27 +188,12 @@ class Annotator {
     return last;
   }
 
-  std::vector<ValueId> ActivationsOf(NodeId n) const {
-    const Node& node = graph_.node(n);
-    std::vector<ValueId> out;
-    if (family(n) == Family::kCat) {
-      ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
-    } else if (family(n) == Family::kAdd || family(n) == Family::kMul) {
-      for (const char* name : {"self", "other"}) {
-        if (const auto v = TensorArg(node, name)) out.push_back(*v);
-      }
-    } else if (!node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
-      out.push_back(node.args[0].value);
-    }
-    return out;
-  }
-
   // Whether this op has a byte form at all; `why` otherwise.
   bool HasByteForm(NodeId n, std::string* why) const {
     const Node& node = graph_.node(n);
     *why = Excluded(n);
     if (!why->empty()) return false;
-    for (ValueId v : ActivationsOf(n)) {
+    for (ValueId v : ActivationsOf(graph_.node(n))) {
       if (!IsFloatTensor(type(v))) {
         *why = "its input is not a float32 tensor on the CPU";
         return false;
@@ -248,7 +233,7 @@ class Annotator {
       case Family::kShape:
         return true;
       case Family::kCat:
-        if (!ActivationsOf(n).empty()) return true;
+        if (!ActivationsOf(graph_.node(n)).empty()) return true;
         break;
       default:
         break;
@@ -277,7 +262,7 @@ class Annotator {
       if (a_.role[i] == Role::kPart) can = bytes_[graph_.node(a_.owner[i]).outputs[0].raw()];
       std::string why;
       if (a_.role[i] == Role::kFloat && IsByteFamily(family(n)) && HasByteForm(n, &why)) {
-        const auto inputs = ActivationsOf(n);
+        const auto inputs = ActivationsOf(graph_.node(n));
         const auto from_bytes = [&](ValueId v) { return bool(bytes_[v.raw()]); };
         const auto can_be_bytes = [&](ValueId v) { return bytes_[v.raw()] || IsKnown(v); };
         can = std::any_of(inputs.begin(), inputs.end(), from_bytes) &&
@@ -286,25 +271,6 @@ class Annotator {
                                           : std::all_of(inputs.begin(), inputs.end(), from_bytes)));
       }
       for (ValueId v : graph_.nodes[i].outputs) bytes_[v.raw()] = can;
-    }
-  }
-
-  static bool IsByteFamily(Family f) {
-    switch (f) {
-      case Family::kAdd:
-      case Family::kMul:
-      case Family::kCurve:
-      case Family::kRelu:
-      case Family::kMaxPool:
-      case Family::kAvgPool:
-      case Family::kAdaptivePool:
-      case Family::kMean:
-      case Family::kShape:
-      case Family::kMove:
-      case Family::kCat:
-        return true;
-      default:
-        return false;
     }
   }
 
@@ -338,7 +304,7 @@ class Annotator {
       why = kFloatReaders;
       return;
     }
-    for (ValueId v : ActivationsOf(n)) {
+    for (ValueId v : ActivationsOf(graph_.node(n))) {
       if (!bytes_[v.raw()]) {
         why = absl::StrCat("its input %", graph_.value(v).name,
                            " comes from a float op or from outside; its result is quantized instead");
@@ -348,13 +314,13 @@ class Annotator {
     if (family(n) == Family::kCurve || IsAverage(family(n))) {
       a_.role[i] = Role::kPointwise;
       why = family(n) == Family::kCurve ? "int8 curve, read from a table" : "int8 mean";
-      AskFor(ActivationsOf(n)[0]);
+      AskFor(ActivationsOf(graph_.node(n))[0]);
       return;
     }
     a_.role[i] = Role::kFollows;
     why = "on bytes, with the parameters of its input";
     a_.source[result.raw()] = false;
-    for (ValueId v : ActivationsOf(n)) {
+    for (ValueId v : ActivationsOf(graph_.node(n))) {
       AskFor(v);
       parent_[Root(result.raw())] = Root(v.raw());
     }
@@ -363,7 +329,7 @@ class Annotator {
   void AskPair(NodeId n) {
     const NodeId relu = relu_of_[n.raw()];
     const ValueId last = graph_.node(relu.valid() ? relu : n).outputs[0];
-    const auto inputs = ActivationsOf(n);
+    const auto inputs = ActivationsOf(graph_.node(n));
     std::string why;
     if (!a_.quantized[last.raw()]) {
       why = kFloatReaders;

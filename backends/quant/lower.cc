@@ -371,7 +371,7 @@ class Lowering {
       }
       case Family::kCat: {
         std::vector<Arg> parts;
-        for (ValueId v : patterns_.ActivationsOf(node)) parts.push_back(Arg::Of(Bytes(v)));
+        for (ValueId v : ActivationsOf(node)) parts.push_back(Arg::Of(Bytes(v)));
         args = {Arg::List(std::move(parts)), node.args[1]};
         out_.Map(result, out_.Emit(*node.op, std::move(args), value.name, value.type, result, node));
         return;

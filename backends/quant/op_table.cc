@@ -164,6 +164,25 @@ Family FamilyOf(const Node& node) {
   return is_pair && ConstNumber(FindArg(node, "other")) ? Family::kCurve : row->family;
 }
 
+bool IsByteFamily(Family f) {
+  switch (f) {
+    case Family::kAdd:
+    case Family::kMul:
+    case Family::kCurve:
+    case Family::kRelu:
+    case Family::kMaxPool:
+    case Family::kAvgPool:
+    case Family::kAdaptivePool:
+    case Family::kMean:
+    case Family::kShape:
+    case Family::kMove:
+    case Family::kCat:
+      return true;
+    default:
+      return false;
+  }
+}
+
 const OpRow* RowOf(const Node& node) { return node.op ? RowNamed(node.op->operator_name()) : nullptr; }
 
 bool IsLayer(const c10::OperatorName& op) {
@@ -230,6 +249,21 @@ std::optional<ValueId> TensorArg(const Node& node, const char* name) {
   const Arg* arg = FindArg(node, name);
   if (arg == nullptr || arg->kind != Arg::Kind::kValue) return std::nullopt;
   return arg->value;
+}
+
+std::vector<ValueId> ActivationsOf(const Node& node) {
+  const Family family = FamilyOf(node);
+  std::vector<ValueId> out;
+  if (family == Family::kCat) {
+    ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
+  } else if (family == Family::kAdd || family == Family::kMul) {
+    for (const char* name : {"self", "other"}) {
+      if (const auto v = TensorArg(node, name)) out.push_back(*v);
+    }
+  } else if (!node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
+    out.push_back(node.args[0].value);
+  }
+  return out;
 }
 
 bool IsMeanOverImage(const Node& node, size_t input_rank) {

@@ -50,6 +50,9 @@ Family FamilyOf(const Node& node);
 // Whether the op is a mean of elements of images.
 inline bool IsAverage(Family f) { return f == Family::kAvgPool || f == Family::kAdaptivePool || f == Family::kMean; }
 
+// Returns whether ops of the family read and give bytes without a weight.
+bool IsByteFamily(Family f);
+
 // Whether the op is of Family::kConv or kLinear: it has a weight, and an int8 kernel.
 bool IsLayer(const c10::OperatorName& op);
 bool IsLayer(const Node& node);
@@ -62,6 +65,9 @@ std::optional<bool> ConstBool(const Arg* arg);
 std::optional<double> ConstNumber(const Arg* arg);
 bool IsNone(const Arg* arg);
 std::optional<ValueId> TensorArg(const Node& node, const char* name);  // a value, not a constant
+
+// Returns the values that an op without a weight computes with.
+std::vector<ValueId> ActivationsOf(const Node& node);
 
 // Whether a mean is over height and width of a batch of images, and in the type of its input.
 bool IsMeanOverImage(const Node& node, size_t input_rank);

@@ -166,26 +166,12 @@ std::optional<CurveOp> Patterns::PostOf(NodeId n, bool after_sum) const {
   return !op || op->curve == onednn::Curve::kRelu || !after_sum ? op : std::nullopt;
 }
 
-std::vector<ValueId> Patterns::ActivationsOf(const Node& node) const {
-  const Family family = FamilyOf(node);
-  std::vector<ValueId> out;
-  if (family == Family::kCat) {
-    ForEachUse({node.args[0]}, [&](ValueId v) { out.push_back(v); });
-  } else if (family == Family::kAdd || family == Family::kMul) {
-    for (size_t i = 0; i < 2; ++i) {
-      if (node.args[i].kind == Arg::Kind::kValue) out.push_back(node.args[i].value);
-    }
-  } else if (node.args[0].kind == Arg::Kind::kValue) {
-    out.push_back(node.args[0].value);
-  }
-  return out;
-}
-
 void Patterns::FindByteOp(NodeId n) {
   const Node& node = graph_.node(n);
   const Family family = FamilyOf(node);
   ByteOp op;
   op.op = n;
+  if (!IsByteFamily(family)) return;
   switch (family) {
     case Family::kAdd: {
       // The kernel of a convolution that comes later may still take this add in.
@@ -202,17 +188,8 @@ void Patterns::FindByteOp(NodeId n) {
     case Family::kMove:
       if (!PadsWithZero(node)) return;
       break;
-    case Family::kMul:
-    case Family::kCurve:
-    case Family::kRelu:
-    case Family::kMaxPool:
-    case Family::kAvgPool:
-    case Family::kAdaptivePool:
-    case Family::kShape:
-    case Family::kCat:
-      break;
     default:
-      return;
+      break;
   }
   op.quantize = QuantizeAfter(op.relu.valid() ? op.relu : n);
   if (!op.quantize.valid()) return;

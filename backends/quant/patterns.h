@@ -59,7 +59,6 @@ class Patterns {
   bool IsFamily(NodeId n, Family f) const { return n.valid() && FamilyOf(graph_.node(n)) == f; }
   std::optional<Convolution> ConvolutionOf(NodeId n) const;       // `n`: a convolution with a dequantized weight
   std::optional<CurveOp> PostOf(NodeId n, bool after_sum) const;  // the op that `n` is at the end of a kernel
-  std::vector<ValueId> ActivationsOf(const Node& node) const;
 
  private:
   void FindKernel(NodeId n);

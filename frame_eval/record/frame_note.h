@@ -171,7 +171,7 @@ struct FrameRecord {
 
 // Notes of the session about a frame, while nothing records: where a segment may begin, and what an exit puts into it.
 struct EntryState {
-  // For a frame that an exception of the program may leave (Session::IsCaughtAt).
+  // For a frame that an exception of the program may leave (IsCaughtAt of session_parts.h).
   struct Handling {
     int handlers = 0;        // of the frame, when it was raised
     bool has_begun = false;  // the frame handles it

@@ -42,7 +42,7 @@ struct FrameStack {
   FrameState& innermost() const { return *inlined.back(); }
   int level() const { return static_cast<int>(callers.size()); }
   void ClearPending() { has_pending = false; }
-  Spot Here() const { return {inlined.back()->code, inlined.back()->offset}; }
+  Spot Here() const { return {innermost().code, innermost().offset}; }
 
   // Outermost first. The first is the base: the entry frame, or the caller in which the recording continues.
   std::vector<FrameState*> inlined;

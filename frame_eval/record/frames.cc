@@ -52,7 +52,7 @@ bool Recorder::expects_frame(const FrameState& f) const {
   // Callees of a frame that is not recorded are not recorded either.
   const FrameState* const caller = NoteOf(f).caller;
   if (caller != nullptr && NoteOf(*caller).suspended) return false;
-  const FrameNote& note = NoteOf(*trace_.frames.inlined.back());
+  const FrameNote& note = NoteOf(trace_.frames.innermost());
   // C code hashes a tensor: which object it is has been read (identity.cc).
   const bool hashes = f.code == Objects().tensor_hash_code && !trace_.frames.has_pending;
   return note.op.in_event && !note.op.opaque_operation && !hashes && !IsFinaliser(trace_, f);
@@ -81,7 +81,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   note.containers_before = trace_.objects.containers.size();
   f.traced = true;
   trace_.guards.ReadsNamesOf(f.code);
-  const FrameState& caller = *trace_.frames.inlined.back();
+  const FrameState& caller = trace_.frames.innermost();
   if (trace_.frames.checkpoint && trace_.frames.checkpoint->caller == &caller) {
     trace_.frames.checkpoint->has_begun = true;
     trace_.frames.checkpoint->since = trace_.aten.mark();
@@ -134,7 +134,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
       }
     }
   }
-  trace_.frames.has_pending = false;
+  trace_.frames.ClearPending();
   if (f.code == Objects().module_call_code && f.objects[0] != nullptr) {
     note.module = Places::Module{SourceOf(trace_, f.objects[0]), ClassName(trace_, Py_TYPE(f.objects[0]))};
   }
@@ -268,11 +268,11 @@ static bool GoesToC(const FrameState& caller, const FrameState& f) {
 void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {
   trace_.frames.inlined.pop_back();
   note.inlined = false;
-  FrameNote& caller = *static_cast<FrameNote*>(trace_.frames.inlined.back()->tracer_data);
+  FrameNote& caller = *static_cast<FrameNote*>(trace_.frames.innermost().tracer_data);
   const auto hand_over = [&] {
     const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) || IsAnySet(value) ||
                              trace_.iteration.open.contains(value);
-    if (has_content && GoesToC(*trace_.frames.inlined.back(), f)) return ForceDeep(trace_, value, shadow, true);
+    if (has_content && GoesToC(trace_.frames.innermost(), f)) return ForceDeep(trace_, value, shadow, true);
     Force(trace_, value, shadow);
   };
   if (end == FrameEnd::kGenerator) {

@@ -105,7 +105,7 @@ void Recorder::SetMark(FrameState& f, FrameNote& note) {
   Mark& mark = note.mark;
   mark.aten = trace_.aten.mark();
   mark.guards = trace_.guards.mark();
-  mark.effects = trace_.effects.pending.size();
+  mark.effects = trace_.effects.Now();
   mark.decisions = trace_.decisions.size();
   mark.offset = f.offset;
   mark.depth = f.depth;
@@ -129,7 +129,7 @@ void Recorder::BeginWithoutBefore(FrameState& f, FrameNote& note) {
   note.op.ForgetOperands();
 }
 
-int Recorder::base_offset() const { return NoteOf(*trace_.frames.inlined.front()).mark.offset; }
+int Recorder::base_offset() const { return NoteOf(trace_.frames.base()).mark.offset; }
 
 void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState& left, FrameEnd end, PyObject* result,
                           Shadow shadow) {
@@ -142,7 +142,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
       {Ref<>::New(reinterpret_cast<PyObject*>(caller.code)), Ref<>::New(caller.function->func_globals), caller.offset});
   trace_.entry.text += " in " + ToString(at);
   trace_.frames.bound_at_entry.clear();
-  trace_.frames.has_pending = false;
+  trace_.frames.ClearPending();
   note.Join();
   caller.traced = true;
   trace_.guards.ReadsNamesOf(caller.code);

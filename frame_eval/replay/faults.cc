@@ -15,16 +15,6 @@
 namespace frametap {
 namespace {
 
-Ref<> TakeException() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr && value != nullptr) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  return Ref<>::Steal(value);
-}
-
 // `ValueError: kernel failed`. Runs the exception's __str__.
 std::string TextOf(PyObject* error) {
   const Ref<> text = Ref<>::Steal(PyObject_Str(error));
@@ -52,6 +42,16 @@ void LogFault(Store& store, const Segment& segment, const std::string& text) {
 }
 
 }  // namespace
+
+Ref<> TakeException() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr && value != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return Ref<>::Steal(value);
+}
 
 bool RunsOnlyOpsOfTorch(const Segment& segment) {
   for (const Node& node : segment.ir.graph.nodes) {

@@ -27,6 +27,9 @@ bool RecordedOpsRaise(Segment& segment, const std::vector<c10::IValue>& inputs);
 // Whether the op that raised can be run once more without anybody noticing: all ops are torch's own.
 bool RunsOnlyOpsOfTorch(const Segment& segment);
 
+// Takes the pending exception, which keeps its traceback. Returns null if there is none.
+Ref<> TakeException();
+
 // W2, of the pending exception.
 bool MayBeFault();
 

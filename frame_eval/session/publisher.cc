@@ -43,10 +43,20 @@ void Publisher::Abort(const Break& reason, Position at, bool deny) {
     ++entry.denials;
   }
   TakeTime();
+  Log(LogEntry::Kind::kAbort, at.function, reason, at);
+}
+
+void Publisher::NoteNoGraph(const Break& reason, const Position& at, int offset) {
+  entry_point().wait_offset = offset;
+  TakeTime();
+  Log(LogEntry::Kind::kBreak, at.function, reason, at);
+}
+
+void Publisher::Log(LogEntry::Kind kind, const std::string& segment, const Break& reason, const Position& at) {
   const ReasonRow& row = RowOf(reason.reason);
   std::string text = row.text;
   if (!reason.detail.empty()) text += ": " + reason.detail;
-  store_.Log({LogEntry::Kind::kAbort, at.function, row.name, text, row.advice, at, {}, reason.inside});
+  store_.Log({kind, segment, row.name, text, row.advice, at, {}, reason.inside});
 }
 
 bool Publisher::Compile(Segment& segment) {
@@ -85,7 +95,7 @@ double Publisher::TakeTime() {
   return seconds;
 }
 
-bool Publisher::Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside) {
+bool Publisher::Publish(std::shared_ptr<Segment> segment, int offset, const Break* reason) {
   const auto& nodes = segment->ir.graph.nodes;
   const bool has_ops = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.op.has_value(); });
   EntryPoint& entry = entry_point();
@@ -108,24 +118,7 @@ bool Publisher::Publish(std::shared_ptr<Segment> segment, int offset, const std:
   ++store_.recordings;
   if (IsAsked(LogEntry::Kind::kRecorded)) TellSegment(LogEntry::Kind::kRecorded, *segment);
   store_.Log({LogEntry::Kind::kRecorded, segment->ir.name, "", "", "", segment->ir.exit.at, {}});
-  if (segment->ir.exit.kind == Exit::Kind::kResume) {
-    std::string text, advice;
-    for (int i = 0; i <= static_cast<int>(Reason::internal_error); ++i) {
-      const ReasonRow& row = RowOf(static_cast<Reason>(i));
-      if (segment->ir.exit.reason != row.name) continue;
-      text = row.text;
-      advice = row.advice;
-    }
-    if (!segment->ir.exit.detail.empty()) text += ": " + segment->ir.exit.detail;
-    store_.Log({LogEntry::Kind::kBreak,
-                segment->ir.name,
-                segment->ir.exit.reason,
-                text,
-                advice,
-                segment->ir.exit.at,
-                {},
-                inside});
-  }
+  if (reason != nullptr) Log(LogEntry::Kind::kBreak, segment->ir.name, *reason, segment->ir.exit.at);
   NoteFollowed(*segment);
   store_.Publish(std::move(segment));
   return true;

@@ -28,8 +28,10 @@ class Publisher {
   EntryPoint& entry_point() const { return store_.FindOrAdd(code_, offset_); }
 
   // Compiles and stores a segment. Returns false if there is none. `offset`: the place at which the entry frame continues
-  // after the segment, or -1 if the frame is left. `inside`: as in Break.
-  bool Publish(std::shared_ptr<Segment> segment, int offset, const std::string& inside = "");
+  // after the segment, or -1 if the frame is left. `reason`: that ended it, or null at a return.
+  bool Publish(std::shared_ptr<Segment> segment, int offset, const Break* reason = nullptr);
+  // Notes that nothing was recorded before a break, after which the entry frame continues at `offset`.
+  void NoteNoGraph(const Break& reason, const Position& at, int offset);
   // Notes a recording that has left no segment. `deny`: it counts as a denial.
   void Abort(const Break& reason, Position at, bool deny);
   // Adds the time since the last call to the store's, and returns it, in seconds.
@@ -37,6 +39,7 @@ class Publisher {
 
  private:
   bool Compile(Segment& segment);
+  void Log(LogEntry::Kind kind, const std::string& segment, const Break& reason, const Position& at);
   void NoteFollowed(const Segment& segment);
 
   Store& store_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "frame_eval/interpreter/hook.h"
+#include "frame_eval/replay/faults.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/event_log.h"
 
@@ -22,41 +23,23 @@ Ref<> FactsOfRefusal(const ReasonRow& row, const std::string& where) {
 }  // namespace
 
 void RefusedCall::Set(PyObject* type, const std::string& message) {
-  type_ = Ref<>::New(type);
   value_ = Ref<>::Steal(PyObject_CallFunction(type, "s", message.c_str()));
   TakePending();
 }
 
-namespace {
-
-// Takes the exception that is pending with its traceback.
-void Take(Ref<>* exception_type, Ref<>* exception) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  *exception_type = Ref<>::Steal(type);
-  *exception = Ref<>::Steal(value);
-  Py_XDECREF(traceback);
-}
-
-}  // namespace
-
 void RefusedCall::TakePending() {
-  if (PyErr_Occurred() != nullptr) Take(&type_, &value_);
+  if (Ref<> pending = TakeException()) value_ = std::move(pending);
 }
 
-void RefusedCall::DropPending() {
-  Ref<> type, value;
-  if (PyErr_Occurred() != nullptr) Take(&type, &value);
-}
+void RefusedCall::DropPending() { TakeException(); }
+
+void RefusedCall::Raise() const { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value_.get())), value_.get()); }
 
 // Ends the call with `type(message, **facts)`.
 void RefusedCall::Fail(PyObject* type, const std::string& message, Ref<> facts) {
   if (type == nullptr) return;
   insists_ = true;
   HookPause pause;  // the exception's own __init__ is not the program's
-  type_ = Ref<>::New(type);
   const Ref<> args = Ref<>::Steal(Py_BuildValue("(s)", message.c_str()));
   if (args && facts) value_ = Ref<>::Steal(PyObject_Call(type, args.get(), facts.get()));
   TakePending();

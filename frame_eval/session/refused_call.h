@@ -19,7 +19,7 @@ class RefusedCall {
  public:
   bool is_set() const { return static_cast<bool>(value_); }
   bool insists() const { return is_set() && insists_; }  // it is raised at each instruction as well
-  void Raise() const { PyErr_SetObject(type_.get(), value_.get()); }
+  void Raise() const;
 
   void Set(PyObject* type, const std::string& message);
   // Takes the exception that is pending, if there is one (the making of another has failed, say).
@@ -38,7 +38,7 @@ class RefusedCall {
  private:
   void Fail(PyObject* type, const std::string& message, Ref<> facts);
 
-  Ref<> type_, value_;
+  Ref<> value_;
   bool insists_ = true;
 };
 

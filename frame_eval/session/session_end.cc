@@ -215,16 +215,8 @@ void Session::End(const Break& given) {
     publisher_.Abort(why, at, !is_first);
     return;
   }
-  if (holds_nothing) {
-    // Nothing was recorded before the break: the entry point is where the frame continues after it.
-    entry.wait_offset = offset;
-    publisher_.TakeTime();
-    std::string text = row.text;
-    if (!reason.detail.empty()) text += ": " + reason.detail;
-    store_->Log({LogEntry::Kind::kBreak, at.function, row.name, text, row.advice, at, {}, reason.inside});
-    return;
-  }
-  if (publisher_.Publish(segment, offset, reason.inside)) segment->executable->NoteRecordedRun();
+  if (holds_nothing) return publisher_.NoteNoGraph(reason, at, offset);
+  if (publisher_.Publish(segment, offset, &reason)) segment->executable->NoteRecordedRun();
 }
 
 }  // namespace frametap

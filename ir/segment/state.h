@@ -29,7 +29,7 @@ std::string_view WordOf(StateField field);
 bool IsShown(const StateFact& fact);
 std::string ValueText(const StateFact& fact);  // "on", "off", "bf16"
 std::string ToString(const StateFact& fact);   // "grad_mode(on)"
-// Returns the fact with this text, and none if there is no such field or the field does not take the value.
+// Returns the fact with this text, or nothing if no field has the name or the field does not take the value.
 std::optional<StateFact> ParseStateFact(std::string_view text);
 
 }  // namespace frametap

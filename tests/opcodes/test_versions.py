@@ -52,14 +52,14 @@ EFFECTS_DIFFER = {
     "3.12": {
         "RAISE_VARARGS": "leaves the frame",
         "RERAISE": "leaves the frame",
-        "YIELD_VALUE": "pushes what is sent when the frame goes on",
+        "YIELD_VALUE": "pushes the value that is sent when the frame continues",
         "FOR_ITER": "CPython counts the END_FOR, which is never run",
     },
     "3.13": {
-        "RETURN_GENERATOR": "what is sent first is on the stack when the frame goes on",
+        "RETURN_GENERATOR": "the value that is sent first is on the stack when the frame continues",
         "RAISE_VARARGS": "leaves the frame",
         "RERAISE": "leaves the frame",
-        "YIELD_VALUE": "pushes what is sent when the frame goes on",
+        "YIELD_VALUE": "pushes the value that is sent when the frame continues",
         "FOR_ITER": "CPython counts the END_FOR, which is never run",
     },
 }

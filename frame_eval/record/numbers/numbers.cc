@@ -78,7 +78,7 @@ static bool IsDynamic(Trace& trace, SourceId source) {
   if (trace.store.has_changing_numbers() && trace.store.IsChanging(trace.guards.Name(source))) return true;
   // A variable that the running function assigns to is a counter, a moving average ….
   if (trace.guards.accessor(source) != Accessor::kAttr) return false;
-  PyCodeObject* const code = trace.frames.inlined.back()->code;
+  PyCodeObject* const code = trace.frames.innermost().code;
   PyObject* const name = trace.guards.KeyOf(source);
   const auto [known, is_new] = trace.objects.stores.try_emplace({code, name});
   if (is_new) known->second = StoresAttribute(code, name);
@@ -339,7 +339,7 @@ void BinaryNumbers(Trace& trace, FrameNote& note, const Event& e) {
   PyObject* left = e.in[0];
   PyObject* right = e.in[1];
   if (IsTensor(left) || IsTensor(right)) {
-    Call call{*trace.frames.inlined.back(), note, nullptr, {left, right}, {e.shadows[0], e.shadows[1]}, {}};
+    Call call{trace.frames.innermost(), note, nullptr, {left, right}, {e.shadows[0], e.shadows[1]}, {}};
     return TorchCall(trace, note, &call, "");
   }
   if (IsNumber(left) && IsNumber(right)) {
@@ -501,7 +501,7 @@ bool DecideNumbers(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb,
 
 void CompareValues(Trace& trace, FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op) {
   if (IsTensor(a) || IsTensor(b)) {
-    Call call{*trace.frames.inlined.back(), note, nullptr, {a, b}, {sa, sb}, {}};
+    Call call{trace.frames.innermost(), note, nullptr, {a, b}, {sa, sb}, {}};
     return TorchCall(trace, note, &call, "");
   }
   if (IsNumber(a) && IsNumber(b) && DecideNumbers(trace, a, sa, b, sb, py_compare_op, false)) return;

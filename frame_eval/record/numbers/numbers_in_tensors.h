@@ -11,7 +11,7 @@ namespace frametap {
 void DataCall(Trace& trace, Call& call, size_t data);  // … that makes a tensor of Python data
 void ListCall(Trace& trace, Call& call);               // x.tolist()
 bool ConvertTensor(Trace& trace, Call& call,
-                   bool to_float);  // float(x), int(x); false: its number is no value of a graph
+                   bool to_float);  // float(x), int(x); false: its number is not a graph value
 void LinkData(Trace& trace, FrameNote& note, PyObject* result);
 bool LinkIndexList(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made,
                    PyObject* result);

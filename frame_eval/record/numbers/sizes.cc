@@ -154,8 +154,7 @@ static const std::vector<std::optional<SizeExpr>>& RuledSizesOf(Trace& trace, Va
   const auto [it, is_new] = trace.numbers.ruled_sizes.try_emplace(value.raw());
   NumberRecords::RuledSizes& sizes = it->second;
   constexpr size_t kNotKept = ~size_t{0};
-  const bool is_at_work =
-      trace.aten.graph().value(value).def.raw() >= NoteOf(*trace.frames.inlined.back()).op.nodes_before;
+  const bool is_at_work = trace.aten.graph().value(value).def.raw() >= NoteOf(trace.frames.innermost()).op.nodes_before;
   if (is_new || is_at_work || sizes.naturals != trace.numbers.not_negative.size()) {
     sizes = {SizesOf(trace.aten.graph(), value, trace.numbers.not_negative),
              is_at_work ? kNotKept : trace.numbers.not_negative.size()};

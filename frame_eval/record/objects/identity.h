@@ -1,6 +1,6 @@
 // The reads of comparing, looking up, hashing and printing objects by their identity.
-//   E1  Whether two objects are one: a relation between their sources. An object of the trace's own is no other one;
-//       that two sources lead to one object is guarded when the second is met (FromSource).
+//   E1  Whether two objects are one: a relation between their sources. An object that the trace has made differs from
+//       all others. That two sources lead to one object is guarded when the second is met (FromSource).
 //   E2  C code that compares elements asks first whether they are one object, whatever their classes say about ==.
 //   E3  A table of many objects: their addresses are guarded instead of each pair.
 //   E4  An address itself (in a hash, in a text, as the order of a set) ends the segment, unless the object is fixed. The id of

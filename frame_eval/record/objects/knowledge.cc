@@ -539,7 +539,7 @@ void PushEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::st
   for (PyObject* value : values) effect.values.push_back(Ref<>::New(value));
   effect.shadows = std::move(shadows);
   effect.nodes_before = trace.node_count();
-  effect.at = PositionOf(trace, trace.frames.inlined.back()->code, trace.frames.inlined.back()->offset);
+  effect.at = PositionOf(trace, trace.frames.innermost().code, trace.frames.innermost().offset);
   if (trace.lifetimes.watches()) {
     auto count = [&trace](PyObject* held) {
       if (auto it = trace.lifetimes.watched.find(held); it != trace.lifetimes.watched.end()) ++it->second;

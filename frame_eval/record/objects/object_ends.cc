@@ -141,7 +141,7 @@ Py_ssize_t CountOf(Trace& trace, PyObject* object, Py_ssize_t in_effects) {
 // before is an effect.
 static bool IsHeldByPath(const Trace& trace, SourceId id, PyObject* object) {
   if (trace.lifetimes.watches_all || trace.lifetimes.released.contains(object)) return false;
-  PyCodeObject* const code = trace.frames.inlined.front()->code;
+  PyCodeObject* const code = trace.frames.base().code;
   switch (trace.guards.accessor(id)) {
     case Accessor::kAttr:
     case Accessor::kModuleAttr:
@@ -269,7 +269,7 @@ void MeetUnrecorded(Trace& trace, const FrameState& f) {
   };
   const auto& parts = Objects().operation_parts;
   const bool is_part =
-      NoteOf(*trace.frames.inlined.back()).op.in_event && std::any_of(std::begin(parts), std::end(parts), is_globals);
+      NoteOf(trace.frames.innermost()).op.in_event && std::any_of(std::begin(parts), std::end(parts), is_globals);
   if (!is_part || IsFinaliser(trace, f)) WatchAll(trace);
 }
 

@@ -253,7 +253,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
                Shadow container_shadow) {
   Force(trace, container, container_shadow);
   if (IsTensor(container)) {
-    Call call{*trace.frames.inlined.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    Call call{trace.frames.innermost(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     ReadRankOfIndexed(trace, container, key);
     note.op.is_index = trace.numbers.any_open();
     TorchCall(trace, note, &call, "");
@@ -356,7 +356,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
 void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key, PyObject* value,
                     Shadow key_shadow, Shadow value_shadow) {
   if (IsTensor(container)) {
-    Call call{*trace.frames.inlined.back(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
+    Call call{trace.frames.innermost(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     if (value == nullptr) throw Break{Reason::unknown_operation, "an element of a tensor is deleted"};
     call.args.push_back(value);
     call.shadows.push_back(value_shadow);

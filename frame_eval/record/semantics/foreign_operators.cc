@@ -67,7 +67,7 @@ static bool HasTensor(const Event& e) {
 
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void RefuseForeign(Trace& trace, const Event& e) {
-  if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(trace, *trace.frames.inlined.back(), e.in[0])) return;
+  if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(trace, trace.frames.innermost(), e.in[0])) return;
   if (e.op == Op::kGetIter && (IsMetIterator(trace, e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;

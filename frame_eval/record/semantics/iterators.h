@@ -11,7 +11,7 @@
 namespace frametap {
 
 void RefuseWrittenDict(const Trace& trace, PyObject* dict);  // iterators.cc
-// Of an iterator that existed before (iterators.cc), one that is told of can be taken from.
+// Returns whether it is an iterator that existed before and whose items are followed.
 bool IsMetIterator(const Trace& trace, PyObject* object);
 bool TakeNext(Trace& trace, FrameNote& note, PyObject* iterator);  // before it is done; false: it is at its end
 void MeetIterator(Trace& trace, PyObject* iterator, SourceId source, int depth = 0);

@@ -79,7 +79,7 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
     return true;
   };
   if (std::strcmp(text, "is_leaf") == 0 && is_guarded_leaf()) return;
-  if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(*trace.frames.inlined.back()) &&
+  if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(trace.frames.innermost()) &&
       (!known->source.valid() || is_guarded_leaf())) {
     note.op.expect.kind = Expect::Kind::kNothing;
     return;

@@ -156,7 +156,7 @@ bool RunsForDispatcher(const FrameFacts& frame) {
 }
 
 bool MayFollowKernel(const Trace& trace) {
-  const FrameNote& note = NoteOf(*trace.frames.inlined.back());
+  const FrameNote& note = NoteOf(trace.frames.innermost());
   return trace.store.backend().calls_python() && note.op.in_event && note.op.expect.kind == Expect::Kind::kTorch &&
          trace.aten.OpToFollow() != nullptr;
 }
