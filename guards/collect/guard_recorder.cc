@@ -406,13 +406,12 @@ FrozenGuards GuardRecorder::Freeze(const std::vector<SourceId>& wanted) {
   for (uint32_t i = 0; i < impl_->steps.size(); ++i) {
     if (IsNamed(impl_->steps[i].accessor) && !impl_->empty(SourceId(i))) frozen.wanted.push_back(SourceId(i));
   }
-  for (const Predicate& predicate : impl_->predicates) {
-    if (predicate.guard == nullptr || predicate.is_again) continue;
-    if (predicate.guard->kind() == Guard::Kind::kType) {
-      static_cast<TypeGuard*>(predicate.guard)->Seal();
-    } else if (predicate.guard->kind() == Guard::Kind::kClass) {
-      static_cast<ClassGuard*>(predicate.guard)->Seal();
-    }
+  // The keys lie side by side; the guards do not. Most are of other kinds.
+  for (uint32_t i = 0; i < impl_->predicates.size(); ++i) {
+    const Guard::Kind kind = impl_->known.KeyAt(i).kind;
+    if ((kind != Guard::Kind::kType && kind != Guard::Kind::kClass) || impl_->predicates[i].is_again) continue;
+    Guard* const guard = impl_->predicates[i].guard;
+    kind == Guard::Kind::kType ? static_cast<TypeGuard*>(guard)->Seal() : static_cast<ClassGuard*>(guard)->Seal();
   }
   frozen.names = std::move(impl_->names);
   frozen.steps = std::move(impl_->steps);

@@ -237,16 +237,19 @@ void DropContainers(Trace& trace, size_t from) {
   if (trace.lifetimes.watches()) return;  // DropAllGarbage does it
   bool backwards = true;
   for (bool dropped = true; dropped; backwards = !backwards) {  // what one held may be next, on either side of it
+    dropped = false;
     const size_t count = trace.objects.containers.size();
     for (size_t i = from; i < count; ++i) {
       Known*& known = trace.objects.containers[backwards ? count - 1 - (i - from) : i];
       PyObject* const object = known->pin.get();  // null: it has been dropped before
-      if (object == nullptr || (Py_REFCNT(object) == 1 && DropContainer(trace, known))) known = nullptr;
+      if (object != nullptr && (Py_REFCNT(object) != 1 || !DropContainer(trace, known))) continue;
+      known = nullptr;
+      dropped = true;
     }
+    if (!dropped) return;
     trace.objects.containers.erase(std::remove(trace.objects.containers.begin() + static_cast<std::ptrdiff_t>(from),
                                                trace.objects.containers.end(), nullptr),
                                    trace.objects.containers.end());
-    dropped = trace.objects.containers.size() != count;
   }
 }
 

@@ -165,18 +165,19 @@ void ReadTableOfIterator(Trace& trace, const Event& e, PyObject* result) {
     if (result != nullptr && Py_TYPE(e.in[0]) == GroupType()) ReadGroup(trace, result);
     return;
   }
-  PyObject* const filled = TableFilledBy(e, result);
-  const bool may_be_group = result != nullptr && (PyTuple_CheckExact(result) || PyList_CheckExact(result));
-  if (filled == nullptr && !may_be_group) return;  // as nearly always
-  bool from_iterator = false;
+  bool from_iterator = false, from_groups = false;
   for (int i = 1; i < e.n; ++i) {
     if (e.in[i] == nullptr || !HasUnseenElements(e.in[i])) continue;
     from_iterator = true;
-    if (!may_be_group || Py_TYPE(e.in[i]) != GroupType()) continue;
-    ReadGroup(trace, result);
-    if (PyList_CheckExact(result)) ForEachElement(result, [&](PyObject* group) { ReadGroup(trace, group); });
+    from_groups |= Py_TYPE(e.in[i]) == GroupType();
   }
-  if (!from_iterator || filled == nullptr) return;
+  if (!from_iterator) return;  // as nearly always
+  if (from_groups && result != nullptr && PyTuple_CheckExact(result)) ReadGroup(trace, result);
+  if (from_groups && result != nullptr && PyList_CheckExact(result)) {
+    ForEachElement(result, [&](PyObject* group) { ReadGroup(trace, group); });
+  }
+  PyObject* const filled = TableFilledBy(e, result);
+  if (filled == nullptr) return;
   std::vector<PyObject*> keys;
   ForEachElement(filled, [&](PyObject* element) { AddLeaves(element, 2, &keys); });
   ReadDistinct(trace, keys);

@@ -37,6 +37,7 @@ namespace frametap {
 static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name);
 static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name);
 static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
+static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 namespace {
 
@@ -110,7 +111,8 @@ void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow
     PyObject* value = ItemQuietly(PyModule_GetDict(owner), name);
     if (value == nullptr) {
       if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(trace, owner).valid()) {
-        return GenericLoad(trace, note, owner, name);
+        note.op.expect.kind = Expect::Kind::kAny;
+        return LookUp(trace, note, owner, name);
       }
       throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
     }
@@ -266,10 +268,10 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
     }
     // A subclass of types.ModuleType: object's look-up, then the class's __getattr__.
     static PyObject* module_get = Override(&PyModule_Type, Slots().get, nullptr);
-    if (override_get == module_get) return GenericLoad(trace, note, owner, name);
+    if (override_get == module_get) return LookUp(trace, note, owner, name);
     throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
-  GenericLoad(trace, note, owner, name);
+  LookUp(trace, note, owner, name);
 }
 
 // The object that a method from outside binds, and for Python code the function that it runs.
@@ -291,10 +293,8 @@ static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObje
   return true;
 }
 
-// object.__getattribute__, and what follows when it finds nothing.
 void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   trace.guards.ReadsName(name);
-  PyTypeObject* type = Py_TYPE(owner);
   note.op.expect.kind = Expect::Kind::kAny;
   if (Shadow* written = WrittenShadow(trace, owner, name)) {
     note.op.expect.kind = Expect::Kind::kShadow;
@@ -302,6 +302,13 @@ void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name)
     return;
   }
   Touch(trace, owner);
+  LookUp(trace, note, owner, name);
+}
+
+// Reads an attribute as object.__getattribute__ does, and then __getattr__ if it finds none. The owner is guarded
+// already, and the trace has not written the attribute.
+static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
+  PyTypeObject* type = Py_TYPE(owner);
   Known* known = trace.objects.Find(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
   bool data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
