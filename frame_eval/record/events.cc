@@ -5,9 +5,9 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/cached_properties.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/garbage.h"
@@ -105,7 +105,7 @@ static bool DecideMembership(Trace& trace, PyObject* container, PyObject* item, 
   if (is_dict || is_row) {
     AdoptElements(trace, container);
   } else {
-    ForceDeep(trace, container, Shadow(), true);
+    SpecializeDeep(trace, container, Shadow(), true);
   }
   FixType(trace, shadow);  // an object that cannot be hashed raises
   for (size_t i = 0; i < members.size(); ++i) {
@@ -133,8 +133,8 @@ static void ReadClassPattern(Trace& trace, const Event& e) {
       _PyType_Lookup(Py_TYPE(subject), class_name) != _PyType_Lookup(&PyBaseObject_Type, class_name);
   if (Py_TYPE(e.in[1]) != &PyType_Type || says_its_class || IsTensor(subject)) throw refusal;
   auto* const type = reinterpret_cast<PyTypeObject*>(e.in[1]);
-  Touch(trace, subject);
-  Touch(trace, e.in[1]);
+  GuardTypeOrIdentity(trace, subject);
+  GuardTypeOrIdentity(trace, e.in[1]);
   trace.guards.Class(type, trace.frames.Here());
   if (PyType_IsSubtype(Py_TYPE(subject), type) == 0) return;
   std::vector<PyObject*> names;
@@ -189,7 +189,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.arg == 2) return TruthOf(trace_, note, e.in[0], e.shadows[0]);
       if (HasTensor(e)) return CallOp(trace_, f, note, e);
       if (ScalarNode(trace_, note, e)) return;
-      return ForceAll(trace_, e);
+      return SpecializeAll(trace_, e);
     case Op::kBinary:
       return BinaryNumbers(trace_, note, e);
     case Op::kCompare:
@@ -202,10 +202,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return TruthOf(trace_, note, e.in[0], e.shadows[0]);
     case Op::kContains:
       if (!DecideKey(trace_, e.in[1], e.in[0], e.shadows[0])) {
-        if (DecideMembership(trace_, e.in[1], e.in[0], e.shadows[0])) return Force(trace_, e.in[1], e.shadows[1]);
-        Force(trace_, e.in[0], e.shadows[0]);
+        if (DecideMembership(trace_, e.in[1], e.in[0], e.shadows[0])) return Specialize(trace_, e.in[1], e.shadows[1]);
+        Specialize(trace_, e.in[0], e.shadows[0]);
       }
-      Force(trace_, e.in[1], e.shadows[1]);
+      Specialize(trace_, e.in[1], e.shadows[1]);
       return Contains(trace_, note, e.in[1], e.in[0]);
     case Op::kSubscr:
       return Subscript(trace_, note, e.in[0], e.in[1], e.shadows[1], e.shadows[0]);
@@ -240,47 +240,47 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       PyObject* globals = f.function->func_globals;
       const SourceId dict = trace_.guards.Pinned(globals, "G");
       if (trace_.objects.Find(globals) == nullptr) {
-        AddFresh(trace_, globals, Known::State::kOpaque);
+        AddFresh(trace_, globals, ObjectRecord::State::kOpaque);
       } else if (SourceOf(trace_, globals).valid()) {
         FromSource(trace_, dict, globals, true);  // given to the function as well: reads of it see what is stored now
       }
       AddEffect(trace_, Effect::Kind::kSetGlobal, globals, PyUnicode_AsUTF8(e.name), {e.in[0]}, {e.shadows[0]});
       SetWritten(trace_, globals, e.name, e.shadows[0]);
-      note.op.expect.kind = Expect::Kind::kNothing;
+      note.op.expect.kind = ResultSpec::Kind::kNothing;
       return;
     }
     case Op::kStoreDeref:
-      note.op.expect.kind = Expect::Kind::kNothing;
+      note.op.expect.kind = ResultSpec::Kind::kNothing;
       return StoreDeref(trace_, f, e);
     case Op::kGetIter: {
       PyObject* object = e.in[0];
-      Force(trace_, object, e.shadows[0]);
+      Specialize(trace_, object, e.shadows[0]);
       if (IsTensor(object)) {
         ReadTensor(trace_, object, true, false);
         return CallOp(trace_, f, note, e);
       }
       if (IsMetIterator(trace_, object) || PyGen_CheckExact(object))
-        return Touch(trace_, object);  // it is its own iterator
+        return GuardTypeOrIdentity(trace_, object);  // it is its own iterator
       if (trace_.iteration.open.contains(object)) return;
-      const Known* const known =
+      const ObjectRecord* const known =
           PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? trace_.objects.Find(object) : nullptr;
-      if (known != nullptr && known->state == Known::State::kFresh)
+      if (known != nullptr && known->state == ObjectRecord::State::kFresh)
         return FixKeys(trace_, object);  // its order reads nothing
       note.op.marks.makes_iterator = LeavesContentOpen(trace_, object);
       if (note.op.marks.makes_iterator) trace_.iteration.iterated.assign(1, object);
       if (note.op.marks.makes_iterator) return;
-      ForceDeep(trace_, object, Shadow(), true);
+      SpecializeDeep(trace_, object, Shadow(), true);
       return ViewRows(trace_, object);
     }
     case Op::kForIter: {
       RefuseForeignOperator(e.in[0]);
-      Known* known = trace_.objects.Find(e.in[0]);
+      ObjectRecord* known = trace_.objects.Find(e.in[0]);
       if (trace_.iteration.open.contains(e.in[0])) {
         known->MutatedIn(trace_.epoch);
-        note.op.expect.kind = Expect::Kind::kOpen;
+        note.op.expect.kind = ResultSpec::Kind::kOpen;
         return;
       }
-      if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(trace_, e.in[0]);
+      if (known != nullptr && known->state != ObjectRecord::State::kSource) return MarkMutated(trace_, e.in[0]);
       if (PyGen_CheckExact(e.in[0])) return MeetGenerator(trace_, e.in[0]);
       TakeNext(trace_, note, e.in[0]);
       return;
@@ -294,9 +294,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       }
       if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(trace_, e.in[0]);
       if (IsAnySet(e.in[0])) ReadOrder(trace_, e.in[0]);
-      return ForceAll(trace_, e);
+      return SpecializeAll(trace_, e);
     case Op::kBuildTuple: {
-      note.op.expect.kind = Expect::Kind::kItems;
+      note.op.expect.kind = ResultSpec::Kind::kItems;
       note.op.expect.items.assign(e.shadows, e.shadows + e.n);
       return;
     }
@@ -305,13 +305,13 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       if (PyList_CheckExact(e.in[0])) {
         AdoptElements(trace_, e.in[0]);
-        const Known* list = trace_.objects.Find(e.in[0]);
+        const ObjectRecord* list = trace_.objects.Find(e.in[0]);
         if (list == nullptr || list->items.empty()) return;
-        note.op.expect.kind = Expect::Kind::kItems;
+        note.op.expect.kind = ResultSpec::Kind::kItems;
         note.op.expect.items.assign(list->items.begin(), list->items.end());
         return;
       }
-      ForceDeep(trace_, e.in[0], e.shadows[0], true);
+      SpecializeDeep(trace_, e.in[0], e.shadows[0], true);
       return;
     case Op::kMakeFunction:
       return;
@@ -325,26 +325,26 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         bool open = false;
         for (int i = 0; e.op == Op::kBuildSlice && i < e.n; ++i) RefuseForeignKey(e.in[i]);
         for (int i = 0; i < e.n; ++i) note.op.expect.items.push_back(KeepOpen(trace_, e.in[i], e.shadows[i], &open));
-        if (open) note.op.expect.kind = Expect::Kind::kItems;
+        if (open) note.op.expect.kind = ResultSpec::Kind::kItems;
         if (e.op == Op::kBuildSlice) note.op.expect.items.resize(3);
         return;
       }
       if (BuildsByName(e)) {
         const int step = e.op == Op::kBuildMap ? 2 : 1;
         bool open = false;
-        for (int i = 0; step == 2 && i < e.n; i += step) Force(trace_, e.in[i], e.shadows[i]);
+        for (int i = 0; step == 2 && i < e.n; i += step) Specialize(trace_, e.in[i], e.shadows[i]);
         for (int i = step - 1; i < e.n - 2 + step; i += step) {
           note.op.expect.items.push_back(KeepOpen(trace_, e.in[i], e.shadows[i], &open));
         }
-        if (open) note.op.expect.kind = Expect::Kind::kItems;
+        if (open) note.op.expect.kind = ResultSpec::Kind::kItems;
         return;
       }
       if (e.op != Op::kBuildSet && e.op != Op::kBuildMap) {
-        for (int i = 0; i < e.n; ++i) Force(trace_, e.in[i], e.shadows[i]);
+        for (int i = 0; i < e.n; ++i) Specialize(trace_, e.in[i], e.shadows[i]);
         return;
       }
       note.op.marks.has_open_keys = DecideKeys(trace_, e);
-      for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Force(trace_, e.in[i], e.shadows[i]);
+      for (int i = 1; e.op == Op::kBuildMap && i < e.n; i += 2) Specialize(trace_, e.in[i], e.shadows[i]);
       std::vector<PyObject*> keys;
       for (int i = 0; i < e.n; i += e.op == Op::kBuildMap ? 2 : 1) {
         RefuseNan(e.in[i]);
@@ -358,16 +358,16 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kSetAdd:
     case Op::kMapAdd: {
       const bool has_key = e.op != Op::kListAppend;
-      if (has_key && !AddKey(trace_, e.in[0], e.in[1], e.shadows[1])) ForceKey(trace_, e.in[1], e.shadows[1]);
-      note.op.expect.kind = Expect::Kind::kNothing;
+      if (has_key && !AddKey(trace_, e.in[0], e.in[1], e.shadows[1])) SpecializeKey(trace_, e.in[1], e.shadows[1]);
+      note.op.expect.kind = ResultSpec::Kind::kNothing;
       if (e.op == Op::kListAppend && AppendItems(trace_, e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       // A comprehension that was begun before the segment.
       if (e.op == Op::kListAppend && AppendOutside(trace_, e.in[0], nullptr, e.in[1], e.shadows[1])) return;
       if (e.op == Op::kMapAdd && StoreOwn(trace_, e.in[0], e.in[1], e.in[2], e.shadows[2])) return;
-      for (int i = has_key ? 2 : 1; i < e.n; ++i) Force(trace_, e.in[i], e.shadows[i]);
+      for (int i = has_key ? 2 : 1; i < e.n; ++i) Specialize(trace_, e.in[i], e.shadows[i]);
       if (has_key) ReadKey(trace_, e.in[0], e.in[1]);
       if (SourceOf(trace_, e.in[0]).valid()) {
-        Own(trace_, e.in[0]);
+        BeginMutation(trace_, e.in[0]);
         if (e.op == Op::kMapAdd) {
           AddEffect(trace_, Effect::Kind::kSetItem, e.in[0], "", {e.in[1], e.in[2]}, {Shadow(), Shadow()});
         } else {
@@ -383,14 +383,14 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kDictMerge:
       if (IsTensor(e.in[1])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       if (e.op == Op::kListExtend && AppendItems(trace_, e.in[0], e.in[1], nullptr, Shadow())) {
-        note.op.expect.kind = Expect::Kind::kNothing;
+        note.op.expect.kind = ResultSpec::Kind::kNothing;
         return;
       }
       if ((e.op == Op::kDictMerge || e.op == Op::kDictUpdate) && MergeOpen(trace_, e.in[0], e.in[1])) {
-        note.op.expect.kind = Expect::Kind::kNothing;
+        note.op.expect.kind = ResultSpec::Kind::kNothing;
         return;
       }
-      ForceDeep(trace_, e.in[1], e.shadows[1], true);
+      SpecializeDeep(trace_, e.in[1], e.shadows[1], true);
       if (e.op != Op::kListExtend) {
         // After reads the elements of an iterator.
         HasKnownElements(e.in[1]) ? ReadElements(trace_, {e.in[0], e.in[1]}) : ReadElements(trace_, {e.in[0]});
@@ -398,15 +398,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       if (e.op == Op::kSetUpdate) ReadLayout(trace_, e.in[1]);
       if (SourceOf(trace_, e.in[0]).valid()) throw Break{Reason::unknown_mutation, "a display that was begun before"};
       MarkMutated(trace_, e.in[0]);
-      note.op.expect.kind = Expect::Kind::kNothing;
+      note.op.expect.kind = ResultSpec::Kind::kNothing;
       return;
     case Op::kFormatValue:
-      ForceDeep(trace_, e.in[0], e.shadows[0], false);
-      if (e.n > 1) Force(trace_, e.in[1], e.shadows[1]);
+      SpecializeDeep(trace_, e.in[0], e.shadows[0], false);
+      if (e.n > 1) Specialize(trace_, e.in[1], e.shadows[1]);
       return ReadPrinted(trace_, e.in[0], (e.arg & 3) >= 2 ? Printed::kRepr : Printed::kStr);  // !r, !a
     case Op::kGetLen:
       if (PyTuple_CheckExact(e.in[0]) || PyList_CheckExact(e.in[0])) return AdoptElements(trace_, e.in[0]);
-      ForceDeep(trace_, e.in[0], e.shadows[0], PyDict_Check(e.in[0]));
+      SpecializeDeep(trace_, e.in[0], e.shadows[0], PyDict_Check(e.in[0]));
       return;
     case Op::kMatch:
       if (e.n == 3) {
@@ -414,35 +414,35 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         trace_.guards.ReadsName(all);
         if (MatchesByType(e)) return FixType(trace_, e.shadows[0]);
         if (SourceOf(trace_, e.in[0]).valid()) return ReadClassPattern(trace_, e);
-        ForceWritten(trace_, e.in[0]);
+        SpecializeWritten(trace_, e.in[0]);
       }
-      for (int i = 0; i < e.n; ++i) ForceDeep(trace_, e.in[i], e.shadows[i], true);
+      for (int i = 0; i < e.n; ++i) SpecializeDeep(trace_, e.in[i], e.shadows[i], true);
       return;
     case Op::kExcMatch:
       trace_.guards.Class(Py_TYPE(e.in[0]), trace_.frames.Here());
-      return ForceDeep(trace_, e.in[1], e.shadows[1], true);
+      return SpecializeDeep(trace_, e.in[1], e.shadows[1], true);
     case Op::kRaise:
-      ForceAll(trace_, e);
+      SpecializeAll(trace_, e);
       return;
     case Op::kBeforeWith: {
       static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
       const bool is_known = enter == nullptr || PyFunction_Check(enter) || IsLockOfOwnProperty(trace_, f, e.in[0]);
       if (!is_known) throw Refusal(enter);
-      return ForceAll(trace_, e);
+      return SpecializeAll(trace_, e);
     }
     case Op::kWithExit:
-      return ForceAll(trace_, e);
+      return SpecializeAll(trace_, e);
     case Op::kYield:
-      note.op.expect.kind = Expect::Kind::kNothing;
+      note.op.expect.kind = ResultSpec::Kind::kNothing;
       return;
     case Op::kAsync: {
       // `yield from` a generator or iterator of the trace's own. Coroutines are an event loop's business.
       bool coroutine = f.code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
-      Known* known = trace_.objects.Find(e.in[0]);
-      bool own = known != nullptr && known->state != Known::State::kSource;
+      ObjectRecord* known = trace_.objects.Find(e.in[0]);
+      bool own = known != nullptr && known->state != ObjectRecord::State::kSource;
       if (!coroutine && !IsTensor(e.in[0]) && (own || PyList_Check(e.in[0]) || PyTuple_Check(e.in[0]))) {
-        for (int i = 0; i < e.n; ++i) ForceDeep(trace_, e.in[i], e.shadows[i], true);
+        for (int i = 0; i < e.n; ++i) SpecializeDeep(trace_, e.in[i], e.shadows[i], true);
         MarkMutated(trace_, e.in[0]);
         return;
       }

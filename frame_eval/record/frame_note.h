@@ -26,7 +26,7 @@ namespace frametap {
 struct ArrayCall;
 
 // The kind of a result that After records; set by Before.
-struct Expect {
+struct ResultSpec {
   enum class Kind : uint8_t {
     kAny,      // a scalar is constant; an object is known, or becomes fresh with its elements
     kSource,   // the object at `source`
@@ -69,18 +69,18 @@ struct Mark {
 };
 
 // The values that a replayed exit puts into a frame before it continues.
-struct Landing {
+struct FrameRestore {
   bool leaves = false;  // it returns `result`, and nothing else counts …
   Ref<> result;
   const SnapshotFrame* yields = nullptr;  // … or it yields, and stays with `content`
   std::shared_ptr<Segment> segment;
   size_t frame = 0;  // of the exit
   FrameContent content;
-  std::vector<Landing> above;  // the frames that this one calls first, outermost last
+  std::vector<FrameRestore> above;  // the frames that this one calls first, outermost last
 };
 
-// A number that is not fixed, on its way to an op (number_links.cc).
-struct OpenNumber {
+// A number that is not fixed, on its way to an op (symbolic_args.cc).
+struct SymbolicNumber {
   PyObject* object = nullptr;  // borrowed
   Shadow shadow;
   int position = -1;         // of the argument, `self` included; -1: by name
@@ -114,7 +114,7 @@ struct OperationState {
   bool in_event = false;          // between Before and After: frames that come now belong to the recording
   bool own_effect = false;        // what the operation itself does was written down as an effect
   bool opaque_operation = false;  // frames that the operation starts do not belong to the recording
-  Expect expect;
+  ResultSpec expect;
   // The result of the last Python frame called from here.
   PyObject* returned = nullptr;  // compared only, never read
   Shadow returned_shadow;
@@ -124,7 +124,7 @@ struct OperationState {
   size_t torch_positional = 0;
   uint64_t torch_ints = 0;  // bit i: positional argument i is an int
   int unpacks = 0;          // the argument of the instruction that unpacks
-  absl::InlinedVector<OpenNumber, 2> open;
+  absl::InlinedVector<SymbolicNumber, 2> open;
   bool is_index = false;  // x[…] of a tensor
   OperationMarks marks;
   PyObject* listed = nullptr;         // borrowed: the tensor whose elements are asked for (x.tolist())
@@ -162,7 +162,7 @@ struct FrameRecord {
   bool to_cross = false;         // its first instruction is where a call of a module is crossed
   bool passes_on = false;        // it was: it stands at the call with which it passes its arguments on
   size_t containers_before = 0;  // of ObjectRecords::containers
-  // An exit can rebuild this frame by making its caller's call again (callers.h). The entry frame needs no rebuilding.
+  // An exit can rebuild this frame by making its caller's call again (direct_calls.h). The entry frame needs no rebuilding.
   bool rebuildable = false;
   bool marked = false;  // `mark` is the mark of the instruction at work
   Mark mark;
@@ -181,9 +181,9 @@ struct EntryState {
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
-  std::unique_ptr<Landing> landing;
+  std::unique_ptr<FrameRestore> landing;
   // Frames that an exit continues in and that have not come yet: this one calls the last.
-  std::vector<Landing> awaited;
+  std::vector<FrameRestore> awaited;
 };
 
 struct FrameNote : FrameRecord {

@@ -7,7 +7,7 @@
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/callers.h"
+#include "frame_eval/record/direct_calls.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
@@ -83,7 +83,7 @@ bool Recorder::observes_inner_frames() const { return trace_.lifetimes.watches()
   if (it == trace.iteration.generators.end()) throw Break{Reason::foreign_generator, ""};
   std::copy(it->second.shadows.begin(), it->second.shadows.end(), f.shadows);
   MarkMutated(trace, it->second.generator.get());
-  note.rebuildable = NoteOf(caller).marked && CallsStraight(caller, f);
+  note.rebuildable = NoteOf(caller).marked && IsDirectCall(caller, f);
 }
 
 // Adopts the context of an autograd.Function, and the objects that C code makes for `forward` or `setup_context`.
@@ -93,8 +93,8 @@ bool Recorder::observes_inner_frames() const { return trace_.lifetimes.watches()
     PyObject* const object = f.objects[i];
     if (object == nullptr || KindOfSlot(f.code, i) == SlotKind::kFree || PyCell_Check(object)) continue;
     const bool is_context = PyObject_TypeCheck(object, Objects().function_base);
-    if (is_context && trace.objects.Find(object) == nullptr) AddFresh(trace, object, Known::State::kOpaque);
-    if (!is_context) AdoptMade(trace, object, true);
+    if (is_context && trace.objects.Find(object) == nullptr) AddFresh(trace, object, ObjectRecord::State::kOpaque);
+    if (!is_context) TrackCreated(trace, object, true);
   }
 }
 
@@ -102,7 +102,7 @@ bool Recorder::observes_inner_frames() const { return trace_.lifetimes.watches()
 static void AdoptArguments(Trace& trace, FrameState& f, FrameNote& caller) {
   const std::vector<Shadow> open(caller.op.for_new.begin(), caller.op.for_new.end());
   caller.op.for_new.clear();
-  for (const Shadow shadow : open) Force(trace, nullptr, shadow);
+  for (const Shadow shadow : open) Specialize(trace, nullptr, shadow);
   FixDefaults(trace, f.function);
   for (int i = 0; i < f.nlocalsplus; ++i) {
     if (f.objects[i] != nullptr && KindOfSlot(f.code, i) != SlotKind::kFree && !PyCell_Check(f.objects[i])) {
@@ -121,7 +121,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     trace_.frames.checkpoint->has_begun = true;
     trace_.frames.checkpoint->since = trace_.aten.mark();
     trace_.frames.checkpoint->state = CurrentEagerState();
-    trace_.frames.checkpoint->state.autocast_cleared = trace_.aten.autocast_cleared();
+    trace_.frames.checkpoint->state.autocast_cleared = trace_.aten.autocast_cleared;
   }
   note.to_cross = IsModuleCall(f.code);
   f.observed = note.to_cross || observes_inner_frames();
@@ -134,7 +134,7 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
     // `self` of a new instance has not been seen before: None stands for it in the call.
     const bool has_first = f.nlocalsplus > 0 && f.objects[0] != nullptr && !PyCell_Check(f.objects[0]);
     const bool is_made = has_first && !trace_.frames.pending.args.empty() && trace_.frames.pending.args[0] == Py_None;
-    if (has_first) is_made ? AdoptMade(trace_, f.objects[0]) : AdoptResult(trace_, f.objects[0]);
+    if (has_first) is_made ? TrackCreated(trace_, f.objects[0]) : AdoptResult(trace_, f.objects[0]);
   } else if (note.is_kernel) {
     EnterKernel(trace_, f, NoteOf(caller));
   } else if (NoteOf(caller).op.marks.calls_function) {
@@ -146,8 +146,8 @@ void Recorder::EnterInlined(FrameState& f, FrameNote& note) {
   if (f.code == Objects().module_call_code && f.objects[0] != nullptr) {
     note.module = Places::Module{SourceOf(trace_, f.objects[0]), ClassName(trace_, Py_TYPE(f.objects[0]))};
   }
-  // (A method that was bound for it calls it straight.)
-  note.rebuildable = NoteOf(caller).marked && ((note.direct && NoteOf(caller).passes_on) || CallsStraight(caller, f));
+  // (A method that was bound for it calls it directly.)
+  note.rebuildable = NoteOf(caller).marked && ((note.direct && NoteOf(caller).passes_on) || IsDirectCall(caller, f));
 }
 
 // The code that the function runs. A class determines the function (a method, a property, a slot), and not a later
@@ -165,10 +165,10 @@ void FixCode(Trace& trace, PyObject* function) {
 // C code calls a function that the trace has made. Which of its arguments are defaults is not reported.
 static void FixDefaults(Trace& trace, PyFunctionObject* function) {
   PyObject* const defaults = function->func_defaults;
-  const Known* const known = defaults != nullptr ? trace.objects.Find(defaults) : nullptr;
-  const bool is_made = known != nullptr && known->state != Known::State::kSource;
+  const ObjectRecord* const known = defaults != nullptr ? trace.objects.Find(defaults) : nullptr;
+  const bool is_made = known != nullptr && known->state != ObjectRecord::State::kSource;
   for (size_t i = 0; is_made && i < known->items.size(); ++i) {
-    Force(trace, PyTuple_GET_ITEM(defaults, static_cast<Py_ssize_t>(i)), known->items[i]);
+    Specialize(trace, PyTuple_GET_ITEM(defaults, static_cast<Py_ssize_t>(i)), known->items[i]);
   }
   if (function->func_kwdefaults != nullptr) FixValues(trace, function->func_kwdefaults);
 }
@@ -185,7 +185,7 @@ static void BindPending(Trace& trace, FrameState& f) {
     given[i] = true;
   }
   if (has_varargs && f.objects[named] != nullptr && !IsConstantTuple(trace, f.objects[named])) {
-    Known& known = AddFresh(trace, f.objects[named]);
+    ObjectRecord& known = AddFresh(trace, f.objects[named]);
     for (size_t i = static_cast<size_t>(argcount); i < positional; ++i)
       known.items.push_back(trace.frames.pending.shadows[i]);
   }
@@ -211,14 +211,14 @@ static void BindPending(Trace& trace, FrameState& f) {
     if (kwargs != nullptr && LeavesOpen(trace, value, shadow)) {
       KeepValue(trace, kwargs, name, shadow);
     } else {
-      Force(trace, value, shadow);
+      Specialize(trace, value, shadow);
     }
   }
   // Defaults: fixed with the function, but a mutable one is an object that lives on. Those of a function that the trace
   // has made are what it was given.
   const bool is_fixed = IsFixedFunction(trace, f);
-  const Known* own = trace.objects.Find(reinterpret_cast<PyObject*>(f.function));
-  const bool is_made = own != nullptr && own->state != Known::State::kSource;
+  const ObjectRecord* own = trace.objects.Find(reinterpret_cast<PyObject*>(f.function));
+  const bool is_made = own != nullptr && own->state != ObjectRecord::State::kSource;
   for (int i = 0; i < named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
@@ -280,15 +280,15 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
   const auto hand_over = [&] {
     const bool has_content = PyTuple_Check(value) || PyList_Check(value) || PyDict_Check(value) || IsAnySet(value) ||
                              trace_.iteration.open.contains(value);
-    if (has_content && GoesToC(trace_.frames.innermost(), f)) return ForceDeep(trace_, value, shadow, true);
-    Force(trace_, value, shadow);
+    if (has_content && GoesToC(trace_.frames.innermost(), f)) return SpecializeDeep(trace_, value, shadow, true);
+    Specialize(trace_, value, shadow);
   };
   if (end == FrameEnd::kGenerator) {
     // The frame moves into the generator object: that is how it is found when it is resumed.
     trace_.iteration.generators[FrameOfGenerator(value)] = {
         Ref<>::New(value), std::vector<Shadow>(f.shadows, f.shadows + f.nlocalsplus),
         Ref<>::New(reinterpret_cast<PyObject*>(f.function)), false, 0};
-    AddFresh(trace_, value, Known::State::kOpaque);
+    AddFresh(trace_, value, ObjectRecord::State::kOpaque);
     caller.op.returned = value;
     caller.op.returned_shadow = Shadow();
     return;
@@ -323,7 +323,7 @@ void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
   }
   const bool is_of_numpy = std::exchange(note.op.arrays, nullptr) != nullptr;
   if (trace_.aten.pending) return;
-  if (note.op.expect.kind == Expect::Kind::kTorch || is_of_numpy) {
+  if (note.op.expect.kind == ResultSpec::Kind::kTorch || is_of_numpy) {
     trace_.aten.pending = Break{Reason::exception_from_op, ""};
   } else if (ReadsVariable(e.op)) {
     // No guard can be on the value of a variable without one.

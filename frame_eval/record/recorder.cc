@@ -34,7 +34,7 @@ static void RootShadows(Trace& trace, FrameState& f, int depth, const FrameState
     Py_ssize_t others = Py_REFCNT(object) - count_in(f, object);
     if (left != nullptr) others -= count_in(*left, object);
     if (others > 0 && trace.objects.Find(object) == nullptr) return false;
-    return HoldsAnEnd(object, if_large) &&
+    return ReachesFinalizer(object, if_large) &&
            (others <= 0 || others <= CountOf(trace, object, CountInEffects(trace, object)));
   };
   for (int i = 0; i < f.nlocalsplus; ++i) {
@@ -155,7 +155,7 @@ void Recorder::ContinueIn(FrameState& caller, FrameNote& note, const FrameState&
     const TakeSite site = TakeSiteOf(caller);
     if (end == FrameEnd::kYielded) {
       LeaveGenerator(trace_, left, site.iterator);
-      Force(trace_, result, shadow);
+      Specialize(trace_, result, shadow);
       trace_.frames.awaited = {true, result, AdoptResult(trace_, result), caller.depth, site.next};
     } else {
       trace_.frames.awaited = {true, nullptr, Shadow(), caller.depth - 1, site.end};

@@ -3,11 +3,11 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/numbers_in_tensors.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/garbage.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/open_keys.h"
@@ -65,11 +65,11 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
     if (!trace_.store.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
     return ArrayResult(trace_, note, result, [this](Shadow number) { return NumberValue(trace_, number); });
   }
-  if (!note.op.open.empty() || note.op.is_index) LinkNumbers(trace_, note, e, result);
+  if (!note.op.open.empty() || note.op.is_index) BindSymbolicArgs(trace_, note, e, result);
   // Switches of the thread's state are C functions that do not dispatch. (Python code is not one either. Its calls
   // come here as well, unless it belongs to an operation that is not examined.)
   if ((e.op == Op::kCall || e.op == Op::kCallEx) &&
-      (note.op.opaque_operation || (note.op.expect.kind != Expect::Kind::kTorch && !IsPythonCode(e.in[0])))) {
+      (note.op.opaque_operation || (note.op.expect.kind != ResultSpec::Kind::kTorch && !IsPythonCode(e.in[0])))) {
     trace_.thread.Read();
   }
   if (trace_.objects.containers.size() > note.containers_before) DropContainers(trace_, note.containers_before);
@@ -118,7 +118,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       }
       return Shadow();
     case Op::kMakeFunction:
-      AddFresh(trace_, result, Known::State::kOpaque);
+      AddFresh(trace_, result, ObjectRecord::State::kOpaque);
       return Shadow();
     case Op::kMakeCell: {
       // The parameter's shadow goes with its value into the cell.
@@ -145,25 +145,26 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   }
   if (result == nullptr) return Shadow();
   if (!note.op.for_new.empty() && note.op.called_type != nullptr && Py_TYPE(result) != note.op.called_type) {
-    for (const Shadow shadow : note.op.for_new) Force(trace_, nullptr, shadow);  // its own class has initialised it
+    for (const Shadow shadow : note.op.for_new)
+      Specialize(trace_, nullptr, shadow);  // its own class has initialised it
   }
   if (trace_.frames.checkpoint && trace_.frames.checkpoint->caller == &f) CheckpointResult(trace_, note, result);
   if (note.op.marks.any()) {
     if (const std::optional<Shadow> shadow = MarkedResult(f, note, e, result)) return *shadow;
   }
-  if (note.op.expect.kind == Expect::Kind::kTorch && !(note.op.returned != nullptr && note.op.returned == result)) {
+  if (note.op.expect.kind == ResultSpec::Kind::kTorch && !(note.op.returned != nullptr && note.op.returned == result)) {
     return TorchResult(trace_, f, note, e, result);
   }
-  if (note.op.returned == result && note.op.expect.kind == Expect::Kind::kAny) {
+  if (note.op.returned == result && note.op.expect.kind == ResultSpec::Kind::kAny) {
     if (note.op.returned_shadow.kind == Shadow::Kind::kNone) AdoptResult(trace_, result);
     return note.op.returned_shadow;
   }
   switch (note.op.expect.kind) {
-    case Expect::Kind::kShadow:
+    case ResultSpec::Kind::kShadow:
       return note.op.expect.shadow;
-    case Expect::Kind::kSource:
+    case ResultSpec::Kind::kSource:
       return FromSource(trace_, note.op.expect.source, result, note.op.expect.pinned);
-    case Expect::Kind::kItems: {
+    case ResultSpec::Kind::kItems: {
       if (IsConstantTuple(trace_, result) || trace_.objects.Find(result) != nullptr)
         return Shadow();  // t[:], t + (): the very one
       if (PyDict_CheckExact(result)) {
@@ -178,24 +179,24 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       AddFresh(trace_, result).items.assign(note.op.expect.items.begin(), note.op.expect.items.end());
       return Shadow();
     }
-    case Expect::Kind::kData: {
+    case ResultSpec::Kind::kData: {
       const Arg of = Arg::Of(ValueId(note.op.expect.shadow.id));
       const at::Tensor& tensor = TensorOf(result);
-      trace_.aten.Bind(tensor, trace_.aten.AddOpNode("aten::data", "", {of}, Type::Of(tensor)));
+      trace_.aten.tensors.Bind(tensor, trace_.aten.AddOpNode("aten::data", "", {of}, Type::Of(tensor)));
       return Shadow();
     }
-    case Expect::Kind::kOpen:
+    case ResultSpec::Kind::kOpen:
       return TakeOpen(trace_, e.in[0], result);
-    case Expect::Kind::kTaken:
+    case ResultSpec::Kind::kTaken:
       return AdoptTaken(trace_, result, trace_.iteration.taken);
-    case Expect::Kind::kPinned:
+    case ResultSpec::Kind::kPinned:
       // A method is made by each read, unless it is one that was kept.
       if (IsTensor(result) || ((PyMethod_Check(result) || PyCFunction_Check(result)) && Py_REFCNT(result) == 1)) {
         return AdoptResult(trace_, result);
       }
       AdoptPinned(trace_, result, Py_TYPE(result)->tp_name);
       return Shadow();
-    case Expect::Kind::kNothing:
+    case ResultSpec::Kind::kNothing:
       return Shadow();
     default:
       break;
@@ -207,7 +208,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   // The value that a defaultdict of the trace has made for a missing key (Subscript).
   if (e.op == Op::kSubscr && PyDict_Check(e.in[0]) && PyType_IsSubtype(Py_TYPE(e.in[0]), DefaultDict()) &&
       !SourceOf(trace_, e.in[0]).valid()) {
-    return AdoptMade(trace_, result);
+    return TrackCreated(trace_, result);
   }
   if (e.op == Op::kLoadMethod && e.arg == 1) return Shadow();  // a class-level function: fixed with the type
   if (e.op == Op::kForIter || e.op == Op::kGetIter) return AdoptResult(trace_, result);
@@ -220,7 +221,7 @@ static Shadow UnpackedItem(Trace& trace, const FrameNote& note, const Event& e, 
   if (e.op == Op::kUnpackEx) {
     const int before = note.op.unpacks & 0xff, after = note.op.unpacks >> 8;
     if (e.arg == before) {
-      Known& middle = AddFresh(trace, result);
+      ObjectRecord& middle = AddFresh(trace, result);
       bool open = false;
       for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result); ++i) {
         middle.items.push_back(
@@ -243,7 +244,7 @@ static Shadow TorchResult(Trace& trace, FrameState&, FrameNote& note, const Even
   };
   size_t made = trace.node_count() - note.op.nodes_before;
   if (IsTensor(result)) {
-    AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(result));
+    KnownTensor* known = trace.aten.tensors.Find(TensorOf(result));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
     const bool is_plain = Py_TYPE(result) == Objects().tensor || Py_TYPE(result) == Objects().parameter;
     if (!known->source.valid() && !is_plain) {

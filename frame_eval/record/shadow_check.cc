@@ -33,9 +33,9 @@ bool SameNumber(PyObject* object, const c10::IValue& number) {
          PyLong_AsLongLongAndOverflow(object, &overflow) == number.toInt() && overflow == 0;
 }
 
-std::string FaultOfItems(Trace& trace, PyObject* row, const Known& known) {
+std::string FaultOfItems(Trace& trace, PyObject* row, const ObjectRecord& known) {
   constexpr size_t kMostItems = 64;  // this is asked at every instruction
-  if (PyDict_CheckExact(row) && known.changes && known.state != Known::State::kSource) {
+  if (PyDict_CheckExact(row) && known.changes && known.state != ObjectRecord::State::kSource) {
     for (const auto& [key, shadow] : known.changes->stored) {
       PyObject* const value = PyDict_GetItemWithError(row, key);
       const std::string fault = value == nullptr ? "nothing" : FaultOf(trace, value, shadow);
@@ -68,7 +68,7 @@ std::string FaultOfSource(Trace& trace, PyObject* object, SourceId source) {
 
 std::string FaultOfTensor(Trace& trace, PyObject* object) {
   const at::Tensor& tensor = TensorOf(object);
-  AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
+  KnownTensor* known = trace.aten.tensors.Find(tensor);
   if (known == nullptr) return "a tensor from nowhere";
   if (known->source.valid()) {
     PyObject* seen = known->source.raw() < trace.guards.mark().sources ? trace.guards.seen(known->source) : nullptr;
@@ -94,9 +94,9 @@ std::string FaultOf(Trace& trace, PyObject* object, Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kSource) return FaultOfSource(trace, object, SourceId(shadow.id));
   if (IsScalar(object)) return "";
   if (IsTensor(object)) return FaultOfTensor(trace, object);
-  const Known* known = trace.objects.Find(object);
+  const ObjectRecord* known = trace.objects.Find(object);
   if (known == nullptr) return "";
-  if (known->state == Known::State::kSource) {
+  if (known->state == ObjectRecord::State::kSource) {
     const std::string fault = FaultOfSource(trace, object, known->source);
     if (!fault.empty()) return fault;
   }
@@ -136,7 +136,7 @@ std::string FaultIn(Trace& trace, const FrameState& f) {
     }
     std::string fault = FaultOf(trace, object, shadow);
     if (fault.empty() && PyCell_Check(object) && PyCell_GET(object) != nullptr) {
-      const Known* cell = trace.objects.Find(object);
+      const ObjectRecord* cell = trace.objects.Find(object);
       if (cell != nullptr && !cell->items.empty()) fault = FaultOf(trace, PyCell_GET(object), cell->items[0]);
     }
     if (fault.empty()) continue;
@@ -156,11 +156,11 @@ std::string FaultOfAnswer(const FrameState& f, const Event& e) {
   return std::string("the attribute ") + PyUnicode_AsUTF8(e.name) + " is another object";
 }
 
-std::string MisfitOf(Trace& trace, Segment& segment) {
+std::string CheckSegment(Trace& trace, Segment& segment) {
   AllocZone outside(false);
   const bool changed_nothing = !trace.frames.at_entry.empty() && trace.effects.pending.empty() &&
                                trace.objects.mutated_sources.empty() && trace.variables.base_cells.empty() &&
-                               !trace.aten.writes_inputs() && CurrentEagerState() == trace.entry.state;
+                               !trace.aten.memory.writes_inputs() && CurrentEagerState() == trace.entry.state;
   if (!changed_nothing) return "";
   std::vector<std::vector<PyObject*>> objects(trace.frames.at_entry.size());
   std::vector<Roots> chain(trace.frames.at_entry.size());

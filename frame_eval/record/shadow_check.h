@@ -11,12 +11,12 @@
 
 namespace frametap {
 
-// Keeps the objects of a frame as they are now, for MisfitOf.
+// Keeps the objects of a frame as they are now, for CheckSegment.
 void KeepEntry(Trace& trace, const FrameState& f);
 std::string FaultIn(Trace& trace, const FrameState& f);
 // Compares the recorder's answer to an attribute read with the object's own answer.
 std::string FaultOfAnswer(const FrameState& f, const Event& e);
 // Compares a new segment's guards with the call that it was recorded from. For use after FinishReturn.
-std::string MisfitOf(Trace& trace, Segment& segment);
+std::string CheckSegment(Trace& trace, Segment& segment);
 
 }  // namespace frametap

@@ -4,7 +4,7 @@
 //       is a constant. An object is known by its source, as made by the trace, or not at all; an unknown one ends the
 //       segment.
 //   C2  A source is read in the state at the entry. A value that the trace has written itself is kept apart
-//       (Known::written) and found first.
+//       (ObjectRecord::written) and found first.
 //   C4  Nothing here changes the program: no object is written, no user code is run.
 //   C5  The program cannot observe that the recording keeps objects alive: an object whose end runs code ends when it
 //       would (object_ends.cc).
@@ -56,7 +56,7 @@ struct Entry {
   const bool has_marks;   // an argument has: a contradiction is taken back
 };
 
-struct Decided {  // a truth that is a guard (decisions.h)
+struct Decided {  // a truth that is a guard (tensor_branch_guards.h)
   ValueId value;
   bool outcome;
 };
@@ -75,7 +75,8 @@ struct Trace {
   size_t node_count() const { return aten.graph().nodes.size(); }
   // Whether a graph may take something for granted: a run that finds it wrong must be able to start over (rollback.h).
   bool may_assume() const {
-    return numbers.sizes_open() && entry.speculates && (!aten.writes_inputs() || aten.written_storages() != nullptr);
+    return numbers.sizes_open() && entry.speculates &&
+           (!aten.memory.writes_inputs() || aten.memory.storages() != nullptr);
   }
 
   Store& store;

@@ -14,7 +14,7 @@ namespace frametap {
 GuardLine DecisionLine(Segment& segment, size_t i);
 
 // After a hit of the segment's guards: returns whether its branches on tensors have the recorded outcomes
-// (decisions.cc). A miss is reported in `miss`, which may be null.
+// (record/tensor_branch_guards.cc). A miss is reported in `miss`, which may be null.
 bool DecisionsHold(Segment& segment, MissReport* miss);
 
 // Tells executables whether kernels were registered from Python (below_autograd/A3): before one is made or run.

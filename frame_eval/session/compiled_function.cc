@@ -151,7 +151,7 @@ Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args,
 
 PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* const* args, size_t count,
                      PyObject* kwnames) {
-  if (!PyFunction_Check(target) || Session::Recording() || AtenRecorder::InsideOp()) {
+  if (!PyFunction_Check(target) || Session::Recording() || IsInsideOp()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   std::shared_ptr<Store> store = *self->store;

@@ -27,8 +27,8 @@ namespace {
 thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
 // The last of them; it calls the others.
-Landing TakeOutermost(std::vector<Landing> landings) {
-  Landing landing = std::move(landings.back());
+FrameRestore TakeOutermost(std::vector<FrameRestore> landings) {
+  FrameRestore landing = std::move(landings.back());
   landings.pop_back();
   landing.above = std::move(landings);
   return landing;
@@ -128,7 +128,7 @@ bool Session::WantsBelowOp(const FrameFacts& frame) {
 
 bool Session::Wants(const FrameFacts& frame) {
   if (refusal_.insists()) return true;  // N6
-  if (AtenRecorder::InsideOp()) return WantsBelowOp(frame);
+  if (IsInsideOp()) return WantsBelowOp(frame);
   if (recorder_ != nullptr) return true;
   PyCodeObject* const code = frame.code;
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
@@ -156,7 +156,7 @@ void Session::Enter(FrameState& f) {
     outermost_ = &f;
   }
   if (IsAwaited(f)) {
-    note->entry.landing = std::make_unique<Landing>(TakeOutermost(std::move(NoteOf(*note->caller).entry.awaited)));
+    note->entry.landing = std::make_unique<FrameRestore>(TakeOutermost(std::move(NoteOf(*note->caller).entry.awaited)));
     f.observed = true;
     return;
   }
@@ -191,7 +191,7 @@ void Session::Enter(FrameState& f) {
   } else if (is_below) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
     note->is_kernel = true;
-    AtenRecorder::SeeOpsOfKernel(true);
+    SeeOpsOfKernel(true);
   }
   Step([&] { recorder_->EnterInlined(f, *note); });
 }
@@ -211,7 +211,7 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
     }
   }
   aten::depth += note->lifted;
-  if (note->is_kernel) AtenRecorder::SeeOpsOfKernel(false);
+  if (note->is_kernel) SeeOpsOfKernel(false);
   if (left_alone_ == &f) left_alone_ = nullptr;
   if (raised_in_ == &f) {
     raised_in_ = nullptr;
@@ -256,7 +256,7 @@ bool Session::Cross(FrameState& f, FrameNote& note) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (note.entry.landing != nullptr) return landings_.Arrive(f, std::move(*std::exchange(note.entry.landing, nullptr)));
+  if (note.entry.landing != nullptr) return landings_.Resume(f, std::move(*std::exchange(note.entry.landing, nullptr)));
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;

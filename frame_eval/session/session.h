@@ -5,8 +5,8 @@
 //       (finalisers).
 //   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
 //       is an entry point.
-//   N4  A segment that begins after a break may continue in the callers of its frame, as long as they called straight
-//       (callers.h). Its exit then leaves the frames below the last of them, and changes that one. A generator's frame
+//   N4  A segment that begins after a break may continue in the callers of its frame, as long as they called directly
+//       (direct_calls.h). Its exit then leaves the frames below the last of them, and changes that one. A generator's frame
 //       is left by yielding where it has not returned.
 //   N5  Frames that an exit has above the entry frame come back through the calls that made them. The entry frame makes
 //       its call again, and the callee's frame gets the values of the exit before its first instruction. Until the
@@ -35,7 +35,7 @@
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/segment.h"
-#include "frame_eval/session/landings.h"
+#include "frame_eval/session/frame_restorer.h"
 #include "frame_eval/session/library_code.h"
 #include "frame_eval/session/publisher.h"
 #include "frame_eval/session/refused_call.h"
@@ -114,7 +114,7 @@ class Session : public FrameFilter, public Tracer {
   LibraryFilter library_;
   RefusedCall refusal_;
   Publisher publisher_;
-  Landings landings_;
+  FrameRestorer landings_;
   std::unique_ptr<Recorder> recorder_;
   MadeClasses made_classes_;
   const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen

@@ -84,7 +84,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
   const auto finish = [&] { return FinishReturn(trace(), value, shadow); };
   std::shared_ptr<Segment> segment = Finish(finish, &why);
   if (segment != nullptr && SelfChecking()) {
-    const std::string fault = MisfitOf(trace(), *segment);
+    const std::string fault = CheckSegment(trace(), *segment);
     if (!fault.empty()) {
       refusal_.Set(PyExc_SystemError, SelfCheckText(fault, trace()));
       segment = nullptr;
@@ -141,7 +141,7 @@ void Session::ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_ex
     if (note.is_kernel && left_alone_ == nullptr) left_alone_ = f;  // the dispatcher has changed the thread's state
     note.entry.skip_one = false;
     note.entry.wait_offset = -1;
-    const bool may_begin = !f->is_generator || (note.caller != nullptr && CallsStraight(*note.caller, *f));
+    const bool may_begin = !f->is_generator || (note.caller != nullptr && IsDirectCall(*note.caller, *f));
     const bool is_left = library_.LeavesToPython(f->code);
     note.entry.at_entry = may_begin && left_alone_ == nullptr && !is_left;
     f->traced = false;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "frame_eval/checks/fault_observer.h"
-#include "frame_eval/record/callers.h"
+#include "frame_eval/record/direct_calls.h"
 #include "frame_eval/session/session.h"
 
 namespace frametap {
@@ -65,7 +65,7 @@ template <class F>
   return Guarded(step, [this](const Break& b, bool is_fault) { is_fault ? Internal(b.detail) : End(b); });
 }
 
-inline PyCodeObject* CodeOf(const Landing& landing) {
+inline PyCodeObject* CodeOf(const FrameRestore& landing) {
   return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
 }
 
@@ -76,13 +76,13 @@ inline bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
 // Returns whether an exit continues in this frame, which has just come.
 inline bool IsAwaited(const FrameState& f) {
   const FrameState* caller = NoteOf(f).caller;
-  return caller != nullptr && IsAwaitedBy(NoteOf(*caller), f.code) && CallsStraight(*caller, f);
+  return caller != nullptr && IsAwaitedBy(NoteOf(*caller), f.code) && IsDirectCall(*caller, f);
 }
 
 // A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
 inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
-         NoteOf(caller).entry.landing == nullptr && CallsStraight(caller, f);
+         NoteOf(caller).entry.landing == nullptr && IsDirectCall(caller, f);
 }
 
 // Returns whether the frame has caught the exception that a refusal waits for, before a statement of an `except` block runs.

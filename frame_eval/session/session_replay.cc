@@ -14,8 +14,8 @@
 namespace frametap {
 namespace {
 
-Landing Returning(Ref<> result) {
-  Landing landing;
+FrameRestore Returning(Ref<> result) {
+  FrameRestore landing;
   landing.leaves = true;
   landing.result = std::move(result);
   return landing;
@@ -217,27 +217,27 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   reifier.set_outputs(std::move(outputs));
   store_->Hit(segment);
   if (!reifier.Prepare()) return Go::kRaise;
-  std::vector<Landing> leaving;
+  std::vector<FrameRestore> leaving;
   for (FrameState* left = &f; leaving.size() < up; left = NoteOf(*left).caller) {
-    Landing& landing = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
+    FrameRestore& landing = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
     if (left->is_generator) landing.yields = reifier.TakeYield(left->raw, &landing.content);
     landing.segment = shared;
   }
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    return landings_.Ascend(f, std::move(leaving), Returning(std::move(result)));
+    return landings_.UnwindTo(f, std::move(leaving), Returning(std::move(result)));
   }
-  Landing outermost;
+  FrameRestore outermost;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
-    Landing& landing = i == 0 ? outermost : outermost.above.emplace_back();
+    FrameRestore& landing = i == 0 ? outermost : outermost.above.emplace_back();
     landing.segment = shared;
     landing.frame = i;
     if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
   std::reverse(outermost.above.begin(), outermost.above.end());
-  return landings_.Ascend(f, std::move(leaving), std::move(outermost));
+  return landings_.UnwindTo(f, std::move(leaving), std::move(outermost));
 }
 
 }  // namespace frametap

@@ -11,12 +11,12 @@ namespace {
 
 // The table never looks into them.
 PyObject* ObjectAt(uintptr_t address) { return reinterpret_cast<PyObject*>(address); }
-Known* KnownAt(uintptr_t address) { return reinterpret_cast<Known*>(address); }
+ObjectRecord* KnownAt(uintptr_t address) { return reinterpret_cast<ObjectRecord*>(address); }
 
 TEST(ObjectTable, AnswersAsAMapDoes) {
   std::mt19937 random(7);
   ObjectTable table;
-  std::unordered_map<PyObject*, Known*> map;
+  std::unordered_map<PyObject*, ObjectRecord*> map;
   // Few addresses, near each other and often used again, as the addresses of an allocator are.
   std::uniform_int_distribution<uintptr_t> any_address(1, 4000), any_known(1, 1000);
   for (int i = 0; i < 200000; ++i) {
@@ -25,7 +25,7 @@ TEST(ObjectTable, AnswersAsAMapDoes) {
       table.Erase(object);
       map.erase(object);
     } else {
-      Known* const known = KnownAt(any_known(random) * 64);
+      ObjectRecord* const known = KnownAt(any_known(random) * 64);
       table.Set(object, known);
       map[object] = known;
     }
@@ -35,7 +35,7 @@ TEST(ObjectTable, AnswersAsAMapDoes) {
     ASSERT_EQ(table.size(), map.size());
   }
   size_t count = 0;
-  table.ForEach([&](PyObject* object, const Known& known) {
+  table.ForEach([&](PyObject* object, const ObjectRecord& known) {
     ++count;
     EXPECT_EQ(map.at(object), &known);
   });

@@ -184,7 +184,7 @@ TEST(RewoundGraph, IsAfterRewindAsItWasAtTheMark) {
     const std::string at_mark = Print(recorder.graph());
     std::vector<std::pair<at::Tensor, uint32_t>> known;
     for (const at::Tensor& tensor : tensors) {
-      const AtenRecorder::KnownTensor* of = recorder.Find(tensor);
+      const KnownTensor* of = recorder.tensors.Find(tensor);
       if (of != nullptr && of->value.valid()) known.emplace_back(tensor, of->value.raw());
     }
     for (int i = random() % kSteps; i > 0; --i) step();
@@ -195,7 +195,7 @@ TEST(RewoundGraph, IsAfterRewindAsItWasAtTheMark) {
     EXPECT_EQ(Print(recorder.graph()), at_mark);
     EXPECT_EQ(recorder.places().size(), recorder.graph().nodes.size());
     for (const auto& [tensor, value] : known) {
-      const AtenRecorder::KnownTensor* of = recorder.Find(tensor);
+      const KnownTensor* of = recorder.tensors.Find(tensor);
       ASSERT_NE(of, nullptr);
       EXPECT_EQ(of->value.raw(), value);
     }

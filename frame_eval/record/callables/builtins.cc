@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/cached_properties.h"
 #include "frame_eval/record/objects/class_references.h"
 #include "frame_eval/record/objects/force.h"
@@ -64,11 +64,11 @@ void ReadsType(Trace& trace, Call& call) {
     if (IsNumber(object) && i == 0) {
       FixType(trace, call.shadows[i]);
     } else if (IsScalar(object)) {
-      Force(trace, object, call.shadows[i]);
+      Specialize(trace, object, call.shadows[i]);
     } else if (PyTuple_CheckExact(object) && i == 1) {
-      ForceDeep(trace, object, call.shadows[i], true);
+      SpecializeDeep(trace, object, call.shadows[i], true);
     } else if (!IsTensor(object) && !ReadKind(trace, object)) {
-      Touch(trace, object);
+      GuardTypeOrIdentity(trace, object);
     }
   }
   if (PyType_Check(call.callable) && call.args.size() != 1) throw Break{Reason::class_statement, ""};
@@ -78,14 +78,14 @@ void ReadsType(Trace& trace, Call& call) {
 void Refused(Trace&, Call& call) { throw Refusal(call.callable); }
 
 void Callable(Trace& trace, Call& call) {
-  if (call.args.size() != 1 || !ReadKind(trace, call.args[0])) ForceArguments(trace, call, 0, true);
+  if (call.args.size() != 1 || !ReadKind(trace, call.args[0])) SpecializeArguments(trace, call, 0, true);
 }
 
 void Len(Trace& trace, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
   if (IsTensor(object) && trace.numbers.sizes_open() && TensorOf(object).dim() > 0) {
-    call.note.op.expect.kind = Expect::Kind::kShadow;
+    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
     call.note.op.expect.shadow = SizeOf(trace, object, 0);
     call.note.op.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
     return;
@@ -94,20 +94,20 @@ void Len(Trace& trace, Call& call) {
   if (IsArray(object)) return ReadArray(trace, object);
   if (PyObject* dict = DictBelow(trace, object)) object = dict;
   RefuseForeignOperator(object);
-  Known* known = trace.objects.Find(object);
+  ObjectRecord* known = trace.objects.Find(object);
   bool sized = PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || PyAnySet_Check(object) ||
                IsDeque(object);
-  if (sized && known != nullptr && known->state == Known::State::kSource && !known->adopted) {
-    Touch(trace, object);
+  if (sized && known != nullptr && known->state == ObjectRecord::State::kSource && !known->adopted) {
+    GuardTypeOrIdentity(trace, object);
     if (PyDict_Check(object)) RefuseWrittenDict(trace, object);
     if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
     trace.guards.Length(known->source, trace.frames.Here());
     return;
   }
-  if (object == call.args[0]) Force(trace, object, call.shadows[0]);
+  if (object == call.args[0]) Specialize(trace, object, call.shadows[0]);
   if (IsForeign(trace, object))
     throw Break{Reason::unknown_operation, std::string("len of ") + Py_TYPE(object)->tp_name};
-  Touch(trace, object);
+  GuardTypeOrIdentity(trace, object);
 }
 
 // The object itself if it is a class, or its class.
@@ -120,24 +120,25 @@ void GetAttr(Trace& trace, Call& call) {
   if (call.args.size() < 2 || !PyUnicode_Check(call.args[1])) return;  // raises
   if (!PyUnicode_CheckExact(call.args[1]))
     throw Break{Reason::unknown_operation, "getattr by a name that is not a plain string"};
-  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  for (size_t i = 1; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
   const Ref<> name = Interned(call.args[1]);
   LoadAttribute(trace, call.note, call.args[0], call.shadows[0], name.get());
   if (call.args.size() > 2 || std::strcmp(FindCallable(call.callable)->name, "hasattr") == 0) {
     // With a default the result may be that, or a bool: nothing is to be expected of it, unless a class has the name.
     // Numbers are fixed.
-    if (call.note.op.expect.kind == Expect::Kind::kSource) {
+    if (call.note.op.expect.kind == ResultSpec::Kind::kSource) {
       SourceId source = call.note.op.expect.source;
       PyObject* seen = trace.guards.seen(source);
-      if (seen != nullptr) Force(trace, seen, FromSource(trace, source, seen, call.note.op.expect.pinned));
+      if (seen != nullptr) Specialize(trace, seen, FromSource(trace, source, seen, call.note.op.expect.pinned));
     }
     // The object shows which values the trace has written or deleted.
     const bool is_number =
-        call.note.op.expect.kind == Expect::Kind::kShadow && call.note.op.expect.shadow.kind != Shadow::Kind::kNone;
+        call.note.op.expect.kind == ResultSpec::Kind::kShadow && call.note.op.expect.shadow.kind != Shadow::Kind::kNone;
     if (is_number && call.args.size() > 2) throw Break{Reason::unknown_operation, "getattr"};
-    const bool is_held = call.note.op.expect.kind == Expect::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
-    call.note.op.expect = Expect();
-    if (is_held) call.note.op.expect.kind = Expect::Kind::kPinned;
+    const bool is_held =
+        call.note.op.expect.kind == ResultSpec::Kind::kPinned && IsHeldByClass(call.args[0], name.get());
+    call.note.op.expect = ResultSpec();
+    if (is_held) call.note.op.expect.kind = ResultSpec::Kind::kPinned;
   }
 }
 
@@ -163,12 +164,12 @@ void Dir(Trace& trace, Call& call) {
   if (!HasGenericGet(type) || own == nullptr || Py_TYPE(own) != &PyGetSetDescr_Type) {
     throw Refusal(call.callable);
   }
-  Touch(trace, object);
+  GuardTypeOrIdentity(trace, object);
   trace.guards.ReadsName(dict_name);  // counts as all names
   trace.guards.Class(type, trace.frames.Here());
   FrameNote read;
   LoadAttribute(trace, read, object, call.shadows[0], dict_name);
-  if (read.op.expect.kind != Expect::Kind::kSource) return;  // of an object of the trace's own
+  if (read.op.expect.kind != ResultSpec::Kind::kSource) return;  // of an object of the trace's own
   PyObject* const dict = trace.guards.seen(read.op.expect.source);
   if (dict == nullptr) throw Refusal(call.callable);
   RefuseMutatedDict(trace, dict);
@@ -180,7 +181,7 @@ void Dir(Trace& trace, Call& call) {
 void MakeProxy(Trace& trace, Call& call) {
   PyObject* const dict = call.args.size() == 1 && call.names.empty() ? call.args[0] : nullptr;
   if (dict == nullptr || !(PyDict_CheckExact(dict) || PyODict_CheckExact(dict))) throw Refusal(call.callable);
-  Touch(trace, dict);
+  GuardTypeOrIdentity(trace, dict);
 }
 
 // proxy.keys(), values(), items(), copy()
@@ -188,19 +189,19 @@ void ReadProxy(Trace& trace, Call& call) {
   PyObject* const dict = call.args.size() == 1 ? DictBelow(trace, call.args[0]) : nullptr;
   if (dict == nullptr) throw Refusal(call.callable);
   if (FindCallable(call.callable)->name == std::string_view("keys")) return AdoptElements(trace, dict);
-  ForceDeep(trace, call.args[0], Shadow(), true);
+  SpecializeDeep(trace, call.args[0], Shadow(), true);
 }
 
 void SetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
   StoreAttribute(trace, call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 void DelAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
   DeleteAttribute(trace, call.note, call.args[0], name.get());
 }
@@ -208,16 +209,16 @@ void DelAttr(Trace& trace, Call& call) {
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
-  call.note.op.expect.kind = Expect::Kind::kNothing;
+  call.note.op.expect.kind = ResultSpec::Kind::kNothing;
   GenericStore(trace, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 // object.__delattr__(x, name), and super().__delattr__ bound to x.
 void ObjectDelAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
   GenericDelete(trace, call.note, call.args[0], name.get());
 }
@@ -227,7 +228,7 @@ void ObjectGetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || IsTensor(call.args[0])) {
     throw Break{Reason::unknown_operation, "object.__getattribute__"};
   }
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   GenericLoad(trace, call.note, call.args[0], call.args[1]);
 }
 
@@ -236,7 +237,7 @@ void ModuleGetAttr(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1]) || !PyModule_Check(call.args[0])) {
     throw Break{Reason::unknown_operation, "module.__getattribute__"};
   }
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   const Ref<> name = Interned(call.args[1]);
   GenericLoad(trace, call.note, call.args[0], name.get());
 }
@@ -248,7 +249,7 @@ void TruthValue(Trace& trace, Call& call) {
 // issubclass(C, D): reads the classes' bases.
 void IsSubclass(Trace& trace, Call& call) {
   if (call.args.size() == 2) RefuseForeignChecks(call.args[1]);
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
   for (PyObject* arg : call.args) {
     if (PyType_Check(arg)) trace.guards.Class(reinterpret_cast<PyTypeObject*>(arg), trace.frames.Here());
   }
@@ -273,7 +274,7 @@ bool MayStoreAnnotations(PyObject* protocol, PyObject* object) {
 // interest.
 void AbstractCheck(Trace& trace, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_callable, "isinstance"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   PyObject* object = call.args[1];
   RefuseOddNames(Py_TYPE(object));
   static PyObject* const class_name = InternedName("__class__");
@@ -282,8 +283,8 @@ void AbstractCheck(Trace& trace, Call& call) {
     throw Break{Reason::unknown_callable, "isinstance of an object with a __class__ of its own"};
   }
   if (MayStoreAnnotations(call.args[0], object)) throw Break{Reason::done_once, "a check of a protocol"};
-  Touch(trace, call.args[0]);
-  Touch(trace, object);
+  GuardTypeOrIdentity(trace, call.args[0]);
+  GuardTypeOrIdentity(trace, object);
   trace.guards.Registry(trace.frames.Here());
   call.note.op.opaque_operation = true;
 }
@@ -294,14 +295,15 @@ void RegistryToken(Trace& trace, Call&) { trace.guards.Registry(trace.frames.Her
 // super(): reads the frame's own class cell and first argument.
 void Super(Trace& trace, Call& call) {
   if (call.args.empty()) ReadClassCell(trace, call.f);
-  for (PyObject* arg : call.args) Touch(trace, arg);
+  for (PyObject* arg : call.args) GuardTypeOrIdentity(trace, arg);
 }
 
 // Which variable it is: the value of any other one is another question.
 void FixContextVariable(Trace& trace, PyObject* variable) {
   SourceOrPin(trace, variable);
-  Known* known = trace.objects.Find(variable);
-  if (known == nullptr || known->state != Known::State::kSource) throw Break{Reason::unknown_callable, "ContextVar"};
+  ObjectRecord* known = trace.objects.Find(variable);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource)
+    throw Break{Reason::unknown_callable, "ContextVar"};
   Fix(trace, *known);
 }
 
@@ -311,7 +313,7 @@ void ContextGet(Trace& trace, Call& call) {
   PyObject* variable = call.args.empty() ? nullptr : call.args[0];
   if (variable == nullptr || !PyContextVar_CheckExact(variable))
     throw Break{Reason::unknown_callable, "ContextVar.get"};
-  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  for (size_t i = 1; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
   if (trace.thread.IsContextSet()) FixContextVariable(trace, variable);
   if (trace.thread.IsContextSet(variable)) return;
   PyObject* value = nullptr;
@@ -324,28 +326,28 @@ void ContextGet(Trace& trace, Call& call) {
   if (value != Py_NotImplemented) {
     const SourceId not_set = trace.guards.Pinned(Py_NotImplemented, "NotImplemented");
     trace.guards.SameObject(source, not_set, false, trace.frames.Here());
-    call.note.op.expect.kind = Expect::Kind::kSource;
+    call.note.op.expect.kind = ResultSpec::Kind::kSource;
     call.note.op.expect.source = source;
     return;
   }
   trace.guards.Identity(source, trace.frames.Here());
   // Its own default, unless one was given: the variable keeps it for good.
   if (call.args.size() < 2) FixContextVariable(trace, variable);
-  call.note.op.expect.kind = call.args.size() < 2 ? Expect::Kind::kPinned : Expect::Kind::kAny;
+  call.note.op.expect.kind = call.args.size() < 2 ? ResultSpec::Kind::kPinned : ResultSpec::Kind::kAny;
 }
 
 void ContextSet(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !PyContextVar_CheckExact(call.args[0]))
     throw Break{Reason::unknown_callable, "ContextVar"};
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   FixContextVariable(trace, call.args[0]);
   trace.thread.SetContext(call.args[0], ++trace.epoch);
 }
 
 // If the order differs from the order of the sets, the replaced values come back in that order.
 void ContextReset(Trace& trace, Call& call) {
-  Known* token = call.args.size() == 2 ? trace.objects.Find(call.args[1]) : nullptr;
-  if (token == nullptr || token->state == Known::State::kSource) {
+  ObjectRecord* token = call.args.size() == 2 ? trace.objects.Find(call.args[1]) : nullptr;
+  if (token == nullptr || token->state == ObjectRecord::State::kSource) {
     throw Break{Reason::unknown_callable, "ContextVar.reset of a token that existed before"};
   }
   if (!trace.thread.ResetContext(call.args[0], token->epoch)) {
@@ -357,7 +359,7 @@ void ContextReset(Trace& trace, Call& call) {
 bool GivesOpenAddress(Trace& trace, Call& call) {
   const Shadow address = call.args.size() == 1 ? OpenAddress(trace, call.args[0]) : Shadow();
   if (address.kind == Shadow::Kind::kNone) return false;
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow = address;
   return true;
 }
@@ -368,8 +370,9 @@ void ObjectId(Trace& trace, Call& call) {
   ReadsAddress(trace);
   if (GivesOpenAddress(trace, call)) return;
   if (call.args.size() == 1 && IsTensor(call.args[0])) return ReadTensorAddress(trace, call.args[0]);
-  Known* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
-  const bool is_fixed = known != nullptr && known->state == Known::State::kSource && IsFixed(trace, call.args[0]);
+  ObjectRecord* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
+  const bool is_fixed =
+      known != nullptr && known->state == ObjectRecord::State::kSource && IsFixed(trace, call.args[0]);
   if (!is_fixed) throw Break{Reason::unknown_callable, "id"};
 }
 
@@ -377,15 +380,15 @@ void ObjectId(Trace& trace, Call& call) {
 void SetItem(Trace& trace, Call& call) {
   if (call.args.size() != 3) throw Break{Reason::unknown_mutation, "__setitem__"};
   if (PySlice_Check(call.args[1])) {
-    ForceArguments(trace, call, 1, true);  // what is assigned is iterated over
+    SpecializeArguments(trace, call, 1, true);  // what is assigned is iterated over
   } else {
-    ForceKey(trace, call.args[1], call.shadows[1]);
-    Force(trace, call.args[2], call.shadows[2]);
+    SpecializeKey(trace, call.args[1], call.shadows[1]);
+    Specialize(trace, call.args[2], call.shadows[2]);
   }
-  Known* known = trace.objects.Find(call.args[0]);
-  bool is_source = known == nullptr || known->state == Known::State::kSource;
+  ObjectRecord* known = trace.objects.Find(call.args[0]);
+  bool is_source = known == nullptr || known->state == ObjectRecord::State::kSource;
   if (is_source && !PyDict_CheckExact(call.args[0])) throw Break{Reason::unknown_mutation, "__setitem__"};
-  Own(trace, call.args[0]);
+  BeginMutation(trace, call.args[0]);
   if (PyDict_Check(call.args[0])) ReadKey(trace, call.args[0], call.args[1]);
   if (is_source) {
     AddEffect(trace, Effect::Kind::kSetItem, call.args[0], "", {call.args[1], call.args[2]}, {Shadow(), Shadow()});
@@ -394,13 +397,13 @@ void SetItem(Trace& trace, Call& call) {
 
 // Records dict.__delitem__, also where super() leads to it.
 void DeleteItem(Trace& trace, Call& call) {
-  Known* const known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
-  const bool is_source = known == nullptr || known->state == Known::State::kSource;
+  ObjectRecord* const known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
+  const bool is_source = known == nullptr || known->state == ObjectRecord::State::kSource;
   if (call.args.size() != 2 || !PyDict_Check(call.args[0]) || (is_source && !PyDict_CheckExact(call.args[0]))) {
     throw Break{Reason::unknown_mutation, "__delitem__"};
   }
-  ForceKey(trace, call.args[1], call.shadows[1]);
-  Own(trace, call.args[0]);
+  SpecializeKey(trace, call.args[1], call.shadows[1]);
+  BeginMutation(trace, call.args[0]);
   ReadKey(trace, call.args[0], call.args[1]);
   if (is_source) AddEffect(trace, Effect::Kind::kDelItem, call.args[0], "", {call.args[1]}, {Shadow()});
 }
@@ -413,13 +416,13 @@ void Hash(Trace& trace, Call& call) {
     call.note.op.opaque_operation = true;
     return;
   }
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   if (!call.args.empty()) ReadHash(trace, call.args[0]);
 }
 
 // types.SimpleNamespace(name=value …): what is read of its attributes later is read of the values.
 void MakeNamespace(Trace& trace, Call& call) {
-  for (size_t i = 0; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  for (size_t i = 0; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
 }
 
 // sys.exc_info() where nothing is handled, in the recording or by the caller.
@@ -439,14 +442,14 @@ void HandledException(Trace& trace, Call& call) {
 // All that is in a dict of the function.
 void FixDict(Trace& trace, PyObject* dict) {
   SourceOrPin(trace, dict);
-  Known* known = trace.objects.Find(dict);
-  if (known == nullptr || known->state != Known::State::kSource || known->mutated) RefuseSignature(dict);
+  ObjectRecord* known = trace.objects.Find(dict);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->mutated) RefuseSignature(dict);
   Fix(trace, *known);
   AdoptElements(trace, dict);
   Py_ssize_t at = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &at, &key, &value)) {
-    if (!IsTensor(value)) Touch(trace, value);
+    if (!IsTensor(value)) GuardTypeOrIdentity(trace, value);
   }
 }
 
@@ -457,8 +460,8 @@ PyObject* FixSignature(Trace& trace, PyObject* function) {
                                     InternedName("_partialmethod")};
   auto* const f = reinterpret_cast<PyFunctionObject*>(function);
   AdoptPinned(trace, function);
-  Known* known = trace.objects.Find(function);
-  if (known == nullptr || known->state != Known::State::kSource || known->written) RefuseSignature(function);
+  ObjectRecord* known = trace.objects.Find(function);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->written) RefuseSignature(function);
   Fix(trace, *known);
   const SourceId source = known->source;
   const auto own = [&](PyObject* name) {
@@ -471,7 +474,7 @@ PyObject* FixSignature(Trace& trace, PyObject* function) {
   }
   if (PyObject* wrapped = own(wrapped_name)) {
     FromSource(trace, trace.guards.Child(source, Accessor::kAttr, 0, wrapped_name, wrapped), wrapped, true);
-    Touch(trace, wrapped);
+    GuardTypeOrIdentity(trace, wrapped);
     return wrapped;
   }
   for (Py_ssize_t i = 0; f->func_defaults != nullptr && i < PyTuple_GET_SIZE(f->func_defaults); ++i) {
@@ -494,7 +497,7 @@ void InspectSignature(Trace& trace, Call& call) {
   constexpr int kLongestChain = 16;
   if (call.args.size() != 1) throw Break{Reason::unknown_callable, "inspect.signature"};
   PyObject* object = call.args[0];
-  ForceDeep(trace, object, call.shadows[0], false);
+  SpecializeDeep(trace, object, call.shadows[0], false);
   for (int i = 0; object != nullptr; ++i) {
     if (PyMethod_Check(object)) object = PyMethod_GET_FUNCTION(object);
     if (!PyFunction_Check(object) || i == kLongestChain) RefuseSignature(object);
@@ -511,10 +514,10 @@ void New(Trace& trace, Call& call) {
   PyObject* const row = call.args.size() == 2 && call.names.empty() ? call.args[1] : nullptr;
   const bool is_row = row != nullptr && (PyTuple_CheckExact(row) || PyList_CheckExact(row));
   if (maker == reinterpret_cast<PyObject*>(&PyTuple_Type) && is_row && PyType_Check(call.args[0])) {
-    Touch(trace, call.args[0]);
+    GuardTypeOrIdentity(trace, call.args[0]);
     return KeepItems(trace, call.note, {row});
   }
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 }  // namespace

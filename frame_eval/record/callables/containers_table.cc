@@ -31,30 +31,30 @@ namespace {
 void DictGet(Trace& trace, Call& call) {
   PyObject* dict = call.args.empty() ? nullptr : call.args[0];
   if (dict != nullptr && DictBelow(trace, dict) != nullptr) dict = call.args[0] = DictBelow(trace, dict);
-  Known* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
-  const bool is_source = known != nullptr && known->state == Known::State::kSource && !known->adopted;
+  ObjectRecord* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
+  const bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource && !known->adopted;
   PyObject* const key = call.args.size() < 2 ? nullptr : call.args[1];
   if (key == nullptr || !(IsPlainKey(key) || (is_source && IsFollowedKey(trace, key)))) {
-    ForceArguments(trace, call, 0, true);
+    SpecializeArguments(trace, call, 0, true);
     return ReadIdentities(trace, Reads::kKey, call);
   }
-  if (!DecideKey(trace, dict, key, call.shadows[1])) ForceDeep(trace, key, call.shadows[1], false);
-  for (size_t i = 2; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  if (!DecideKey(trace, dict, key, call.shadows[1])) SpecializeDeep(trace, key, call.shadows[1], false);
+  for (size_t i = 2; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
   known = trace.objects.Find(dict);
   Shadow* written = StoredItem(trace, dict, key);
   if (!is_source && written == nullptr) return;
-  Touch(trace, dict);
+  GuardTypeOrIdentity(trace, dict);
   if (written == nullptr && PyDict_CheckExact(dict) && IsScalar(call.args[1]))
     written = WrittenShadow(trace, dict, call.args[1]);
   if (written != nullptr) {
-    call.note.op.expect.kind = Expect::Kind::kShadow;
+    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
     call.note.op.expect.shadow = *written;
     return;
   }
   RefuseWrittenDict(trace, dict);
   PyObject* value = ItemQuietly(dict, call.args[1]);
   if (value == nullptr) return trace.guards.Absent(known->source, call.args[1], trace.frames.Here());
-  call.note.op.expect.kind = Expect::Kind::kSource;
+  call.note.op.expect.kind = ResultSpec::Kind::kSource;
   call.note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, call.args[1], value);
   call.note.op.expect.pinned = known->pinned;
 }
@@ -73,7 +73,7 @@ void SetDefault(Trace& trace, Call& call) {
 
 void DictValues(Trace& trace, Call& call) {
   if (call.args.size() == 1 && ViewValues(trace, call.args[0])) return;
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 // operator.setitem, operator.delitem
@@ -92,11 +92,11 @@ void StoreItem(Trace& trace, Call& call) {
 void Contains(Trace& trace, Call& call) {
   if (call.args.size() != 2) throw Break{Reason::unknown_operation, "__contains__"};
   RefuseForeignOperator(call.args[0]);
-  Force(trace, call.args[0], call.shadows[0]);
+  Specialize(trace, call.args[0], call.shadows[0]);
   const bool is_tensor = IsTensor(call.args[0]);
   if (IsDeque(call.args[0]) || (!is_tensor && IsForeign(trace, call.args[0])))
-    ForceDeep(trace, call.args[0], Shadow(), false);
-  if (!DecideKey(trace, call.args[0], call.args[1], call.shadows[1])) Force(trace, call.args[1], call.shadows[1]);
+    SpecializeDeep(trace, call.args[0], Shadow(), false);
+  if (!DecideKey(trace, call.args[0], call.args[1], call.shadows[1])) Specialize(trace, call.args[1], call.shadows[1]);
   Contains(trace, call.note, call.args[0], call.args[1]);
 }
 
@@ -124,9 +124,9 @@ void Compare(Trace& trace, Call& call) {
 void Sort(Trace& trace, Call& call) {
   if (call.args.empty() || !PyList_CheckExact(call.args[0])) throw Break{Reason::unknown_callable, "sort"};
   PyObject* list = call.args[0];
-  ForceArguments(trace, call, 1, false);
-  Known* known = trace.objects.Find(list);
-  const bool is_source = known != nullptr && known->state == Known::State::kSource;
+  SpecializeArguments(trace, call, 1, false);
+  ObjectRecord* known = trace.objects.Find(list);
+  const bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   bool scalars = true;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     PyObject* element = PyList_GET_ITEM(list, i);
@@ -134,8 +134,8 @@ void Sort(Trace& trace, Call& call) {
     scalars = scalars && IsScalar(element);
   }
   if (is_source && (!scalars || !call.names.empty())) throw Break{Reason::unknown_mutation, "list.sort"};
-  Own(trace, list);
-  if (!scalars) ForceDeep(trace, list, Shadow(), false);
+  BeginMutation(trace, list);
+  if (!scalars) SpecializeDeep(trace, list, Shadow(), false);
   ReadCallbacks(trace, call);
   ReadIdentities(trace, Reads::kKeys, call);
   if (is_source) AddEffect(trace, Effect::Kind::kCall, list, "sort", {}, {});
@@ -144,19 +144,19 @@ void Sort(Trace& trace, Call& call) {
 // Methods of a deque. One from outside may grow, which reads nothing of it; nothing is read of it then any more: what is
 // in it depends on its maxlen.
 void ChangeDeque(Trace& trace, Call& call) {
-  Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
+  ObjectRecord* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
   if (known == nullptr) throw Break{Reason::unknown_mutation, "a deque that existed before"};
-  if (known->state == Known::State::kSource) {
+  if (known->state == ObjectRecord::State::kSource) {
     const char* const name = FindCallable(call.callable)->name;
     const bool grows = std::strcmp(name, "append") == 0 || std::strcmp(name, "appendleft") == 0;
     if (!grows || call.args.size() != 2 || !call.names.empty() || !IsDeque(call.args[0])) {
       throw Break{Reason::unknown_mutation, "a deque that existed before"};
     }
-    Touch(trace, call.args[0]);
+    GuardTypeOrIdentity(trace, call.args[0]);
     AddEffect(trace, Effect::Kind::kCall, call.args[0], name, {call.args[1]}, {call.shadows[1]});
     return NoteOutsideChange(trace, call.args[0]);
   }
-  ForceArguments(trace, call, 1, true);
+  SpecializeArguments(trace, call, 1, true);
   if (call.args.size() > 1 && std::strcmp(FindCallable(call.callable)->name, "remove") == 0) {
     throw Break{Reason::unknown_mutation, "deque.remove"};
   }
@@ -193,21 +193,22 @@ void Bisect(Trace& trace, Call& call) {
   const bool is_plain = call.args.size() >= 2 && HoldsPlainItems(call.args[0]) && IsPlainKey(call.args[1]);
   if (!is_plain || !call.names.empty()) throw Refusal(call.callable);
   if (call.args.size() == 2 && LeavesOpen(trace, call.args[1], call.shadows[1])) {
-    ForceDeep(trace, call.args[0], call.shadows[0], false);
+    SpecializeDeep(trace, call.args[0], call.shadows[0], false);
     const bool is_right = FindCallable(call.callable)->name == std::string_view("bisect_right");
     if (DecideSearch(trace, call.args[0], call.args[1], call.shadows[1], is_right)) return;
   }
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
 }
 
 // heapq.heappush(heap, item) and its like, on a list of the trace's own.
 void ChangeHeap(Trace& trace, Call& call) {
-  const Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
-  const bool is_own = known != nullptr && known->state != Known::State::kSource && PyList_CheckExact(call.args[0]);
+  const ObjectRecord* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
+  const bool is_own =
+      known != nullptr && known->state != ObjectRecord::State::kSource && PyList_CheckExact(call.args[0]);
   const bool is_plain = is_own && HoldsPlainItems(call.args[0]) && call.names.empty() &&
                         (call.args.size() == 1 || IsPlainKey(call.args[1]));
   if (!is_plain) throw Refusal(call.callable);
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   MarkMutated(trace, call.args[0]);
 }
 
@@ -257,17 +258,17 @@ std::vector<std::pair<Ref<>, long>> Counts(Trace& trace, const Call& call) {
 
 // collections.Counter(iterable), counter.update(iterable)
 void CountElements(Trace& trace, Call& call) {
-  Known* known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
+  ObjectRecord* known = call.args.size() == 2 ? trace.objects.Find(call.args[0]) : nullptr;
   if (known == nullptr) throw Refusal(call.callable);
-  if (known->state == Known::State::kSource) {
+  if (known->state == ObjectRecord::State::kSource) {
     PyObject* const row = call.args[1];
     const bool is_row = PyTuple_CheckExact(row) || PyList_CheckExact(row) || PyUnicode_CheckExact(row);
     if (!is_row || !CountsInC(call.args[0])) throw Refusal(call.callable);
-    ForceArguments(trace, call, 1, false);
+    SpecializeArguments(trace, call, 1, false);
     for (const auto& [key, count] : Counts(trace, call)) AddCount(trace, call, key.get(), count);
     return;
   }
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
   ReadIdentities(trace, Reads::kKeys, call);
   MarkMutated(trace, call.args[0]);
 }

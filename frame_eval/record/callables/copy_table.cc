@@ -66,11 +66,11 @@ class Copied {
   explicit Copied(Trace& trace) : trace_(trace) {}
 
   void Fix(PyObject* object, Shadow shadow) {
-    Force(trace_, object, shadow);
+    Specialize(trace_, object, shadow);
     if (IsScalar(object) || !seen_.insert(object).second) return;
     if (IsTensor(object)) throw Break{Reason::unknown_callable, "copy.deepcopy of a tensor"};
     if (PyFunction_Check(object) || PyType_Check(object) || PyCFunction_Check(object)) {
-      return Touch(trace_, object);  // copied as itself
+      return GuardTypeOrIdentity(trace_, object);  // copied as itself
     }
     Meet(object);
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
@@ -123,7 +123,7 @@ class Copied {
 
   void FixSet(PyObject* set) {
     FixDispatch(Py_TYPE(set));
-    ForceDeep(trace_, set, Shadow(), false);
+    SpecializeDeep(trace_, set, Shadow(), false);
     Py_ssize_t at = 0;
     PyObject* element;
     Py_hash_t hash;
@@ -145,25 +145,25 @@ class Copied {
 
   void FixInstance(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
-    Known* known = trace_.objects.Find(object);
+    ObjectRecord* known = trace_.objects.Find(object);
     PyObject** dict = _PyObject_GetDictPtr(object);
-    if (known == nullptr || known->state == Known::State::kOpaque || dict == nullptr || *dict == nullptr ||
+    if (known == nullptr || known->state == ObjectRecord::State::kOpaque || dict == nullptr || *dict == nullptr ||
         !CopiesByDict(type) || HasHooks(*dict)) {
       Refuse(type);
     }
     RefuseSharedDict(trace_, object, *dict);
     FixDispatch(type);
     if (!HasSlotNames(type)) throw Break{Reason::done_once, std::string("copy.deepcopy of ") + type->tp_name};
-    Touch(trace_, object);
+    GuardTypeOrIdentity(trace_, object);
     trace_.guards.Class(type, trace_.frames.Here());
     static PyObject* const kNames[] = {InternedName("__new__"), InternedName("__setstate__"),
                                        InternedName("__slotnames__")};
     for (PyObject* name : kNames) trace_.guards.ReadsName(name);
-    if (known->state == Known::State::kSource && !known->mutated) {
+    if (known->state == ObjectRecord::State::kSource && !known->mutated) {
       SourceId source = trace_.guards.Child(known->source, Accessor::kDict, 0, nullptr, *dict);
       FromSource(trace_, source, *dict, known->pinned);
       AdoptElements(trace_, *dict);
-    } else if (known->state == Known::State::kSource) {
+    } else if (known->state == ObjectRecord::State::kSource) {
       throw Break{Reason::unknown_callable, "copy.deepcopy of what was changed before"};
     }
     FixItems(*dict, object);

@@ -97,9 +97,10 @@ void GetItems(Trace& trace, Call& call, const Parts& parts) {
     FrameNote read;
     ReadItem(trace, read, object, Shadow(), parts[i]);
     // The content of a container that the trace made is known. A missing key raises.
-    items.push_back(read.op.expect.kind == Expect::Kind::kAny ? Shadow() : ResultOf(trace, read).value_or(Shadow()));
+    items.push_back(read.op.expect.kind == ResultSpec::Kind::kAny ? Shadow()
+                                                                  : ResultOf(trace, read).value_or(Shadow()));
   }
-  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect.kind = ResultSpec::Kind::kItems;
   call.note.op.expect.items = std::move(items);
 }
 
@@ -133,10 +134,10 @@ LastRead Walk(Trace& trace, const Call& call, PyObject* path) {
     if (PyType_Check(at.owner.get()) || AsksDescriptor(at.owner.get(), name.get())) throw Refusal(call.callable);
     FrameNote read;
     LoadAttribute(trace, read, at.owner.get(), at.shadow, name.get());
-    PyObject* const next =
-        read.op.expect.kind == Expect::Kind::kSource ? trace.guards.seen(read.op.expect.source) : read.op.expect.answer;
+    PyObject* const next = read.op.expect.kind == ResultSpec::Kind::kSource ? trace.guards.seen(read.op.expect.source)
+                                                                            : read.op.expect.answer;
     const std::optional<Shadow> shadow = ResultOf(trace, read);
-    if (next == nullptr || !shadow || read.op.expect.kind == Expect::Kind::kShadow) throw Refusal(call.callable);
+    if (next == nullptr || !shadow || read.op.expect.kind == ResultSpec::Kind::kShadow) throw Refusal(call.callable);
     at.owner = Ref<>::New(next);
     at.shadow = *shadow;
     at.is_opaque = at.is_opaque || read.op.opaque_operation;
@@ -169,8 +170,8 @@ void GetAttributes(Trace& trace, Call& call, const Parts& parts) {
     if (!shadow || read.op.opaque_operation || last.is_opaque) throw Refusal(call.callable);
     items.push_back(*shadow);
   }
-  call.note.op.expect = Expect();
-  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect = ResultSpec();
+  call.note.op.expect.kind = ResultSpec::Kind::kItems;
   call.note.op.expect.items = std::move(items);
 }
 
@@ -222,14 +223,14 @@ std::optional<Shadow> ResultOf(Trace& trace, const FrameNote& read) {
     return value != nullptr && (IsScalar(value) || IsTensor(value) || trace.objects.Find(value) != nullptr);
   };
   switch (read.op.expect.kind) {
-    case Expect::Kind::kShadow:
+    case ResultSpec::Kind::kShadow:
       return read.op.expect.shadow;
-    case Expect::Kind::kSource: {
+    case ResultSpec::Kind::kSource: {
       PyObject* const seen = trace.guards.seen(read.op.expect.source);
       if (seen == nullptr) return std::nullopt;
       return FromSource(trace, read.op.expect.source, seen, read.op.expect.pinned);
     }
-    case Expect::Kind::kAny:
+    case ResultSpec::Kind::kAny:
       return is_known(read.op.expect.answer) ? std::optional<Shadow>(Shadow()) : std::nullopt;
     default:
       return std::nullopt;
@@ -254,7 +255,7 @@ void GetItem(Trace& trace, Call& call) {
   const bool is_plain = call.args.size() == 2 && call.names.empty() && IsPlainIndex(call.args[1]) &&
                         (IsBuiltinContainer(call.args[0]) || IsExactTensor(call.args[0]));
   if (!is_plain) throw Refusal(call.callable);
-  ForceDeep(trace, call.args[1], call.shadows[1], false);
+  SpecializeDeep(trace, call.args[1], call.shadows[1], false);
   ReadItem(trace, call.note, call.args[0], call.shadows[0], call.args[1]);
 }
 
@@ -263,7 +264,7 @@ bool ReadAttributeInC(Trace& trace, PyObject* object, PyObject* name) {
   LoadAttribute(trace, read, object, Shadow(), name);
   trace.frames.ClearPending();  // C code takes what a property gives, so it is fixed
   if (read.op.opaque_operation) return false;
-  if (const std::optional<Shadow> shadow = ResultOf(trace, read)) Force(trace, nullptr, *shadow);
+  if (const std::optional<Shadow> shadow = ResultOf(trace, read)) Specialize(trace, nullptr, *shadow);
   return true;
 }
 

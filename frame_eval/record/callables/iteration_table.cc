@@ -3,7 +3,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -22,28 +22,28 @@ namespace {
 // next(iterator[, default])
 void Next(Trace& trace, Call& call) {
   if (call.args.empty()) return;
-  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  for (size_t i = 1; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
   RefuseForeignOperator(call.args[0]);
-  const Known* known = trace.objects.Find(call.args[0]);
-  if (known != nullptr && known->state != Known::State::kSource) return MarkMutated(trace, call.args[0]);
+  const ObjectRecord* known = trace.objects.Find(call.args[0]);
+  if (known != nullptr && known->state != ObjectRecord::State::kSource) return MarkMutated(trace, call.args[0]);
   if (TakeNext(trace, call.note, call.args[0])) return;
   if (call.args.size() < 2) throw Break{Reason::unknown_operation, "an iterator at its end"};
-  call.note.op.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = ResultSpec::Kind::kAny;
 }
 
 // generator.send(value) of a generator of the trace's own.
 void Send(Trace& trace, Call& call) {
-  const Known* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
-  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
-  ForceArguments(trace, call, 1, true);
+  const ObjectRecord* known = call.args.empty() ? nullptr : trace.objects.Find(call.args[0]);
+  if (known == nullptr || known->state == ObjectRecord::State::kSource) throw Refusal(call.callable);
+  SpecializeArguments(trace, call, 1, true);
   MarkMutated(trace, call.args[0]);
 }
 
 // generator.close() of one of the trace's own. A frame that an exception is thrown into is not recorded, so none of its
 // code may run: it has no handlers, and takes from no other generator.
 void Close(Trace& trace, Call& call) {
-  const Known* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
-  if (known == nullptr || known->state == Known::State::kSource || !PyGen_CheckExact(call.args[0])) {
+  const ObjectRecord* known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state == ObjectRecord::State::kSource || !PyGen_CheckExact(call.args[0])) {
     throw Refusal(call.callable);
   }
   static PyObject* const delegate = InternedName("gi_yieldfrom");
@@ -59,7 +59,7 @@ void Close(Trace& trace, Call& call) {
 void Iterate(Trace& trace, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) ReadTensor(trace, call.args[i], true, false);
-    ForceDeep(trace, call.args[i], call.shadows[i], true);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], true);
   }
 }
 
@@ -84,7 +84,7 @@ void IterateRows(Trace& trace, Call& call) {
 }
 
 // itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
-void Repeat(Trace& trace, Call& call) { ForceArguments(trace, call, 0, true); }
+void Repeat(Trace& trace, Call& call) { SpecializeArguments(trace, call, 0, true); }
 
 // list(row), tuple(row), row.copy()
 void CopyRow(Trace& trace, Call& call) {
@@ -109,7 +109,7 @@ void MakeTable(Trace& trace, Call& call) {
     for (size_t i = 0; i < call.args.size(); ++i) {
       call.note.op.expect.items.push_back(KeepOpen(trace, call.args[i], call.shadows[i], &open));
     }
-    if (open) call.note.op.expect.kind = Expect::Kind::kItems;
+    if (open) call.note.op.expect.kind = ResultSpec::Kind::kItems;
     if (open) return;
   }
   Iterate(trace, call);
@@ -133,7 +133,7 @@ void MakePartial(Trace& trace, Call& call) {
   if (function != nullptr && Py_TYPE(function) == Objects().partial && SourceOf(trace, function).valid()) {
     throw Break{Reason::unknown_callable, "functools.partial of a partial that existed before"};
   }
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 }  // namespace

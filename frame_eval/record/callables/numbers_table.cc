@@ -2,10 +2,10 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/numbers_in_tensors.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -19,7 +19,7 @@ namespace {
 
 // A number that is not fixed, computed by `op` from the first argument, or from two.
 void Compute(Trace& trace, Call& call, ScalarOp op) {
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow =
       call.args.size() == 1 ? AddNumber(trace, op, {{call.args[0], call.shadows[0]}})
                             : AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
@@ -43,7 +43,7 @@ void Convert(Trace& trace, Call& call) {
       return Compute(trace, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
     }
     FixType(trace, call.shadows[0]);
-    call.note.op.expect.kind = Expect::Kind::kShadow;  // the very object
+    call.note.op.expect.kind = ResultSpec::Kind::kShadow;  // the very object
     call.note.op.expect.shadow = call.shadows[0];
     return;
   }
@@ -52,7 +52,7 @@ void Convert(Trace& trace, Call& call) {
   if (of_tensor && ConvertTensor(trace, call, call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type))) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
-    ForceDeep(trace, call.args[i], call.shadows[i], false);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], false);
   }
 }
 
@@ -87,7 +87,7 @@ bool Fold(Trace& trace, Call& call, ScalarOp op, PyTypeObject* type, PyObject* s
     shadow = AddNumber(trace, op, {{so_far.get(), shadow}, {item, ElementShadow(trace, row, i)}});
     so_far = Folded(op, so_far.get(), item);
   }
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow = shadow;
   return true;
 }
@@ -99,7 +99,7 @@ bool ExtremeOfBoth(Trace& trace, Call& call, bool least) {
   if (!DecideNumbers(trace, b, call.shadows[1], a, call.shadows[0], better, false)) return false;
   const bool is_second = Must(PyObject_RichCompareBool(b, a, better));
   for (const Shadow shadow : call.shadows) FixType(trace, shadow);
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow = call.shadows[is_second ? 1 : 0];
   return true;
 }
@@ -116,7 +116,7 @@ void Extreme(Trace& trace, Call& call) {
   for (size_t i = 0; i < call.args.size(); ++i) {
     // It iterates over the tensor and asks for truth.
     if (IsTensor(call.args[i])) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
-    ForceDeep(trace, call.args[i], call.shadows[i], true);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], true);
   }
   ReadCallbacks(trace, call);
   ReadIdentities(trace, Reads::kKeys, call);
@@ -133,7 +133,7 @@ void Math(Trace& trace, Call& call) {
   }
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, CallableName(call.callable) + " of a tensor"};
-    ForceDeep(trace, call.args[i], call.shadows[i], false);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], false);
   }
 }
 
@@ -143,7 +143,7 @@ bool DivMod(Trace& trace, Call& call) {
   if (call.args.size() != 2 || !HasOpenNumber(trace, call)) return false;
   if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
   if (!DecideNumbers(trace, call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
-  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect.kind = ResultSpec::Kind::kItems;
   for (const ScalarOp op : {ScalarOp::kIntFloorDiv, ScalarOp::kIntMod}) {
     call.note.op.expect.items.push_back(
         AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
@@ -161,7 +161,7 @@ bool RoundToDecimals(Trace& trace, Call& call) {
   int overflow = 0;
   const long long places = PyLong_AsLongLongAndOverflow(call.args[1], &overflow);
   if (overflow != 0 || places < 0 || places > kMostDecimals) return false;
-  Force(trace, call.args[1], call.shadows[1]);
+  Specialize(trace, call.args[1], call.shadows[1]);
   call.shadows[1] = Shadow();
   Compute(trace, call, ScalarOp::kFloatRound);
   return true;
@@ -171,7 +171,7 @@ bool RoundToDecimals(Trace& trace, Call& call) {
 void Product(Trace& trace, Call& call) {
   static PyObject* const one = Must(PyLong_FromLong(1)).Release();
   if (Fold(trace, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 // sum, abs, round, pow, divmod: plain numbers, or tensors through their operators.
@@ -197,7 +197,7 @@ void Arithmetic(Trace& trace, Call& call) {
   if (name == "divmod" && DivMod(trace, call)) return;
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
   if (name == "sum" && Fold(trace, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 // iadd, imul …: of tensors, or of numbers, which are not changed.
@@ -206,7 +206,7 @@ void InPlaceArithmetic(Trace& trace, Call& call) {
   for (PyObject* arg : call.args) {
     if (!IsNumber(arg)) throw Refusal(call.callable);
   }
-  ForceArguments(trace, call, 0, true);
+  SpecializeArguments(trace, call, 0, true);
 }
 
 }  // namespace

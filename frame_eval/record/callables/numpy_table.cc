@@ -54,7 +54,7 @@ std::array<double, count> NumbersOf(Trace& trace, Call& call) {
   for (size_t i = 0; i < count; ++i) {
     if (!IsModest(call.args[i], &numbers[i])) Refuse(call);
   }
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   return numbers;
 }
 
@@ -97,7 +97,7 @@ void Product(Trace& trace, Call& call) {
     product *= std::abs(value);
     if (product > kMost) Refuse(call);
   }
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   call.note.op.opaque_operation = true;
 }
 

@@ -38,7 +38,7 @@ struct CallableRow {
   Conduct conduct = Conduct::kPure;
   SpecialRow special = nullptr;
   Reads reads = Reads::kValues;
-  bool by_value = false;  // a special row that reads nothing but what ForceDeep of all arguments fixes
+  bool by_value = false;  // a special row that reads nothing but what SpecializeDeep of all arguments fixes
 };
 
 const CallableRow* FindCallable(PyObject* callable);  // null: unknown

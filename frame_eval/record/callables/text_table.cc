@@ -69,7 +69,7 @@ void Format(Trace& trace, Call& call) {
   if (text == nullptr) throw Break{Reason::unknown_operation, "str.format"};
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, "format of a tensor"};
-    ForceDeep(trace, call.args[i], call.shadows[i], false);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], false);
   }
   const Fields fields = FieldsOf({text, static_cast<size_t>(size)});
   if (fields.attributes) throw Break{Reason::unknown_operation, "str.format that reads an attribute"};

@@ -5,10 +5,10 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/numbers_in_tensors.h"
 #include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/attribute_stores.h"
@@ -54,12 +54,12 @@ void AddAll(const char* module, const char* path, CallableRow row) {
 void Size(Trace& trace, Call& call) {
   PyObject* self = call.args.empty() ? nullptr : call.args[0];
   if (self == nullptr || !IsTensor(self)) throw Break{Reason::unknown_operation, "size"};
-  for (size_t i = 1; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+  for (size_t i = 1; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
   if (!SourceOf(trace, self).valid() && !trace.numbers.sizes_open()) return ReadTensor(trace, self, true, false);
   ReadRank(trace, self);
   const int64_t rank = TensorOf(self).dim();
   if (call.args.size() == 1) {
-    call.note.op.expect.kind = Expect::Kind::kItems;
+    call.note.op.expect.kind = ResultSpec::Kind::kItems;
     for (int64_t i = 0; i < rank; ++i) call.note.op.expect.items.push_back(SizeOf(trace, self, i));
     return;
   }
@@ -67,7 +67,7 @@ void Size(Trace& trace, Call& call) {
     int64_t dim = PyLong_AsLongLong(call.args[1]);
     if (dim < 0) dim += rank;
     if (dim >= 0 && dim < rank) {
-      call.note.op.expect.kind = Expect::Kind::kShadow;
+      call.note.op.expect.kind = ResultSpec::Kind::kShadow;
       call.note.op.expect.shadow = SizeOf(trace, self, dim);
       return;
     }
@@ -80,7 +80,7 @@ void Numel(Trace& trace, Call& call) {
   if (!trace.numbers.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     return TorchCall(trace, call.note, &call, "numel");
   }
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow = CountOfElements(trace, call.args[0]);
 }
 
@@ -109,7 +109,7 @@ void BasicFact(Trace& trace, Call& call) {
       if (!IsExactTensor(call.args[i])) throw Break{Reason::tensor_subclass, ""};
       ReadRank(trace, call.args[i]);  // a tensor without dimensions counts less for the type of a result
     } else {
-      ForceDeep(trace, call.args[i], call.shadows[i], true);
+      SpecializeDeep(trace, call.args[i], call.shadows[i], true);
     }
   }
 }
@@ -121,13 +121,13 @@ void Rank(Trace& trace, Call& call) {
 // torch.backends.cudnn.set_flags(…) gives the flags that were and sets others. They mean nothing to ops on a CPU, but
 // must be at the end what they were (DescribeState).
 void SetFlags(Trace& trace, Call& call) {
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   call.note.op.opaque_operation = true;
 }
 
 // The generator of the CPU is part of the guarded state; others are not modelled.
 void AutocastDtype(Trace& trace, Call& call) {
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
   PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
   if (device == nullptr || !PyUnicode_Check(device) || PyUnicode_CompareWithASCIIString(device, "cpu") != 0) {
     throw Break{Reason::unknown_callable, "torch.get_autocast_dtype of another device"};
@@ -175,7 +175,7 @@ void MakeParameter(Trace& trace, Call& call) {
                         call.args[0] == reinterpret_cast<PyObject*>(Objects().parameter) && IsTensor(call.args[1]) &&
                         IsExactTensor(call.args[1]) && PyBool_Check(call.args[2]);
   if (!is_plain || !MakesLeaves(trace)) throw Refusal(call.callable);
-  Force(trace, call.args[2], call.shadows[2]);
+  Specialize(trace, call.args[2], call.shadows[2]);
   TorchCall(trace, call.note, &call, "_make_subclass");
   call.note.op.marks.makes_parameter = true;
 }
@@ -208,14 +208,14 @@ void RequiresGrad(Trace& trace, Call& call) {
   const bool is_plain = self != nullptr && IsExactTensor(self) && call.args.size() <= 2 && call.names.empty() &&
                         (call.args.size() == 1 || PyBool_Check(call.args[1]));
   if (!is_plain) throw Refusal(call.callable);
-  if (call.args.size() == 2) Force(trace, call.args[1], call.shadows[1]);
+  if (call.args.size() == 2) Specialize(trace, call.args[1], call.shadows[1]);
   PyObject* const wanted = call.args.size() == 2 ? call.args[1] : Py_True;
   if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->NoteRequiresGrad();
   const bool has_it = TensorOf(self).requires_grad();
   if (has_it == (wanted == Py_True)) return ReadRank(trace, self);
   static PyObject* const name = InternedName("requires_grad");
   StoreAttribute(trace, call.note, self, name, wanted, Shadow());
-  call.note.op.expect.kind = Expect::Kind::kAny;  // self
+  call.note.op.expect.kind = ResultSpec::Kind::kAny;  // self
 }
 
 // x.detach_(), of a tensor that the trace has made.
@@ -237,17 +237,17 @@ void ToList(Trace& trace, Call& call) { ListCall(trace, call); }
 // torch._C._InferenceMode(mode): does nothing yet.
 void MakeInferenceMode(Trace& trace, Call& call) {
   if (trace.ends_at_blocks) throw Refusal(call.callable);
-  ForceArguments(trace, call, 0, false);
+  SpecializeArguments(trace, call, 0, false);
 }
 
 // Its __enter__ and __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for the keys at
 // __enter__. The key of the recording must not be among these: the block may outlive it.
 void SwitchInferenceMode(Trace& trace, Call& call) {
   if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
-  const Known* known = trace.objects.Find(call.args[0]);
-  if (known == nullptr || known->state == Known::State::kSource) throw Refusal(call.callable);
-  ForceArguments(trace, call, 1, false);
-  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Spoil();
+  const ObjectRecord* known = trace.objects.Find(call.args[0]);
+  if (known == nullptr || known->state == ObjectRecord::State::kSource) throw Refusal(call.callable);
+  SpecializeArguments(trace, call, 1, false);
+  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Invalidate();
   call.note.op.marks.switches_inference = true;
   aten::SeeEveryOp(false);
 }

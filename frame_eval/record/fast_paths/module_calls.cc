@@ -158,7 +158,7 @@ class Crossing {
     if (!is_on) return false;
     if (!is_told) {
       LoadAttribute(trace_, note_, self_, Shadow(), ways.compiled_call_impl);
-      if (note_.op.expect.kind != Expect::Kind::kAny) return false;
+      if (note_.op.expect.kind != ResultSpec::Kind::kAny) return false;
     }
     const Ref<> call_impl = Method(kReadCallImpl, ways.call_impl, is_told);
     if (!call_impl) return false;
@@ -217,8 +217,8 @@ class Crossing {
   bool IsUsual(PyObject* args, PyObject* kwargs, bool is_told = false) const {
     if (f_.depth != 0 || !PyTuple_CheckExact(args) || !PyDict_CheckExact(kwargs)) return false;
     if (is_told) return true;
-    const Known* known = trace_.objects.Find(self_);
-    return known != nullptr && known->state == Known::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
+    const ObjectRecord* known = trace_.objects.Find(self_);
+    return known != nullptr && known->state == ObjectRecord::State::kSource && ReadsHooksOfInstance(Py_TYPE(self_)) &&
            DictAt(DictOf::kInstance, self_) != nullptr;
   }
 
@@ -227,7 +227,7 @@ class Crossing {
     At(offset);
     LoadAttribute(trace_, note_, owner, Shadow(), name);
     PyObject* value = note_.op.expect.answer;
-    if (note_.op.expect.kind != Expect::Kind::kSource || value == nullptr) return nullptr;
+    if (note_.op.expect.kind != ResultSpec::Kind::kSource || value == nullptr) return nullptr;
     *shadow = FromSource(trace_, note_.op.expect.source, value, note_.op.expect.pinned);
     return value;
   }
@@ -237,7 +237,7 @@ class Crossing {
     PyObject* value = ItemQuietly(DictAt(DictOf::kInstance, self_), name);
     if (value == nullptr || WrittenShadow(trace_, self_, name) != nullptr) return nullptr;
     At(offset);
-    const Known& known = *trace_.objects.Find(self_);
+    const ObjectRecord& known = *trace_.objects.Find(self_);
     *shadow =
         FromSource(trace_, trace_.guards.Child(known.source, Accessor::kAttr, 0, name, value), value, known.pinned);
     return value;
@@ -252,7 +252,7 @@ class Crossing {
   // This is so after a change to an OrderedDict that existed before: it may be a dict of hooks, at another call if not
   // here.
   bool HasNoHooks() {
-    const Known& known = *trace_.objects.Find(self_);
+    const ObjectRecord& known = *trace_.objects.Find(self_);
     const auto& changed = trace_.objects.mutated_sources;
     if (known.written || std::any_of(changed.begin(), changed.end(), [](PyObject* o) { return PyODict_Check(o); })) {
       return false;
@@ -264,7 +264,7 @@ class Crossing {
     for (PyObject* own : *hooks) {
       if (trace_.objects.knows_ordered_dicts && trace_.objects.Find(own) != nullptr) return false;
     }
-    Touch(trace_, self_);
+    GuardTypeOrIdentity(trace_, self_);
     trace_.guards.NoHooks(known.source, trace_.frames.Here());
     return true;
   }
@@ -275,7 +275,7 @@ class Crossing {
     if (function == nullptr || !PyFunction_Check(function)) return Ref<>();
     At(offset);
     if (!is_told) LoadAttribute(trace_, note_, self_, Shadow(), name);
-    if (!is_told && note_.op.expect.kind != Expect::Kind::kAny) return Ref<>();
+    if (!is_told && note_.op.expect.kind != ResultSpec::Kind::kAny) return Ref<>();
     Ref<> method = Must(PyMethod_New(function, self_));
     AddFresh(trace_, method.get());
     return method;
@@ -318,7 +318,7 @@ class Crossing {
     Ref<> passed = Must(PyDict_Copy(kwargs));
     AddFresh(trace_, passed.get());
     if (PyDict_GET_SIZE(kwargs) > 0) {
-      ForceDeep(trace_, kwargs, Shadow(), true);
+      SpecializeDeep(trace_, kwargs, Shadow(), true);
       ReadElements(trace_, {passed.get(), kwargs});
       MarkMutated(trace_, passed.get());
     }

@@ -78,7 +78,7 @@ bool RepeatedCalls::MayRepeat() const {
          trace_.objects.dict_writers.empty() && !trace_.thread.IsContextSet() && trace_.iteration.met.empty() &&
          trace_.iteration.outside_generators.empty() && trace_.lifetimes.ending.empty() &&
          trace_.lifetimes.watched.empty() && trace_.decisions.empty() && !trace_.variables.has_open_cells &&
-         !trace_.aten.writes_inputs() && at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+         !trace_.aten.memory.writes_inputs() && at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
 }
 
 template <class Numbers>
@@ -89,22 +89,22 @@ RepeatedCalls::FactsIn<Numbers> RepeatedCalls::FactsIn<Numbers>::Of(PyObject* ob
 }
 template RepeatedCalls::FactsNow RepeatedCalls::FactsNow::Of(PyObject* object);  // for the attempt
 
-RepeatedCalls::Switches RepeatedCalls::SwitchesNow() const {
+RepeatedCalls::ThreadStateSnapshot RepeatedCalls::SwitchesNow() const {
   EagerState state = trace_.thread.state;
-  state.autocast_cleared = trace_.aten.autocast_cleared();
+  state.autocast_cleared = trace_.aten.autocast_cleared;
   return {state, trace_.thread.backends, trace_.thread.autocast_nesting};
 }
 
-RepeatedCalls::Moment RepeatedCalls::Now() const {
+RepeatedCalls::TraceMark RepeatedCalls::Now() const {
   return {trace_.guards.mark(), trace_.aten.mark(), trace_.sites.places.mark(), reads_.size()};
 }
 
 // None for a call that is neither repeated nor kept.
-std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) const {
-  const Known* known = trace_.objects.Find(e.in[0]);
-  if (known == nullptr || known->state != Known::State::kSource || known->written || known->mutated)
+std::optional<RepeatedCalls::CallSignature> RepeatedCalls::SettingOf(const Event& e) const {
+  const ObjectRecord* known = trace_.objects.Find(e.in[0]);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->written || known->mutated)
     return std::nullopt;
-  Setting setting;
+  CallSignature setting;
   setting.said = trace_.guards.SaidOf(known->source);
   if (setting.said == GuardRecorder::Said::kMore) return std::nullopt;
   setting.type = Py_TYPE(e.in[0]);
@@ -122,7 +122,7 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
       continue;
     }
     if (!IsTensor(object) || !IsExactTensor(object) || HasOwnAttributes(object)) return std::nullopt;
-    const AtenRecorder::KnownTensor* of_tensor = trace_.aten.Find(TensorOf(object));
+    const KnownTensor* of_tensor = trace_.aten.tensors.Find(TensorOf(object));
     if (of_tensor == nullptr || of_tensor->resized || !IsStrided(object)) return std::nullopt;
     arg.impl = TensorOf(object).unsafeGetTensorImpl();
     arg.source = of_tensor->source;
@@ -134,8 +134,8 @@ std::optional<RepeatedCalls::Setting> RepeatedCalls::SettingOf(const Event& e) c
   return setting;
 }
 
-bool RepeatedCalls::AreAlike(const Heard& heard, const Setting& is) const {
-  const Setting& was = heard.setting;
+bool RepeatedCalls::AreAlike(const MemoEntry& heard, const CallSignature& is) const {
+  const CallSignature& was = heard.setting;
   if (was.said != is.said || was.pinned != is.pinned || was.args.size() != is.args.size() ||
       !(was.switches == is.switches)) {
     return false;
@@ -167,9 +167,9 @@ bool RepeatedCalls::AreAlike(const Heard& heard, const Setting& is) const {
 
 // ---- whether it may be repeated -------------------------------------------------------------------------------------
 
-bool RepeatedCalls::IsGood(Heard* heard) {
-  if (heard->use != Heard::Use::kUnknown) return heard->use == Heard::Use::kGood;
-  heard->use = Heard::Use::kNone;
+bool RepeatedCalls::IsGood(MemoEntry* heard) {
+  if (heard->use != MemoEntry::Use::kUnknown) return heard->use == MemoEntry::Use::kGood;
+  heard->use = MemoEntry::Use::kNone;
   std::optional<GuardRecorder::Part> part =
       trace_.guards.PartOf(heard->setting.module, heard->from.guards, heard->to.guards);
   if (!part) return false;
@@ -181,14 +181,14 @@ bool RepeatedCalls::IsGood(Heard* heard) {
   absl::flat_hash_map<PyObject*, SourceId> first;
   for (const SourceId id : part->sources) {
     PyObject* const object = trace_.guards.seen(id);
-    Heard::Meeting& meeting = heard->meetings.emplace_back();
+    MemoEntry::Meeting& meeting = heard->meetings.emplace_back();
     const bool is_shared = is_in(part->shared, id), is_fixed = is_in(part->fixed, id);
     if (IsScalar(object)) {
-      if (is_shared || is_fixed) meeting.kind = Heard::Meeting::Kind::kShared;
+      if (is_shared || is_fixed) meeting.kind = MemoEntry::Meeting::Kind::kShared;
       continue;
     }
     const auto [met, is_new] = first.try_emplace(object, id);
-    meeting = {is_new ? Heard::Meeting::Kind::kNew : Heard::Meeting::Kind::kAgain, met->second};
+    meeting = {is_new ? MemoEntry::Meeting::Kind::kNew : MemoEntry::Meeting::Kind::kAgain, met->second};
     if (!IsTold(object)) return false;
     const SourceId source = SourceOf(trace_, object);
     if (!source.valid() && !is_fixed) {
@@ -197,7 +197,7 @@ bool RepeatedCalls::IsGood(Heard* heard) {
     }
     if (!source.valid() || !part->Holds(source)) {
       if (!is_shared && !is_fixed) return false;
-      meeting.kind = Heard::Meeting::Kind::kShared;
+      meeting.kind = MemoEntry::Meeting::Kind::kShared;
       continue;
     }
     // Another identity is allowed only where it determines nothing about the content.
@@ -221,7 +221,7 @@ bool RepeatedCalls::IsGood(Heard* heard) {
     const bool is_inside = read.source.valid() ? heard->part.Holds(read.source) : was_made(read.value);
     if (is_inside || ArgumentOf(heard->setting, read) >= 0) heard->reads.push_back(read);
   }
-  heard->use = Heard::Use::kGood;
+  heard->use = MemoEntry::Use::kGood;
   return true;
 }
 
@@ -232,7 +232,7 @@ int RepeatedCalls::GivenBack(const Event& e, PyObject* result) {
 }
 
 // Which argument was asked; -1: something else.
-int RepeatedCalls::ArgumentOf(const Setting& setting, const Read& read) {
+int RepeatedCalls::ArgumentOf(const CallSignature& setting, const Read& read) {
   for (size_t i = 0; i < setting.args.size(); ++i) {
     const Argument& arg = setting.args[i];
     if (arg.scalar) continue;
@@ -241,14 +241,14 @@ int RepeatedCalls::ArgumentOf(const Setting& setting, const Read& read) {
   return -1;
 }
 
-bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
+bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
   const Graph& graph = trace_.aten.graph();
   const AtenRecorder::Mark &from = heard->from.aten, &to = heard->to.aten;
   if (from.constants != to.constants) return false;
   // The content of the module, and numbers outside of it: the same again.
   absl::flat_hash_set<ValueId> inputs;
-  for (size_t i = from.inputs; i < to.inputs; ++i) {
-    const auto& [source, value] = trace_.aten.inputs()[i];
+  for (size_t i = from.tensors.inputs; i < to.tensors.inputs; ++i) {
+    const auto& [source, value] = trace_.aten.tensors.inputs()[i];
     if (heard->part.Holds(source) || graph.value(value).type.is_number()) inputs.insert(value);
   }
   std::vector<size_t> last_users(to.values - from.values, to.nodes);
@@ -266,7 +266,7 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
     const Node& node = graph.nodes[i];
     if (!(graph.states[node.state.raw()] == heard->setting.switches.state)) return false;
     if (node.op) {
-      const OpFacts& facts = *trace_.aten.NotesOf(*node.op).facts;
+      const OpFacts& facts = *trace_.aten.op_facts.Of(*node.op).facts;
       const bool is_of_torch = node.op->operator_name().name.rfind("aten::", 0) == 0;
       if (!is_of_torch || facts.no_result || facts.scalar_from_data || facts.scalar_from_metadata ||
           facts.data_dependent_size) {
@@ -309,14 +309,14 @@ bool RepeatedCalls::HasGoodNodes(Heard* heard) const {
 
 Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
   while (!open_.empty() && open_.back().depth >= trace_.frames.inlined.size()) open_.pop_back();
-  std::optional<Setting> setting = MayRepeat() ? SettingOf(e) : std::nullopt;
+  std::optional<CallSignature> setting = MayRepeat() ? SettingOf(e) : std::nullopt;
   if (!setting) return Ref<>();
-  std::optional<Said> expected;
+  std::optional<TraceSlice> expected;
   const bool is_checking = std::any_of(open_.begin(), open_.end(), [](const Open& call) { return call.expected; });
   const auto it = heard_.find(setting->type);
   if (it != heard_.end() && !is_checking && !at::hasCallbacks()) {
     for (size_t i = it->second.size(); i-- > 0 && !expected;) {
-      Heard& heard = *it->second[i];
+      MemoEntry& heard = *it->second[i];
       if (heard.misfits > kMostMisfits + heard.times || !AreAlike(heard, *setting) || !IsGood(&heard)) continue;
       Attempt attempt(*this, heard, *setting, e);
       Ref<> result = attempt.Result();
@@ -332,7 +332,7 @@ Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
       attempt.TakeBack();
     }
   }
-  Heard heard;
+  MemoEntry heard;
   heard.setting = std::move(*setting);
   heard.from = Now();
   open_.push_back({&note, trace_.frames.inlined.size(), std::move(heard), std::move(expected)});
@@ -344,9 +344,9 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
   if (open_.empty() || open_.back().note != &note) return;
   Open call = std::move(open_.back());
   open_.pop_back();
-  Heard& heard = call.heard;
+  MemoEntry& heard = call.heard;
   heard.to = Now();
-  const Setting& setting = heard.setting;
+  const CallSignature& setting = heard.setting;
   const bool is_plain = MayRepeat() && result != nullptr && IsTensor(result) && SwitchesNow() == setting.switches;
   if (call.expected) {
     const std::string difference =
@@ -358,7 +358,7 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
   }
   if (!is_plain || !IsExactTensor(result)) return;
   heard.given_back = GivenBack(e, result);
-  const AtenRecorder::KnownTensor* known = trace_.aten.Find(TensorOf(result));
+  const KnownTensor* known = trace_.aten.tensors.Find(TensorOf(result));
   if (known == nullptr || (heard.given_back < 0 && !known->value.valid())) return;
   heard.result = known->value;
   // The values of arguments that were used for the first time.
@@ -366,39 +366,40 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
     Argument& arg = heard.setting.args[i];
     if (arg.unread) arg.unread = trace_.guards.OnlySizesRead(arg.source, heard.from.guards, heard.to.guards);
     if (arg.scalar || arg.value.valid()) continue;
-    const AtenRecorder::KnownTensor* of_arg = trace_.aten.Find(TensorOf(e.in[i + 1]));
-    if (of_arg != nullptr && of_arg->value.valid() && trace_.aten.IsInput(of_arg->value)) arg.value = of_arg->value;
+    const KnownTensor* of_arg = trace_.aten.tensors.Find(TensorOf(e.in[i + 1]));
+    if (of_arg != nullptr && of_arg->value.valid() && trace_.aten.tensors.IsInput(of_arg->value))
+      arg.value = of_arg->value;
   }
   heard.site = PlaceOf(trace_, trace_.frames.inlined.size() - 1);
   auto& others = heard_[setting.type];
   if (others.size() == kMostOfOneClass) others.erase(others.begin());
-  others.push_back(std::make_unique<Heard>(std::move(heard)));
+  others.push_back(std::make_unique<MemoEntry>(std::move(heard)));
 }
 
 void RepeatedCalls::MeetSource(SourceId source, bool by_path) {
   for (const Open& call : open_) {
     const SourceId module = call.heard.setting.module;
     for (SourceId way = by_path ? module : trace_.guards.parent(module); way.valid(); way = trace_.guards.parent(way)) {
-      if (way == source) return Spoil();
+      if (way == source) return Invalidate();
     }
   }
 }
 
 void RepeatedCalls::DropFrom(size_t nodes) {
   for (auto& [type, calls] : heard_) {
-    std::erase_if(calls, [nodes](const std::unique_ptr<Heard>& heard) { return heard->to.aten.nodes > nodes; });
+    std::erase_if(calls, [nodes](const std::unique_ptr<MemoEntry>& heard) { return heard->to.aten.nodes > nodes; });
   }
 }
 
-void RepeatedCalls::Spoil() {
+void RepeatedCalls::Invalidate() {
   if (std::any_of(open_.begin(), open_.end(), [](const Open& call) { return call.expected.has_value(); })) {
     fault_ = "a call was repeated that cannot be";
   }
   open_.clear();
 }
 
-RepeatedCalls::Said RepeatedCalls::SaidSince(const Moment& moment, PyObject* result, const Event& e) const {
-  Said said;
+RepeatedCalls::TraceSlice RepeatedCalls::SaidSince(const TraceMark& moment, PyObject* result, const Event& e) const {
+  TraceSlice said;
   said.guards = trace_.guards.SaidSince(moment.guards);
   said.values = moment.aten.values;
   const Graph& graph = trace_.aten.graph();
@@ -410,11 +411,11 @@ RepeatedCalls::Said RepeatedCalls::SaidSince(const Moment& moment, PyObject* res
     said.places.push_back(trace_.aten.places()[i]);
   }
   said.given_back = GivenBack(e, result);
-  if (const auto* known = trace_.aten.Find(TensorOf(result)); known != nullptr) said.result = known->value;
+  if (const auto* known = trace_.aten.tensors.Find(TensorOf(result)); known != nullptr) said.result = known->value;
   return said;
 }
 
-std::string RepeatedCalls::Difference(const Said& expected, const Said& got) const {
+std::string RepeatedCalls::Difference(const TraceSlice& expected, const TraceSlice& got) const {
   if (expected.guards != got.guards) {
     const auto [a, b] =
         std::mismatch(expected.guards.begin(), expected.guards.end(), got.guards.begin(), got.guards.end());

@@ -8,7 +8,7 @@
 //       differ, if the code has read it of no tensor. The thread's state must be the same. Arguments that are not
 //       tensors must be identical. The trace has changed nothing so far.
 //   P2  A call is repeated only if it did nothing except read, run pure ops of ATen (they may draw random numbers on
-//       the CPU) and return one of their results or an argument. Its outcome must not rest on an address (Spoil). No
+//       the CPU) and return one of their results or an argument. Its outcome must not rest on an address (Invalidate). No
 //       call is repeated while ends of objects are noted.
 //   P3  Facts of values that the call has asked for are asked for again, of the values now: what they rest on is guarded.
 //   P4  A misfit is taken back, random numbers too, and the call is interpreted. Ops may have run twice then.
@@ -45,15 +45,15 @@ class RepeatedCalls {
   // made and kept.
   Ref<> Call(const FrameNote& note, const Event& e);
   void Returned(const FrameNote& note, const Event& e, PyObject* result);  // of any call
-  void Spoil();                                                            // the calls at work cannot be repeated
+  void Invalidate();                                                       // the calls at work cannot be repeated
   void Forget() { open_.clear(); }                                         // … are not seen to return, or raise
   void DropFrom(size_t nodes);                                             // nodes from this one on are going
   const std::string& fault() const { return fault_; }                      // self-check
 
   // An object that is known by a source is at hand, `by_path` or as a result of code. It may lead to the called
   // module, or be that module by another path than the call's. Reads through it then look like reads of the module.
-  void Meet(const Known& known, bool by_path) {
-    if (!open_.empty() && known.state == Known::State::kSource) [[unlikely]]
+  void Meet(const ObjectRecord& known, bool by_path) {
+    if (!open_.empty() && known.state == ObjectRecord::State::kSource) [[unlikely]]
       MeetSource(known.source, by_path);
   }
 
@@ -106,32 +106,32 @@ class RepeatedCalls {
     bool existed() const { return source.valid(); }
   };
   // For the thread.
-  struct Switches {
+  struct ThreadStateSnapshot {
     EagerState state;
     uint16_t backends;
     int autocast_nesting;
-    friend bool operator==(const Switches&, const Switches&) = default;
+    friend bool operator==(const ThreadStateSnapshot&, const ThreadStateSnapshot&) = default;
   };
   // A call, as it was made.
-  struct Setting {
+  struct CallSignature {
     PyTypeObject* type = nullptr;
     SourceId module;
-    bool pinned = false;  // as Known's
+    bool pinned = false;  // as ObjectRecord's
     GuardRecorder::Said said = GuardRecorder::Said::kMore;
     Ref<> names;  // of its last arguments; null: none
     std::vector<Argument> args;
-    Switches switches;
+    ThreadStateSnapshot switches;
   };
-  struct Moment {
+  struct TraceMark {
     GuardRecorder::Mark guards;
     AtenRecorder::Mark aten;
     Places::Mark places;
     size_t reads = 0;
   };
   // The outcome.
-  struct Heard {
-    Setting setting;
-    Moment from, to;
+  struct MemoEntry {
+    CallSignature setting;
+    TraceMark from, to;
     PlaceId site = kNowhere;
     int given_back = -1;  // argument
     bool is_random = false;
@@ -153,7 +153,7 @@ class RepeatedCalls {
     uint32_t times = 0, misfits = 0, checks = 0;
   };
   // Everything one call recorded; the self-check compares two of these.
-  struct Said {
+  struct TraceSlice {
     std::vector<std::array<uint64_t, 4>> guards;
     size_t values = 0;  // that there were before
     std::vector<Node> made;
@@ -164,8 +164,8 @@ class RepeatedCalls {
   struct Open {
     const FrameNote* note;
     size_t depth;
-    Heard heard;
-    std::optional<Said> expected;
+    MemoEntry heard;
+    std::optional<TraceSlice> expected;
   };
   class Attempt;
 
@@ -174,21 +174,21 @@ class RepeatedCalls {
   }
   void MeetSource(SourceId source, bool by_path);
   bool MayRepeat() const;
-  Moment Now() const;
-  Switches SwitchesNow() const;
-  std::optional<Setting> SettingOf(const Event& e) const;
-  bool AreAlike(const Heard& heard, const Setting& is) const;
-  bool IsGood(Heard* heard);
-  static int ArgumentOf(const Setting& setting, const Read& read);
+  TraceMark Now() const;
+  ThreadStateSnapshot SwitchesNow() const;
+  std::optional<CallSignature> SettingOf(const Event& e) const;
+  bool AreAlike(const MemoEntry& heard, const CallSignature& is) const;
+  bool IsGood(MemoEntry* heard);
+  static int ArgumentOf(const CallSignature& setting, const Read& read);
   static int GivenBack(const Event& e, PyObject* result);
-  bool HasGoodNodes(Heard* heard) const;
-  Said SaidSince(const Moment& moment, PyObject* result, const Event& e) const;
-  std::string Difference(const Said& expected, const Said& got) const;
+  bool HasGoodNodes(MemoEntry* heard) const;
+  TraceSlice SaidSince(const TraceMark& moment, PyObject* result, const Event& e) const;
+  std::string Difference(const TraceSlice& expected, const TraceSlice& got) const;
 
   Trace& trace_;
   std::vector<Open> open_;  // calls at work, outermost first
   std::vector<Read> reads_;
-  absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<Heard>>> heard_;
+  absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<MemoEntry>>> heard_;
   std::string fault_;
 };
 

@@ -32,7 +32,8 @@ bool AreSameOperands(const Arg& a, const Arg& b) {
 
 }  // namespace
 
-RepeatedCalls::Attempt::Attempt(RepeatedCalls& repeats, const Heard& heard, const Setting& setting, const Event& e)
+RepeatedCalls::Attempt::Attempt(RepeatedCalls& repeats, const MemoEntry& heard, const CallSignature& setting,
+                                const Event& e)
     : all_(repeats),
       trace_(repeats.trace_),
       heard_(heard),
@@ -40,7 +41,7 @@ RepeatedCalls::Attempt::Attempt(RepeatedCalls& repeats, const Heard& heard, cons
       e_(e),
       began_(repeats.Now()),
       observed_(fault_observer != nullptr ? fault_observer->BeginAttempt() : nullptr),
-      ranks_(trace_.aten.unsettled_ranks()),
+      ranks_(trace_.aten.ranks.unsettled()),
       repetition_(heard.part, setting.module) {}
 
 Ref<> RepeatedCalls::Attempt::Result() {
@@ -64,9 +65,9 @@ void RepeatedCalls::Attempt::TakeBack() {
   items_.clear();
   trace_.guards.Rewind(began_.guards);
   trace_.aten.Rewind(began_.aten);
-  trace_.aten.Unsettle(std::move(ranks_));
+  trace_.aten.ranks.Restore(std::move(ranks_));
   trace_.aten.pending.reset();
-  for (c10::TensorImpl* tensor : added_) trace_.aten.Forget(tensor);
+  for (c10::TensorImpl* tensor : added_) trace_.aten.tensors.Forget(tensor);
   trace_.numbers.Forget(began_.guards.sources, began_.aten.values);
   all_.reads_.resize(began_.reads);
 }
@@ -80,13 +81,13 @@ bool RepeatedCalls::Attempt::Guards() {
     PyObject *const object = trace_.guards.seen(was), *const other = trace_.guards.seen(is);
     const auto [kind, first] = *meeting++;
     switch (kind) {
-      case Heard::Meeting::Kind::kScalar:
+      case MemoEntry::Meeting::Kind::kScalar:
         return true;
-      case Heard::Meeting::Kind::kShared:
+      case MemoEntry::Meeting::Kind::kShared:
         return other == object;
-      case Heard::Meeting::Kind::kAgain:
+      case MemoEntry::Meeting::Kind::kAgain:
         return other == trace_.guards.seen(repetition_.IsNow(first));
-      case Heard::Meeting::Kind::kNew:
+      case MemoEntry::Meeting::Kind::kNew:
         break;
     }
     if (EndRunsCode(other)) return false;
@@ -111,8 +112,8 @@ bool RepeatedCalls::Attempt::Nodes() {
   if (first == last) return true;
   if (heard_.is_random && !IsOnlyThread()) return false;
   if (heard_.is_random) random_state_ = RandomState();
-  for (size_t i = heard_.from.aten.inputs; i < heard_.to.aten.inputs; ++i) {
-    const auto [source, value] = trace_.aten.inputs()[i];
+  for (size_t i = heard_.from.aten.tensors.inputs; i < heard_.to.aten.tensors.inputs; ++i) {
+    const auto [source, value] = trace_.aten.tensors.inputs()[i];
     PyObject* const seen = heard_.part.Holds(source) ? trace_.guards.seen(repetition_.IsNow(source)) : nullptr;
     if (seen != nullptr && IsTensor(seen)) Slot(value).tensor = TensorOf(seen);
   }
@@ -185,7 +186,7 @@ Arg RepeatedCalls::Attempt::Now(const Arg& was, c10::IValue* value, const c10::T
 bool RepeatedCalls::Attempt::HasFixedSize(ValueId number) {
   const Value& value = trace_.aten.graph().value(number);
   if (!value.def.valid()) {
-    const SourceId source = trace_.aten.SourceOfInput(number);
+    const SourceId source = trace_.aten.tensors.SourceOfInput(number);
     return source.valid() && IsNumber(trace_.guards.accessor(source)) && trace_.guards.IsFixed(source);
   }
   const Node& node = trace_.aten.graph().node(value.def);
@@ -197,7 +198,7 @@ bool RepeatedCalls::Attempt::HasFixedSize(ValueId number) {
 ValueId RepeatedCalls::Attempt::NumberNow(ValueId was) {
   const bool is_before = was.raw() < heard_.from.aten.values;
   if (!is_before && Slot(was).id.valid()) return Slot(was).id;
-  const SourceId source = trace_.aten.SourceOfInput(was);
+  const SourceId source = trace_.aten.tensors.SourceOfInput(was);
   if (is_before || !source.valid() || !heard_.part.Holds(source)) {
     if (HasFixedSize(was)) throw Misfit();
     return was;
@@ -213,11 +214,12 @@ ValueId RepeatedCalls::Attempt::TensorNow(ValueId was, c10::IValue* value) {
     const at::Tensor& tensor = TensorOf(e_.in[i + 1]);
     *value = tensor;
     const ValueId now = setting_.args[i].value;
-    return now.valid() ? now : trace_.aten.ValueOf(tensor).value();
+    return now.valid() ? now : trace_.aten.tensors.ValueOf(tensor).value();
   }
   Made& made = Slot(was);
   if (!made.tensor.defined()) throw Misfit();
-  if (!made.id.valid()) made.id = trace_.aten.ValueOf(made.tensor).value();  // a weight, used for the first time
+  if (!made.id.valid())
+    made.id = trace_.aten.tensors.ValueOf(made.tensor).value();  // a weight, used for the first time
   *value = made.tensor;
   return made.id;
 }

@@ -21,12 +21,12 @@ inline bool IsStrided(PyObject* tensor) {
 
 class RepeatedCalls::Attempt {
  public:
-  Attempt(RepeatedCalls& repeats, const Heard& heard, const Setting& setting, const Event& e);
+  Attempt(RepeatedCalls& repeats, const MemoEntry& heard, const CallSignature& setting, const Event& e);
 
   // Returns null if it does not fit, and must be taken back.
   Ref<> Result();
   void TakeBack();
-  const Moment& began() const { return began_; }
+  const TraceMark& began() const { return began_; }
 
  private:
   struct Misfit {};
@@ -51,10 +51,10 @@ class RepeatedCalls::Attempt {
 
   RepeatedCalls& all_;
   Trace& trace_;
-  const Heard& heard_;
-  const Setting& setting_;
+  const MemoEntry& heard_;
+  const CallSignature& setting_;
   const Event& e_;
-  const Moment began_;
+  const TraceMark began_;
   const std::unique_ptr<FaultObserver::Ops> observed_;
   std::vector<ValueId> ranks_;  // that follow from sizes, before
   GuardRecorder::Repetition repetition_;

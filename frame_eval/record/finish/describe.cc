@@ -28,7 +28,7 @@
 
 namespace frametap {
 
-static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known);
+static Operand DescribeFresh(Trace& trace, PyObject* object, const ObjectRecord& known);
 namespace {
 
 // A short text for a constant: equal for equal constants of any process.
@@ -153,7 +153,7 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
   if (shadow.kind == Shadow::Kind::kSource) return from_source(SourceId(shadow.id));
   if (IsScalar(object)) return ConstantOperand(trace, object);
   if (IsTensor(object)) {
-    AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+    KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
     if (known == nullptr) throw Escapes(object);
     if (known->source.valid()) return from_source(known->source);
     // A replay wraps what the graph gives as a plain tensor.
@@ -168,8 +168,9 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
     operand.value = known->value;
     return operand;
   }
-  Known* known = trace.objects.Find(object);
-  if (known != nullptr && known->state == Known::State::kSource && known->source.raw() >= trace.guards.mark().sources) {
+  ObjectRecord* known = trace.objects.Find(object);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource &&
+      known->source.raw() >= trace.guards.mark().sources) {
     // Met first in the part that was cut away: its source is gone, or is by now another's.
     Forget(trace, object);
     known = nullptr;
@@ -182,13 +183,13 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
     }
     if (PyTuple_CheckExact(object) || PyMethod_Check(object)) {
       // Made to describe another object, or a method bound by an instruction that does not report it.
-      AdoptMade(trace, object, true);
+      TrackCreated(trace, object, true);
       known = trace.objects.Find(object);
     } else {
       throw Escapes(object);
     }
   }
-  if (known->state == Known::State::kSource) return from_source(known->source);
+  if (known->state == ObjectRecord::State::kSource) return from_source(known->source);
   if (IsArrayOperand(trace, object)) {
     operand.kind = Operand::Kind::kValue;
     operand.value = ArrayValue(trace, object);
@@ -215,7 +216,7 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
   return operand;
 }
 
-static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known) {
+static Operand DescribeFresh(Trace& trace, PyObject* object, const ObjectRecord& known) {
   const Nesting nesting;
   if (nesting.too_deep()) throw Break{Reason::escaping_object, "an object nested very deeply"};
   Operand operand;
@@ -234,7 +235,7 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
     return operand;
   }
   if (PyDict_CheckExact(object)) {
-    if (known.state == Known::State::kOpaque) throw Escapes(object);
+    if (known.state == ObjectRecord::State::kOpaque) throw Escapes(object);
     operand = EmptyTable(trace, &PyDict_Type, object);
     Py_ssize_t at = 0;
     PyObject *key, *value;
@@ -282,13 +283,13 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
       operand.source = CellSource(trace, trace.frames.base(), static_cast<int>(slot - trace.frames.base().objects));
       return operand;
     }
-    if (known.state == Known::State::kOpaque) throw Escapes(object);
+    if (known.state == ObjectRecord::State::kOpaque) throw Escapes(object);
     operand.kind = Operand::Kind::kCell;
     add(PyCell_GET(object), item_shadow(0));
     return operand;
   }
   if (PyFunction_Check(object)) {
-    if (known.state != Known::State::kOpaque) return ConstantOperand(trace, object);
+    if (known.state != ObjectRecord::State::kOpaque) return ConstantOperand(trace, object);
     auto* function = reinterpret_cast<PyFunctionObject*>(object);
     operand.kind = Operand::Kind::kNew;
     operand.index = static_cast<int64_t>(NewKind::kFunction);
@@ -298,7 +299,7 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
     operand.items.push_back(ConstantOperand(trace, function->func_globals));
     add(function->func_qualname, Shadow());
     for (PyObject* part : {function->func_defaults, function->func_kwdefaults, function->func_closure}) {
-      if (part != nullptr && trace.objects.Find(part) == nullptr) AdoptMade(trace, part, true);
+      if (part != nullptr && trace.objects.Find(part) == nullptr) TrackCreated(trace, part, true);
       operand.items.push_back(part == nullptr ? ConstantOperand(trace, Py_None) : Describe(trace, part, Shadow()));
     }
     DescribeFunctionFields(trace, object, &operand);
@@ -319,7 +320,7 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
     for (const char* part : {"func", "args", "keywords"}) {
       Ref<> value = Must(PyObject_GetAttrString(object, part));
       trace.operands.described.push_back(value);
-      if (trace.objects.Find(value.get()) == nullptr) AdoptMade(trace, value.get(), true);
+      if (trace.objects.Find(value.get()) == nullptr) TrackCreated(trace, value.get(), true);
       add(value.get(), Shadow());
     }
     DescribeAttributes(trace, object, &operand);
@@ -361,9 +362,9 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
   if (IsNumPyNumber(object)) return ConstantOperand(trace, object);  // of fixed arguments, and never another
   if (PyObject* dict = IsOverDict(KindOfIterator(object)) ? IteratedOver(object, 0) : nullptr) {
     // Its __reduce__ returns a list.
-    const Known* content = trace.objects.Find(dict);
+    const ObjectRecord* content = trace.objects.Find(dict);
     const int64_t left = ItemsLeft(object);
-    const bool is_changed = content == nullptr || (content->state == Known::State::kSource && content->mutated);
+    const bool is_changed = content == nullptr || (content->state == ObjectRecord::State::kSource && content->mutated);
     if (left < 0 || is_changed) throw Escapes(object);
     const IteratorKind kind = KindOfIterator(object);
     const char* view = kind == IteratorKind::kDictKeys     ? "keys"
@@ -385,7 +386,7 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const Known& known)
     if (IsMadeOfPythonCode(reduced.get())) throw Escapes(object);
     trace.operands.described.push_back(reduced);
     operand.kind = Operand::Kind::kIter;
-    AdoptMade(trace, reduced.get(), true);
+    TrackCreated(trace, reduced.get(), true);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduced.get()); ++i) add(PyTuple_GET_ITEM(reduced.get(), i), Shadow());
     return operand;
   }
@@ -541,10 +542,10 @@ SnapshotFrame DescribeFrame(Trace& trace, FrameState& f, const Mark& mark, bool 
     Shadow shadow = f.shadows[i];
     if (kind == SlotKind::kCell && trace.frames.is_base(f)) {
       if (object == nullptr || !PyCell_Check(object)) continue;
-      Known* cell = trace.objects.Find(object);
+      ObjectRecord* cell = trace.objects.Find(object);
       if (cell == nullptr || cell->epoch >= trace.frames.cut.epoch)
         continue;  // neither read nor written before the cut
-      if (cell->state == Known::State::kSource && cell->items.empty()) continue;  // nothing was stored: it stays
+      if (cell->state == ObjectRecord::State::kSource && cell->items.empty()) continue;  // nothing was stored: it stays
       if (cell->mutated_epoch >= trace.frames.cut.epoch)
         throw Break{Reason::changed_during_call, "a variable of a closure"};
       shadow = cell->items.empty() ? Shadow() : cell->items[0];

@@ -47,7 +47,7 @@ bool HasHiddenFields(PyTypeObject* type) {
 void DescribeAttributes(Trace& trace, PyObject* object, Operand* operand) {
   PyObject** dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr || *dict == nullptr) return;
-  if (const Known* handed_out = trace.objects.Find(*dict);
+  if (const ObjectRecord* handed_out = trace.objects.Find(*dict);
       handed_out != nullptr && trace.frames.ends_with_break && handed_out->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }
@@ -109,7 +109,7 @@ void DescribeFunctionFields(Trace& trace, PyObject* object, Operand* operand) {
 // An instance of a Python class: its builtin base's content, its __dict__ and its slots.
 Operand DescribeInstance(Trace& trace, PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  const Known& known = *trace.objects.Find(object);
+  const ObjectRecord& known = *trace.objects.Find(object);
   Operand operand;
   operand.kind = Operand::Kind::kNew;
   operand.constant = AddConstant(trace, reinterpret_cast<PyObject*>(type));

@@ -4,12 +4,12 @@
 #include <functional>
 
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/record/decisions.h"
 #include "frame_eval/record/finish/describe.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/sites.h"
+#include "frame_eval/record/tensor_branch_guards.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/changes.h"
 #include "guards/collect/frozen_guards.h"
@@ -100,10 +100,10 @@ static void Compact(Trace& trace, Segment* segment) {
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });
   }
-  for (const auto& [source, input] : trace.aten.inputs()) {
+  for (const auto& [source, input] : trace.aten.tensors.inputs()) {
     if (!used[input.raw()]) continue;
     const bool is_tensor = old.value(input).type.kind == Type::Kind::kTensor;  // a write to an array ends the graph
-    if (is_tensor && trace.aten.writes_to_input(input)) {
+    if (is_tensor && trace.aten.memory.MayBeWritten(input)) {
       segment->written_inputs.push_back(static_cast<uint32_t>(segment->input_sources.size()));
     }
     segment->input_sources.push_back(source);
@@ -140,8 +140,8 @@ static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
                               cell == set, trace.frames.Here());
     }
     std::vector<SourceId> others;
-    trace.objects.table.ForEach([&](PyObject* object, const Known& known) {
-      if (object == set || !PyCell_Check(object) || known.state != Known::State::kSource) return;
+    trace.objects.table.ForEach([&](PyObject* object, const ObjectRecord& known) {
+      if (object == set || !PyCell_Check(object) || known.state != ObjectRecord::State::kSource) return;
       if (known.source.raw() < kept) others.push_back(known.source);
     });
     std::sort(others.begin(), others.end());
@@ -161,13 +161,13 @@ static void GuardAgainstAliases(Trace& trace) {
   const size_t kept =
       trace.guards.mark().sources;  // what was met first in the part that was cut away has no source any more
   std::vector<std::pair<SourceId, PyObject*>> read;
-  trace.objects.table.ForEach([&](PyObject* object, const Known& known) {
-    if (known.state != Known::State::kSource || known.source.raw() >= kept) return;
+  trace.objects.table.ForEach([&](PyObject* object, const ObjectRecord& known) {
+    if (known.state != ObjectRecord::State::kSource || known.source.raw() >= kept) return;
     if (known.touched || known.adopted) read.emplace_back(known.source, object);
   });
   std::sort(read.begin(), read.end());  // the table is in the order of addresses
   for (PyObject* mutated : trace.objects.mutated_sources) {
-    Known* target = trace.objects.Find(mutated);
+    ObjectRecord* target = trace.objects.Find(mutated);
     if (target->source.raw() >= kept) continue;
     for (const auto& [source, object] : read) {
       if (object == mutated || Py_TYPE(object) != Py_TYPE(mutated)) continue;
@@ -207,7 +207,7 @@ static void FixInputSizes(Trace& trace, const SegmentIr& ir) {
   TensorRead read;
   read.sizes = true;
   read.strides = wanted.static_strides;
-  for (const auto& [source, value] : trace.aten.inputs()) {
+  for (const auto& [source, value] : trace.aten.tensors.inputs()) {
     const Type::Kind kind = trace.aten.graph().value(value).type.kind;
     if (LeavesInputOpen(trace, source) || kind == Type::Kind::kOpaque) continue;
     if (kind == Type::Kind::kTensor) {
@@ -220,7 +220,7 @@ static void FixInputSizes(Trace& trace, const SegmentIr& ir) {
 
 static void FixMarkedSizes(Trace& trace) {
   if (trace.store.options().dynamic == Dynamic::kNever) return;
-  for (const auto& [source, value] : trace.aten.inputs()) {
+  for (const auto& [source, value] : trace.aten.tensors.inputs()) {
     PyObject* const tensor = trace.guards.seen(source);
     if (tensor == nullptr || !IsTensor(tensor) || !HasSizeMarks(tensor)) continue;
     for (int64_t dim = 0; dim < TensorOf(tensor).dim(); ++dim) {
@@ -250,7 +250,7 @@ static void DescribeExamples(const Trace& trace, Segment* segment) {
     PyObject* const seen = trace.guards.seen(sources[i]);
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(trace.guards.SeenNumber(sources[i])));
     if (examples.values.back().isTensor()) {
-      const at::Tensor before = trace.aten.AsAtEntry(examples.values.back().toTensor());
+      const at::Tensor before = trace.aten.resized.AsAtEntry(examples.values.back().toTensor());
       examples.values.back() = trace.effects.first_values != nullptr ? trace.effects.first_values->Of(before) : before;
     }
     if (!trace.numbers.any_open() || !trace.store.backend().assumptions().static_sizes) continue;
@@ -268,7 +268,7 @@ static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> se
   FixInputSizes(trace, ir);
   GuardAgainstAliases(trace);
   DescribeDecisions(trace, segment.get());
-  segment->restartable = !trace.aten.writes_inputs() && !trace.aten.uses_random();
+  segment->restartable = !trace.aten.memory.writes_inputs() && !trace.aten.uses_random();
   if (!segment->restartable) segment->errors_are_seen = trace.entry.is_handled || ErrorsAreSeen(trace);
   Compact(trace, segment.get());
   // Unused labels are noise.
@@ -314,7 +314,7 @@ static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> se
   }
   segment->uses_random = trace.aten.uses_random() && !trace.kernels.empty();  // their nodes do not say so
   segment->kernels = std::move(trace.kernels);
-  if (!segment->restartable) DescribeChanges(*segment, trace.aten.written_storages());
+  if (!segment->restartable) DescribeChanges(*segment, trace.aten.memory.storages());
   segment->ops_met = trace.aten.ops_met();
   segment->code = trace.entry.code;
   segment->globals = trace.entry.globals;
@@ -327,8 +327,8 @@ std::shared_ptr<Segment> FinishReturn(Trace& trace, PyObject* value, Shadow shad
   if (trace.aten.pending) throw Break(*trace.aten.pending);
   for (const auto& [object, count] : trace.lifetimes.watched) {
     // A replay makes no generator whose blocks could be left at the return.
-    const Known* known = IsGenerator(object) && EndRunsCodeNow(object) ? trace.objects.Find(object) : nullptr;
-    if (known != nullptr && known->state != Known::State::kSource) throw Break{Reason::generator_dropped, ""};
+    const ObjectRecord* known = IsGenerator(object) && EndRunsCodeNow(object) ? trace.objects.Find(object) : nullptr;
+    if (known != nullptr && known->state != ObjectRecord::State::kSource) throw Break{Reason::generator_dropped, ""};
   }
   auto segment = std::make_shared<Segment>();
   segment->ir.exit.kind = Exit::Kind::kReturn;

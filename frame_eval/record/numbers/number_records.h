@@ -1,7 +1,7 @@
 // NumberRecords: the numbers of a recording that may differ from call to call, and what is known of sizes.
 //   N1  All facts here follow from graph values and sources. Forget drops those that rest on values or sources after a
 //       mark, and which sizes were read, as they are read again. It drops nothing else.
-// Not here: arithmetic (numbers.h, sizes.h), the way of a number to an op (number_links.h).
+// Not here: arithmetic (numbers.h, sizes.h), the way of a number to an op (symbolic_args.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -4,18 +4,19 @@
 #include <cstring>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/decisions.h"
-#include "frame_eval/record/numbers/number_links.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/tensor_branch_guards.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
+#include "frame_eval/record/trace/size_dependence.h"
 #include "guards/kinds/relation.h"
 #include "guards/must.h"
 #include "guards/objects/known_objects.h"
@@ -118,7 +119,7 @@ Shadow KeepOpen(Trace& trace, PyObject* object, Shadow shadow, bool* open) {
     *open = true;
     return shadow;
   }
-  Force(trace, object, shadow);
+  Specialize(trace, object, shadow);
   return Shadow();
 }
 
@@ -132,7 +133,8 @@ ValueId NumberValue(Trace& trace, Shadow shadow) {
   trace.guards.Type(source, trace.frames.Here());
   PyObject* seen = trace.guards.seen(source);
   const bool is_float = seen != nullptr && PyFloat_CheckExact(seen);
-  ValueId value = trace.aten.AddNumberInput(source, Type::Scalar(is_float ? Type::Kind::kFloat : Type::Kind::kInt));
+  ValueId value =
+      trace.aten.tensors.AddNumberInput(source, Type::Scalar(is_float ? Type::Kind::kFloat : Type::Kind::kInt));
   trace.numbers.values[shadow.id] = value;
   trace.numbers.inputs[value.raw()] = source;
   if (IsNotNegative(trace, IntTerm::Of(shadow))) trace.numbers.not_negative.insert(value);
@@ -143,7 +145,7 @@ ValueId NumberValue(Trace& trace, Shadow shadow) {
 void FixValue(Trace& trace, ValueId value, const TensorRead& read, absl::flat_hash_set<ValueId>* seen) {
   std::vector<ValueId> inputs;
   std::vector<Node> followed;  // copies: asking for sizes adds nodes
-  while (const Node* const data = trace.aten.SizeCone(value, &inputs, seen)) {
+  while (const Node* const data = SizeCone(trace.aten, value, &inputs, seen)) {
     seen->clear();
     inputs.clear();
     if (!SizesFollow(*data, trace.numbers.traced_sizes)) {
@@ -158,10 +160,10 @@ void FixValue(Trace& trace, ValueId value, const TensorRead& read, absl::flat_ha
     ForEachUse(node.args, [&](ValueId use) { FixValue(trace, use, read, seen); });
   }
   for (const ValueId input : inputs) {
-    const SourceId source = trace.aten.SourceOfInput(input);
+    const SourceId source = trace.aten.tensors.SourceOfInput(input);
     if (!source.valid()) continue;  // a constant
     if (trace.numbers.inputs.contains(input.raw())) {
-      Force(trace, nullptr, Shadow{Shadow::Kind::kSource, source.raw()});
+      Specialize(trace, nullptr, Shadow{Shadow::Kind::kSource, source.raw()});
     } else if (trace.aten.graph().value(input).type.kind == Type::Kind::kTensor) {  // arrays are fixed (array_nodes.h)
       trace.guards.Tensor(source, read, trace.frames.Here());
     }
@@ -177,7 +179,7 @@ static ValueId TensorOfElement(const Graph& graph, Shadow shadow) {
   return arg.kind == Arg::Kind::kValue ? arg.value : ValueId();
 }
 
-void Force(Trace& trace, PyObject* object, Shadow shadow) {
+void Specialize(Trace& trace, PyObject* object, Shadow shadow) {
   // Asked of nearly every object of a recording.
   if (shadow.kind == Shadow::Kind::kNone) [[likely]]
     return;
@@ -217,7 +219,7 @@ Shadow AddNumber(Trace& trace, ScalarOp op, std::initializer_list<std::pair<PyOb
     Number number;
     if (object != nullptr && !NumberOf(object, &number) && shadow.kind == Shadow::Kind::kNone) {
       // An int of more bits than graphs have.
-      for (const auto& [other, of_other] : operands) Force(trace, other, of_other);
+      for (const auto& [other, of_other] : operands) Specialize(trace, other, of_other);
       return Shadow();
     }
     if (of_ints) {
@@ -314,7 +316,7 @@ bool ScalarNode(Trace& trace, FrameNote& note, const Event& e) {
   }
   const ScalarOp op = open ? NumberOp(trace, e) : ScalarOp::kNone;
   if (op == ScalarOp::kNone) return false;
-  note.op.expect.kind = Expect::Kind::kShadow;
+  note.op.expect.kind = ResultSpec::Kind::kShadow;
   note.op.expect.shadow = e.n == 1 ? AddNumber(trace, op, {{e.in[0], e.shadows[0]}})
                                    : AddNumber(trace, op, {{e.in[0], e.shadows[0]}, {e.in[1], e.shadows[1]}});
   return true;
@@ -344,7 +346,7 @@ void BinaryNumbers(Trace& trace, FrameNote& note, const Event& e) {
   }
   if (IsNumber(left) && IsNumber(right)) {
     if (ScalarNode(trace, note, e)) return;
-    return ForceAll(trace, e);
+    return SpecializeAll(trace, e);
   }
   const bool in_place = e.arg >= kInplaceFrom;
   if (IsNumPyNumber(left) || IsNumPyNumber(right)) {
@@ -359,10 +361,10 @@ void BinaryNumbers(Trace& trace, FrameNote& note, const Event& e) {
   if (e.arg == kInplaceFrom + kNbAdd && AppendOutside(trace, left, right, nullptr, Shadow())) return;  // gives `left`
   for (int side = 0; side < 2; ++side) {
     PyObject* const operand = e.in[side];
-    const Known* const known = PySet_CheckExact(operand) ? trace.objects.Find(operand) : nullptr;
-    const bool is_own_set = known != nullptr && known->state == Known::State::kFresh;
+    const ObjectRecord* const known = PySet_CheckExact(operand) ? trace.objects.Find(operand) : nullptr;
+    const bool is_own_set = known != nullptr && known->state == ObjectRecord::State::kFresh;
     // The elements of the result do not depend on the order of the operands, and its own order is read where it matters.
-    is_own_set ? FixKeys(trace, operand) : ForceDeep(trace, operand, e.shadows[side], true);
+    is_own_set ? FixKeys(trace, operand) : SpecializeDeep(trace, operand, e.shadows[side], true);
   }
   if (PyUnicode_Check(left) && e.arg % kInplaceFrom == kNbRemainder) {
     ReadPrinted(trace, right, AsksForRepr(left) ? Printed::kRepr : Printed::kStr);
@@ -373,8 +375,8 @@ void BinaryNumbers(Trace& trace, FrameNote& note, const Event& e) {
   ReadLayout(trace, left);
   ReadLayout(trace, right);
   if (in_place && (PyList_Check(left) || PyDict_Check(left) || IsAnySet(left))) {
-    Known* known = trace.objects.Find(left);
-    if (known == nullptr || known->state == Known::State::kSource) {
+    ObjectRecord* known = trace.objects.Find(left);
+    if (known == nullptr || known->state == ObjectRecord::State::kSource) {
       throw Break{Reason::unknown_mutation, "an in-place operator on a container that existed before"};
     }
     MarkMutated(trace, left);
@@ -455,11 +457,11 @@ bool DecideNumbers(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb,
     if (open.kind != Shadow::Kind::kSource || LeavesOpen(trace, side == 0 ? b : a, other)) continue;
     if (other.kind != Shadow::Kind::kNone) {
       if (!LeavesOpen(trace, side == 0 ? a : b, open)) continue;
-      Force(trace, side == 0 ? b : a, other);
+      Specialize(trace, side == 0 ? b : a, other);
     }
     if (PyLong_CheckExact(a) && PyLong_CheckExact(b) && outcome == (py_compare_op == Py_EQ) &&
         (py_compare_op == Py_EQ || py_compare_op == Py_NE)) {
-      Force(trace, side == 0 ? a : b, open);  // there is one such number
+      Specialize(trace, side == 0 ? a : b, open);  // there is one such number
       return true;
     }
     return trace.guards.Relation(SourceId(open.id), side == 0 ? py_compare_op : kMirror[py_compare_op],
@@ -507,8 +509,8 @@ void CompareValues(Trace& trace, FrameNote& note, PyObject* a, Shadow sa, PyObje
   if (IsNumber(a) && IsNumber(b) && DecideNumbers(trace, a, sa, b, sb, py_compare_op, false)) return;
   const bool equality = py_compare_op == Py_EQ || py_compare_op == Py_NE;
   if (equality && IsPlainTuple(a) && IsPlainTuple(b) && EqualTuples(trace, a, b)) return;
-  ForceDeep(trace, a, sa, false);
-  ForceDeep(trace, b, sb, false);
+  SpecializeDeep(trace, a, sa, false);
+  SpecializeDeep(trace, b, sb, false);
   ReadEqual(trace, a, b);
 }
 
@@ -519,7 +521,7 @@ static bool EqualTuples(Trace& trace, PyObject* a, PyObject* b) {
       Number unused;
       if (!NumberOf(PyTuple_GET_ITEM(tuple, i), &unused)) return false;
     }
-    Touch(trace, tuple);
+    GuardTypeOrIdentity(trace, tuple);
     AdoptElements(trace, tuple);
   }
   if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return true;
@@ -530,8 +532,8 @@ static bool EqualTuples(Trace& trace, PyObject* a, PyObject* b) {
     const bool are_floats = PyFloat_CheckExact(x) && PyFloat_CheckExact(y);
     if (are_floats) ReadEqualElements(trace, x, y);
     if (are_floats || !DecideNumbers(trace, x, sx, y, sy, Py_EQ, false)) {
-      Force(trace, x, sx);
-      Force(trace, y, sy);
+      Specialize(trace, x, sx);
+      Specialize(trace, y, sy);
     }
     if (!Must(PyObject_RichCompareBool(x, y, Py_EQ))) break;
   }

@@ -1,11 +1,11 @@
 // Numbers that are not fixed: sizes, arguments, and results computed from them. They are graph values. A decision on
 // them is guarded as a relation; an op that takes them takes the graph value.
 //   N1  The program always sees exact Python numbers, and ops run on these. Which number an op was given is concluded
-//       afterwards, from the node that it left (LinkNumbers), and only where the binding hands it on as it is.
+//       afterwards, from the node that it left (BindSymbolicArgs), and only where the binding hands it on as it is.
 //   N2  A number that is used in any other way is fixed (Force).
 //   N3  Nothing is left open that would not change: numbers that modules and globals hold are fixed, until they have
 //       been seen to change (IsDynamic).
-// Not here: sizes of tensors (sizes.cc), how an op gets its numbers (number_links.cc), rows of numbers (rows.cc),
+// Not here: sizes of tensors (sizes.cc), how an op gets its numbers (symbolic_args.cc), rows of numbers (sequences.cc),
 // torch.tensor and tolist (numbers_in_tensors.cc).
 #pragma once
 
@@ -40,7 +40,7 @@ std::string_view BaseName(const c10::OperatorHandle& op);  // "add" of aten::add
 // to it as well, which they do in place only.
 bool IsDropout(const c10::OperatorHandle& op);
 
-void Force(Trace& trace, PyObject* object, Shadow shadow);  // fix the value of a scalar
+void Specialize(Trace& trace, PyObject* object, Shadow shadow);  // fix the value of a scalar
 void CompareValues(Trace& trace, FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
 bool LeavesOpen(Trace& trace, PyObject* object, Shadow shadow);
 Shadow KeepOpen(Trace& trace, PyObject* object, Shadow shadow, bool* open);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <functional>
 
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
@@ -43,16 +43,16 @@ bool IsOneOf(c10::ScalarType dtype, const c10::ScalarType (&dtypes)[n]) {
 // else is fixed.
 void DataCall(Trace& trace, Call& call, size_t data) {
   FrameNote& note = call.note;
-  note.op.expect.kind = Expect::Kind::kTorch;
+  note.op.expect.kind = ResultSpec::Kind::kTorch;
   note.op.marks.makes_tensor =
       data < call.positional() && LeaveDataOpen(trace, note, call.args[data], call.shadows[data], 0) &&
       std::any_of(note.op.open.begin(), note.op.open.end(),
-                  [](const OpenNumber& number) { return number.shadow.kind != Shadow::Kind::kNone; });
+                  [](const SymbolicNumber& number) { return number.shadow.kind != Shadow::Kind::kNone; });
   if (!note.op.marks.makes_tensor) {
     note.op.open.clear();
-    return ForceArguments(trace, call, data, false);
+    return SpecializeArguments(trace, call, data, false);
   }
-  ForceArguments(trace, call, data + 1, false);
+  SpecializeArguments(trace, call, data + 1, false);
   note.op.before_nodes = trace.aten.mark();
 }
 
@@ -62,7 +62,7 @@ static bool LeaveDataOpen(Trace& trace, FrameNote& note, PyObject* data, Shadow 
   Number unused;
   if (NumberOf(data, &unused)) {
     bool open = false;
-    OpenNumber number;
+    SymbolicNumber number;
     number.object = data;
     number.shadow = KeepOpen(trace, data, shadow, &open);
     note.op.open.push_back(number);
@@ -78,7 +78,7 @@ static bool LeaveDataOpen(Trace& trace, FrameNote& note, PyObject* data, Shadow 
 }
 
 // Returns a tensor in the graph that holds the number alone.
-static Arg TensorOfNumber(Trace& trace, OpenNumber* number, const Type& type) {
+static Arg TensorOfNumber(Trace& trace, SymbolicNumber* number, const Type& type) {
   Number constant;
   NumberOf(number->object, &constant);
   Arg arg = number->shadow.kind == Shadow::Kind::kNone ? Arg::Const(ValueOf(constant))
@@ -95,9 +95,9 @@ bool LinkIndexList(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* ke
                         BaseName(*made[1]->op) == "index";
   if (!is_index || note.op.open.empty() || PyList_GET_SIZE(key) > static_cast<Py_ssize_t>(kMostElements)) return false;
   if (!TensorOf(tensor).device().is_cpu() || CurrentEagerState().autocast_cpu) return false;
-  std::vector<OpenNumber> numbers;
+  std::vector<SymbolicNumber> numbers;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(key); ++i) {
-    OpenNumber& number = numbers.emplace_back();
+    SymbolicNumber& number = numbers.emplace_back();
     number.object = PyList_GET_ITEM(key, i);
     number.shadow = ElementShadow(trace, key, i);
     if (!PyLong_CheckExact(number.object)) return false;
@@ -108,14 +108,15 @@ bool LinkIndexList(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* ke
   indices.sizes.clear();
   trace.aten.DropNodes(note.op.before_nodes);
   std::vector<Arg> items;
-  for (OpenNumber& number : numbers) items.push_back(TensorOfNumber(trace, &number, indices));
-  for (OpenNumber& number : note.op.open) number.linked = true;
+  for (SymbolicNumber& number : numbers) items.push_back(TensorOfNumber(trace, &number, indices));
+  for (SymbolicNumber& number : note.op.open) number.linked = true;
   indices.sizes = {PyList_GET_SIZE(key)};
   const ValueId stacked = trace.aten.AddOpNode("aten::stack", "", {Arg::List(std::move(items))}, indices);
-  const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(tensor));
+  const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(tensor));
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
-  trace.aten.Bind(TensorOf(result), trace.aten.AddOpNode("aten::index", "Tensor",
-                                                         {Arg::Of(*value), Arg::List({Arg::Of(stacked)})}, type));
+  trace.aten.tensors.Bind(
+      TensorOf(result),
+      trace.aten.AddOpNode("aten::index", "Tensor", {Arg::Of(*value), Arg::List({Arg::Of(stacked)})}, type));
   return true;
 }
 
@@ -134,12 +135,12 @@ void LinkData(Trace& trace, FrameNote& note, PyObject* result) {
   }
   // Autocast has its own mind on a stack.
   if (tensor.dim() > 0 && CurrentEagerState().autocast_cpu) return;
-  for (const OpenNumber& number : note.op.open) {
+  for (const SymbolicNumber& number : note.op.open) {
     if (!of_floats && !PyLong_CheckExact(number.object)) return;  // torch has other rules for it than the op
   }
   // The op's error for an int that is too large has other words: Python is to run the call then.
   const bool may_raise = !of_floats && dtype != c10::ScalarType::Long;
-  if (may_raise && (trace.aten.writes_inputs() || trace.aten.uses_random())) return;
+  if (may_raise && (trace.aten.memory.writes_inputs() || trace.aten.uses_random())) return;
   trace.aten.DropNodes(note.op.before_nodes);
   // torch goes from Python's number to a double, and from there to the dtype. An op that is given a large int rounds
   // once, and one that is given a large float raises. (The bits of a NaN differ for halves, which are left out.)
@@ -148,7 +149,7 @@ void LinkData(Trace& trace, FrameNote& note, PyObject* result) {
   type.dtype = made_as;
   type.sizes.clear();
   std::vector<Arg> rows;
-  for (OpenNumber& number : note.op.open) rows.push_back(TensorOfNumber(trace, &number, type));
+  for (SymbolicNumber& number : note.op.open) rows.push_back(TensorOfNumber(trace, &number, type));
   // Stacks of stacks: a reshaped tensor would be a view.
   for (int64_t dim = tensor.dim(); dim-- > 0;) {
     const auto length = static_cast<size_t>(tensor.size(dim));
@@ -164,7 +165,7 @@ void LinkData(Trace& trace, FrameNote& note, PyObject* result) {
     type.dtype = dtype;
     rows[0] = Arg::Of(trace.aten.AddOpNode("aten::to", "dtype", {rows[0], Arg::Const(c10::IValue(dtype))}, type));
   }
-  trace.aten.Bind(tensor, rows[0].value);
+  trace.aten.tensors.Bind(tensor, rows[0].value);
 }
 
 // The binding asks for the only element by `item`, and converts the number. With more elements it raises before it
@@ -190,7 +191,7 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   const Type& type = trace.aten.graph().value(tensor).type;
   const NodeId def = trace.aten.graph().value(tensor).def;
   const bool is_element = type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
-  if (!is_element || !def.valid() || trace.aten.writes_to_input(tensor)) return std::nullopt;
+  if (!is_element || !def.valid() || trace.aten.memory.MayBeWritten(tensor)) return std::nullopt;
   const Node node = trace.aten.graph().node(def);  // a copy: terms add nodes
   if (!node.op || node.op->operator_name().name.rfind("aten::", 0) != 0) return std::nullopt;
   const std::string_view name = BaseName(*node.op);
@@ -246,7 +247,7 @@ void ListCall(Trace& trace, Call& call) {
   }
   if (!listed) throw Break{Reason::value_of_tensor, "tolist"};
   ReadTensor(trace, object, true, false);
-  call.note.op.expect.kind = Expect::Kind::kTorch;
+  call.note.op.expect.kind = ResultSpec::Kind::kTorch;
   call.note.op.listed = object;
   call.note.op.before_nodes = trace.aten.mark();
 }
@@ -256,7 +257,7 @@ Shadow ListElements(Trace& trace, const FrameNote& note, PyObject* result) {
   trace.aten.DropNodes(note.op.before_nodes);
   const at::Tensor& tensor = TensorOf(note.op.listed);
   const Type number = Type::Scalar(tensor.is_floating_point() ? Type::Kind::kFloat : Type::Kind::kInt);
-  std::optional<ValueId> value = trace.aten.ValueOf(tensor);
+  std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensor);
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
   const auto item_of = [&](ValueId element) {
     const ValueId item = trace.aten.AddOpNode("aten::item", "", {Arg::Of(element)}, number);
@@ -276,7 +277,7 @@ Shadow ListElements(Trace& trace, const FrameNote& note, PyObject* result) {
   type.sizes.clear();
   int64_t next = 0;
   const std::function<void(PyObject*, int64_t)> list = [&](PyObject* row, int64_t dims) {
-    Known& known = *trace.objects.Find(row);
+    ObjectRecord& known = *trace.objects.Find(row);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(row); ++i) {
       if (dims > 1) {
         list(PyList_GET_ITEM(row, i), dims - 1);

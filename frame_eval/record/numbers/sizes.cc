@@ -7,6 +7,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
+#include "frame_eval/record/trace/size_dependence.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
 #include "ir/graph/scalar.h"
@@ -21,7 +22,7 @@ static bool DecideSqueeze(Trace& trace, const Node& node);
 static std::optional<Shadow> ShadowOf(Trace& trace, const SizeExpr& expr, int depth, int64_t* number);
 
 Shadow SizeOf(Trace& trace, PyObject* object, int64_t dim) {
-  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+  KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
   if (known->is_as_at_entry()) {
     const SourceId size = trace.guards.Child(known->source, Accessor::kSize, dim, nullptr, nullptr);
@@ -47,14 +48,14 @@ Shadow SizeOf(Trace& trace, ValueId value, int64_t dim) {
 // The guards fix the number of dimensions from now on.
 void FixRank(Trace& trace, ValueId value) {
   if (trace.repeated_calls) trace.repeated_calls->NoteRank(SourceId(), value);
-  if (!trace.aten.RankFollowsFromSizes(value)) return;
+  if (!trace.aten.ranks.FollowsFromSizes(value)) return;
   std::vector<ValueId> work{value};
   while (!work.empty()) {
     const ValueId id = work.back();
     work.pop_back();
-    if (!trace.aten.RankFollowsFromSizes(id)) continue;
-    if (trace.aten.ResizerOf(id) != nullptr) throw Break{Reason::data_dependent_size, ""};
-    trace.aten.SettleRank(id);
+    if (!trace.aten.ranks.FollowsFromSizes(id)) continue;
+    if (ResizerOf(trace.aten, id) != nullptr) throw Break{Reason::data_dependent_size, ""};
+    trace.aten.ranks.Settle(id);
     if (!trace.aten.graph().value(id).def.valid()) continue;
     const Node node = trace.aten.graph().node(trace.aten.graph().value(id).def);  // a copy: asking for sizes adds nodes
     if (node.op && FactsOf(*node.op).size_dependent_rank && !DecideSqueeze(trace, node)) {
@@ -90,7 +91,7 @@ static bool DecideSqueeze(Trace& trace, const Node& node) {
     if (dim < 0) dim += rank;
     const Shadow shadow = SizeOf(trace, tensor, dim);
     const Ref<> size = Must(PyLong_FromLongLong(sizes[static_cast<size_t>(dim)]));
-    if (!DecideNumbers(trace, size.get(), shadow, one, Shadow(), Py_EQ, false)) Force(trace, size.get(), shadow);
+    if (!DecideNumbers(trace, size.get(), shadow, one, Shadow(), Py_EQ, false)) Specialize(trace, size.get(), shadow);
   }
   return true;
 }
@@ -120,13 +121,13 @@ Shadow CountOfElements(Trace& trace, PyObject* tensor) {
 // tensor.
 std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int depth) {
   constexpr int kDeepest = 300;
-  if (trace.aten.ResizerOf(value) != nullptr) return std::nullopt;
+  if (ResizerOf(trace.aten, value) != nullptr) return std::nullopt;
   if (auto it = trace.numbers.traced_sizes.find({value.raw(), dim}); it != trace.numbers.traced_sizes.end())
     return UnlessFixed(trace, it->second);
   const Graph& graph = trace.aten.graph();
   std::optional<Shadow> traced;
   if (!graph.value(value).def.valid()) {
-    if (const SourceId source = trace.aten.SourceOfInput(value); source.valid()) {
+    if (const SourceId source = trace.aten.tensors.SourceOfInput(value); source.valid()) {
       if (trace.guards.accessor(source) == Accessor::kModuleAttr) {  // a parameter's are what the module is
         TensorRead read;
         if (dim < 64) read.dims = uint64_t{1} << dim;
@@ -149,7 +150,7 @@ std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int de
 }
 
 // Computes all sizes of a value by the rules, once: a reader of one reads the others. Nodes of the operation at work
-// may still get the numbers that they were called with (LinkNumbers), so nothing of these is kept.
+// may still get the numbers that they were called with (BindSymbolicArgs), so nothing of these is kept.
 static const std::vector<std::optional<SizeExpr>>& RuledSizesOf(Trace& trace, ValueId value) {
   const auto [it, is_new] = trace.numbers.ruled_sizes.try_emplace(value.raw());
   NumberRecords::RuledSizes& sizes = it->second;
@@ -375,7 +376,7 @@ bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* re
   const bool is_method = e.op == Op::kCall && std::strcmp(note.op.torch_name, "contiguous") == 0;
   if (made == 0 && is_method && note.op.torch_positional == 1 && e.kwnames == nullptr && trace.may_assume() &&
       TensorOf(result).layout() == c10::kStrided) {
-    const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(result));
+    const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(result));
     if (!value) return false;
     trace.aten.AddScalarNode(ScalarOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
     return true;
@@ -400,7 +401,7 @@ bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* re
 
 // The same for a result that is not the argument, where the op returns its argument at other times. If nothing else
 // has the argument, the two cannot be distinguished.
-bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result) {
+bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const KnownTensor& result) {
   const Graph& graph = trace.aten.graph();
   if (!result.value.valid()) return true;
   const ValueId out = result.value;
@@ -408,7 +409,7 @@ bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const A
   if (!def.valid() || def.raw() < note.op.nodes_before || !graph.node(def).op) return true;
   const Node& node = graph.node(def);
   if (node.op->schema().is_mutable()) return true;
-  switch (trace.aten.NotesOf(*node.op).gives) {
+  switch (trace.aten.op_facts.Of(*node.op).gives) {
     case GivesArgument::kNever:
       return true;
     case GivesArgument::kByType: {
@@ -423,7 +424,7 @@ bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const A
     for (int i = 0; e.op == Op::kCall && i < e.n; ++i) {
       if (e.in[i] == nullptr || Py_REFCNT(e.in[i]) != 1 || !IsTensor(e.in[i])) continue;
       const at::Tensor& tensor = TensorOf(e.in[i]);
-      const AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
+      const KnownTensor* known = trace.aten.tensors.Find(tensor);
       if (known != nullptr && known->value == id) return tensor.use_count() == 1;
     }
     return false;
@@ -476,10 +477,10 @@ void ReadListLength(Trace& trace, const Node& node, const Event& e) {
       if (type.kind == Type::Kind::kTensor && type.sizes.empty()) {
         throw Break{Reason::value_of_tensor, "the number of tensors that an op gives"};
       }
-      Force(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+      Specialize(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
     }
   }
-  Force(trace, nullptr, SizeOf(trace, tensor, at));
+  Specialize(trace, nullptr, SizeOf(trace, tensor, at));
 }
 
 }  // namespace frametap

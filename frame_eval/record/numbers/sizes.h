@@ -16,7 +16,7 @@ std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int de
 bool IsNotNegative(const Trace& trace, const IntTerm& term);
 std::optional<IntTerm> IntOp(Trace& trace, ScalarOp op, IntTerm a, IntTerm b);
 bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* result);
-bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const AtenRecorder::KnownTensor& result);
+bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const KnownTensor& result);
 void ReadListLength(Trace& trace, const Node& node, const Event& e);
 void RefuseUnknownLength(const Node& node);
 

@@ -18,8 +18,8 @@ const void* CodeOfCachedProperty() {
 bool IsLockOfOwnProperty(Trace& trace, const FrameState& frame, PyObject* lock) {
   if (frame.code != CodeOfCachedProperty() || Py_TYPE(lock) != Objects().locks[1]) return false;
   PyObject* const instance = frame.objects[1];  // of __get__(self, instance, owner)
-  const Known* const known = instance != nullptr ? trace.objects.Find(instance) : nullptr;
-  return known != nullptr && known->state == Known::State::kFresh;
+  const ObjectRecord* const known = instance != nullptr ? trace.objects.Find(instance) : nullptr;
+  return known != nullptr && known->state == ObjectRecord::State::kFresh;
 }
 
 void LeaveLock(Trace& trace, Call& call) {

@@ -22,8 +22,8 @@ void ReadClassName(Trace& trace, PyTypeObject* type) {
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   PyObject* const object = reinterpret_cast<PyObject*>(type);
   const SourceId source = SourceOrPin(trace, object);
-  Known* const known = trace.objects.Find(object);
-  if (known != nullptr && known->state == Known::State::kSource) Fix(trace, *known);
+  ObjectRecord* const known = trace.objects.Find(object);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource) Fix(trace, *known);
   trace.guards.Class(type, trace.frames.Here());  // `__module__` is in its dict
   for (const Field& field : kFields)
     trace.guards.Field(source, static_cast<Py_ssize_t>(field.offset), trace.frames.Here());

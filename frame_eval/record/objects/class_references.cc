@@ -38,8 +38,8 @@ void ReferToClass(Trace& trace, Call& call) {
   // A callback stands for an entry in a table that is filled.
   if (call.args.size() != 1) throw Break{Reason::done_once, CallableName(call.callable)};
   if (!HasSharedReference(type)) throw Refusal(call.callable);
-  Touch(trace, type);
-  call.note.op.expect.kind = Expect::Kind::kPinned;
+  GuardTypeOrIdentity(trace, type);
+  call.note.op.expect.kind = ResultSpec::Kind::kPinned;
 }
 
 }  // namespace frametap

@@ -8,7 +8,7 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/open_keys.h"
@@ -27,13 +27,13 @@
 namespace frametap {
 
 struct DeepWalk;
-static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk);
+static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk);
 
-void ForceAll(Trace& trace, const Event& e) {
+void SpecializeAll(Trace& trace, const Event& e) {
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr) continue;
-    Force(trace, e.in[i], e.shadows[i]);
-    Touch(trace, e.in[i]);
+    Specialize(trace, e.in[i], e.shadows[i]);
+    GuardTypeOrIdentity(trace, e.in[i]);
   }
 }
 
@@ -51,20 +51,21 @@ struct DeepWalk {
   }
 };
 
-void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, bool tensors_allowed) {
-  if (object != nullptr && IsScalar(object)) return Force(trace, object, shadow);
+void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, bool tensors_allowed) {
+  if (object != nullptr && IsScalar(object)) return Specialize(trace, object, shadow);
   DeepWalk walk{tensors_allowed, 0, {}, {}};
-  ForceDeep(trace, object, shadow, &walk);
+  SpecializeDeep(trace, object, shadow, &walk);
 }
 
-void ForceArguments(Trace& trace, const Call& call, size_t from, bool tensors_allowed) {
-  for (size_t i = from; i < call.args.size(); ++i) ForceDeep(trace, call.args[i], call.shadows[i], tensors_allowed);
+void SpecializeArguments(Trace& trace, const Call& call, size_t from, bool tensors_allowed) {
+  for (size_t i = from; i < call.args.size(); ++i)
+    SpecializeDeep(trace, call.args[i], call.shadows[i], tensors_allowed);
 }
 
-static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk) {
+static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* walk) {
   constexpr int kDeepest = 200;
   if (object == nullptr) return;
-  Force(trace, object, shadow);
+  Specialize(trace, object, shadow);
   if (IsScalar(object)) return;
   if (IsTensor(object)) {
     if (!walk->tensors_allowed) throw Break{Reason::unknown_operation, "a tensor in plain Python code"};
@@ -80,7 +81,7 @@ static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* w
   if (is_row) {
     AdoptElements(trace, object);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      ForceDeep(trace, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), walk);
+      SpecializeDeep(trace, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), walk);
     }
     --walk->depth;
   } else if (PyDict_Check(object)) {
@@ -90,30 +91,30 @@ static void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWalk* w
     PyObject *key, *value;
     while (PyDict_Next(object, &at, &key, &value)) {
       const Shadow* const open = StoredItem(trace, object, key);
-      ForceDeep(trace, value, open != nullptr ? *open : Shadow(), walk);
+      SpecializeDeep(trace, value, open != nullptr ? *open : Shadow(), walk);
     }
     if (MayHoldOpen(trace, object))
       trace.objects.Find(object)->is_viewed = true;  // an iterator, or C code, may look at it again
     --walk->depth;
   } else if (PyObject* const dict = DictBelow(trace, object)) {
-    ForceDeep(trace, dict, Shadow(), walk);
+    SpecializeDeep(trace, dict, Shadow(), walk);
   } else if (IsDeque(object)) {
     if (!walk->Visit(object)) return;
     AdoptElements(trace, object);
-    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) ForceDeep(trace, DequeItem(object, i), Shadow(), walk);
+    for (Py_ssize_t i = 0; i < DequeLength(object); ++i) SpecializeDeep(trace, DequeItem(object, i), Shadow(), walk);
   } else {
     if (IsAnySet(object)) {
       FixKeys(trace, object);
       AdoptElements(trace, object);
       ReadOrder(trace, object);
     }
-    if (PySlice_Check(object)) ForceItems(trace, object);
+    if (PySlice_Check(object)) SpecializeItems(trace, object);
     if (!trace.iteration.open.empty()) CloseIterator(trace, object);
     if (IsForeign(trace, object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }
     if (IsGetter(object)) return FixContent(trace, object);
-    Touch(trace, object);
+    GuardTypeOrIdentity(trace, object);
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace frametap {
 
-void ForceDeep(Trace& trace, PyObject* object, Shadow shadow, bool tensors_allowed);
-void ForceArguments(Trace& trace, const Call& call, size_t from, bool tensors_allowed);  // … from that one on
-void ForceAll(Trace& trace, const Event& e);
+void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, bool tensors_allowed);
+void SpecializeArguments(Trace& trace, const Call& call, size_t from, bool tensors_allowed);  // … from that one on
+void SpecializeAll(Trace& trace, const Event& e);
 
 }  // namespace frametap

@@ -11,7 +11,7 @@
 
 namespace frametap {
 
-static bool DropGarbage(Trace& trace, std::vector<Known*>* objects, bool backwards);
+static bool DropGarbage(Trace& trace, std::vector<ObjectRecord*>* objects, bool backwards);
 namespace {
 
 constexpr size_t kFewMade = 128;        // objects that are looked at before each instruction in any case
@@ -57,7 +57,7 @@ void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
 // Returns whether the object, and all that it reaches and the trace has made, is settled now.
 static bool Settle(Trace& trace, PyObject* start) {
   if (!trace.lifetimes.settles) return false;
-  std::vector<Known*> group;
+  std::vector<ObjectRecord*> group;
   std::vector<PyObject*> todo{start};
   absl::flat_hash_set<PyObject*> met;
   absl::flat_hash_set<PyObject*> dicts;  // of instances that are in the group
@@ -66,8 +66,8 @@ static bool Settle(Trace& trace, PyObject* start) {
     todo.pop_back();
     if (IsAtRest(object)) continue;
     if (trace.lifetimes.watched.contains(object) || IsAtWork(object)) return false;
-    Known* const known = trace.objects.Find(object);
-    if (known != nullptr && (known->settled || known->state == Known::State::kSource)) continue;
+    ObjectRecord* const known = trace.objects.Find(object);
+    if (known != nullptr && (known->settled || known->state == ObjectRecord::State::kSource)) continue;
     if (!met.insert(object).second) continue;
     if (met.size() > kFarthestStep) return false;
     if (known != nullptr) {
@@ -79,18 +79,18 @@ static bool Settle(Trace& trace, PyObject* start) {
     }
     AddHeld(object, &todo);
   }
-  for (Known* known : group) known->settled = true;
+  for (ObjectRecord* known : group) known->settled = true;
   return true;
 }
 
 static void SettleMade(Trace& trace) {
   // The youngest ones are still being filled.
   for (size_t i = 0; i + kFewMade / 4 < trace.lifetimes.made.size(); ++i) {
-    Known* const known = trace.lifetimes.made[i];
+    ObjectRecord* const known = trace.lifetimes.made[i];
     if (PyObject* const object = known->pin.get(); object != nullptr && !known->settled) Settle(trace, object);
   }
   const auto settled = std::stable_partition(trace.lifetimes.made.begin(), trace.lifetimes.made.end(),
-                                             [](Known* known) { return !known->settled; });
+                                             [](ObjectRecord* known) { return !known->settled; });
   trace.lifetimes.settled.insert(trace.lifetimes.settled.end(), settled, trace.lifetimes.made.end());
   trace.lifetimes.made.erase(settled, trace.lifetimes.made.end());
   trace.lifetimes.settles_at = std::max(kFewMade, 2 * trace.lifetimes.made.size());
@@ -102,7 +102,7 @@ static void SettleMade(Trace& trace) {
 // All are looked at before each instruction again, until there are twice as many.
 void Unsettle(Trace& trace) {
   if (trace.lifetimes.settled.empty()) return;
-  for (Known* known : trace.lifetimes.settled) known->settled = false;
+  for (ObjectRecord* known : trace.lifetimes.settled) known->settled = false;
   trace.lifetimes.made.insert(trace.lifetimes.made.end(), trace.lifetimes.settled.begin(),
                               trace.lifetimes.settled.end());
   trace.lifetimes.settled.clear();
@@ -111,7 +111,7 @@ void Unsettle(Trace& trace) {
 
 // W3
 static void MeetStore(Trace& trace, PyObject* target, std::initializer_list<PyObject*> values) {
-  const Known* known = IsAtRest(target) ? nullptr : trace.objects.Find(target);
+  const ObjectRecord* known = IsAtRest(target) ? nullptr : trace.objects.Find(target);
   if (known == nullptr || !known->settled) return;
   for (PyObject* value : values) {
     if (value != nullptr && !Settle(trace, value)) return Unsettle(trace);
@@ -172,7 +172,7 @@ void MeetStores(Trace& trace, const FrameState& f, const Event& e) {
 }
 
 // Returns whether it was garbage, and is gone.
-static bool DropIfGarbage(Trace& trace, Known* known) {
+static bool DropIfGarbage(Trace& trace, ObjectRecord* known) {
   PyObject* const object = known != nullptr ? known->pin.get() : nullptr;
   if (object == nullptr) return true;  // DropContainers was first
   // Most objects have more references than these two; the look-up is for the others only: this comes before each
@@ -194,8 +194,8 @@ static bool DropIfGarbage(Trace& trace, Known* known) {
 
 // object_ends/E2. Returns whether an object that the recording had made has died. Its content may be next, on
 //    either side of it.
-static bool DropGarbage(Trace& trace, std::vector<Known*>* objects, bool backwards) {
-  std::vector<Known*>& all = *objects;
+static bool DropGarbage(Trace& trace, std::vector<ObjectRecord*>* objects, bool backwards) {
+  std::vector<ObjectRecord*>& all = *objects;
   const size_t count = all.size();
   const auto drop = [&trace, &all](size_t i) {
     if (DropIfGarbage(trace, all[i])) all[i] = nullptr;
@@ -207,8 +207,8 @@ static bool DropGarbage(Trace& trace, std::vector<Known*>* objects, bool backwar
 
 void DropAllGarbage(Trace& trace) {
   for (; trace.lifetimes.made_from < trace.objects.known.size(); ++trace.lifetimes.made_from) {
-    Known& known = trace.objects.known[trace.lifetimes.made_from];
-    if (known.state != Known::State::kSource && known.pin) trace.lifetimes.made.push_back(&known);
+    ObjectRecord& known = trace.objects.known[trace.lifetimes.made_from];
+    if (known.state != ObjectRecord::State::kSource && known.pin) trace.lifetimes.made.push_back(&known);
   }
   if (trace.lifetimes.made.size() >= std::max(kFewMade, trace.lifetimes.settles_at) && trace.lifetimes.settles)
     SettleMade(trace);
@@ -216,7 +216,7 @@ void DropAllGarbage(Trace& trace) {
 }
 
 // Drops an object that only the recorder holds. Returns false if a variable of the entry frame has it, too.
-static bool DropContainer(Trace& trace, Known* known) {
+static bool DropContainer(Trace& trace, ObjectRecord* known) {
   PyObject* const object = known->pin.get();
   if (std::find(trace.variables.base_cells.begin(), trace.variables.base_cells.end(), object) !=
       trace.variables.base_cells.end())
@@ -240,7 +240,7 @@ void DropContainers(Trace& trace, size_t from) {
     dropped = false;
     const size_t count = trace.objects.containers.size();
     for (size_t i = from; i < count; ++i) {
-      Known*& known = trace.objects.containers[backwards ? count - 1 - (i - from) : i];
+      ObjectRecord*& known = trace.objects.containers[backwards ? count - 1 - (i - from) : i];
       PyObject* const object = known->pin.get();  // null: it has been dropped before
       if (object != nullptr && (Py_REFCNT(object) != 1 || !DropContainer(trace, known))) continue;
       known = nullptr;

@@ -186,12 +186,13 @@ void ReadTableOfIterator(Trace& trace, const Event& e, PyObject* result) {
 bool IsFixed(Trace& trace, PyObject* object) {
   if (IsScalar(object)) return true;
   if (IsTensor(object)) return false;
-  Known* known = trace.objects.Find(object);
+  ObjectRecord* known = trace.objects.Find(object);
   if (known == nullptr) return IsIdentityKind(object);  // a constant
-  if (known->state != Known::State::kSource) return known->state == Known::State::kFresh && IsIdentityKind(object);
+  if (known->state != ObjectRecord::State::kSource)
+    return known->state == ObjectRecord::State::kFresh && IsIdentityKind(object);
   if (known->fixed && known->touched) return true;
   if (known->pinned || IsIdentityKind(object)) {
-    Touch(trace, object);
+    GuardTypeOrIdentity(trace, object);
     Fix(trace, *known);
   }
   return known->pinned;
@@ -321,7 +322,7 @@ void ReadKey(Trace& trace, PyObject* table, PyObject* key) {
     others.push_back(other);
   });
   if (others.empty()) return;
-  Known* known = trace.objects.Find(table);
+  ObjectRecord* known = trace.objects.Find(table);
   if (static_cast<Py_ssize_t>(others.size()) <= kPairsUpTo) {
     for (PyObject* other : others) ReadEqualElements(trace, other, key);
     if (known != nullptr) known->keys_by_address = 0;
@@ -397,8 +398,8 @@ void ReadSearch(Trace& trace, PyObject* sequence, PyObject* item) {
 
 // E6
 void ReadLayout(Trace& trace, PyObject* object) {
-  Known* known = IsAnySet(object) ? trace.objects.Find(object) : nullptr;
-  if (known == nullptr || known->state != Known::State::kSource) return;
+  ObjectRecord* known = IsAnySet(object) ? trace.objects.Find(object) : nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return;
   if (!known->mutated) return trace.guards.Layout(known->source, trace.frames.Here());
   if (!trace.guards.HasLayout(known->source)) {
     throw Break{Reason::set_from_outside, "a set that was changed before, in its order"};
@@ -407,8 +408,8 @@ void ReadLayout(Trace& trace, PyObject* object) {
 
 // E4, E6
 void ReadOrder(Trace& trace, PyObject* set) {
-  const Known* known = trace.objects.Find(set);
-  if (known != nullptr && known->state == Known::State::kSource && known->mutated) ReadLayout(trace, set);
+  const ObjectRecord* known = trace.objects.Find(set);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource && known->mutated) ReadLayout(trace, set);
   ForEachElement(set, [&](PyObject* element) {
     if (!PyTuple_CheckExact(element)) return ReadOrderOf(trace, element);
     ForEachElement(element, [&](PyObject* part) { ReadOrderOf(trace, part); });
@@ -461,7 +462,7 @@ SourceId AddressedBy(const Trace& trace, Shadow shadow) {
 }
 
 void ReadsAddress(Trace& trace) {
-  if (trace.repeated_calls) trace.repeated_calls->Spoil();
+  if (trace.repeated_calls) trace.repeated_calls->Invalidate();
 }
 
 void ReadHash(Trace& trace, PyObject* object) {

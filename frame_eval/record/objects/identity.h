@@ -9,7 +9,7 @@
 //       are compared with it. One that the recording fixes is guarded by identity.
 //   E6  In which order a set gives its elements when others are added, or when it is copied, depends on what else has been
 //       in it: on its layout, which is guarded where it matters, as long as the trace has not changed the set.
-// Not here: what == of two values reads beyond that (ForceDeep, before), classes with methods of their own (frames).
+// Not here: what == of two values reads beyond that (SpecializeDeep, before), classes with methods of their own (frames).
 #pragma once
 
 #include <Python.h>

@@ -7,7 +7,7 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
@@ -66,15 +66,16 @@ static bool MayHoldTensors(PyObject* object) {
          !PyObject_TypeCheck(object, Objects().module);
 }
 
-Known& AddFresh(Trace& trace, PyObject* object, Known::State state) {
-  Known& known = trace.objects.vacant.empty() ? trace.objects.known.emplace_back() : *trace.objects.vacant.back();
+ObjectRecord& AddFresh(Trace& trace, PyObject* object, ObjectRecord::State state) {
+  ObjectRecord& known =
+      trace.objects.vacant.empty() ? trace.objects.known.emplace_back() : *trace.objects.vacant.back();
   if (!trace.objects.vacant.empty()) trace.objects.vacant.pop_back();
   known.state = state;
   known.epoch = trace.epoch;
   known.pin = Ref<>::New(object);
   trace.objects.table.Set(object, &known);
   trace.objects.knows_ordered_dicts |= PyDict_Check(object) && PyODict_Check(object);
-  if (state == Known::State::kSource) return known;
+  if (state == ObjectRecord::State::kSource) return known;
   if (Py_TYPE(object)->tp_finalize != nullptr) [[unlikely]]
     WatchMade(trace, object);
   if (MayHoldTensors(object)) trace.objects.containers.push_back(&known);
@@ -88,7 +89,7 @@ void Forget(Trace& trace, PyObject* object) {
 
 static void RegisterTensor(Trace& trace, PyObject* object, SourceId id) {
   const at::Tensor& tensor = TensorOf(object);
-  AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
+  KnownTensor* known = trace.aten.tensors.Find(tensor);
   if (known == nullptr) {
     if (!IsExactTensor(object)) throw Break{Reason::tensor_subclass, Py_TYPE(object)->tp_name};
     if (tensor.is_nested()) throw Break{Reason::nested_tensor, ""};
@@ -113,10 +114,10 @@ Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
                                   : trace.guards.Identity(id, trace.frames.Here());
     return Shadow();
   }
-  if (Known* known = trace.objects.Find(object)) {
+  if (ObjectRecord* known = trace.objects.Find(object)) {
     if (trace.repeated_calls) trace.repeated_calls->Meet(*known, true);
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
-    if (known->state != Known::State::kSource) {
+    if (known->state != ObjectRecord::State::kSource) {
       if (IsIdentityKind(object)) trace.guards.Identity(id, trace.frames.Here());
       if (PyDict_Check(object)) RefuseWrittenDict(trace, object);  // of globals
     } else if (known->source != id) {
@@ -130,7 +131,7 @@ Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
     }
     return Shadow();
   }
-  Known& known = AddFresh(trace, object, Known::State::kSource);
+  ObjectRecord& known = AddFresh(trace, object, ObjectRecord::State::kSource);
   known.source = id;
   known.pinned = pinned;
   // Where a module or class holds it, it does not end (object_end.h).
@@ -159,9 +160,9 @@ bool IsConstantTuple(const Trace& trace, PyObject* object) {
 
 void AdoptPinned(Trace& trace, PyObject* object, const std::string& text) {
   if (IsScalar(object) || IsConstantTuple(trace, object)) return;
-  if (Known* known = trace.objects.Find(object)) {
+  if (ObjectRecord* known = trace.objects.Find(object)) {
     // The same object is known by a path that may lead elsewhere at replay; here it is a constant.
-    if (known->state == Known::State::kSource && trace.guards.accessor(known->source) != Accessor::kPinned) {
+    if (known->state == ObjectRecord::State::kSource && trace.guards.accessor(known->source) != Accessor::kPinned) {
       trace.guards.Identity(known->source, trace.frames.Here());
     }
     return;
@@ -188,13 +189,13 @@ static bool IsConstant(PyObject* object) {
 // existed before, and no read shows a path to it.
 Shadow AdoptResult(Trace& trace, PyObject* object) {
   if (IsScalar(object)) return Shadow();
-  if (IsTensor(object)) return AdoptMade(trace, object);
-  if (const Known* known = trace.objects.Find(object); known != nullptr) {
+  if (IsTensor(object)) return TrackCreated(trace, object);
+  if (const ObjectRecord* known = trace.objects.Find(object); known != nullptr) {
     if (trace.repeated_calls) trace.repeated_calls->Meet(*known, false);
     return Shadow();
   }
   const bool is_new = Py_REFCNT(object) == 1 || IsConstant(object) || IsGenerator(object) || IsPartOfSignature(object);
-  if (is_new) return AdoptMade(trace, object);
+  if (is_new) return TrackCreated(trace, object);
   if (!PyObject_TypeCheck(object, Objects().enumeration)) {
     throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   }
@@ -203,11 +204,11 @@ Shadow AdoptResult(Trace& trace, PyObject* object) {
 }
 
 // The object is the trace's own. `all`: so is what it holds, whoever else has that.
-Shadow AdoptMade(Trace& trace, PyObject* object, bool all) {
-  const auto adopt = [&](PyObject* item) { all ? AdoptMade(trace, item, true) : AdoptResult(trace, item); };
+Shadow TrackCreated(Trace& trace, PyObject* object, bool all) {
+  const auto adopt = [&](PyObject* item) { all ? TrackCreated(trace, item, true) : AdoptResult(trace, item); };
   if (IsScalar(object)) return Shadow();
   if (IsTensor(object)) {
-    const AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+    const KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
     if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
     const bool is_plain = Py_TYPE(object) == Objects().tensor || Py_TYPE(object) == Objects().parameter;
     if (!known->source.valid() && !is_plain) {
@@ -247,7 +248,7 @@ Shadow AdoptMade(Trace& trace, PyObject* object, bool all) {
     const bool is_plain =
         PySlice_Check(object) || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || IsNamespace(object);
     const bool has_content = Py_TYPE(object) == Objects().inference_mode;  // of C++
-    AddFresh(trace, object, is_plain && !has_content ? Known::State::kFresh : Known::State::kOpaque);
+    AddFresh(trace, object, is_plain && !has_content ? ObjectRecord::State::kFresh : ObjectRecord::State::kOpaque);
   }
   return Shadow();
 }
@@ -255,17 +256,17 @@ Shadow AdoptMade(Trace& trace, PyObject* object, bool all) {
 // The object that a method binds, of Python code or of C: known by the path to the method, unless the trace has bound
 // it itself.
 Shadow MeetSelf(Trace& trace, PyObject* method, PyObject* self) {
-  const Known* known = trace.objects.Find(method);
-  if (known != nullptr && known->state == Known::State::kSource) {
+  const ObjectRecord* known = trace.objects.Find(method);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource) {
     const SourceId source = trace.guards.Child(known->source, Accessor::kSelf, 0, nullptr, self);
     return FromSource(trace, source, self, known->pinned);
   }
   return AdoptResult(trace, self);
 }
 
-void Touch(Trace& trace, PyObject* object) {
-  Known* known = trace.objects.Find(object);
-  if (known == nullptr || known->state != Known::State::kSource || known->touched) return;
+void GuardTypeOrIdentity(Trace& trace, PyObject* object) {
+  ObjectRecord* known = trace.objects.Find(object);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->touched) return;
   known->touched = true;
   if (PySlice_Check(object) || PyRange_Check(object)) {
     return trace.guards.Value(known->source, trace.frames.Here());  // its bounds are all there is to it
@@ -288,7 +289,7 @@ static void TouchMetaclass(Trace& trace, PyTypeObject* type) {
   if ((meta->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0) trace.guards.Class(meta, trace.frames.Here());
 }
 
-void Fix(Trace& trace, Known& known) {
+void Fix(Trace& trace, ObjectRecord& known) {
   trace.guards.Identity(known.source, trace.frames.Here());
   known.pinned = true;
   known.fixed = true;
@@ -296,13 +297,13 @@ void Fix(Trace& trace, Known& known) {
 }
 
 void FixContent(Trace& trace, PyObject* object) {
-  Known* known = IsScalar(object) ? nullptr : trace.objects.Find(object);
+  ObjectRecord* known = IsScalar(object) ? nullptr : trace.objects.Find(object);
   const bool has_guard = PySlice_Check(object) || PyRange_Check(object) || IsIdentityKind(object);
-  if (known != nullptr && known->state == Known::State::kSource && !has_guard) Fix(trace, *known);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource && !has_guard) Fix(trace, *known);
 }
 
 Shadow ElementShadow(Trace& trace, PyObject* container, Py_ssize_t index) {
-  Known* known = trace.objects.Find(container);
+  ObjectRecord* known = trace.objects.Find(container);
   if (known == nullptr || index < 0 || static_cast<size_t>(index) >= known->items.size()) return Shadow();
   return known->items[static_cast<size_t>(index)];
 }
@@ -328,8 +329,8 @@ static bool HoldsObjects(PyObject* key, int depth = 0) {
 }
 
 void AdoptElements(Trace& trace, PyObject* container) {
-  Known* known = trace.objects.Find(container);
-  if (known == nullptr || known->state != Known::State::kSource) return;
+  ObjectRecord* known = trace.objects.Find(container);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return;
   if (known->mutated && IsDeque(container)) {
     throw Break{Reason::unknown_operation, "a deque that existed before and was changed"};
   }
@@ -355,7 +356,7 @@ void AdoptElements(Trace& trace, PyObject* container) {
       if (keeps)
         items[static_cast<size_t>(i)] = shadow;
       else
-        Force(trace, item, shadow);
+        Specialize(trace, item, shadow);
     }
     if (changes) items.insert(items.end(), changes->appended.begin(), changes->appended.end());
     if (keeps) trace.objects.Find(container)->items = std::move(items);
@@ -368,22 +369,23 @@ void AdoptElements(Trace& trace, PyObject* container) {
         // A key is an object that the program can reach (iteration): known by its place. The parts of a tuple are,
         // too: a look-up by another tuple compares them.
         FromSource(trace, trace.guards.Child(source, Accessor::kDictKeyAt, i, nullptr, key), key, pinned);
-        Touch(trace, key);
-        if (HoldsObjects(key)) ForceDeep(trace, key, Shadow(), true);
+        GuardTypeOrIdentity(trace, key);
+        if (HoldsObjects(key)) SpecializeDeep(trace, key, Shadow(), true);
       }
       ++i;
       if (changes && changes->stored.contains(PlainKey(trace, key))) {
-        Force(trace, value, changes->stored.at(PlainKey(trace, key)));
+        Specialize(trace, value, changes->stored.at(PlainKey(trace, key)));
         continue;
       }
-      Force(trace, value, FromSource(trace, trace.guards.Child(source, Accessor::kKey, 0, key, value), value, pinned));
+      Specialize(trace, value,
+                 FromSource(trace, trace.guards.Child(source, Accessor::kKey, 0, key, value), value, pinned));
     }
   } else if (IsDeque(container)) {
     trace.guards.Length(source, trace.frames.Here());
     for (Py_ssize_t i = 0; i < DequeLength(container); ++i) {
       PyObject* item = DequeItem(container, i);
-      Force(trace, item,
-            FromSource(trace, trace.guards.Child(source, Accessor::kItem, i, nullptr, item), item, pinned));
+      Specialize(trace, item,
+                 FromSource(trace, trace.guards.Child(source, Accessor::kItem, i, nullptr, item), item, pinned));
     }
   } else if (PyFrozenSet_CheckExact(container)) {
     trace.guards.Value(source, trace.frames.Here());
@@ -401,9 +403,9 @@ void AdoptElements(Trace& trace, PyObject* container) {
 }
 
 void MarkMutated(Trace& trace, PyObject* object) {
-  if (Known* known = trace.objects.Find(object)) {
+  if (ObjectRecord* known = trace.objects.Find(object)) {
     if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
-      ForceItems(trace, object);  // they are known by their places
+      SpecializeItems(trace, object);  // they are known by their places
     if (known->changes && PyDict_CheckExact(object)) [[unlikely]]
       FixValues(trace, object);
     if (!trace.iteration.open.empty()) [[unlikely]]
@@ -414,7 +416,7 @@ void MarkMutated(Trace& trace, PyObject* object) {
 
 // It takes from other iterators in turn. Where the segment is cut in the middle of that, none is what it was.
 void MarkAdvanced(Trace& trace, PyObject* object) {
-  Known* known = PyIter_Check(object) ? trace.objects.Find(object) : nullptr;
+  ObjectRecord* known = PyIter_Check(object) ? trace.objects.Find(object) : nullptr;
   if (known == nullptr || known->mutated_epoch == trace.epoch) return;
   MarkMutated(trace, object);
   if (Py_TYPE(object)->tp_traverse == nullptr) return;
@@ -425,10 +427,10 @@ void MarkAdvanced(Trace& trace, PyObject* object) {
   Py_TYPE(object)->tp_traverse(object, visit, &trace);
 }
 
-void Own(Trace& trace, PyObject* container) {
-  Known* known = trace.objects.Find(container);
+void BeginMutation(Trace& trace, PyObject* container) {
+  ObjectRecord* known = trace.objects.Find(container);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
-  if (known->state == Known::State::kSource) {
+  if (known->state == ObjectRecord::State::kSource) {
     if (trace.guards.accessor(known->source) == Accessor::kDict) {
       throw Break{Reason::unknown_mutation, "an object's __dict__ is written to"};
     }
@@ -446,23 +448,23 @@ void Own(Trace& trace, PyObject* container) {
 }
 
 bool IsMutatedDict(Trace& trace, PyObject* dict) {
-  const Known* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
-  return known != nullptr && known->state == Known::State::kSource && known->mutated;
+  const ObjectRecord* known = dict != nullptr ? trace.objects.Find(dict) : nullptr;
+  return known != nullptr && known->state == ObjectRecord::State::kSource && known->mutated;
 }
 
 void ThrowMutatedDict() { throw Break{Reason::unknown_operation, "a name in a dict that was written to as a dict"}; }
 
 SourceId SourceOf(Trace& trace, PyObject* object) {
   if (IsTensor(object)) {
-    AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+    KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
     return known ? known->source : SourceId();
   }
-  Known* known = trace.objects.Find(object);
-  return known && known->state == Known::State::kSource ? known->source : SourceId();
+  ObjectRecord* known = trace.objects.Find(object);
+  return known && known->state == ObjectRecord::State::kSource ? known->source : SourceId();
 }
 
 void ReadTensor(Trace& trace, PyObject* object, bool sizes, bool strides) {
-  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+  KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
   if (trace.repeated_calls) trace.repeated_calls->NoteRead(known->source, known->value, sizes, strides);
   if (known->strides_read || (known->metadata_read && !strides)) return;
@@ -480,7 +482,7 @@ void ReadTensor(Trace& trace, PyObject* object, bool sizes, bool strides) {
 }
 
 void ReadRank(Trace& trace, PyObject* object) {
-  AtenRecorder::KnownTensor* known = trace.aten.Find(TensorOf(object));
+  KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, ""};
   if (trace.repeated_calls) trace.repeated_calls->NoteRank(known->source, known->value);
   if (known->value.valid()) FixRank(trace, known->value);
@@ -498,7 +500,7 @@ void ReadAllTensors(Trace& trace, PyObject* object, bool strides) {
 }
 
 Shadow* WrittenShadow(Trace& trace, PyObject* owner, PyObject* name) {
-  Known* known = trace.objects.Find(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
   if (known == nullptr || !known->written) return nullptr;
   // Names are interned, as those in code are; one that was computed may not be.
   const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
@@ -507,7 +509,7 @@ Shadow* WrittenShadow(Trace& trace, PyObject* owner, PyObject* name) {
 }
 
 void SetWritten(Trace& trace, PyObject* owner, PyObject* name, Shadow shadow) {
-  Known* known = trace.objects.Find(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
   const bool is_computed = PyUnicode_CheckExact(name) && !PyUnicode_CHECK_INTERNED(name);
   if (is_computed) trace.objects.computed_names.push_back(Interned(name));
   if (!known->written) known->written = std::make_unique<absl::flat_hash_map<PyObject*, Shadow>>();

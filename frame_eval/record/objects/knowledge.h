@@ -1,5 +1,5 @@
 // How the records of objects come about: the path by which a replay finds an object, reads of it, and changes by the trace.
-// Not here: the records themselves (known.h), which object it is (identity.h), values that are fixed (force.h).
+// Not here: the records themselves (object_record.h), which object it is (identity.h), values that are fixed (force.h).
 #pragma once
 
 #include <Python.h>
@@ -17,13 +17,13 @@ inline bool IsScalar(PyObject* object) {
   return (Py_TYPE(object)->tp_flags & kOthers) == 0 && IsScalarType(Py_TYPE(object));
 }
 // Adds the record of an object that the trace has made.
-Known& AddFresh(Trace& trace, PyObject* object, Known::State state = Known::State::kFresh);
+ObjectRecord& AddFresh(Trace& trace, PyObject* object, ObjectRecord::State state = ObjectRecord::State::kFresh);
 // Records that an object is what a source leads to. Returns its shadow, if it is a scalar.
 Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned);
-// Records the result of an operation that nothing more is known of (Expect::kAny).
+// Records the result of an operation that nothing more is known of (ResultSpec::kAny).
 Shadow AdoptResult(Trace& trace, PyObject* object);
 // Records an object that C code has just made, with its parts. `all`: also where others hold it.
-Shadow AdoptMade(Trace& trace, PyObject* object, bool all = false);
+Shadow TrackCreated(Trace& trace, PyObject* object, bool all = false);
 // Records the object that a bound method passes on as its first argument.
 Shadow MeetSelf(Trace& trace, PyObject* method, PyObject* self);
 // Returns whether the trace has changed the dict.
@@ -46,11 +46,11 @@ bool IsConstantTuple(const Trace& trace, PyObject* object);
 // Records an object by its identity, as guards pin it. `text` names it; "": the name of the callable.
 void AdoptPinned(Trace& trace, PyObject* object, const std::string& text = "");
 // Guards the type or the identity of an object that is known by a source.
-void Touch(Trace& trace, PyObject* object);
+void GuardTypeOrIdentity(Trace& trace, PyObject* object);
 // Guards length or keys of a container, and makes its elements known.
 void AdoptElements(Trace& trace, PyObject* container);
 // Prepares a container for its first change by the trace: what is in it must be known by then.
-void Own(Trace& trace, PyObject* container);
+void BeginMutation(Trace& trace, PyObject* container);
 // Notes that the trace changes the object.
 void MarkMutated(Trace& trace, PyObject* object);
 // Notes that C code may take from an iterator.
@@ -75,7 +75,7 @@ void SetWritten(Trace& trace, PyObject* owner, PyObject* name, Shadow shadow);
 // Returns the source of an object; pins one that has none.
 SourceId SourceOrPin(Trace& trace, PyObject* object);
 // Guards that it is this very object.
-void Fix(Trace& trace, Known& known);
+void Fix(Trace& trace, ObjectRecord& known);
 // Does so if the object existed before and is of C code, so that no source leads to what is in it.
 void FixContent(Trace& trace, PyObject* object);
 // Drops the record of an object that is about to end.

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "frame_eval/record/objects/known.h"
+#include "frame_eval/record/objects/object_record.h"
 
 namespace frametap {
 
@@ -27,7 +27,7 @@ struct Lifetimes {
   uint32_t dropped_generator = 0;           // when the generator was made with which the recording ends
 
   // garbage.cc. While objects are watched: records of objects that the trace has made, in two parts.
-  std::vector<Known*> made, settled;
+  std::vector<ObjectRecord*> made, settled;
   bool settles = true;                   // no code has run that is not recorded
   size_t settles_at = 0, sweeps_at = 0;  // so many of `made`, of `settled`
   size_t made_from = 0;                  // of the records: from here on they are not in `made` yet

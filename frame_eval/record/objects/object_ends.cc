@@ -37,7 +37,7 @@ bool IsLeaf(PyObject* object) {
 
 }  // namespace
 
-bool HoldsAnEnd(PyObject* object, bool if_large) {
+bool ReachesFinalizer(PyObject* object, bool if_large) {
   absl::flat_hash_set<PyObject*> seen;
   std::vector<PyObject*> todo{object};
   while (!todo.empty()) {
@@ -127,7 +127,7 @@ void WatchAll(Trace& trace) {
 }
 
 Py_ssize_t CountOf(Trace& trace, PyObject* object, Py_ssize_t in_effects) {
-  const Known* known = trace.objects.Find(object);
+  const ObjectRecord* known = trace.objects.Find(object);
   Py_ssize_t kept = 0;
   for (const FrameAtEntry& entry : trace.frames.at_entry) {
     for (const Ref<>& one : entry.objects) kept += one.get() == object;
@@ -211,8 +211,8 @@ static void NoteRelease(Trace& trace, PyObject* object) {
   constexpr size_t kMost = 4096;
   if (IsScalar(object)) return;
   if (trace.lifetimes.ending.contains(object)) return Watch(trace, object);
-  const Known* const known = trace.objects.Find(object);
-  if (known != nullptr && known->state != Known::State::kSource) return;  // no path leads through it
+  const ObjectRecord* const known = trace.objects.Find(object);
+  if (known != nullptr && known->state != ObjectRecord::State::kSource) return;  // no path leads through it
   if (NeverEnds(object) || trace.lifetimes.released.size() > kMost) return WatchAll(trace);
   if (!trace.lifetimes.released.insert(object).second) return;
   // Steps of a path pass over such: the dicts of modules and instances, closures, defaults.
@@ -232,7 +232,7 @@ static void NoteRelease(Trace& trace, PyObject* object) {
 
 void MeetRelease(Trace& trace, PyObject* object) {
   NoteRelease(trace, object);
-  if (NeverEnds(object) || trace.lifetimes.ending.contains(object) || !HoldsAnEnd(object)) return;
+  if (NeverEnds(object) || trace.lifetimes.ending.contains(object) || !ReachesFinalizer(object)) return;
   const SourceId source = SourceOf(trace, object);
   if (source.valid()) return NoteEnd(trace, source);
   if (trace.guards.CountOf(object) > 0) return Watch(trace, object);  // only passed by
@@ -278,8 +278,8 @@ void LetGo(Trace& trace) {
   for (const auto& [object, count] : trace.lifetimes.watched) {
     if (Py_REFCNT(object) > kMany) continue;
     // DropAllGarbage looks at generators that the trace has made.
-    const Known* known = IsGenerator(object) ? trace.objects.Find(object) : nullptr;
-    if (known != nullptr && known->state != Known::State::kSource) continue;
+    const ObjectRecord* known = IsGenerator(object) ? trace.objects.Find(object) : nullptr;
+    if (known != nullptr && known->state != ObjectRecord::State::kSource) continue;
     if (Py_REFCNT(object) > CountOf(trace, object, count)) continue;
     throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
   }

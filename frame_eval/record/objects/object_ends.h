@@ -39,7 +39,7 @@ void WatchMade(Trace& trace, PyObject* object);
 void MeetRelease(Trace& trace, PyObject* object);
 // Returns whether code may run when it ends with all that it holds. `if_large`: the answer for more objects than are
 // looked at.
-bool HoldsAnEnd(PyObject* object, bool if_large = true);
+bool ReachesFinalizer(PyObject* object, bool if_large = true);
 void MeetEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key);
 // Counts the references that effects hold, and those that only the recording holds.
 Py_ssize_t CountInEffects(const Trace& trace, PyObject* object);

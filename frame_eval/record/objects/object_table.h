@@ -12,23 +12,23 @@
 
 namespace frametap {
 
-struct Known;
+struct ObjectRecord;
 
 class ObjectTable {
  public:
   struct Entry {
     PyObject* object = nullptr;  // borrowed; null: vacant
-    Known* known = nullptr;
+    ObjectRecord* known = nullptr;
   };
 
-  Known* Find(const PyObject* object) const {
+  ObjectRecord* Find(const PyObject* object) const {
     for (size_t at = HomeOf(object);; at = After(at)) {
       if (entries_[at].object == object) return entries_[at].known;
       if (entries_[at].object == nullptr) return nullptr;
     }
   }
 
-  void Set(PyObject* object, Known* known) {
+  void Set(PyObject* object, ObjectRecord* known) {
     size_t at = HomeOf(object);
     while (entries_[at].object != nullptr && entries_[at].object != object) at = After(at);
     if (entries_[at].object == nullptr) ++size_;

@@ -49,7 +49,7 @@ static bool IsOpenKey(Trace& trace, PyObject* key, Shadow shadow) {
 
 static OpenKeys* OpenKeysOf(Trace& trace, PyObject* table) {
   if (!trace.objects.has_open_keys || (!PyDict_CheckExact(table) && !PySet_CheckExact(table))) return nullptr;
-  const Known* const known = trace.objects.Find(table);
+  const ObjectRecord* const known = trace.objects.Find(table);
   return known != nullptr ? known->open_keys.get() : nullptr;
 }
 
@@ -75,15 +75,16 @@ static bool DecideAmongKeys(Trace& trace, const std::vector<std::pair<PyObject*,
 }
 
 // Fixes a key with all that its hash and its equality may read. A tensor has its identity only.
-void ForceKey(Trace& trace, PyObject* key, Shadow shadow) { ForceDeep(trace, key, shadow, true); }
+void SpecializeKey(Trace& trace, PyObject* key, Shadow shadow) { SpecializeDeep(trace, key, shadow, true); }
 
 // K1. Records that `key` is looked up. Returns false, with the keys fixed, if they and `key` are to be treated as constants.
 bool DecideKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
   const bool is_open = IsOpenKey(trace, key, shadow);
   if (!is_open && OpenKeysOf(trace, table) == nullptr) return false;
-  const Known* const known = PyDict_CheckExact(table) || PySet_CheckExact(table) ? trace.objects.Find(table) : nullptr;
-  if (known == nullptr || known->state != Known::State::kFresh) return false;
-  if (!is_open) ForceKey(trace, key, shadow);
+  const ObjectRecord* const known =
+      PyDict_CheckExact(table) || PySet_CheckExact(table) ? trace.objects.Find(table) : nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kFresh) return false;
+  if (!is_open) SpecializeKey(trace, key, shadow);
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (PyObject* other : KeysOf(table)) keys.emplace_back(other, KeyShadow(trace, table, other));
   if (DecideAmongKeys(trace, keys, key, shadow)) return true;
@@ -95,7 +96,7 @@ bool DecideKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
 bool AddKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
   const bool is_first = OpenKeysOf(trace, table) == nullptr;
   if (is_first && !IsOpenKey(trace, key, shadow)) return false;
-  const Known* const before = trace.objects.Find(table);
+  const ObjectRecord* const before = trace.objects.Find(table);
   if (is_first && PySet_CheckExact(table) && (before == nullptr || before->mutated || PySet_GET_SIZE(table) > 0)) {
     return false;  // K3
   }
@@ -116,11 +117,11 @@ bool DecideKeys(Trace& trace, const Event& e) {
   for (int i = 0; i < e.n; i += step) stays_open = stays_open || IsOpenKey(trace, e.in[i], e.shadows[i]);
   std::vector<std::pair<PyObject*, Shadow>> keys;
   for (int i = 0; stays_open && i < e.n; i += step) {
-    if (!IsOpenKey(trace, e.in[i], e.shadows[i])) ForceKey(trace, e.in[i], e.shadows[i]);
+    if (!IsOpenKey(trace, e.in[i], e.shadows[i])) SpecializeKey(trace, e.in[i], e.shadows[i]);
     stays_open = DecideAmongKeys(trace, keys, e.in[i], e.shadows[i]);
     keys.emplace_back(e.in[i], e.shadows[i]);
   }
-  for (int i = 0; !stays_open && i < e.n; i += step) ForceKey(trace, e.in[i], e.shadows[i]);
+  for (int i = 0; !stays_open && i < e.n; i += step) SpecializeKey(trace, e.in[i], e.shadows[i]);
   return stays_open;
 }
 
@@ -137,7 +138,7 @@ bool ViewValues(Trace& trace, PyObject* dict) {
   FixValues(trace, dict);
   Py_ssize_t at = 0;
   PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value) != 0) ForceDeep(trace, value, Shadow(), true);
+  while (PyDict_Next(dict, &at, &key, &value) != 0) SpecializeDeep(trace, value, Shadow(), true);
   trace.objects.Find(dict)->is_viewed = true;
   return true;
 }
@@ -145,7 +146,7 @@ bool ViewValues(Trace& trace, PyObject* dict) {
 void FixKeys(Trace& trace, PyObject* table) {
   OpenKeys* const open = OpenKeysOf(trace, table);
   if (open == nullptr) return;
-  for (const auto& [key, shadow] : *open) Force(trace, key.get(), shadow);
+  for (const auto& [key, shadow] : *open) Specialize(trace, key.get(), shadow);
   trace.objects.Find(table)->open_keys.reset();
 }
 

@@ -14,7 +14,7 @@ namespace frametap {
 
 bool DecideKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow);
 bool AddKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow);
-void ForceKey(Trace& trace, PyObject* key, Shadow shadow);
+void SpecializeKey(Trace& trace, PyObject* key, Shadow shadow);
 bool ViewValues(Trace& trace, PyObject* dict);
 Shadow KeyShadow(Trace& trace, PyObject* table, PyObject* key);
 bool DecideKeys(Trace& trace, const Event& e);

@@ -1,7 +1,7 @@
 #include "frame_eval/record/objects/outside_containers.h"
 
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/class_references.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -26,9 +26,9 @@ bool IsPlainKey(PyObject* key, int depth) {
 bool IsFollowedKey(Trace& trace, PyObject* key) {
   if (IsPlainKey(key)) return true;
   if (IsPlainClass(key)) return IsFixed(trace, key);
-  Known* const known = IsPlainMember(key) ? trace.objects.Find(key) : nullptr;
-  if (known == nullptr || known->state != Known::State::kSource) return false;
-  Touch(trace, key);
+  ObjectRecord* const known = IsPlainMember(key) ? trace.objects.Find(key) : nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
+  GuardTypeOrIdentity(trace, key);
   Fix(trace, *known);
   return true;
 }
@@ -69,14 +69,14 @@ PyObject* PlainKey(Trace& trace, PyObject* key) {
 }
 
 Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key) {
-  Known* known = trace.objects.Find(dict);
+  ObjectRecord* known = trace.objects.Find(dict);
   if (known == nullptr || !known->changes) return nullptr;
   const auto it = known->changes->stored.find(PlainKey(trace, key));
   return it == known->changes->stored.end() ? nullptr : &it->second;
 }
 
 void NoteOutsideChange(Trace& trace, PyObject* container) {
-  Known* known = trace.objects.Find(container);
+  ObjectRecord* known = trace.objects.Find(container);
   if (!known->mutated) trace.objects.mutated_sources.push_back(container);
   known->MutatedIn(trace.epoch);
   trace.objects.has_mutated_dicts |= PyDict_Check(container) != 0;
@@ -84,8 +84,8 @@ void NoteOutsideChange(Trace& trace, PyObject* container) {
 
 // `container[key] = value`. Returns false, with nothing noted, if the content must be known first (Own).
 bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow) {
-  Known* known = trace.objects.Find(container);
-  if (known == nullptr || known->state != Known::State::kSource) return false;
+  ObjectRecord* known = trace.objects.Find(container);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
   if (PyList_CheckExact(container) && PyLong_CheckExact(key)) {
     const Py_ssize_t size = PyList_GET_SIZE(container);
     Py_ssize_t index = PyLong_AsSsize_t(key);
@@ -109,7 +109,7 @@ bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* va
   RefuseWrittenDict(trace, container);
   if (StoredItem(trace, container, key) == nullptr) {
     if (ItemQuietly(container, key) == nullptr) return false;
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     trace.guards.Present(known->source, key, trace.frames.Here());
   }
   AddEffect(trace, Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), shadow});
@@ -120,8 +120,8 @@ bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* va
 }
 
 bool StoreUnderNewKey(Trace& trace, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow) {
-  Known* known = trace.objects.Find(dict);
-  if (known == nullptr || known->state != Known::State::kSource || known->written != nullptr) return false;
+  ObjectRecord* known = trace.objects.Find(dict);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->written != nullptr) return false;
   if (!PyDict_CheckExact(dict) || !IsPlainKey(key) || trace.guards.accessor(known->source) == Accessor::kDict)
     return false;
   if (!known->changes && !LeavesOpen(trace, value, shadow)) return false;
@@ -138,11 +138,11 @@ bool StoreUnderNewKey(Trace& trace, PyObject* dict, PyObject* key, PyObject* val
 // list.append(item), or list.extend(items) with a tuple or list. Returns false, with nothing noted, if it is not such
 // a list.
 bool AppendOutside(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
-  Known* known = trace.objects.Find(list);
-  if (known == nullptr || known->state != Known::State::kSource || !PyList_CheckExact(list) || items == list)
+  ObjectRecord* known = trace.objects.Find(list);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || !PyList_CheckExact(list) || items == list)
     return false;
   if (items != nullptr && !PyTuple_CheckExact(items) && !PyList_CheckExact(items)) return false;
-  Touch(trace, list);
+  GuardTypeOrIdentity(trace, list);
   FixIfViewed(trace, list, items != nullptr ? items : item, shadow);
   std::vector<Shadow> appended;
   Ref<> content;
@@ -150,7 +150,7 @@ bool AppendOutside(Trace& trace, PyObject* list, PyObject* items, PyObject* item
     appended.push_back(shadow);
   } else {
     // As it is now: effects are described at the end, when the trace may have changed it.
-    Touch(trace, items);
+    GuardTypeOrIdentity(trace, items);
     AdoptElements(trace, items);
     content = PyTuple_CheckExact(items) ? Ref<>::New(items) : Must(PySequence_Tuple(items));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(content.get()); ++i) appended.push_back(ElementShadow(trace, items, i));

@@ -8,7 +8,7 @@
 //       another change (FixValues).
 //   O4  Only plain keys, fixed classes and fixed members of enumerations are followed: a look-up by one runs no code of
 //       the program's.
-// Not here: lists and dicts of the trace's own (rows.cc, own_dicts.cc), changes that need the content to be known (Own).
+// Not here: lists and dicts of the trace's own (sequences.cc, own_dicts.cc), changes that need the content to be known (BeginMutation).
 #pragma once
 
 #include <Python.h>

@@ -33,13 +33,14 @@ bool HasPlainKeys(PyObject* dict) {
 }  // namespace
 
 bool MayHoldOpen(Trace& trace, PyObject* dict) {
-  const Known* known = PyDict_CheckExact(dict) ? trace.objects.Find(dict) : nullptr;
-  return known != nullptr && known->state == Known::State::kFresh && !known->is_viewed && trace.numbers.any_open();
+  const ObjectRecord* known = PyDict_CheckExact(dict) ? trace.objects.Find(dict) : nullptr;
+  return known != nullptr && known->state == ObjectRecord::State::kFresh && !known->is_viewed &&
+         trace.numbers.any_open();
 }
 
 // `shadow` is kNone where the value is fixed.
 void KeepValue(Trace& trace, PyObject* dict, PyObject* key, Shadow shadow) {
-  Known* const known = trace.objects.Find(dict);
+  ObjectRecord* const known = trace.objects.Find(dict);
   known->MutatedIn(trace.epoch);
   if (shadow.kind != Shadow::Kind::kNone) {
     if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
@@ -50,10 +51,11 @@ void KeepValue(Trace& trace, PyObject* dict, PyObject* key, Shadow shadow) {
 }
 
 void FixValues(Trace& trace, PyObject* dict) {
-  Known* const known = trace.objects.Find(dict);
+  ObjectRecord* const known = trace.objects.Find(dict);
   if (known == nullptr || !known->changes) return;
-  if (known->state == Known::State::kSource && !known->adopted) return;
-  for (const auto& [key, shadow] : known->changes->stored) Force(trace, PyDict_GetItemWithError(dict, key), shadow);
+  if (known->state == ObjectRecord::State::kSource && !known->adopted) return;
+  for (const auto& [key, shadow] : known->changes->stored)
+    Specialize(trace, PyDict_GetItemWithError(dict, key), shadow);
   known->changes.reset();  // not before: if one cannot be fixed, the segment ends with the dict's present content
   known->MutatedIn(trace.epoch);
 }
@@ -79,16 +81,16 @@ bool StoreOwn(Trace& trace, PyObject* dict, PyObject* key, PyObject* value, Shad
 // `f(**from)`, `{**from}`, `dict.update(from)`. Returns false, with nothing noted, if nothing is open.
 bool MergeOpen(Trace& trace, PyObject* dict, PyObject* from) {
   if (!MayHoldOpen(trace, dict) || !PyDict_CheckExact(from) || from == dict) return false;
-  const Known* const other = trace.objects.Find(from);
+  const ObjectRecord* const other = trace.objects.Find(from);
   if (other == nullptr || (!trace.objects.Find(dict)->changes && !other->changes)) return false;
-  if (other->state == Known::State::kOpaque || !HasPlainKeys(from)) return false;
-  Touch(trace, from);
+  if (other->state == ObjectRecord::State::kOpaque || !HasPlainKeys(from)) return false;
+  GuardTypeOrIdentity(trace, from);
   AdoptElements(trace, from);
   Py_ssize_t at = 0;
   PyObject *key, *value;
   while (PyDict_Next(from, &at, &key, &value)) {
     const Shadow* const open = StoredItem(trace, from, key);
-    if (open == nullptr) ForceDeep(trace, value, Shadow(), true);
+    if (open == nullptr) SpecializeDeep(trace, value, Shadow(), true);
     ReadKey(trace, dict, key);
     KeepValue(trace, dict, key, open != nullptr ? *open : Shadow());
   }
@@ -118,10 +120,10 @@ bool PopOwn(Trace& trace, Call& call) {
   const bool has_key = call.args.size() >= 2 && call.names.empty();
   if (!MayHoldOpen(trace, dict) || !trace.objects.Find(dict)->changes || !has_key || !IsPlainKey(call.args[1]))
     return false;
-  ForceArguments(trace, call, 1, true);
+  SpecializeArguments(trace, call, 1, true);
   ReadKey(trace, dict, call.args[1]);
   if (const Shadow* const open = StoredItem(trace, dict, call.args[1]); open != nullptr) {
-    call.note.op.expect.kind = Expect::Kind::kShadow;
+    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
     call.note.op.expect.shadow = *open;
   }
   KeepValue(trace, dict, call.args[1], Shadow());

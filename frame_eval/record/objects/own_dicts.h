@@ -1,10 +1,10 @@
 // Dicts of the trace's own that hold numbers which are not fixed: results that a call returns by name, keywords on their way
 // to another function.
-//   V1  A dict has a shadow for each open number under a plain key (Known::changes). Every change of it is followed here, or
+//   V1  A dict has a shadow for each open number under a plain key (ObjectRecord::changes). Every change of it is followed here, or
 //       fixes the numbers (FixValues).
 //   V2  Reads by one key give the shadow. Whatever may look at the dict as a whole, now or later, fixes its numbers for good
-//       (ViewDict, ForceDeep): views and iterators see what is stored after they were made.
-// Not here: dicts that existed before (outside_containers.cc), tuples and lists (rows.cc).
+//       (ViewDict, SpecializeDeep): views and iterators see what is stored after they were made.
+// Not here: dicts that existed before (outside_containers.cc), tuples and lists (sequences.cc).
 #pragma once
 
 #include <Python.h>

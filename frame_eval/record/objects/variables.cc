@@ -56,7 +56,7 @@ void LoadGlobal(Trace& trace, FrameState& f, FrameNote&, const Event& e, PyObjec
   if (builtins != nullptr) RefuseMutatedDict(trace, builtins);
   SourceId& read = trace.variables.globals_read[{globals, builtins, e.name}];
   if (read.valid() && trace.guards.seen(read) == result) {
-    if (const Known* known = trace.repeated_calls ? trace.objects.Find(result) : nullptr)
+    if (const ObjectRecord* known = trace.repeated_calls ? trace.objects.Find(result) : nullptr)
       trace.repeated_calls->Meet(*known, true);
     if (IsScalar(result)) *out = Shadow{Shadow::Kind::kSource, read.raw()};
     return;
@@ -76,8 +76,8 @@ Shadow LoadDeref(Trace& trace, FrameState& f, int slot, PyObject* result) {
   if (f.shadows[slot].kind == Shadow::Kind::kCell) return trace.variables.cells[f.shadows[slot].id];
   PyObject* cell = f.objects[slot];
   MeetCell(trace, f, slot);
-  Known* known = trace.objects.Find(cell);
-  if (known != nullptr && (!known->items.empty() || known->state == Known::State::kFresh)) {
+  ObjectRecord* known = trace.objects.Find(cell);
+  if (known != nullptr && (!known->items.empty() || known->state == ObjectRecord::State::kFresh)) {
     return known->items.empty() ? Shadow() : known->items[0];
   }
   bool is_free = KindOfSlot(f.code, slot) == SlotKind::kFree;
@@ -106,8 +106,8 @@ void ReadClassCell(Trace& trace, FrameState& f) {
     PyObject* cell = f.objects[slot];
     if (KindOfSlot(f.code, slot) != SlotKind::kFree || SlotName(f.code, slot) != name) continue;
     if (PyObject* content = cell != nullptr ? PyCell_GET(cell) : nullptr; content != nullptr) {
-      Force(trace, content, LoadDeref(trace, f, slot, content));
-      Touch(trace, content);
+      Specialize(trace, content, LoadDeref(trace, f, slot, content));
+      GuardTypeOrIdentity(trace, content);
     }
   }
 }
@@ -177,8 +177,8 @@ void ShareCell(Trace& trace, FrameState& f, int slot) {
 void StoreDeref(Trace& trace, FrameState& f, const Event& e) {
   if (f.shadows[e.arg].kind == Shadow::Kind::kCell) return;  // After
   PyObject* cell = f.objects[e.arg];
-  Known* known = trace.objects.Find(cell);
-  if (known != nullptr && known->state == Known::State::kFresh) {
+  ObjectRecord* known = trace.objects.Find(cell);
+  if (known != nullptr && known->state == ObjectRecord::State::kFresh) {
     known->items.assign(1, e.shadows[0]);
     MarkMutated(trace, cell);
     return;

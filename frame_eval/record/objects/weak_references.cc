@@ -14,7 +14,7 @@ void CallWeakReference(Trace& trace, Call& call) {
   const bool is_known = IsTensor(object) && IsHeldByItsPath(trace, object);
   if (object != Py_None && !is_known) throw Refusal(call.callable);  // W1, W2
   trace.guards.Type(reference, trace.frames.Here());
-  call.note.op.expect.kind = Expect::Kind::kSource;
+  call.note.op.expect.kind = ResultSpec::Kind::kSource;
   call.note.op.expect.source = trace.guards.Child(reference, Accessor::kReferent, 0, nullptr, object);
   if (object == Py_None)
     trace.guards.Identity(call.note.op.expect.source, trace.frames.Here());  // an object that is gone stays so

@@ -32,7 +32,7 @@ static void ReadBufferRegistration(Trace& trace, FrameNote& note, PyObject* owne
 
 void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   trace.guards.ReadsName(name);
-  note.op.expect.kind = Expect::Kind::kNothing;
+  note.op.expect.kind = ResultSpec::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
   RefuseOddNames(type);
   if (IsTensor(owner)) return StoreTensorAttribute(trace, owner, name, value, shadow);
@@ -42,10 +42,10 @@ void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* na
     GenericStore(trace, owner, name, value, shadow);
     return;
   }
-  Known* known = trace.objects.Find(owner);
-  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  ObjectRecord* known = trace.objects.Find(owner);
+  bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   if (override_set == Objects().module_setattr && is_source) {
-    Touch(trace, owner);
+    GuardTypeOrIdentity(trace, owner);
     PyObject* own = InstanceDict(owner);
     const auto dict_of = [&](const char* which) {
       return own ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
@@ -110,26 +110,26 @@ void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* na
     if (!GenericStore(trace, owner, name, value, shadow)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
     return;
   }
-  Force(trace, value, shadow);
+  Specialize(trace, value, shadow);
   if (!PyFunction_Check(override_set)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-  Touch(trace, owner);
+  GuardTypeOrIdentity(trace, owner);
 }
 
 // For an object that the trace has made: the value stored there counts from now on.
 void HandOutDict(Trace& trace, PyObject* owner, PyObject* dict) {
-  ForceWritten(trace, owner);
-  if (Known* known = trace.objects.Find(owner)) known->dict_is_out = true;
+  SpecializeWritten(trace, owner);
+  if (ObjectRecord* known = trace.objects.Find(owner)) known->dict_is_out = true;
   if (trace.objects.Find(dict) != nullptr) return;
   Unsettle(trace);  // its owner may be settled
-  AdoptMade(trace, dict);
-  trace.objects.Find(dict)->state = Known::State::kOpaque;  // the object's own: no other dict can stand for it
+  TrackCreated(trace, dict);
+  trace.objects.Find(dict)->state = ObjectRecord::State::kOpaque;  // the object's own: no other dict can stand for it
 }
 
-void ForceWritten(Trace& trace, PyObject* owner) {
-  Known* known = trace.objects.Find(owner);
+void SpecializeWritten(Trace& trace, PyObject* owner) {
+  ObjectRecord* known = trace.objects.Find(owner);
   PyObject* const dict = InstanceDict(owner);
   if (known == nullptr || known->written == nullptr || dict == nullptr) return;
-  for (const auto& [name, shadow] : *known->written) Force(trace, nullptr, shadow);
+  for (const auto& [name, shadow] : *known->written) Specialize(trace, nullptr, shadow);
   known->written.reset();
 }
 
@@ -182,11 +182,13 @@ bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value
   if (descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr &&
       Py_TYPE(descriptor) != &PyMemberDescr_Type) {
     // A property or Python descriptor runs its setter as a frame; anything in C is unknown.
-    Force(trace, value, shadow);
-    Touch(trace, owner);
+    Specialize(trace, value, shadow);
+    GuardTypeOrIdentity(trace, owner);
     // The data that `forward` gives the context of its run; the node gives them again.
-    const Known* context = PyObject_TypeCheck(owner, Objects().function_base) ? trace.objects.Find(owner) : nullptr;
-    if (context != nullptr && context->state == Known::State::kOpaque && Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
+    const ObjectRecord* context =
+        PyObject_TypeCheck(owner, Objects().function_base) ? trace.objects.Find(owner) : nullptr;
+    if (context != nullptr && context->state == ObjectRecord::State::kOpaque &&
+        Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
       return true;
     }
     if (CallsC(descriptor, "fset")) throw Break{Reason::unknown_mutation, Qualified(type, name)};
@@ -200,21 +202,21 @@ bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value
   if (descriptor != nullptr && IsSecondName(descriptor, name)) {
     throw Break{Reason::unknown_mutation, Qualified(type, name)};
   }
-  Known* known = trace.objects.Find(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
   if (known == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-  if (known->state == Known::State::kSource && Py_TYPE(value) == Objects().inference_mode) {
+  if (known->state == ObjectRecord::State::kSource && Py_TYPE(value) == Objects().inference_mode) {
     throw Break{Reason::unknown_mutation, Qualified(type, name)};  // it cannot be made again
   }
-  if (known->state != Known::State::kSource) {
+  if (known->state != ObjectRecord::State::kSource) {
     // Its dict may be changed by itself: what is stored is found there.
     if (known->dict_is_out)
-      Force(trace, value, shadow);
+      Specialize(trace, value, shadow);
     else
       SetWritten(trace, owner, name, shadow);
     MarkMutated(trace, owner);
     return true;
   }
-  Touch(trace, owner);
+  GuardTypeOrIdentity(trace, owner);
   RefuseKnownDict(trace, owner, name);
   NoteWriter(trace, owner);
   if (!known->mutated) trace.objects.mutated_sources.push_back(owner);
@@ -234,8 +236,8 @@ void DeleteAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
 }
 
 void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
-  note.op.expect.kind = Expect::Kind::kNothing;
-  Known* known = trace.objects.Find(owner);
+  note.op.expect.kind = ResultSpec::Kind::kNothing;
+  ObjectRecord* known = trace.objects.Find(owner);
   if (IsTensor(owner) || known == nullptr || PyType_Check(owner) || PyModule_Check(owner)) {
     throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
   }
@@ -243,11 +245,11 @@ void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     FixDescriptorKind(trace, descriptor);
     const bool is_data = Py_TYPE(descriptor)->tp_descr_set != nullptr;
     if (CallsC(descriptor, "fdel") || IsSecondName(descriptor, name) ||
-        (is_data && known->state == Known::State::kSource)) {
+        (is_data && known->state == ObjectRecord::State::kSource)) {
       throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
     }
   }
-  if (known->state != Known::State::kSource) {
+  if (known->state != ObjectRecord::State::kSource) {
     if (known->written) known->written->erase(name);
     return MarkMutated(trace, owner);
   }
@@ -257,7 +259,7 @@ void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     if (dict == nullptr || ItemQuietly(dict, name) == nullptr) {
       throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
     }
-    Touch(trace, owner);
+    GuardTypeOrIdentity(trace, owner);
     trace.guards.Present(known->source, name, trace.frames.Here());
   }
   RefuseKnownDict(trace, owner, name);

@@ -12,6 +12,6 @@ void DeleteAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
 bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);  // object.__setattr__
 void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);                // object.__delattr__
 void HandOutDict(Trace& trace, PyObject* owner, PyObject* dict);
-void ForceWritten(Trace& trace, PyObject* owner);
+void SpecializeWritten(Trace& trace, PyObject* owner);
 
 }  // namespace frametap

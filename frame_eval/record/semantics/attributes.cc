@@ -9,7 +9,7 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/class_names.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -55,7 +55,7 @@ bool IsSeenThroughSuper(PyObject* found) {
 void AdoptPart(Trace& trace, PyObject* partial, PyObject* name) {
   const Ref<> part = Must(PyObject_GenericGetAttr(partial, name));
   if (trace.objects.Find(part.get()) == nullptr && (PyTuple_CheckExact(part.get()) || PyDict_CheckExact(part.get()))) {
-    AdoptMade(trace, part.get());
+    TrackCreated(trace, part.get());
   }
 }
 
@@ -90,28 +90,28 @@ PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
 
 void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow, PyObject* name) {
   trace.guards.ReadsName(name);
-  Force(trace, owner, shadow);
+  Specialize(trace, owner, shadow);
   if (PyDict_CheckExact(owner)) ViewDict(trace, owner, name);
   RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(trace, note, owner, name);
   if (ArrayAttribute(trace, note, owner, name)) return;
   if (Shadow* written = WrittenShadow(trace, owner, name)) {
-    note.op.expect.kind = Expect::Kind::kShadow;
+    note.op.expect.kind = ResultSpec::Kind::kShadow;
     note.op.expect.shadow = *written;
     return;
   }
   if (PyModule_CheckExact(owner)) {
-    Touch(trace, owner);
+    GuardTypeOrIdentity(trace, owner);
     RefuseMutatedDict(trace, PyModule_GetDict(owner));
     if (Shadow* written = WrittenShadow(trace, PyModule_GetDict(owner), name)) {  // by `global`
-      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.kind = ResultSpec::Kind::kShadow;
       note.op.expect.shadow = *written;
       return;
     }
     PyObject* value = ItemQuietly(PyModule_GetDict(owner), name);
     if (value == nullptr) {
       if (_PyType_Lookup(&PyModule_Type, name) != nullptr && SourceOf(trace, owner).valid()) {
-        note.op.expect.kind = Expect::Kind::kAny;
+        note.op.expect.kind = ResultSpec::Kind::kAny;
         return LookUp(trace, note, owner, name);
       }
       throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
@@ -119,12 +119,12 @@ void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow
     SourceId source = SourceOf(trace, owner);
     if (!source.valid()) source = trace.guards.Pinned(owner, PyModule_GetName(owner));
     if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.op.expect.answer = value;
-    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source = trace.guards.Child(source, Accessor::kAttr, 0, name, value);
     note.op.expect.pinned = true;
     return;
   }
-  if (PySlice_Check(owner)) ForceItems(trace, owner);
+  if (PySlice_Check(owner)) SpecializeItems(trace, owner);
   if (PyType_Check(owner)) return ClassAttribute(trace, note, reinterpret_cast<PyTypeObject*>(owner), name);
   InstanceAttribute(trace, note, owner, name);
 }
@@ -139,7 +139,7 @@ void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
   if (importer != Objects().import) throw Break{Reason::import_statement, text};
   FromSource(trace, trace.guards.Child(trace.guards.Pinned(builtins, "B"), Accessor::kGlobal, 0, import_name, importer),
              importer, true);
-  Touch(trace, importer);
+  GuardTypeOrIdentity(trace, importer);
   long level = PyLong_AsLong(e.in[0]);
   std::string full = text;
   if (level > 0) {
@@ -147,7 +147,7 @@ void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
     Shadow shadow;
     PyObject* package = ReadGlobal(trace, f, note, package_name, &shadow);
     if (package == nullptr || !PyUnicode_Check(package)) throw Break{Reason::import_statement, text};
-    Force(trace, package, shadow);
+    Specialize(trace, package, shadow);
     std::string base_name = Text(package);
     for (long i = 1; i < level; ++i) base_name = base_name.substr(0, base_name.rfind('.'));
     full = full.empty() ? base_name : base_name + "." + full;
@@ -161,7 +161,7 @@ void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
     if (module == nullptr || !PyModule_Check(module)) throw Break{Reason::import_statement, full};
     SourceId id = trace.guards.Child(modules, Accessor::kKey, 0, key.get(), module);
     FromSource(trace, id, module, true);
-    Touch(trace, module);
+    GuardTypeOrIdentity(trace, module);
     note.op.expect.source = id;
     if (!wants_leaf) continue;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[1]); ++i) {
@@ -172,7 +172,7 @@ void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e) {
       }
     }
   }
-  note.op.expect.kind = Expect::Kind::kSource;
+  note.op.expect.kind = ResultSpec::Kind::kSource;
   note.op.expect.pinned = true;
   note.op.opaque_operation = true;
 }
@@ -200,7 +200,7 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   trace.guards.Class(type, trace.frames.Here());
-  Touch(trace, reinterpret_cast<PyObject*>(type));
+  GuardTypeOrIdentity(trace, reinterpret_cast<PyObject*>(type));
   if (ReadClassDict(trace, note, type, name)) return;
   ReadIfClassName(trace, type, name);
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE)
@@ -213,7 +213,7 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
   bool runs_code =
       value != nullptr && (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) && Py_TYPE(value)->tp_descr_get != nullptr;
   if (runs_code) AdoptOfClass(trace, value, type, name);
-  note.op.expect.kind = runs_code ? Expect::Kind::kAny : Expect::Kind::kPinned;
+  note.op.expect.kind = runs_code ? ResultSpec::Kind::kAny : ResultSpec::Kind::kPinned;
 }
 
 // The value that a class holds under a name. The guard on the class determines the object; reads of the object are
@@ -223,7 +223,7 @@ void AdoptOfClass(Trace& trace, PyObject* object, PyTypeObject* type, PyObject* 
   AdoptPinned(
       trace, object,
       trace.objects.Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
-  Touch(trace, object);
+  GuardTypeOrIdentity(trace, object);
 }
 
 bool HasGenericGet(PyTypeObject* type) {
@@ -232,8 +232,8 @@ bool HasGenericGet(PyTypeObject* type) {
 
 static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
-  note.op.expect.kind = Expect::Kind::kAny;
-  Touch(trace, owner);
+  note.op.expect.kind = ResultSpec::Kind::kAny;
+  GuardTypeOrIdentity(trace, owner);
   if (PyObject* override_get = Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type) {
@@ -247,7 +247,7 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
         PyErr_Clear();
         throw Break{Reason::unknown_attribute, Qualified(type, name)};
       }
-      Touch(trace, self.get());
+      GuardTypeOrIdentity(trace, self.get());
       auto* const start = reinterpret_cast<PyTypeObject*>(self_class.get());
       trace.guards.Class(start, trace.frames.Here());
       PyObject* const found = FoundBySuper(owner, start, name);
@@ -256,7 +256,7 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
       if (!IsSeenThroughSuper(found)) throw Break{Reason::unknown_attribute, Qualified(start, name)};
       const bool is_plain = Py_TYPE(found)->tp_descr_get == nullptr;
       if (is_plain) AdoptOfClass(trace, found, start, name);
-      if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.op.expect.kind = Expect::Kind::kPinned;
+      if (is_plain || Py_TYPE(found) == &PyStaticMethod_Type) note.op.expect.kind = ResultSpec::Kind::kPinned;
       return;
     }
     if (PyMethod_Check(owner)) {
@@ -276,8 +276,8 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
 
 // The object that a method from outside binds, and for Python code the function that it runs.
 static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name) {
-  const Known* known = trace.objects.Find(method);
-  if (known == nullptr || known->state != Known::State::kSource) return false;
+  const ObjectRecord* known = trace.objects.Find(method);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
   const bool is_self = std::strcmp(Text(name), "__self__") == 0;
   PyObject* part = nullptr;
   if (PyMethod_Check(method) && (is_self || std::strcmp(Text(name), "__func__") == 0)) {
@@ -286,7 +286,7 @@ static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObje
     part = PyCFunction_GET_SELF(method);
   }
   if (part == nullptr) return false;
-  note.op.expect.kind = Expect::Kind::kSource;
+  note.op.expect.kind = ResultSpec::Kind::kSource;
   note.op.expect.source =
       trace.guards.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part);
   note.op.expect.pinned = known->pinned;
@@ -295,13 +295,13 @@ static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObje
 
 void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   trace.guards.ReadsName(name);
-  note.op.expect.kind = Expect::Kind::kAny;
+  note.op.expect.kind = ResultSpec::Kind::kAny;
   if (Shadow* written = WrittenShadow(trace, owner, name)) {
-    note.op.expect.kind = Expect::Kind::kShadow;
+    note.op.expect.kind = ResultSpec::Kind::kShadow;
     note.op.expect.shadow = *written;
     return;
   }
-  Touch(trace, owner);
+  GuardTypeOrIdentity(trace, owner);
   LookUp(trace, note, owner, name);
 }
 
@@ -309,17 +309,17 @@ void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name)
 // already, and the trace has not written the attribute.
 static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
-  Known* known = trace.objects.Find(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
   bool data = descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr;
   if (descriptor != nullptr) FixDescriptorKind(trace, descriptor);
-  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   if (known == nullptr && !IsScalar(owner) && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyFunction_Check(owner)) {
     // An object that a class or a constant holds.
     AdoptPinned(trace, owner, type->tp_name);
-    Touch(trace, owner);
+    GuardTypeOrIdentity(trace, owner);
     known = trace.objects.Find(owner);
-    is_source = known != nullptr && known->state == Known::State::kSource;
+    is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   }
   if (data) {
     if (Py_TYPE(descriptor) == Objects().tuple_getter) return NamedTupleField(trace, note, owner, descriptor);
@@ -337,7 +337,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
       if (IsSecondName(descriptor, name)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
       if (!is_source || (IsPlainType(type) && !IsException(type))) {
         if (is_source) FixContent(trace, owner);
-        if (PyTuple_Check(owner)) ForceDeep(trace, owner, Shadow(), true);
+        if (PyTuple_Check(owner)) SpecializeDeep(trace, owner, Shadow(), true);
         if (!is_source && known != nullptr && type == Objects().partial) AdoptPart(trace, owner, name);
         return;
       }
@@ -354,7 +354,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
       if (value.get() == Py_None && kind == T_OBJECT) {
         throw Break{Reason::unknown_attribute, Qualified(type, name)};  // None may stand for nothing in C
       }
-      note.op.expect.kind = Expect::Kind::kSource;
+      note.op.expect.kind = ResultSpec::Kind::kSource;
       note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value.get());
       note.op.expect.pinned = known->pinned;
       return;
@@ -369,7 +369,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
         // A value that the trace has written is not in it at a replay before the end.
         if (known->written)
           throw Break{Reason::unknown_operation, Qualified(type, name) + " of an object that was written to"};
-        note.op.expect.kind = Expect::Kind::kSource;
+        note.op.expect.kind = ResultSpec::Kind::kSource;
         note.op.expect.source = trace.guards.Child(known->source, Accessor::kDict, 0, nullptr, dict);
         note.op.expect.pinned = known->pinned;
         return;
@@ -392,7 +392,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     if (value != nullptr) {
       note.op.expect.answer = value;
       if (!is_source) return;
-      note.op.expect.kind = Expect::Kind::kSource;
+      note.op.expect.kind = ResultSpec::Kind::kSource;
       note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
       note.op.expect.pinned = known->pinned;
       return;
@@ -411,7 +411,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (kind->tp_descr_get == nullptr) return AdoptOfClass(trace, descriptor, type, name);
     if (kind == &PyStaticMethod_Type) {  // the class says which object it holds
-      note.op.expect.kind = Expect::Kind::kPinned;
+      note.op.expect.kind = ResultSpec::Kind::kPinned;
       return;
     }
     if (PyFunction_Check(descriptor) || kind == &PyClassMethod_Type || kind == &PyMethodDescr_Type ||
@@ -433,7 +433,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
 // implies that the instance itself has no such attribute.
 static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   constexpr int kHomes = 3;  // as in Step::home
-  Known* known = trace.objects.Find(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
   PyObject* own = InstanceDict(owner);
   note.op.opaque_operation = true;  // the accessor repeats the look-up; __getattr__'s frame adds nothing
   bool is_changed = false;          // a dict that is asked earlier
@@ -448,7 +448,7 @@ static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyOb
     PyObject* value = ItemQuietly(dict, name);
     if (Shadow* written = WrittenShadow(trace, dict, name)) {
       trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
-      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.kind = ResultSpec::Kind::kShadow;
       note.op.expect.shadow = *written;
       note.op.expect.answer = value;
       return;
@@ -464,7 +464,7 @@ static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyOb
     }
     if (value == nullptr) continue;
     note.op.expect.answer = value;
-    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.kind = ResultSpec::Kind::kSource;
     if (is_changed) trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
     note.op.expect.source = is_changed ? trace.guards.Child(source_of(home, dict), Accessor::kKey, 0, name, value)
                                        : trace.guards.Child(known->source, Accessor::kModuleAttr, home, name, value);

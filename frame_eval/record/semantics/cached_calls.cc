@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
@@ -107,20 +107,21 @@ CacheEntry Cached(PyObject* function, const Call& call) {
 void InvokeCached(Trace& trace, Call& call) {
   auto known_by_identity = [&](PyObject* object) {
     AdoptPinned(trace, object);
-    if (Known* known = trace.objects.Find(object); known != nullptr && known->state == Known::State::kSource)
+    if (ObjectRecord* known = trace.objects.Find(object);
+        known != nullptr && known->state == ObjectRecord::State::kSource)
       Fix(trace, *known);
   };
   known_by_identity(call.callable);
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* arg = call.args[i];
     if (IsPlainKey(arg)) {
-      ForceDeep(trace, arg, call.shadows[i], false);
+      SpecializeDeep(trace, arg, call.shadows[i], false);
       continue;
     }
     // Hashed and compared by identity.
-    Known* known = trace.objects.Find(arg);
+    ObjectRecord* known = trace.objects.Find(arg);
     bool plain = Py_TYPE(arg)->tp_hash == PyBaseObject_Type.tp_hash;
-    if (!plain || IsTensor(arg) || (known != nullptr && known->state != Known::State::kSource)) {
+    if (!plain || IsTensor(arg) || (known != nullptr && known->state != ObjectRecord::State::kSource)) {
       throw Refusal(call.callable);
     }
     known_by_identity(arg);
@@ -148,11 +149,11 @@ void InvokeCached(Trace& trace, Call& call) {
     AddFresh(trace, target.get());
   }
   AddEffect(trace, Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
-  call.note.op.expect.kind = Expect::Kind::kPinned;
+  call.note.op.expect.kind = ResultSpec::Kind::kPinned;
   PyObject* result = entry.found;
   if (Py_TYPE(result) == Objects().cache_link) result = reinterpret_cast<CacheLink*>(result)->result;
   if (IsTensor(result)) {
-    call.note.op.expect.kind = Expect::Kind::kSource;
+    call.note.op.expect.kind = ResultSpec::Kind::kSource;
     call.note.op.expect.source = trace.guards.Pinned(result, CallableName(call.callable) + "(...)");
     call.note.op.expect.pinned = true;
   }

@@ -8,9 +8,9 @@
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/frames.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -86,8 +86,8 @@ bool RunsAsRecorded(Store& store) { return store.backend().calls_python() && !st
 const char* CalledOp(Trace& trace, PyObject* callable) {
   static PyObject *const function_name = InternedName("_op"), *const packet_name = InternedName("_qualified_op_name"),
                          *const schema_name = InternedName("_name"), *const overloads = InternedName("_overload_names");
-  const Known* known = PyCFunction_Check(callable) ? trace.objects.Find(callable) : nullptr;
-  if (known == nullptr || known->state != Known::State::kSource) return nullptr;
+  const ObjectRecord* known = PyCFunction_Check(callable) ? trace.objects.Find(callable) : nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return nullptr;
   if (PyCFunction_GET_FUNCTION(callable) != Objects().bound_by_torch) return nullptr;
   const SourceId parent = trace.guards.parent(known->source);
   if (!parent.valid() || trace.guards.KeyOf(known->source) != function_name) return nullptr;
@@ -183,7 +183,7 @@ void ReadCallbacks(Trace& trace, const Call& call) {
     } else if (row->by_value) {
       const bool bound = PyCFunction_Check(function) && !IsModuleFunction(function);
       PyObject* const self = bound ? PyCFunction_GET_SELF(function) : nullptr;
-      if (bound) ForceDeep(trace, self, MeetSelf(trace, function, self), false);
+      if (bound) SpecializeDeep(trace, self, MeetSelf(trace, function, self), false);
       if (bound && PyDict_Check(self) && !HoldsPlainValues(self)) throw Refusal(function);  // it compares with the keys
       continue;
     } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
@@ -205,14 +205,14 @@ void ReadCallbacks(Trace& trace, const Call& call) {
 
 // A callable that may be another one of the same kind at replay: nothing has been read of which one it is.
 bool IsOpen(Trace& trace, PyObject* callable) {
-  const Known* known = trace.objects.Find(callable);
-  return known != nullptr && known->state == Known::State::kSource && !known->pinned && !known->touched &&
+  const ObjectRecord* known = trace.objects.Find(callable);
+  return known != nullptr && known->state == ObjectRecord::State::kSource && !known->pinned && !known->touched &&
          !trace.store.options().by_identity;
 }
 
 PendingCall& ExpectFrame(Trace& trace, PyObject* function) {
   FixCode(trace, function);
-  if (!IsOpen(trace, function)) Touch(trace, function);
+  if (!IsOpen(trace, function)) GuardTypeOrIdentity(trace, function);
   trace.frames.pending.function = function;
   trace.frames.has_pending = true;
   return trace.frames.pending;
@@ -223,13 +223,13 @@ static void InvokePython(Trace& trace, Call& call, PyObject* function) {
   pending.args.assign(call.args.begin(), call.args.end());
   pending.shadows.assign(call.shadows.begin(), call.shadows.end());
   pending.names.assign(call.names.begin(), call.names.end());
-  call.note.op.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = ResultSpec::Kind::kAny;
 }
 
 static void InvokePartial(Trace& trace, Call& call) {
   Ref<> partial = Ref<>::New(call.callable);
   const bool is_open = IsOpen(trace, partial.get());
-  if (!is_open) Touch(trace, partial.get());
+  if (!is_open) GuardTypeOrIdentity(trace, partial.get());
   Ref<> function = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "func"));
   Ref<> args = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "args"));
   Ref<> keywords = Ref<>::Steal(PyObject_GetAttrString(partial.get(), "keywords"));
@@ -268,7 +268,7 @@ static void InvokePartial(Trace& trace, Call& call) {
 static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
   RefuseOddNames(type);
   RefuseOddNames(Py_TYPE(type));
-  Touch(trace, call.callable);
+  GuardTypeOrIdentity(trace, call.callable);
   if (const CallableRow* row = FindCallable(call.callable); row != nullptr) {
     if (row->special != nullptr) return row->special(trace, call);
     for (size_t i = 0; i < call.args.size(); ++i) {
@@ -276,7 +276,7 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
         throw Break{Reason::value_of_tensor, row->name};
       }
       if (row->conduct == Conduct::kTransparent && IsTensor(call.args[i])) ReadTensor(trace, call.args[i], true, false);
-      ForceDeep(trace, call.args[i], call.shadows[i], true);
+      SpecializeDeep(trace, call.args[i], call.shadows[i], true);
     }
     if (row->conduct == Conduct::kTransparent) {  // an iterator
       for (PyObject* arg : call.args) ViewRows(trace, arg);
@@ -309,7 +309,7 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
     // A constructor in C gets the arguments as well; these do not look at them.
     const newfunc make_in_c = type->tp_new;
     if (make_in_c != PyBaseObject_Type.tp_new && make_in_c != PyDict_Type.tp_new && make_in_c != PyType_GenericNew) {
-      ForceArguments(trace, call, 0, true);
+      SpecializeArguments(trace, call, 0, true);
     }
     // The new object is the first argument; it is not there yet, and needs no shadow.
     trace.frames.pending.function = init;
@@ -324,7 +324,7 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
   }
   static PyObject* const plain_init = _PyType_Lookup(&PyBaseObject_Type, init_name);
   const Ref<> function = python_new && init == plain_init ? WrappedFunction(make) : Ref<>();
-  if (!function) return ForceArguments(trace, call, 0, true);
+  if (!function) return SpecializeArguments(trace, call, 0, true);
   // Nothing but its __new__ looks at the arguments, if that gives an instance of the class itself (After).
   PendingCall& pending = ExpectFrame(trace, function.get());  // the class keeps it
   pending.args.assign(1, call.callable);
@@ -338,12 +338,12 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
 
 void Invoke(Trace& trace, Call call) {
   PyObject* callable = call.callable;
-  call.note.op.expect.kind = Expect::Kind::kAny;
+  call.note.op.expect.kind = ResultSpec::Kind::kAny;
   if (PyMethod_Check(callable)) {
     PyObject* self = PyMethod_GET_SELF(callable);
     Shadow shadow;
-    if (Known* known = trace.objects.Find(callable);
-        known != nullptr && known->state == Known::State::kSource && !known->pinned) {
+    if (ObjectRecord* known = trace.objects.Find(callable);
+        known != nullptr && known->state == ObjectRecord::State::kSource && !known->pinned) {
       // `obj.method` makes a new one each time: what it binds is what counts.
       const SourceId source = known->source;
       PyObject* function = PyMethod_GET_FUNCTION(callable);
@@ -351,7 +351,7 @@ void Invoke(Trace& trace, Call call) {
       shadow = MeetSelf(trace, callable, self);
       FromSource(trace, trace.guards.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
     } else {
-      Touch(trace, callable);
+      GuardTypeOrIdentity(trace, callable);
       shadow = MeetSelf(trace, callable, self);
     }
     call.args.insert(call.args.begin(), self);
@@ -363,12 +363,12 @@ void Invoke(Trace& trace, Call call) {
     if (PyFunction_GET_CODE(callable) == Objects().tuple_replace && InvokeReplace(trace, call)) return;
     const CallableRow* row = FindCallable(callable);
     if (row == nullptr || row->special == nullptr) return InvokePython(trace, call, callable);
-    Touch(trace, callable);
+    GuardTypeOrIdentity(trace, callable);
     return row->special(trace, call);
   }
   if (PyObject* compiled = CompiledFormOf(callable)) {
     // Inside a recording it only passes the call on, to one and the same object.
-    Touch(trace, callable);
+    GuardTypeOrIdentity(trace, callable);
     FixContent(trace, callable);
     if (!RunsAsRecorded(*StoreOf(compiled))) throw Break{Reason::own_executable, CallableName(callable)};
     if (PyObject* self = SelfOf(compiled)) AdoptPinned(trace, self);
@@ -391,19 +391,19 @@ void Invoke(Trace& trace, Call call) {
     static PyObject* call_name = InternedName("__call__");
     PyObject* method = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) ? _PyType_Lookup(type, call_name) : nullptr;
     if (method != nullptr && PyFunction_Check(method)) {
-      Touch(trace, callable);
+      GuardTypeOrIdentity(trace, callable);
       call.args.insert(call.args.begin(), callable);
       call.shadows.insert(call.shadows.begin(), Shadow());
       return InvokePython(trace, call, method);
     }
     if (const char* name = CalledOp(trace, callable)) {
-      Touch(trace, callable);
+      GuardTypeOrIdentity(trace, callable);
       return TorchCall(trace, call.note, &call, name);
     }
     throw Refusal(callable);
   }
   // A bound method of a builtin object that existed before: which method, and of which object.
-  Touch(trace, callable);
+  GuardTypeOrIdentity(trace, callable);
   if (Py_TYPE(callable) == Objects().method_wrapper) {
     Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
     AdoptResult(trace, self.get());
@@ -425,7 +425,7 @@ void Invoke(Trace& trace, Call call) {
     case Conduct::kPure:
       for (size_t i = 0; i < call.args.size(); ++i) {
         if (IsTensor(call.args[i])) throw Break{Reason::unknown_operation, std::string(row->name) + " of a tensor"};
-        ForceDeep(trace, call.args[i], call.shadows[i], false);
+        SpecializeDeep(trace, call.args[i], call.shadows[i], false);
       }
       return ReadIdentities(trace, row->reads, call);
     case Conduct::kPureObjects:
@@ -435,7 +435,7 @@ void Invoke(Trace& trace, Call call) {
           // min(t), any(t): iterates over the tensor and asks for truth.
           throw Break{Reason::value_of_tensor, row->name};
         }
-        ForceDeep(trace, call.args[i], call.shadows[i], true);
+        SpecializeDeep(trace, call.args[i], call.shadows[i], true);
         if (row->conduct == Conduct::kPureObjects) ReadLayout(trace, call.args[i]);
       }
       if (row->conduct == Conduct::kTransparent) ReadCallbacks(trace, call);
@@ -443,10 +443,10 @@ void Invoke(Trace& trace, Call call) {
     case Conduct::kTorch:
       return TorchCall(trace, call.note, &call, row->name);
     case Conduct::kState:
-      for (size_t i = 0; i < call.args.size(); ++i) Force(trace, call.args[i], call.shadows[i]);
+      for (size_t i = 0; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
       if (std::strcmp(row->name, "autocast_increment_nesting") == 0) trace.thread.autocast_nesting += 1;
       if (std::strcmp(row->name, "autocast_decrement_nesting") == 0) trace.thread.autocast_nesting -= 1;
-      if (std::strcmp(row->name, "clear_autocast_cache") == 0) trace.aten.NoteAutocastCleared();
+      if (std::strcmp(row->name, "clear_autocast_cache") == 0) ++trace.aten.autocast_cleared;
       return;
     case Conduct::kTensorValue:
       throw Break{Reason::value_of_tensor, row->name};

@@ -1,9 +1,8 @@
 #include "frame_eval/record/semantics/containers.h"
 
-#include "frame_eval/record/decisions.h"
-#include "frame_eval/record/numbers/number_links.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/class_references.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
@@ -17,6 +16,7 @@
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/tensor_branch_guards.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/must.h"
@@ -58,8 +58,8 @@ bool MakesNewObjects(PyObject* dict) {
 // before is left to Python: an optimizer keeps its state in one, and its counters would be recorded again in each step.)
 bool ComparesByIdentity(Trace& trace, PyObject* container) {
   if (PyDict_CheckExact(container) || PyODict_CheckExact(container)) return true;
-  const Known* const known = Py_TYPE(container) == DefaultDict() ? trace.objects.Find(container) : nullptr;
-  return known != nullptr && known->state != Known::State::kSource;
+  const ObjectRecord* const known = Py_TYPE(container) == DefaultDict() ? trace.objects.Find(container) : nullptr;
+  return known != nullptr && known->state != ObjectRecord::State::kSource;
 }
 
 bool HasKeyItself(PyObject* dict, PyObject* object) {
@@ -78,8 +78,8 @@ bool ReadKind(Trace& trace, PyObject* object) {
       Py_TYPE(object) != Objects().partial) {
     return false;
   }
-  const Known* known = trace.objects.Find(object);
-  if (known == nullptr || known->state != Known::State::kSource || known->pinned) return false;
+  const ObjectRecord* known = trace.objects.Find(object);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->pinned) return false;
   if (!known->touched) trace.guards.Type(known->source, trace.frames.Here());
   return true;
 }
@@ -89,14 +89,14 @@ void CompareIdentity(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow s
   // not None, whatever its value.
   for (auto [number, shadow, other, other_shadow] : {std::tuple(a, sa, b, sb), std::tuple(b, sb, a, sa)}) {
     if (other != Py_None || shadow.kind == Shadow::Kind::kNone || !IsNumber(number)) continue;
-    Force(trace, other, other_shadow);
+    Specialize(trace, other, other_shadow);
     return FixType(trace, shadow);
   }
-  Force(trace, a, sa);
-  Force(trace, b, sb);
+  Specialize(trace, a, sa);
+  Specialize(trace, b, sb);
   if ((a == Py_None && ReadKind(trace, b)) || (b == Py_None && ReadKind(trace, a))) return;
   for (PyObject* object : {a, b}) {
-    if (!IsTensor(object) && !IsScalar(object)) Touch(trace, object);
+    if (!IsTensor(object) && !IsScalar(object)) GuardTypeOrIdentity(trace, object);
   }
   if (IsScalar(a) && IsScalar(b)) return ReadSameScalar(trace, a, sa, b, sb);
   ReadSame(trace, a, b);
@@ -104,37 +104,37 @@ void CompareIdentity(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow s
 
 void TruthOf(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow) {
   if (IsTensor(object)) {
-    if (Decide(trace, object)) return;
+    if (GuardBranchOnTensor(trace, object)) return;
     throw Break{Reason::branch_on_tensor, ""};
   }
   if (shadow.kind != Shadow::Kind::kNone && IsNumber(object)) {
     static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
     if (DecideNumbers(trace, object, shadow, zero, Shadow(), Py_NE, false)) return;
   }
-  Force(trace, object, shadow);
+  Specialize(trace, object, shadow);
   if (IsScalar(object) || ReadKind(trace, object)) return;
   if (PyObject* dict = DictBelow(trace, object)) return TruthOf(trace, note, dict, Shadow());
   if (IsForeign(trace, object))
     throw Break{Reason::unknown_operation, std::string("truth of ") + Py_TYPE(object)->tp_name};
-  Known* known = trace.objects.Find(object);
-  if (known != nullptr && known->state == Known::State::kSource && IsSequence(object) && !known->adopted) {
-    Touch(trace, object);
+  ObjectRecord* known = trace.objects.Find(object);
+  if (known != nullptr && known->state == ObjectRecord::State::kSource && IsSequence(object) && !known->adopted) {
+    GuardTypeOrIdentity(trace, object);
     if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
     if (!std::exchange(known->counted, true)) trace.guards.Length(known->source, trace.frames.Here());
     return;
   }
-  Touch(trace, object);
+  GuardTypeOrIdentity(trace, object);
 }
 
 void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item) {
   if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
   if (PyObject* dict = DictBelow(trace, container)) return Contains(trace, note, dict, item);
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
-  Known* known = trace.objects.Find(container);
-  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  ObjectRecord* known = trace.objects.Find(container);
+  bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   if (PyDict_Check(container) && is_source && !known->adopted && IsFollowedKey(trace, item)) {
-    ForceDeep(trace, item, Shadow(), false);
-    Touch(trace, container);
+    SpecializeDeep(trace, item, Shadow(), false);
+    GuardTypeOrIdentity(trace, container);
     RefuseWrittenDict(trace, container);
     if (ItemQuietly(container, item) != nullptr)
       trace.guards.Present(known->source, item, trace.frames.Here());
@@ -148,30 +148,30 @@ void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item
       PyErr_Clear();  // what cannot be hashed raises when the program asks
       throw Break{Reason::unknown_operation, "a set with elements that compare by code of their own"};
     }
-    Touch(trace, container);
-    if (plain_class) Touch(trace, item);
+    GuardTypeOrIdentity(trace, container);
+    if (plain_class) GuardTypeOrIdentity(trace, item);
     trace.guards.Member(known->source, item, trace.frames.Here());
     return;
   }
   if (PyAnySet_CheckExact(container) && is_source && !known->adopted && IsExactTensor(item)) {
     ReadsAddress(trace);
     ReadTensorAddress(trace, item);
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     trace.guards.AddressInSet(known->source, item, trace.frames.Here());
     return;
   }
   if (!IsSequence(container) || IsDeque(container)) {
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     if (IsScalar(item)) return;
-    ForceDeep(trace, item, Shadow(), false);
+    SpecializeDeep(trace, item, Shadow(), false);
     if (PyDictKeys_Check(container)) return ReadKey(trace, DictOfView(container), item);
     static PyObject* const name = InternedName("__contains__");
     if (!IsScalar(container) && !HasMethodInPython(container, name)) ReadSearch(trace, container, item);
     return;
   }
-  if (!IsScalar(item) && !IsTensor(item)) ForceDeep(trace, item, Shadow(), false);
+  if (!IsScalar(item) && !IsTensor(item)) SpecializeDeep(trace, item, Shadow(), false);
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    ForceDeep(trace, container, Shadow(), true);
+    SpecializeDeep(trace, container, Shadow(), true);
     return ReadSearch(trace, container, item);
   }
   AdoptElements(trace, container);
@@ -180,7 +180,7 @@ void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item
 
 // An element of a tuple or list, or several: what is not fixed of them stays so.
 static void ItemOfRow(Trace& trace, FrameNote& note, PyObject* row, PyObject* key) {
-  const Known* known = trace.objects.Find(row);
+  const ObjectRecord* known = trace.objects.Find(row);
   if (known == nullptr || known->items.empty()) return;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
   if (PyLong_CheckExact(key)) {
@@ -189,15 +189,15 @@ static void ItemOfRow(Trace& trace, FrameNote& note, PyObject* row, PyObject* ke
     if (index < 0) index += size;
     const Shadow shadow = overflow == 0 ? ElementShadow(trace, row, static_cast<Py_ssize_t>(index)) : Shadow();
     if (shadow.kind != Shadow::Kind::kNone) {
-      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.kind = ResultSpec::Kind::kShadow;
       note.op.expect.shadow = shadow;
     }
     return;
   }
   Py_ssize_t start, stop, step;
-  if (!UnpackQuietly(key, &start, &stop, &step)) return ForceDeep(trace, row, Shadow(), true);
+  if (!UnpackQuietly(key, &start, &stop, &step)) return SpecializeDeep(trace, row, Shadow(), true);
   const Py_ssize_t count = PySlice_AdjustIndices(size, &start, &stop, step);
-  note.op.expect.kind = Expect::Kind::kItems;
+  note.op.expect.kind = ResultSpec::Kind::kItems;
   for (Py_ssize_t i = 0; i < count; ++i) note.op.expect.items.push_back(ElementShadow(trace, row, start + i * step));
 }
 
@@ -251,7 +251,7 @@ bool HasOtherRows(PyObject* key) {
 
 void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key, Shadow key_shadow,
                Shadow container_shadow) {
-  Force(trace, container, container_shadow);
+  Specialize(trace, container, container_shadow);
   if (IsTensor(container)) {
     Call call{trace.frames.innermost(), note, nullptr, {container, key}, {Shadow(), key_shadow}, {}};
     ReadRankOfIndexed(trace, container, key);
@@ -262,19 +262,19 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     return;
   }
   if (!DecideKey(trace, container, key, key_shadow))
-    ForceDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+    SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
   if (PyObject* dict = DictBelow(trace, container)) return Subscript(trace, note, dict, key, Shadow(), Shadow());
-  Known* known = trace.objects.Find(container);
-  bool is_source = known != nullptr && known->state == Known::State::kSource;
+  ObjectRecord* known = trace.objects.Find(container);
+  bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
   if (!SubscriptedAs(container, &PyDict_Type) && !SubscriptedAs(container, &PyList_Type) &&
       !SubscriptedAs(container, &PyTuple_Type)) {
     // A __getitem__ of its own: of Python it runs as a frame, of C it is unknown (torch.Size slices as a tuple does).
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     if (IsDeque(container)) return AdoptElements(trace, container);
     if (PyTuple_Check(container)) {
       // For a Python class it runs code, which sees the items.
       if (PyType_HasFeature(Py_TYPE(container), Py_TPFLAGS_HEAPTYPE))
-        return ForceDeep(trace, container, Shadow(), true);
+        return SpecializeDeep(trace, container, Shadow(), true);
       AdoptElements(trace, container);
       return ItemOfRow(trace, note, container, key);
     }
@@ -286,7 +286,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     return;
   }
   if (PyTuple_Check(container) || PyList_Check(container)) {
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     AdoptElements(trace, container);
     ItemOfRow(trace, note, container, key);
     return;
@@ -308,7 +308,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
   if (!is_source && PyDict_CheckExact(container)) {
     if (!IsPlainKey(key)) FixValues(trace, container);  // it may be equal to a plain one
     if (const Shadow* const open = StoredItem(trace, container, key); open != nullptr) {
-      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.kind = ResultSpec::Kind::kShadow;
       note.op.expect.shadow = *open;
       return;
     }
@@ -320,27 +320,27 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key))
       written = WrittenShadow(trace, container, key);
     if (written != nullptr) {
-      note.op.expect.kind = Expect::Kind::kShadow;
+      note.op.expect.kind = ResultSpec::Kind::kShadow;
       note.op.expect.shadow = *written;
-      return Touch(trace, container);
+      return GuardTypeOrIdentity(trace, container);
     }
   }
   if (is_followed && !known->adopted) {
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     RefuseWrittenDict(trace, container);
     PyObject* value = ItemQuietly(container, key);
     if (value == nullptr) return trace.guards.Absent(known->source, key, trace.frames.Here());
-    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, key, value);
     note.op.expect.pinned = known->pinned;
     return;
   }
   if (PyDict_CheckExact(container) && is_source && !known->adopted && IsReferenceToClass(key)) {
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     PyObject* const own_key = KeyForClass(container, key);
     // Who looks there and finds nothing stores an item next.
     if (own_key == nullptr) throw Break{Reason::done_once, "a table of classes"};
-    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source =
         trace.guards.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
     note.op.expect.pinned = known->pinned;
@@ -350,7 +350,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     AdoptElements(trace, container);
     return ReadKey(trace, container, key);
   }
-  Touch(trace, container);
+  GuardTypeOrIdentity(trace, container);
 }
 
 void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key, PyObject* value,
@@ -363,41 +363,41 @@ void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject
     TorchCall(trace, note, &call, "");
     ReadRankOfIndexed(trace, container, key);
     note.op.is_index = trace.numbers.any_open();
-    note.op.expect.kind = Expect::Kind::kNothing;
+    note.op.expect.kind = ResultSpec::Kind::kNothing;
     trace.aten.expect_constant =
         MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number
     return;
   }
-  note.op.expect.kind = Expect::Kind::kNothing;
+  note.op.expect.kind = ResultSpec::Kind::kNothing;
   const bool stays_open =
       value != nullptr ? AddKey(trace, container, key, key_shadow) : DecideKey(trace, container, key, key_shadow);
-  if (!stays_open) ForceDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
-  if (value != nullptr && PySlice_Check(key)) ForceDeep(trace, value, value_shadow, true);  // it is iterated over
+  if (!stays_open) SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+  if (value != nullptr && PySlice_Check(key)) SpecializeDeep(trace, value, value_shadow, true);  // it is iterated over
   if (StoreOwn(trace, container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(trace, container, key, value, value_shadow)) return;
   if (value != nullptr && StoreOutside(trace, container, key, value, value_shadow)) return;
   if (value != nullptr && StoreUnderNewKey(trace, container, key, value, value_shadow)) return;
-  if (value != nullptr) Force(trace, value, value_shadow);
-  Known* known = trace.objects.Find(container);
+  if (value != nullptr) Specialize(trace, value, value_shadow);
+  ObjectRecord* known = trace.objects.Find(container);
   if (known == nullptr) {
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
   }
-  if (known->state != Known::State::kSource) {
+  if (known->state != ObjectRecord::State::kSource) {
     if (PyDict_Check(container)) ReadKey(trace, container, key);
     return MarkMutated(trace, container);
   }
   const bool is_stored = value != nullptr && PyDict_Check(container) && HasPlainStore(container);
   if (!PyDict_CheckExact(container) && !PyList_CheckExact(container) && !is_stored) {
     // A Python __setitem__ runs as a frame; one in C is unknown.
-    Touch(trace, container);
+    GuardTypeOrIdentity(trace, container);
     if (PyDict_Check(container) || PyList_Check(container) || !(Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
       throw Break{Reason::unknown_mutation, Py_TYPE(container)->tp_name};
     }
     return;
   }
   if (PySlice_Check(key)) throw Break{Reason::unknown_mutation, "a slice of a list that existed before is assigned"};
-  Own(trace, container);
+  BeginMutation(trace, container);
   if (PyDict_Check(container)) ReadKey(trace, container, key);
   if (value != nullptr) {
     AddEffect(trace, Effect::Kind::kSetItem, container, "", {key, value}, {Shadow(), Shadow()});

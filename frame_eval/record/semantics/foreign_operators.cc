@@ -168,8 +168,8 @@ bool IsOfPythonClass(PyObject* object) {
 bool IsForeign(Trace& trace, PyObject* object) {
   if (HasForeignOperator(object) || IsArrayOperand(trace, object)) return true;
   if (IsNamespace(object)) return true;  // its equality and repr read it all
-  Known* known = trace.objects.Find(object);
-  if (known == nullptr || known->state != Known::State::kSource) return false;
+  ObjectRecord* known = trace.objects.Find(object);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
   if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object) || IsAnySet(object) ||
       IsIdentityKind(object) || PyRange_Check(object) || PySlice_Check(object)) {
     return false;

@@ -41,17 +41,17 @@ bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObje
   const bool makes_dict = fields->func_dict == nullptr && Is(name, "__dict__");
   if (makes_notes || makes_dict) Must(PyObject_GenericGetAttr(function, name));
   if (trace.objects.Find(function) == nullptr) AdoptPinned(trace, function);
-  Known* const known = trace.objects.Find(function);
-  if (known->state != Known::State::kSource) {
+  ObjectRecord* const known = trace.objects.Find(function);
+  if (known->state != ObjectRecord::State::kSource) {
     if (is_annotations && trace.objects.Find(fields->func_annotations) == nullptr)
-      AdoptMade(trace, fields->func_annotations);
+      TrackCreated(trace, fields->func_annotations);
     return false;
   }
   for (const Field& field : kFields) {
     if (!Is(name, field.name)) continue;
     Fix(trace, *known);
     if (field.offset != 0) trace.guards.Field(known->source, field.offset, trace.frames.Here());
-    note.op.expect.kind = Expect::Kind::kPinned;
+    note.op.expect.kind = ResultSpec::Kind::kPinned;
     return true;
   }
   return false;
@@ -59,20 +59,20 @@ bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObje
 
 // Stores a field. Returns false if the store continues as for other objects.
 bool StoreFunctionAttribute(Trace& trace, PyObject* function, PyObject* name, PyObject* value, Shadow shadow) {
-  Known* const known = trace.objects.Find(function);
+  ObjectRecord* const known = trace.objects.Find(function);
   if (known == nullptr || IsTensor(value)) return false;
   const bool is_name = Is(name, "__name__") || Is(name, "__qualname__");
   const bool is_known = is_name                       ? PyUnicode_CheckExact(value) != 0
                         : Is(name, "__annotations__") ? PyDict_CheckExact(value) != 0
                                                       : Is(name, "__doc__") || Is(name, "__module__");
   if (!is_known) return false;
-  if (known->state != Known::State::kSource) {
-    Force(trace, value, shadow);
+  if (known->state != ObjectRecord::State::kSource) {
+    Specialize(trace, value, shadow);
     MarkMutated(trace, function);
     return true;
   }
   if (!is_name) return false;
-  Touch(trace, function);
+  GuardTypeOrIdentity(trace, function);
   if (!known->mutated) trace.objects.mutated_sources.push_back(function);
   MarkMutated(trace, function);
   AddEffect(trace, Effect::Kind::kSetAttr, function, PyUnicode_AsUTF8(name), {value}, {shadow});

@@ -32,7 +32,7 @@ void MeetGenerator(Trace& trace, PyObject* generator) {
       !IsPlainGenerator(frame.code)) {
     throw Break{Reason::foreign_generator, ""};
   }
-  Touch(trace, generator);
+  GuardTypeOrIdentity(trace, generator);
   trace.guards.Suspended(source, trace.frames.Here());
   auto* function = reinterpret_cast<PyObject*>(frame.function);
   FromSource(trace, trace.guards.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
@@ -43,7 +43,7 @@ void MeetGenerator(Trace& trace, PyObject* generator) {
     Shadow& shadow = saved.shadows.emplace_back();
     const bool is_free = i < frame.nlocalsplus && KindOfSlot(frame.code, i) == SlotKind::kFree;
     if (object == nullptr || is_free) continue;
-    const bool ends_here = Py_REFCNT(object) == 1 && HoldsAnEnd(object);
+    const bool ends_here = Py_REFCNT(object) == 1 && ReachesFinalizer(object);
     if (i < frame.nlocalsplus && !live[static_cast<size_t>(i)] && !ends_here) {
       shadow.kind = Shadow::Kind::kUnread;
       continue;
@@ -125,7 +125,7 @@ void DescribeYields(Trace& trace, SegmentIr* ir) {
     const SavedGenerator& saved = trace.iteration.generators.at(FrameOfGenerator(generator));
     if (trace.frames.ends_with_break && saved.epoch >= trace.frames.cut.epoch)
       continue;  // first seen in the part that was cut away
-    const Known* known = trace.objects.Find(generator);
+    const ObjectRecord* known = trace.objects.Find(generator);
     const bool runs = IsInFrames(trace, generator);
     if (runs && !saved.is_left) continue;  // the exit goes through it
     if (!runs && trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {

@@ -1,7 +1,7 @@
 #include "frame_eval/record/semantics/iterators.h"
 
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
 #include "frame_eval/record/trace.h"
@@ -41,7 +41,7 @@ void MeetIterator(Trace& trace, PyObject* iterator, SourceId source, int depth) 
   if (!TakesFromIterators(kind)) {
     const int64_t left = ItemsLeft(iterator);
     PyObject* over = IteratedOver(iterator, 0);
-    const Known* content = over == nullptr ? nullptr : trace.objects.Find(over);
+    const ObjectRecord* content = over == nullptr ? nullptr : trace.objects.Find(over);
     it->second.lost = left < 0 || (content != nullptr && content->mutated);
     it->second.was_at_end = left == 0;
     it->second.left = trace.guards.Child(source, Accessor::kLeft, 0, nullptr, nullptr);
@@ -89,9 +89,9 @@ static bool Upcoming(Trace& trace, PyObject* iterator, SourceId source, TakesNow
   const MetIterator note = met->second;
   FromSource(trace, source, iterator, false);
   FromSource(trace, note.source, iterator, false);
-  Touch(trace, iterator);
-  const Known* known = trace.objects.Find(iterator);
-  if (known->state != Known::State::kSource) throw Unknown();
+  GuardTypeOrIdentity(trace, iterator);
+  const ObjectRecord* known = trace.objects.Find(iterator);
+  if (known->state != ObjectRecord::State::kSource) throw Unknown();
   if (!known->mutated) trace.objects.mutated_sources.push_back(iterator);
   MarkMutated(trace, iterator);
   source = known->source;
@@ -130,7 +130,7 @@ static bool UpcomingOfOne(Trace& trace, PyObject* iterator, SourceId source, con
   const int64_t left = ItemsLeft(iterator);
   PyObject* over = IteratedOver(iterator, 0);
   if (left < 0) throw Unknown();
-  const Known* content = over == nullptr ? nullptr : trace.objects.Find(over);
+  const ObjectRecord* content = over == nullptr ? nullptr : trace.objects.Find(over);
   const bool is_changed = content != nullptr && content->mutated;
   if (is_changed && (PyDict_Check(over) || note.was_at_end)) throw Unknown();
   if (is_changed || left <= ahead || kind == IteratorKind::kText) {
@@ -148,16 +148,16 @@ static bool UpcomingOfOne(Trace& trace, PyObject* iterator, SourceId source, con
   }
   const Shadow shadow = FromSource(trace, trace.guards.Child(source, Accessor::kOver, 0, nullptr, over), over, false);
   if (kind == IteratorKind::kText) {
-    Force(trace, over, shadow);
+    Specialize(trace, over, shadow);
     return true;
   }
-  Touch(trace, over);
+  GuardTypeOrIdentity(trace, over);
   if (PyDict_Check(over) && IsWrittenDict(trace, over)) throw Unknown();
   PyObject* item = UpcomingItem(iterator, ahead);
   PyObject* key = UpcomingKey(iterator, ahead);
   if (is_changed) {
     AdoptElements(trace, over);
-    ForceItems(trace, over);
+    SpecializeItems(trace, over);
     AdoptResult(trace, item);
     return true;
   }
@@ -186,14 +186,14 @@ static Shadow UpcomingCount(Trace& trace, PyObject* iterator, SourceId source, i
                     false);
 }
 
-static void ForceTaken(Trace& trace, const TakenItem& taken) {
-  Force(trace, nullptr, taken.shadow);
-  for (const TakenItem& part : taken.parts) ForceTaken(trace, part);
+static void SpecializeTaken(Trace& trace, const TakenItem& taken) {
+  Specialize(trace, nullptr, taken.shadow);
+  for (const TakenItem& part : taken.parts) SpecializeTaken(trace, part);
 }
 
 Shadow AdoptTaken(Trace& trace, PyObject* object, const TakenItem& taken) {
   if (!taken.is_tuple) return taken.shadow;
-  Known& known = AddFresh(trace, object);
+  ObjectRecord& known = AddFresh(trace, object);
   for (size_t i = 0; i < taken.parts.size(); ++i) {
     known.items.push_back(AdoptTaken(trace, PyTuple_GET_ITEM(object, static_cast<Py_ssize_t>(i)), taken.parts[i]));
   }
@@ -210,9 +210,9 @@ bool TakeNext(Trace& trace, FrameNote& note, PyObject* iterator) {
     // Its callees are in the graph, so a replay advances only the iterators below.
     PyObject* function = IteratedOver(iterator, 0);
     if (!PyFunction_Check(function)) throw Unknown();
-    Touch(trace, iterator);
+    GuardTypeOrIdentity(trace, iterator);
     FromSource(trace, trace.guards.Child(source, Accessor::kOver, 0, nullptr, function), function, false);
-    Touch(trace, function);
+    GuardTypeOrIdentity(trace, function);
     PyObject* parts = IteratedOver(iterator, 1);
     has_item = UpcomingOfAll(trace, parts, trace.guards.Child(source, Accessor::kOver, 1, nullptr, parts), &now,
                              &trace.iteration.taken);
@@ -220,11 +220,11 @@ bool TakeNext(Trace& trace, FrameNote& note, PyObject* iterator) {
       AddEffect(trace, Effect::Kind::kAdvance, PyTuple_GET_ITEM(parts, static_cast<Py_ssize_t>(i)), "", {}, {});
     }
     // C code hands them to the function: what they are is fixed.
-    ForceTaken(trace, trace.iteration.taken);
+    SpecializeTaken(trace, trace.iteration.taken);
   } else {
     has_item = Upcoming(trace, iterator, source, &now, &trace.iteration.taken);
     AddEffect(trace, Effect::Kind::kAdvance, iterator, "", {}, {});
-    note.op.expect.kind = Expect::Kind::kTaken;
+    note.op.expect.kind = ResultSpec::Kind::kTaken;
   }
   for (const auto& [part, times] : now) trace.iteration.met.at(part).taken += times;
   return has_item;

@@ -7,7 +7,7 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -27,9 +27,9 @@ namespace frametap {
 namespace {
 
 bool IsOwnAndMayChange(Trace& trace, PyObject* object) {
-  const Known* known = trace.objects.Find(object);
+  const ObjectRecord* known = trace.objects.Find(object);
   const bool may_change = PyList_Check(object) || PyDict_Check(object) || PySet_Check(object);
-  return may_change && known != nullptr && known->state != Known::State::kSource;
+  return may_change && known != nullptr && known->state != ObjectRecord::State::kSource;
 }
 
 // Methods that keep what their argument holds, and not the argument.
@@ -45,7 +45,7 @@ bool TakesContent(const char* method) {
 Ref<> TupleOf(Trace& trace, PyObject* row) {
   Ref<> tuple = Must(PySequence_Tuple(row));
   if (PyTuple_GET_SIZE(tuple.get()) == 0) return tuple;  // there is one
-  Known& known = AddFresh(trace, tuple.get());
+  ObjectRecord& known = AddFresh(trace, tuple.get());
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple.get()); ++i) known.items.push_back(ElementShadow(trace, row, i));
   return tuple;
 }
@@ -54,14 +54,14 @@ Ref<> TupleOf(Trace& trace, PyObject* row) {
 // trace may have changed it. An object from outside changes by effects, which come in their order.
 Ref<> ContentNow(Trace& trace, PyObject* arg, const char* method) {
   const auto iterates_as = [arg](const PyTypeObject& builtin) { return Py_TYPE(arg)->tp_iter == builtin.tp_iter; };
-  const Known* known = trace.objects.Find(arg);
+  const ObjectRecord* known = trace.objects.Find(arg);
   const bool is_ordered = PyODict_CheckExact(arg);
   const bool is_dict = is_ordered || (PyDict_Check(arg) && iterates_as(PyDict_Type));
   const bool is_list = PyList_Check(arg) && iterates_as(PyList_Type);
   const bool is_builtin = is_dict || is_list || PyAnySet_CheckExact(arg);
   if (IsScalar(arg) || PyRange_Check(arg) || PyFrozenSet_CheckExact(arg) ||
       (PyTuple_Check(arg) && iterates_as(PyTuple_Type)) ||
-      (is_builtin && known != nullptr && known->state == Known::State::kSource)) {
+      (is_builtin && known != nullptr && known->state == ObjectRecord::State::kSource)) {
     return Ref<>::New(arg);
   }
   if (is_list) return TupleOf(trace, arg);
@@ -113,8 +113,8 @@ Ref<> PairsNow(Trace& trace, PyObject* rows) {
 // dict.update(key=value …) of a dict that existed before: a store under each key. Returns false if it is another call.
 bool UpdateByNames(Trace& trace, const Call& call) {
   PyObject* const dict = call.args[0];
-  const Known* const known = trace.objects.Find(dict);
-  if (known == nullptr || known->state != Known::State::kSource || !PyDict_CheckExact(dict)) return false;
+  const ObjectRecord* const known = trace.objects.Find(dict);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || !PyDict_CheckExact(dict)) return false;
   if (call.positional() != 1 || call.names.empty()) return false;
   for (size_t i = 0; i < call.names.size(); ++i) {
     FrameNote store;
@@ -142,9 +142,10 @@ void Mutate(Trace& trace, Call& call, const CallableRow& row) {
   const bool stays_open = may_be_open && adds_key() && AddKey(trace, self, call.args[1], call.shadows[1]);
   for (size_t i = stays_open ? 2 : 1; i < call.args.size(); ++i) {
     if (std::strcmp(row.name, "append") == 0 || std::strcmp(row.name, "add") == 0) {
-      IsAnySet(self) ? ForceKey(trace, call.args[i], call.shadows[i]) : Force(trace, call.args[i], call.shadows[i]);
+      IsAnySet(self) ? SpecializeKey(trace, call.args[i], call.shadows[i])
+                     : Specialize(trace, call.args[i], call.shadows[i]);
     } else {
-      ForceDeep(trace, call.args[i], call.shadows[i], true);
+      SpecializeDeep(trace, call.args[i], call.shadows[i], true);
       ReadLayout(trace, call.args[i]);
     }
   }
@@ -152,10 +153,10 @@ void Mutate(Trace& trace, Call& call, const CallableRow& row) {
     if (IsAnySet(self)) ReadOrder(trace, self);
     ReadLayout(trace, self);
   }
-  Known* known = trace.objects.Find(self);
+  ObjectRecord* known = trace.objects.Find(self);
   if (known == nullptr) throw Break{Reason::unknown_mutation, CallableName(call.callable)};
-  bool is_source = known->state == Known::State::kSource;
-  Own(trace, self);
+  bool is_source = known->state == ObjectRecord::State::kSource;
+  BeginMutation(trace, self);
   ReadIdentities(trace, row.reads, call);
   if (is_source) {
     const Ref<> method = EffectMethod(self, Must(PyUnicode_InternFromString(row.name)).get());

@@ -39,7 +39,7 @@ void NamedTupleField(Trace& trace, FrameNote& note, PyObject* owner, PyObject* f
   note.op.expect.answer = PyTuple_GET_ITEM(owner, index);
   const Shadow shadow = ElementShadow(trace, owner, index);
   if (shadow.kind == Shadow::Kind::kNone) return;
-  note.op.expect.kind = Expect::Kind::kShadow;
+  note.op.expect.kind = ResultSpec::Kind::kShadow;
   note.op.expect.shadow = shadow;
 }
 
@@ -71,15 +71,15 @@ bool InvokeReplace(Trace& trace, Call& call) {
     given[static_cast<size_t>(i)] = k;
   }
   FixCode(trace, function);
-  Touch(trace, function);
+  GuardTypeOrIdentity(trace, function);
   const SourceId source = SourceOrPin(trace, function);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cells); ++i) {
     PyObject* const content = PyCell_GET(PyTuple_GET_ITEM(cells, i));
     trace.guards.Identity(trace.guards.Child(source, Accessor::kClosure, i, nullptr, content), trace.frames.Here());
   }
-  Touch(trace, self);
+  GuardTypeOrIdentity(trace, self);
   AdoptElements(trace, self);
-  call.note.op.expect.kind = Expect::Kind::kItems;
+  call.note.op.expect.kind = ResultSpec::Kind::kItems;
   for (Py_ssize_t i = 0; i < size; ++i) {
     const std::optional<size_t> k = given[static_cast<size_t>(i)];
     call.note.op.expect.items.push_back(k ? call.shadows[call.positional() + *k] : ElementShadow(trace, self, i));

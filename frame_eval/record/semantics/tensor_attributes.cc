@@ -42,14 +42,14 @@ static bool OpCopiesData(const at::Tensor& tensor) {
 void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   if (!IsExactTensor(owner)) throw Break{Reason::tensor_subclass, Py_TYPE(owner)->tp_name};
   const at::Tensor& tensor = TensorOf(owner);
-  AtenRecorder::KnownTensor* known = trace.aten.Find(tensor);
+  KnownTensor* known = trace.aten.tensors.Find(tensor);
   if (known == nullptr) throw Break{Reason::tensor_from_nowhere, Text(name)};
   const char* text = Text(name);
-  note.op.expect.kind = Expect::Kind::kAny;
+  note.op.expect.kind = ResultSpec::Kind::kAny;
   if (std::strcmp(text, "shape") == 0) {
     if (!known->is_as_at_entry() && !trace.numbers.sizes_open()) return ReadTensor(trace, owner, true, false);
     ReadRank(trace, owner);  // how many there are
-    note.op.expect.kind = Expect::Kind::kItems;
+    note.op.expect.kind = ResultSpec::Kind::kItems;
     for (int64_t i = 0; i < tensor.dim(); ++i) note.op.expect.items.push_back(SizeOf(trace, owner, i));
     return;
   }
@@ -74,20 +74,20 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
       known->source.valid() && (!known->value.valid() || !trace.aten.graph().value(known->value).def.valid());
   const auto is_guarded_leaf = [&] {
     if (!is_as_it_came) return false;
-    if (trace.repeated_calls) trace.repeated_calls->Spoil();
+    if (trace.repeated_calls) trace.repeated_calls->Invalidate();
     trace.guards.Leaf(known->source, trace.frames.Here());
     return true;
   };
   if (std::strcmp(text, "is_leaf") == 0 && is_guarded_leaf()) return;
   if (std::strcmp(text, "grad_fn") == 0 && ComparesIdentityNext(trace.frames.innermost()) &&
       (!known->source.valid() || is_guarded_leaf())) {
-    note.op.expect.kind = Expect::Kind::kNothing;
+    note.op.expect.kind = ResultSpec::Kind::kNothing;
     return;
   }
   // For sparse data it counts the stored elements.
   if (OneOf(text, {"nbytes"}) && tensor.layout() == c10::kStrided) return ReadTensor(trace, owner, true, false);
   if (OneOf(text, {"T", "mT", "H", "mH", "real", "imag"})) {
-    note.op.expect.kind = Expect::Kind::kTorch;
+    note.op.expect.kind = ResultSpec::Kind::kTorch;
     return;
   }
   // Reading it of a tensor that is not a leaf warns.
@@ -100,19 +100,19 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
       return;  // None, because a tensor of the trace gets one by backward only
     }
     const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
-    note.op.expect.kind = Expect::Kind::kSource;
+    note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source = trace.guards.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
-    if (trace.repeated_calls) trace.repeated_calls->Spoil();
+    if (trace.repeated_calls) trace.repeated_calls->Invalidate();
     return;
   }
   if (std::strcmp(text, "data") == 0) {
     // The getter dispatches nothing; there is an op that does the same.
-    const std::optional<ValueId> value = trace.aten.ValueOf(tensor);
+    const std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensor);
     if (!value) throw Break{Reason::tensor_from_nowhere, text};
     if (OpCopiesData(tensor)) throw Break{Reason::tensor_attribute, text};
-    note.op.expect.kind = Expect::Kind::kData;
+    note.op.expect.kind = ResultSpec::Kind::kData;
     note.op.expect.shadow = {Shadow::Kind::kValue, value->raw()};
-    if (trace.repeated_calls) trace.repeated_calls->Spoil();  // ops of another layer do not show it
+    if (trace.repeated_calls) trace.repeated_calls->Invalidate();  // ops of another layer do not show it
     return;
   }
   PyObject* dict = InstanceDict(owner);
@@ -124,8 +124,8 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
     if (known->source.valid() && descriptor == nullptr && PyUnicode_CheckExact(name)) {
       RefuseMutatedDict(trace, dict);
       RefuseSharedDict(trace, owner, dict);
-      if (trace.repeated_calls) trace.repeated_calls->Spoil();
-      note.op.expect.kind = Expect::Kind::kSource;
+      if (trace.repeated_calls) trace.repeated_calls->Invalidate();
+      note.op.expect.kind = ResultSpec::Kind::kSource;
       note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
       return;
     }
@@ -161,7 +161,7 @@ bool MakesLeaves(const Trace& trace) { return !trace.store.backend().assumptions
 Shadow ParameterResult(Trace& trace, PyObject* parameter) {
   if (trace.aten.pending) return Shadow();
   const at::Tensor& tensor = TensorOf(parameter);
-  const AtenRecorder::KnownTensor* const known = trace.aten.Find(tensor);
+  const KnownTensor* const known = trace.aten.tensors.Find(tensor);
   if (known == nullptr || !known->value.valid()) throw Break{Reason::tensor_from_nowhere, "nn.Parameter"};
   if (tensor.requires_grad()) RecordRequiresGrad(trace.aten, tensor);
   return Shadow();
@@ -169,20 +169,20 @@ Shadow ParameterResult(Trace& trace, PyObject* parameter) {
 
 // A plain attribute in the __dict__ of a tensor that the trace has made (a tag for others to read).
 void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
-  AtenRecorder::KnownTensor* known = IsExactTensor(owner) ? trace.aten.Find(TensorOf(owner)) : nullptr;
+  KnownTensor* known = IsExactTensor(owner) ? trace.aten.tensors.Find(TensorOf(owner)) : nullptr;
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
       TensorOf(owner).is_floating_point()) {
     if (!MakesLeaves(trace)) throw Break{Reason::tensor_attribute, "requires_grad=True"};
     // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
     // the program does then changes nothing more.
-    Force(trace, value, shadow);
+    Specialize(trace, value, shadow);
     return RecordRequiresGrad(trace.aten, TensorOf(owner));
   }
   if (!own || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
     throw Break{Reason::tensor_attribute, Text(name)};
   }
-  Force(trace, value, shadow);
+  Specialize(trace, value, shadow);
   AddEffect(trace, Effect::Kind::kSetAttr, owner, Text(name), {value}, {Shadow()});
 }
 

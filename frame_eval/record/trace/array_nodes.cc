@@ -66,19 +66,20 @@ ArrayPart ArrayParts::PartOf(PyObject* object, Shadow shadow, int depth) {
   if (IsTensor(object)) return TensorOperand(object);
   if (call_.leaves_open && LeavesOpen(trace_, object, shadow)) return Operand({object, ValueId(), shadow});
   if (IsScalar(object)) {
-    Force(trace_, object, shadow);
+    Specialize(trace_, object, shadow);
     return Constant(object);
   }
   if (depth < kDeepest && (PyTuple_CheckExact(object) || PyList_CheckExact(object))) return Sequence(object, depth);
   if (IsPlainSlice(object)) {
-    ForceDeep(trace_, object, shadow, false);
+    SpecializeDeep(trace_, object, shadow, false);
     return Constant(object);
   }
   if (IsArrayNumber(object)) return Constant(object);  // of fixed arguments
   if (IsDtypeConstant(object)) {
     AdoptPinned(trace_, object);
-    Touch(trace_, object);
-    if (Known* const known = trace_.objects.Find(object); known != nullptr && known->state == Known::State::kSource)
+    GuardTypeOrIdentity(trace_, object);
+    if (ObjectRecord* const known = trace_.objects.Find(object);
+        known != nullptr && known->state == ObjectRecord::State::kSource)
       Fix(trace_, *known);
     return Constant(object);
   }
@@ -97,9 +98,9 @@ ArrayPart ArrayParts::Sequence(PyObject* object, int depth) {
 
 ArrayPart ArrayParts::TensorOperand(PyObject* object) {
   if (!call_.takes_tensors || !IsExactTensor(object)) throw RefuseArrays(call_.text + " of a tensor");
-  if (!trace_.aten.Find(TensorOf(object))) throw Break{Reason::tensor_from_nowhere, ""};
+  if (!trace_.aten.tensors.Find(TensorOf(object))) throw Break{Reason::tensor_from_nowhere, ""};
   ReadTensor(trace_, object, true, true);
-  const std::optional<ValueId> value = trace_.aten.ValueOf(TensorOf(object));
+  const std::optional<ValueId> value = trace_.aten.tensors.ValueOf(TensorOf(object));
   if (!value) throw Break{Reason::tensor_from_nowhere, ""};
   return Operand({object, *value, Shadow()});
 }
@@ -153,8 +154,8 @@ Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain) {
 bool IsOperandOfNumPy(Trace& trace, PyObject* object) {
   if (IsArray(object)) return true;
   if (!IsArrayNumber(object)) return false;
-  const Known* const known = trace.objects.Find(object);
-  return known != nullptr && (known->state == Known::State::kSource || !known->items.empty());
+  const ObjectRecord* const known = trace.objects.Find(object);
+  return known != nullptr && (known->state == ObjectRecord::State::kSource || !known->items.empty());
 }
 
 bool TakesArrays(Trace& trace, const Call& call) {
@@ -169,12 +170,13 @@ void ReadArray(Trace& trace, PyObject* object) {
 }
 
 ValueId ArrayValue(Trace& trace, PyObject* object) {
-  Known* const known = trace.objects.Find(object);
+  ObjectRecord* const known = trace.objects.Find(object);
   if (known == nullptr) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
   if (known->items.empty()) {
-    if (known->state != Known::State::kSource) throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
+    if (known->state != ObjectRecord::State::kSource)
+      throw Break{Reason::object_from_nowhere, Py_TYPE(object)->tp_name};
     ReadArray(trace, object);
-    const ValueId value = trace.aten.AddNumberInput(known->source, Type::Scalar(Type::Kind::kOpaque));
+    const ValueId value = trace.aten.tensors.AddNumberInput(known->source, Type::Scalar(Type::Kind::kOpaque));
     known->items.assign(1, Shadow{Shadow::Kind::kValue, value.raw()});
   }
   const ValueId value{known->items[0].id};
@@ -188,7 +190,8 @@ static void BeginArrays(Trace& trace, FrameNote& note, std::shared_ptr<ArrayCall
   if (call->access == ArrayAccess::kNumber && !trace.numbers.sizes_open())
     throw Break{Reason::value_of_tensor, call->text};
   if (trace.thread.IsContextSet()) throw RefuseArrays(call->text + " in a block of np.errstate");
-  if (trace.aten.writes_inputs()) throw RefuseArrays(call->text + " after a write to memory that existed before");
+  if (trace.aten.memory.writes_inputs())
+    throw RefuseArrays(call->text + " after a write to memory that existed before");
   if (call->access == ArrayAccess::kWrites) {
     if (call->args.empty() || call->args[0].kind != ArrayPart::Kind::kOperand || !IsArray(call->operands[0].object)) {
       throw RefuseArrays(call->text + " that writes to an unknown object");
@@ -198,7 +201,7 @@ static void BeginArrays(Trace& trace, FrameNote& note, std::shared_ptr<ArrayCall
                 [&](ValueId) { throw RefuseArrays(call->text + " that writes to memory that existed before"); });
   }
   if (trace.repeated_calls.get() != nullptr)
-    trace.repeated_calls->Spoil();  // no call of another layer is repeated by its ops alone
+    trace.repeated_calls->Invalidate();  // no call of another layer is repeated by its ops alone
   note.op.opaque_operation = true;
   call->since = trace.aten.mark();
   trace.aten.expect_constant = true;  // torch.tensor(array) dispatches an op; ArrayResult drops it
@@ -249,7 +252,7 @@ bool AttributeOfArray(Trace& trace, FrameNote& note, PyObject* owner, PyObject* 
   ReadArray(trace, owner);
   if (HasName(name, {"shape", "ndim", "size", "itemsize", "nbytes", "strides"})) return true;
   if (HasName(name, {"dtype"})) {
-    note.op.expect.kind = Expect::Kind::kPinned;
+    note.op.expect.kind = ResultSpec::Kind::kPinned;
     return true;
   }
   if (!IsArray(owner) || !HasName(name, {"T", "mT", "real"})) {
@@ -283,8 +286,8 @@ static bool ComparesDtypes(Trace& trace, const Event& e) {
     if (!IsDtypeConstant(e.in[i])) return false;
   }
   for (int i = 0; i < e.n; ++i) {
-    Known* const known = trace.objects.Find(e.in[i]);
-    if (known != nullptr && known->state == Known::State::kSource) Fix(trace, *known);
+    ObjectRecord* const known = trace.objects.Find(e.in[i]);
+    if (known != nullptr && known->state == ObjectRecord::State::kSource) Fix(trace, *known);
   }
   return true;
 }
@@ -399,9 +402,9 @@ Shadow ArrayResult(Trace& trace, FrameNote& note, PyObject* result, absl::Functi
   const ValueId value = AddArrayNode(trace, std::move(call), std::move(type), value_of);
   const Shadow shadow{Shadow::Kind::kValue, value.raw()};
   if (gives == Gives::kNumber) return shadow;
-  if (gives == Gives::kTensor) trace.aten.Bind(TensorOf(result), value);
+  if (gives == Gives::kTensor) trace.aten.tensors.Bind(TensorOf(result), value);
   if (gives == Gives::kArray || gives == Gives::kArrayNumber) {
-    AddFresh(trace, result, Known::State::kOpaque).items.assign(1, shadow);
+    AddFresh(trace, result, ObjectRecord::State::kOpaque).items.assign(1, shadow);
   }
   return Shadow();
 }

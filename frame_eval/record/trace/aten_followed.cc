@@ -23,7 +23,7 @@ void AtenRecorder::Follow() { running_->is_followed = true; }
 
 NodeId AtenRecorder::AddFollowed(FollowedOp op) {
   DropNodes(op.since);
-  const bool rank_by_size = NotesOf(*op.node.op).facts->size_dependent_rank;
+  const bool rank_by_size = op_facts.Of(*op.node.op).facts->size_dependent_rank;
   const NodeId id = AddOp(std::move(op.node), op.results, op.place, rank_by_size);
   std::vector<ValueId> written;
   ForEachWritten(graph_.node(id), [&written](ValueId value) { written.push_back(value); });

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/checks/fault_observer.h"
+#include "frame_eval/record/trace/size_dependence.h"
 #include "ir/graph/eager_state.h"
 #include "ir/passes/writes.h"
 
@@ -79,10 +80,8 @@ AtenRecorder::AtenRecorder() {
   constexpr size_t kUsual = 64;
   graph_.values.reserve(2 * kUsual);
   graph_.nodes.reserve(kUsual / 2);
-  tensors_.reserve(kUsual);
-  new_source_storages_.reserve(kUsual);
-  journal_.reserve(kUsual);
-  inputs_.reserve(kUsual);
+  tensors.Reserve(kUsual);
+  memory.Reserve(kUsual);
 }
 AtenRecorder::~AtenRecorder() {
   Stop();
@@ -91,7 +90,7 @@ AtenRecorder::~AtenRecorder() {
 
 StateId AtenRecorder::StateNow() {
   EagerState state = CurrentEagerState();
-  state.autocast_cleared = autocast_cleared_;
+  state.autocast_cleared = autocast_cleared;
   return graph_.AddState(state);
 }
 
@@ -110,24 +109,12 @@ void AtenRecorder::Stop() {
   aten::SeeEveryOp(saw_every_op);
 }
 
-void AtenRecorder::SeeOpsOfKernel(bool on) {
+void SeeOpsOfKernel(bool on) {
   kernel_frames += on ? 1 : -1;
   c10::impl::tls_set_dispatch_key_excluded(aten::kKey, !on);
 }
 
-bool AtenRecorder::InsideOp() { return aten::depth > 0; }
-
-const AtenRecorder::OpNotes& AtenRecorder::NotesOf(const c10::OperatorHandle& op) {
-  const void* const address = &op.schema();
-  OpNotes& notes = op_notes_[(reinterpret_cast<uintptr_t>(address) >> 6) % op_notes_.size()];
-  if (notes.op != address) notes = {address, &FactsOf(op), GivesArgumentOf(op)};
-  return notes;
-}
-
-AtenRecorder::KnownTensor* AtenRecorder::Find(const at::Tensor& tensor) {
-  auto it = tensors_.find(tensor.unsafeGetTensorImpl());
-  return it == tensors_.end() ? nullptr : &it->second;
-}
+bool IsInsideOp() { return aten::depth > 0; }
 
 // Array inputs are the opaque ones (ArrayValue of array_nodes.cc).
 static bool IsArrayInput(const Graph& graph, ValueId input) {
@@ -147,88 +134,15 @@ static bool MayWriteToArray(const Graph& graph, const Node& node) {
   return found;
 }
 
-// A write to what the trace has made itself can be done again; a write to memory that existed before cannot.
-void AtenRecorder::NoteWrites(const Node& node, const std::vector<at::Tensor>& written) {
-  for (const at::Tensor& tensor : written) {
-    if (!tensor.has_storage()) {
-      writes_inputs_ = writes_unknown_ = true;
-      continue;
-    }
-    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-    if (!IsSourceStorage(storage)) continue;
-    writes_inputs_ = true;
-    written_storages_.insert(storage);
-  }
-  ForEachWritten(node, [this](ValueId value) {
-    NoteWritten(graph_, value, &written_values_, [this](ValueId input) {
-      if (IsArrayInput(graph_, input)) {
-        pending = WritesToArray();
-      } else {
-        writes_inputs_ |= IsInput(input);
-      }
-    });
-  });
+bool AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
+  memory.AddSource(tensor);
+  return tensors.AddSource(tensor, source);
 }
 
 void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
   for (const ValueId value : values) {
-    NoteWritten(graph_, value, &written_values_, [this](ValueId input) { writes_inputs_ |= IsInput(input); });
+    memory.NoteValue(graph_, value, [this](ValueId input) { return tensors.IsInput(input); });
   }
-}
-
-bool AtenRecorder::IsSourceStorage(c10::StorageImpl* storage) {
-  source_storages_.insert(new_source_storages_.begin(), new_source_storages_.end());
-  new_source_storages_.clear();
-  return source_storages_.contains(storage);
-}
-
-bool AtenRecorder::AddSource(const at::Tensor& tensor, SourceId source) {
-  if (tensor.has_storage()) new_source_storages_.push_back(tensor.storage().unsafeGetStorageImpl());
-  KnownTensor known{KnownTensor::Weak(tensor.getIntrusivePtr()), ValueId(), source, false, false};
-  return tensors_.try_emplace(tensor.unsafeGetTensorImpl(), std::move(known)).second;
-}
-
-std::optional<ValueId> AtenRecorder::ValueOf(const at::Tensor& tensor) {
-  KnownTensor* known = Find(tensor);
-  if (known == nullptr) return std::nullopt;
-  if (!known->value.valid()) {
-    if (!known->source.valid()) return std::nullopt;
-    known->value = graph_.AddInput("", Type::Of(tensor));
-    journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
-    inputs_.emplace_back(known->source, known->value);
-  }
-  return known->value;
-}
-
-std::optional<at::Tensor> AtenRecorder::TensorOfInput(ValueId id) {
-  const SourceId source = SourceOfInput(id);
-  for (auto& [impl, known] : tensors_) {
-    if (!source.valid() || known.source != source) continue;
-    if (auto tensor = known.weak.lock()) return at::Tensor(std::move(tensor));
-  }
-  return std::nullopt;
-}
-
-ValueId AtenRecorder::ValueBefore(const at::Tensor& tensor, const Mark& mark) {
-  for (size_t i = mark.journal; i < journal_.size(); ++i) {
-    if (journal_[i].first == tensor.unsafeGetTensorImpl()) return journal_[i].second;
-  }
-  return *ValueOf(tensor);
-}
-
-bool AtenRecorder::IsInput(ValueId id) const { return SourceOfInput(id).valid(); }
-
-SourceId AtenRecorder::SourceOfInput(ValueId id) const {
-  for (const auto& [source, value] : inputs_) {
-    if (value == id) return source;
-  }
-  return SourceId();
-}
-
-ValueId AtenRecorder::AddNumberInput(SourceId source, Type type) {
-  ValueId id = graph_.AddInput("", std::move(type));
-  inputs_.emplace_back(source, id);
-  return id;
 }
 
 ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type) {
@@ -254,39 +168,25 @@ ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
   node.state = StateNow();
   ValueId out = graph_.NewValue("", std::move(type), NodeId(graph_.nodes.size()));
   node.outputs.push_back(out);
-  const bool rank_by_size = node.op && NotesOf(*node.op).facts->size_dependent_rank;
+  const bool rank_by_size = node.op && op_facts.Of(*node.op).facts->size_dependent_rank;
   Add(std::move(node), at, rank_by_size);
   return out;
 }
 
 // `rank_by_size`: ranks of results may follow from sizes of arguments.
 void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
-  bool by_size = rank_by_size;
-  if (!ranked_by_size_.empty()) {
-    ForEachUse(node.args, [&](ValueId use) { by_size = by_size || RankFollowsFromSizes(use); });
-  }
-  if (by_size) ranked_by_size_.insert(ranked_by_size_.end(), node.outputs.begin(), node.outputs.end());
+  ranks.Add(node, rank_by_size);
   graph_.AddNode(std::move(node));
   places_.push_back(place);
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
-  while (journal_.size() > mark.journal) {
-    auto [impl, before] = journal_.back();
-    journal_.pop_back();
-    auto it = tensors_.find(impl);
-    if (it == tensors_.end()) continue;
-    it->second.value = before;
-    if (!before.valid() && !it->second.source.valid()) tensors_.erase(it);
-  }
+  tensors.Rewind(mark.tensors);
+  memory.Rewind(mark.values);
+  resized.Rewind(mark.values, mark.nodes);
+  ranks.Rewind(mark.values);
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
-  if (written_values_.size() > mark.values) written_values_.resize(mark.values);
-  absl::erase_if(resizers_,
-                 [&](const auto& one) { return one.first >= mark.values || one.second.raw() >= mark.nodes; });
-  while (!ranked_by_size_.empty() && ranked_by_size_.back().raw() >= mark.values) ranked_by_size_.pop_back();
-  inputs_.resize(mark.inputs);
-  graph_.inputs.resize(mark.inputs);
   graph_.constants.resize(mark.constants);
   ops_met_ = mark.ops_met;
   places_.resize(mark.nodes);
@@ -301,47 +201,15 @@ ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   if (!tensor.defined()) return graph_.NewValue("", Type(), node);
   if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};
   ValueId id = graph_.NewValue("", Type::Of(tensor), node);
-  Bind(tensor, id);
+  tensors.Bind(tensor, id);
   return id;
 }
 
-void AtenRecorder::Bind(const at::Tensor& tensor, ValueId id) {
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  auto [it, is_new] = tensors_.try_emplace(
-      impl, KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
-  journal_.emplace_back(impl, is_new ? ValueId() : it->second.value);
-  it->second.value = id;
-}
-
-// An argument that an op may write to, before the op.
-struct AtenRecorder::Written {
-  at::Tensor tensor;
-  std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
-  c10::Storage storage;
-
-  explicit Written(const at::Tensor& t) : tensor(t), sizes(t.sizes().vec()) {
-    if (t.layout() != c10::kStrided || !t.has_storage()) return;
-    strides = t.strides().vec();
-    offset = t.storage_offset();
-    storage = t.storage();
-  }
-  bool IsAsItWas() const {
-    const Written now(tensor);
-    return now.sizes == sizes && now.strides == strides && now.offset == offset &&
-           now.storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
-  }
-  at::Tensor Before() const {
-    at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), tensor.key_set(), tensor.dtype());
-    out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-    return out.set_requires_grad(tensor.requires_grad());
-  }
-};
-
 // An op that may change metadata has run. Where it gives the argument back, the result says what the argument is from now
 // on. Else nothing does: the value that stands for it has unknown sizes. May set `pending`.
-void AtenRecorder::SeeMetadata(const Written& written, const torch::jit::Stack& results, size_t returns, NodeId node) {
-  KnownTensor* const known = Find(written.tensor);
+void AtenRecorder::SeeMetadata(const MetadataBefore& written, const torch::jit::Stack& results, size_t returns,
+                               NodeId node) {
+  KnownTensor* const known = tensors.Find(written.tensor);
   if (known == nullptr) return;
   bool is_returned = false;
   for (const c10::IValue& value : torch::jit::last(results, returns)) {
@@ -355,10 +223,9 @@ void AtenRecorder::SeeMetadata(const Written& written, const torch::jit::Stack& 
   known->resized = true;
   known->metadata_read = known->strides_read = false;
   if (is_returned) return;
-  const ValueId value = *ValueOf(written.tensor);
-  resizers_[value.raw()] = node;
-  const auto at = std::lower_bound(ranked_by_size_.begin(), ranked_by_size_.end(), value);
-  if (at == ranked_by_size_.end() || *at != value) ranked_by_size_.insert(at, value);
+  const ValueId value = *tensors.ValueOf(written.tensor);
+  resized.AddResizer(value, node);
+  ranks.Insert(value);
 }
 
 // May set `pending`.
@@ -366,7 +233,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
     if (!tensor.defined()) return Arg::Const(c10::IValue());
-    if (std::optional<ValueId> id = ValueOf(tensor)) return Arg::Of(*id);
+    if (std::optional<ValueId> id = tensors.ValueOf(tensor)) return Arg::Of(*id);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       // A Python number on its way to a Tensor parameter. An executor makes the same wrapped number of it again.
       return ArgOf(c10::IValue(NumberIn(tensor)));
@@ -374,9 +241,7 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
     if (expect_constant) {
       const size_t count = graph_.constants.size();
       ValueId id = graph_.AddConstant(count == 0 ? "c" : absl::StrCat("c.", count), tensor);
-      tensors_.try_emplace(tensor.unsafeGetTensorImpl(),
-                           KnownTensor{KnownTensor::Weak(tensor.getIntrusivePtr()), id, SourceId(), false, false});
-      journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+      tensors.Bind(tensor, id);
       return Arg::Of(id);
     }
     if (!pending) pending = Break{Reason::tensor_from_nowhere, ""};
@@ -426,7 +291,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     return;
   }
   const c10::FunctionSchema& schema = op.schema();
-  const OpFacts& facts = *NotesOf(op).facts;
+  const OpFacts& facts = *op_facts.Of(op).facts;
   size_t arg_count = schema.arguments().size();
   if (decided != nullptr && facts.scalar_from_data && arg_count == 1 && torch::jit::last(*stack, 1)[0].isTensor() &&
       torch::jit::last(*stack, 1)[0].toTensor().unsafeGetTensorImpl() == decided) {
@@ -447,7 +312,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.state = StateNow();
   const PlaceId at = place();
 
-  if (foretells_sizes && !pending && !CanForetellSizes(node, facts)) {
+  if (foretells_sizes && !pending && !CanForetellSizes(graph_, node, facts)) {
     pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
   }
   if (foretells_sizes && !pending) pending = QuantizedAmong(torch::jit::last(*stack, arg_count));
@@ -456,17 +321,17 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
   }
 
-  std::vector<Written> written;
+  std::vector<MetadataBefore> written;
   std::vector<at::Tensor> all_written;
   auto will_write = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     all_written.push_back(tensor);
-    const bool existed = !tensor.has_storage() || IsSourceStorage(tensor.storage().unsafeGetStorageImpl());
+    const bool existed = !tensor.has_storage() || memory.IsSource(tensor.storage().unsafeGetStorageImpl());
     if (before_write && existed) {
       AtenPause below;
       before_write(tensor);
     }
-    if (const KnownTensor* known = Find(tensor);
+    if (const KnownTensor* known = tensors.Find(tensor);
         known != nullptr && (facts.changes_metadata || known->source.valid())) {
       written.emplace_back(tensor);
     }
@@ -493,7 +358,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (pending) return;
   if (foretells_sizes) pending = QuantizedAmong(torch::jit::last(*stack, schema.returns().size()));
   if (pending) return;
-  for (const Written& w : written) {
+  for (const MetadataBefore& w : written) {
     if (facts.changes_metadata) {
       SeeMetadata(w, *stack, schema.returns().size(), NodeId(graph_.nodes.size()));
     } else if (!w.IsAsItWas()) {
@@ -501,12 +366,20 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     }
     if (!pending) continue;
     pending->detail = op.operator_name().name;
-    for (const Written& one : written) {
-      if (one.storage && !one.IsAsItWas()) metadata_before_.emplace(one.tensor.unsafeGetTensorImpl(), one.Before());
+    for (const MetadataBefore& one : written) {
+      if (one.storage && !one.IsAsItWas()) resized.KeepBefore(one);
     }
     return;
   }
-  if (facts.writes_inputs) NoteWrites(node, all_written);
+  if (facts.writes_inputs) {
+    memory.NoteTensors(all_written);
+    ForEachWritten(node, [this](ValueId value) {
+      memory.NoteValue(graph_, value, [this](ValueId input) {
+        if (IsArrayInput(graph_, input)) pending = WritesToArray();
+        return tensors.IsInput(input) && !IsArrayInput(graph_, input);
+      });
+    });
+  }
   if (pending) return;
   if (facts.random) uses_random_ = true;
   if (!is_followed) {
@@ -532,7 +405,7 @@ void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stac
       fault_observer->BeforeOp(*node.op, true);
     node.op->callBoxed(stack);
   }
-  const OpFacts& facts = *NotesOf(*node.op).facts;
+  const OpFacts& facts = *op_facts.Of(*node.op).facts;
   if (facts.random) uses_random_ = true;
   AddOp(std::move(node), *stack, at, facts.size_dependent_rank);
 }

@@ -306,7 +306,7 @@ void CallCheckpoint(Trace& trace, Call& call) {
     inner.shadows.push_back(call.shadows[i]);
     work.is_tensor.push_back(IsTensor(arg));
     if (!IsTensor(arg)) continue;
-    const std::optional<ValueId> value = IsExactTensor(arg) ? trace.aten.ValueOf(TensorOf(arg)) : std::nullopt;
+    const std::optional<ValueId> value = IsExactTensor(arg) ? trace.aten.tensors.ValueOf(TensorOf(arg)) : std::nullopt;
     if (!value) throw Break{Reason::tensor_from_nowhere, ""};
     work.tensors.push_back(*value);
   }
@@ -322,12 +322,12 @@ void CallCheckpoint(Trace& trace, Call& call) {
       continue;
     }
     if (!IsScalar(value)) throw Refusal(call.callable);
-    Force(trace, value, call.shadows[call.positional() + k]);
+    Specialize(trace, value, call.shadows[call.positional() + k]);
     if (is("use_reentrant")) reenters = value != Py_False;
     if (PyDict_SetItem(work.options.get(), call.names[k], value) < 0) throw std::bad_alloc();
   }
   if (reenters) throw Break{Reason::unknown_callable, "torch.utils.checkpoint with use_reentrant=True"};
-  if (trace.repeated_calls) trace.repeated_calls->Spoil();
+  if (trace.repeated_calls) trace.repeated_calls->Invalidate();
   work.checkpoint = Ref<>::New(call.callable);
   PyObject* const function = call.args[0];
   work.called.push_back(Ref<>::New(function));
@@ -360,7 +360,7 @@ bool KnowsNumbersSince(const Trace& trace, const AtenRecorder::Mark& since) {
   const auto is_tensor = [](const auto& value) { return value.type.kind == Type::Kind::kTensor; };
   if (std::all_of(values.begin() + static_cast<ptrdiff_t>(since.values), values.end(), is_tensor)) return false;
   const auto is_gone = [&](Shadow shadow) { return shadow.kind == Shadow::Kind::kValue && shadow.id >= since.values; };
-  for (const Known& known : trace.objects.known) {
+  for (const ObjectRecord& known : trace.objects.known) {
     if (std::any_of(known.items.begin(), known.items.end(), is_gone)) return true;
     for (const auto* by_name : {known.written.get(), known.changes ? &known.changes->stored : nullptr}) {
       const auto is_gone_there = [&](const auto& entry) { return is_gone(entry.second); };
@@ -398,7 +398,7 @@ void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
   std::vector<Output> outputs;
   std::vector<bool> is_output(graph.values.size());
   for (PyObject* const object : found) {
-    const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(object));
+    const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(object));
     if (!value) throw Break{Reason::tensor_from_nowhere, ""};
     const NodeId def = graph.value(*value).def;
     if (!def.valid() || def.raw() < since.nodes || is_output[value->raw()]) continue;
@@ -411,12 +411,12 @@ void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
   // Inputs that were met on the way go with the nodes, and come again.
   std::vector<std::optional<at::Tensor>> met;
   for (const ValueId value : builder.tensors) {
-    met.push_back(value.raw() >= since.values ? trace.aten.TensorOfInput(value) : std::nullopt);
+    met.push_back(value.raw() >= since.values ? trace.aten.tensors.TensorOfInput(value) : std::nullopt);
     if (value.raw() >= since.values && !met.back()) throw Break{Reason::tensor_from_nowhere, ""};
   }
   std::vector<SourceId> number_sources;
   for (const ValueId value : builder.numbers) {
-    number_sources.push_back(value.raw() >= since.values ? trace.aten.SourceOfInput(value) : SourceId());
+    number_sources.push_back(value.raw() >= since.values ? trace.aten.tensors.SourceOfInput(value) : SourceId());
     if (value.raw() >= since.values && !number_sources.back().valid()) throw RefuseCheckpoint("of unknown numbers");
   }
   auto kept = std::make_shared<Checkpointed>();
@@ -435,7 +435,7 @@ void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
   trace.numbers.Forget(trace.guards.mark().sources, since.values);
   std::vector<Arg> given, numbers;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (met[i]) tensors[i] = *trace.aten.ValueOf(*met[i]);
+    if (met[i]) tensors[i] = *trace.aten.tensors.ValueOf(*met[i]);
     given.push_back(Arg::Of(tensors[i]));
   }
   for (size_t i = 0; i < builder.numbers.size(); ++i) {
@@ -461,7 +461,7 @@ void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
     const ValueId value =
         trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(outputs[i].tensor));
-    trace.aten.Bind(outputs[i].tensor, value);
+    trace.aten.tensors.Bind(outputs[i].tensor, value);
     NoteSizes(trace, value, outputs[i].sizes);
   }
 }

@@ -106,19 +106,20 @@ void CallFunction(Trace& trace, Call& call) {
   bool takes_tensor = false;
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* const arg = call.args[i];
-    ForceDeep(trace, arg, call.shadows[i], true);
+    SpecializeDeep(trace, arg, call.shadows[i], true);
     if (IsTensor(arg)) {
       takes_tensor = true;
-      if (!trace.aten.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
+      if (!trace.aten.tensors.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
     } else if (!IsConstantArgument(arg)) {
       throw RefuseFunction("with an argument that is neither a tensor nor a plain value");
     }
   }
   if (!takes_tensor) throw RefuseFunction("without a tensor among its arguments");
   AdoptPinned(trace, function_class);
-  Touch(trace, function_class);
+  GuardTypeOrIdentity(trace, function_class);
   trace.guards.Class(reinterpret_cast<PyTypeObject*>(function_class), trace.frames.Here());
-  if (trace.repeated_calls) trace.repeated_calls->Spoil();  // no call of another layer is repeated by its ops alone
+  if (trace.repeated_calls)
+    trace.repeated_calls->Invalidate();  // no call of another layer is repeated by its ops alone
   call.note.op.marks.calls_function = true;
   call.note.op.before_nodes = trace.aten.mark();
   call.note.op.effects_before = trace.effects.pending.size();
@@ -144,7 +145,7 @@ static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const s
       ForEachUseIn(node.args[i], [&](ValueId use) {
         const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
         const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
-        if (trace.aten.IsInput(use) && !is_given && !trace.numbers.inputs.contains(use.raw())) {
+        if (trace.aten.tensors.IsInput(use) && !is_given && !trace.numbers.inputs.contains(use.raw())) {
           throw RefuseFunction("that uses a tensor which is not among its arguments");
         }
         if (is_known && use.raw() < since.values && !is_given && graph.value(use).type.kind == Type::Kind::kTensor) {
@@ -159,7 +160,7 @@ static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const s
     }
   }
   for (const at::Tensor& result : results) {
-    const AtenRecorder::KnownTensor* const known = trace.aten.Find(result);
+    const KnownTensor* const known = trace.aten.tensors.Find(result);
     if (known == nullptr || !known->value.valid() || is_outer[known->value.raw()]) {
       reaches_arguments = true;
     } else {
@@ -171,7 +172,7 @@ static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const s
 
 // Expresses the sizes of a tensor that the ops of `forward` returned, as far as they follow from earlier values.
 std::vector<std::optional<Shadow>> OuterSizes(Trace& trace, const at::Tensor& tensor, const AtenRecorder::Mark& since) {
-  const std::optional<ValueId> value = trace.aten.ValueOf(tensor);
+  const std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensor);
   std::vector<std::optional<Shadow>> sizes(static_cast<size_t>(tensor.dim()));
   for (size_t dim = 0; value && dim < sizes.size(); ++dim) {
     sizes[dim] = TraceSize(trace, *value, static_cast<int64_t>(dim), 0);
@@ -202,7 +203,7 @@ Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* r
     PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
     arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
     if (!IsTensor(arg)) continue;
-    values.push_back(trace.aten.ValueBefore(TensorOf(arg), since));
+    values.push_back(trace.aten.tensors.ValueBefore(TensorOf(arg), since.tensors));
     given.push_back(Arg::Of(values.back()));
   }
   const bool reaches_arguments = CheckFunction(trace, since, values, tensors);
@@ -221,7 +222,7 @@ Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* r
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
     const ValueId value = trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
-    trace.aten.Bind(tensors[i], value);
+    trace.aten.tensors.Bind(tensors[i], value);
     NoteSizes(trace, value, sizes[i]);
   }
   return AdoptResult(trace, result);

@@ -157,7 +157,7 @@ bool RunsForDispatcher(const FrameFacts& frame) {
 
 bool MayFollowKernel(const Trace& trace) {
   const FrameNote& note = NoteOf(trace.frames.innermost());
-  return trace.store.backend().calls_python() && note.op.in_event && note.op.expect.kind == Expect::Kind::kTorch &&
+  return trace.store.backend().calls_python() && note.op.in_event && note.op.expect.kind == ResultSpec::Kind::kTorch &&
          trace.aten.OpToFollow() != nullptr;
 }
 
@@ -180,12 +180,12 @@ void EnterKernel(Trace& trace, FrameState& f, FrameNote& caller) {
   if (!caller.op.marks.follows_kernel) {
     if (MayBeSeen(trace.effects.pending)) throw RefuseKernel(op, ", after changes of objects that the kernel may read");
     if (trace.thread.IsContextSet()) throw RefuseKernel(op, ", after a context variable was set");
-    for (const OpenNumber& number : caller.op.open) {
+    for (const SymbolicNumber& number : caller.op.open) {
       if (number.is_taken) throw Break{Reason::value_of_tensor, "an element is passed to a kernel in Python"};
-      if (!number.tensor.valid()) Force(trace, number.object, number.shadow);
+      if (!number.tensor.valid()) Specialize(trace, number.object, number.shadow);
     }
     caller.op.open.clear();
-    if (trace.repeated_calls) trace.repeated_calls->Spoil();
+    if (trace.repeated_calls) trace.repeated_calls->Invalidate();
     caller.op.marks.follows_kernel = true;
     caller.op.effects_before = trace.effects.pending.size();
     caller.op.decisions_before = trace.decisions.size();
@@ -198,9 +198,9 @@ void EnterKernel(Trace& trace, FrameState& f, FrameNote& caller) {
     if (object == nullptr || KindOfSlot(f.code, i) == SlotKind::kFree || PyCell_Check(object)) continue;
     if (trace.objects.Find(object) != nullptr) continue;
     if (PyObject_TypeCheck(object, Objects().function_base)) {
-      AddFresh(trace, object, Known::State::kOpaque);  // the context of `setup_context`
+      AddFresh(trace, object, ObjectRecord::State::kOpaque);  // the context of `setup_context`
     } else if (IsMadeByDispatcher(object) && !IsDefaultOf(f.function, object)) {
-      AdoptMade(trace, object, true);
+      TrackCreated(trace, object, true);
     } else {
       AdoptPinned(trace, object);  // what is registered leads to it: `self` of a method
     }
@@ -209,8 +209,9 @@ void EnterKernel(Trace& trace, FrameState& f, FrameNote& caller) {
 
 static void CheckKernel(Trace& trace, const AtenRecorder::FollowedOp& op) {
   KernelOps ops(trace.aten.graph(), op);
-  ops.Check(
-      [&trace](ValueId value) { return trace.aten.IsInput(value) || trace.numbers.inputs.contains(value.raw()); });
+  ops.Check([&trace](ValueId value) {
+    return trace.aten.tensors.IsInput(value) || trace.numbers.inputs.contains(value.raw());
+  });
   const std::vector<c10::Argument>& returns = op.node.op->schema().returns();
   for (size_t i = 0; i < op.results.size(); ++i) {
     const bool is_alias = returns[i].alias_info() != nullptr;
@@ -221,7 +222,7 @@ static void CheckKernel(Trace& trace, const AtenRecorder::FollowedOp& op) {
         result.isTensor() ? std::vector{result.toTensor()} : result.toTensorVector();
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.defined()) continue;
-      const AtenRecorder::KnownTensor* const known = trace.aten.Find(tensor);
+      const KnownTensor* const known = trace.aten.tensors.Find(tensor);
       const bool has_value = known != nullptr && known->value.valid();
       ops.CheckResult(has_value ? std::optional(known->value) : std::nullopt, is_alias);
       if (has_value && !is_alias) FixRank(trace, known->value);  // the node does not show its origin
@@ -260,10 +261,10 @@ void KernelResult(Trace& trace, FrameNote& note) {
   trace.numbers.Forget(trace.guards.mark().sources, since.values);
   bool all_follow = true;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::optional<ValueId> value = trace.aten.ValueOf(tensors[i]);
+    const std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensors[i]);
     if (!value) continue;
     NoteSizes(trace, *value, sizes[i]);
-    if (trace.aten.RankFollowsFromSizes(*value)) trace.aten.SettleRank(*value);  // CheckKernel has fixed it
+    if (trace.aten.ranks.FollowsFromSizes(*value)) trace.aten.ranks.Settle(*value);  // CheckKernel has fixed it
     for (const std::optional<Shadow>& size : sizes[i]) all_follow = all_follow && size.has_value();
   }
   for (const ValueId out : trace.aten.graph().node(id).outputs) {

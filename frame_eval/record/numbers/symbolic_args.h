@@ -9,6 +9,6 @@
 namespace frametap {
 
 void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name);  // arguments of a dispatching C function
-void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result);
+void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* result);
 
 }  // namespace frametap

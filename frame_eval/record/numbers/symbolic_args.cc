@@ -1,4 +1,4 @@
-#include "frame_eval/record/numbers/number_links.h"
+#include "frame_eval/record/numbers/symbolic_args.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/numbers_in_tensors.h"
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
@@ -20,12 +20,12 @@
 
 namespace frametap {
 
-static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at);
+static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, SymbolicNumber at);
 static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>& made);
 static void LinkCall(Trace& trace, FrameNote& note, Node* node);
 static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
 static void Covers(Trace& trace, FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
-static void Link(Trace& trace, OpenNumber* number, Node* node, size_t parameter);
+static void Link(Trace& trace, SymbolicNumber* number, Node* node, size_t parameter);
 namespace {
 
 bool IsSame(const c10::IValue& constant, PyObject* object) {
@@ -38,7 +38,7 @@ bool IsSame(const c10::IValue& constant, PyObject* object) {
   return constant.isInt() && constant.toInt() == number.i;
 }
 
-bool IsSame(const c10::IValue& constant, const OpenNumber& number) {
+bool IsSame(const c10::IValue& constant, const SymbolicNumber& number) {
   if (number.tensor.valid()) return constant.isInt() && constant.toInt() == number.element;
   return IsSame(constant, number.object);
 }
@@ -111,7 +111,7 @@ size_t LengthOf(const Arg& list) {
 }
 
 // Makes element `item` of a list of numbers a value, if it is `number` now.
-bool LinkItem(Arg* list, size_t item, const OpenNumber& number, ValueId value) {
+bool LinkItem(Arg* list, size_t item, const SymbolicNumber& number, ValueId value) {
   if (item >= LengthOf(*list)) return false;
   if (list->kind == Arg::Kind::kConst) {
     std::vector<Arg> items;
@@ -147,8 +147,8 @@ bool IsConst(const Arg& arg, int64_t value) {
 }
 
 // The pending part of an index: the key itself or an item of it, and the part of a slice (-1 if it is not a slice).
-OpenNumber* OpenIndex(FrameNote& note, size_t item, int part) {
-  for (OpenNumber& number : note.op.open) {
+SymbolicNumber* OpenIndex(FrameNote& note, size_t item, int part) {
+  for (SymbolicNumber& number : note.op.open) {
     const size_t of = number.item < 0 ? 0 : static_cast<size_t>(number.item);
     if (number.position == 1 && of == item && number.part == part) return &number;
   }
@@ -179,7 +179,7 @@ void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
   for (size_t i = 0; i < call->args.size(); ++i) {
     PyObject* arg = call->args[i];
     if (arg == nullptr) continue;
-    OpenNumber at;
+    SymbolicNumber at;
     at.position = i < call->positional() ? static_cast<int>(i) : -1;
     if (at.position < 0) at.name = call->names[i - call->positional()];
     const bool is_int = PyLong_Check(arg) || IsElement(note, arg);
@@ -191,13 +191,13 @@ void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
       }
     }
   }
-  note.op.expect.kind = Expect::Kind::kTorch;
+  note.op.expect.kind = ResultSpec::Kind::kTorch;
 }
 
 // A tensor of one int that the binding may take for a number: a size among others. It asks for the element by `item`, which
-// is a number of the graph then (LinkNumbers).
-static void LeaveElementOpen(Trace& trace, FrameNote& note, PyObject* object, OpenNumber at) {
-  const std::optional<ValueId> value = trace.aten.ValueOf(TensorOf(object));
+// is a number of the graph then (BindSymbolicArgs).
+static void LeaveElementOpen(Trace& trace, FrameNote& note, PyObject* object, SymbolicNumber at) {
+  const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(object));
   const std::optional<IntTerm> term = value ? IntInTensor(trace, *value) : std::nullopt;
   if (!value || (!term && !trace.numbers.sizes_open())) return;
   at.object = object;
@@ -210,7 +210,7 @@ static void LeaveElementOpen(Trace& trace, FrameNote& note, PyObject* object, Op
   trace.aten.expect_number = true;
 }
 
-static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, OpenNumber at) {
+static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow, SymbolicNumber at) {
   if (IsElement(note, object)) LeaveElementOpen(trace, note, object, at);
   if (IsArrayNumber(object) && IsArrayOperand(trace, object)) {
     Ref<> plain;
@@ -227,7 +227,7 @@ static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow sh
     return;
   }
   const bool is_row = (PyTuple_Check(object) || PyList_CheckExact(object)) && at.item < 0 && at.part < 0;
-  Known* known = is_row || PySlice_Check(object) ? trace.objects.Find(object) : nullptr;
+  ObjectRecord* known = is_row || PySlice_Check(object) ? trace.objects.Find(object) : nullptr;
   if (is_row && known != nullptr) {
     AdoptElements(trace, object);
     bool open = false;
@@ -252,13 +252,13 @@ static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow sh
     }
     return;
   }
-  ForceDeep(trace, object, shadow, true);
+  SpecializeDeep(trace, object, shadow, true);
 }
 
 // Whether the node is the `item` of an operand that waits for it (LeaveElementOpen).
 static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
   if (note.op.open.empty() || node.op->operator_name().name != "aten::item") return false;
-  for (OpenNumber& number : note.op.open) {
+  for (SymbolicNumber& number : note.op.open) {
     if (!number.tensor.valid() || number.is_taken || node.args[0].value != number.tensor) continue;
     number.is_taken = true;
     number.linked = number.is_constant;  // for whatever it was computed from
@@ -272,7 +272,7 @@ static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
 }
 
 // N1, after the call.
-void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
+void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
   if (trace.aten.pending) return note.op.open.clear();
   std::vector<Node*> made;
   for (size_t i = note.op.nodes_before; i < trace.aten.graph().nodes.size(); ++i) {
@@ -281,7 +281,7 @@ void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result
   }
   // A number that the binding has taken from another tensor is in the node as a constant.
   const bool waits = std::any_of(note.op.open.begin(), note.op.open.end(),
-                                 [](const OpenNumber& number) { return number.tensor.valid(); });
+                                 [](const SymbolicNumber& number) { return number.tensor.valid(); });
   for (const Node* node : made) {
     if (waits && node->op->operator_name().name == "aten::item") {
       throw Break{Reason::value_of_tensor, "aten::item"};
@@ -300,8 +300,8 @@ void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result
   } else if (made.size() == 1) {
     LinkCall(trace, note, made[0]);
   }
-  for (const OpenNumber& number : note.op.open) {
-    if (!number.linked) Force(trace, number.object, number.shadow);
+  for (const SymbolicNumber& number : note.op.open) {
+    if (!number.linked) Specialize(trace, number.object, number.shadow);
   }
   note.op.open.clear();
 }
@@ -310,7 +310,7 @@ void LinkNumbers(Trace& trace, FrameNote& note, const Event& e, PyObject* result
 // with a reciprocal.
 static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>& made) {
   if (note.op.open.size() != 1 || made.empty() || made.size() > 2) return;
-  OpenNumber& number = note.op.open[0];
+  SymbolicNumber& number = note.op.open[0];
   const std::string_view name = BaseName(*made.back()->op);
   if (made.size() == 2 && (number.position != 0 || BaseName(*made[0]->op) != "reciprocal" || name != "mul")) return;
   static constexpr std::string_view kOperators[] = {"add",  "sub", "mul", "div", "pow", "remainder", "floor_divide",
@@ -320,7 +320,7 @@ static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>
   Link(trace, &number, made.back(), parameter);
 }
 
-static void Link(Trace& trace, OpenNumber* number, Node* node, size_t parameter) {
+static void Link(Trace& trace, SymbolicNumber* number, Node* node, size_t parameter) {
   Arg& arg = node->args[parameter];
   const c10::Type& type = *node->op->schema().arguments()[parameter].real_type();
   const bool takes_number = TakesNumber(type) || IsCount(*node->op, parameter);
@@ -337,7 +337,7 @@ static void LinkCall(Trace& trace, FrameNote& note, Node* node) {
   // Whether the argument itself comes back depends on the number.
   if (called.find("dropout") != std::string_view::npos) return;
   const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
-  for (OpenNumber& number : note.op.open) {
+  for (SymbolicNumber& number : note.op.open) {
     if (number.linked || (number.tensor.valid() && !number.is_taken)) continue;
     size_t parameter = 0;
     if (number.position < 0) {
@@ -399,7 +399,7 @@ static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObjec
   std::vector<LeftOut> left_out;
   size_t next = 0;
   const auto link = [&](size_t item, int part, Arg* arg) {
-    OpenNumber* number = OpenIndex(note, item, part);
+    SymbolicNumber* number = OpenIndex(note, item, part);
     if (number == nullptr || !IsSame(arg->constant, number->object)) return;
     *arg = Arg::Of(NumberValue(trace, number->shadow));
     number->linked = true;
@@ -447,15 +447,15 @@ static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObjec
 // That a slice reaches the end of the dimension is guarded as such.
 static void Covers(Trace& trace, FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item) {
   Shadow shadow;
-  if (OpenNumber* number = OpenIndex(note, item, 1); number != nullptr) {
+  if (SymbolicNumber* number = OpenIndex(note, item, 1); number != nullptr) {
     shadow = number->shadow;
     number->linked = true;
   }
   const Ref<> size = Must(PyLong_FromLongLong(TensorOf(tensor).size(dim)));
   const Shadow length = SizeOf(trace, tensor, dim);
   if (DecideNumbers(trace, size.get(), length, stop, shadow, Py_LE, true)) return;
-  Force(trace, stop, shadow);
-  Force(trace, size.get(), length);
+  Specialize(trace, stop, shadow);
+  Specialize(trace, size.get(), length);
 }
 
 }  // namespace frametap

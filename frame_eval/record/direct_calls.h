@@ -16,6 +16,6 @@ namespace frametap {
 PyFunctionObject* CalledFunction(const FrameState& f);
 
 // `callee` is the frame of the call at which `caller` stands, or of the generator from which it takes an item.
-bool CallsStraight(const FrameState& caller, const FrameState& callee);
+bool IsDirectCall(const FrameState& caller, const FrameState& callee);
 
 }  // namespace frametap

@@ -1,4 +1,4 @@
-#include "frame_eval/record/decisions.h"
+#include "frame_eval/record/tensor_branch_guards.h"
 
 #include <algorithm>
 #include <optional>
@@ -153,7 +153,7 @@ bool ConeOf(const Graph& graph, ValueId value, const std::vector<Write>& writes,
 
 // Collects the values that `value` is computed from, itself included. Returns false if this would break the laws.
 bool DecisionCone(const Trace& trace, ValueId value, std::vector<bool>* cone) {
-  if (trace.decisions.size() == kMostDecisions || trace.aten.writes_inputs()) return false;
+  if (trace.decisions.size() == kMostDecisions || trace.aten.memory.writes_inputs()) return false;
   const Graph& graph = trace.aten.graph();
   const std::optional<std::vector<Write>> writes = WritesBefore(graph, value);
   if (!writes || !ConeOf(graph, value, *writes, kMostNodes, cone)) return false;
@@ -163,12 +163,12 @@ bool DecisionCone(const Trace& trace, ValueId value, std::vector<bool>* cone) {
                       [&](const Decided& decided) { return IsWrittenIn(graph, decided.value, *writes, *cone); });
 }
 
-bool Decide(Trace& trace, PyObject* object) {
+bool GuardBranchOnTensor(Trace& trace, PyObject* object) {
   const at::Tensor& tensor = TensorOf(object);
   if (!IsExactTensor(object) || tensor.numel() != 1 || tensor.layout() != c10::kStrided || !tensor.device().is_cpu()) {
     return false;
   }
-  std::optional<ValueId> value = trace.aten.ValueOf(tensor);
+  std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensor);
   std::vector<bool> cone;
   if (!value || !DecisionCone(trace, *value, &cone)) return false;
   AtenPause pause;
@@ -188,7 +188,7 @@ void DescribeDecisions(Trace& trace, Segment* segment) {
            &cone);
     for (size_t i = 0; i < cone.size(); ++i) needed[i] = needed[i] || cone[i];
   }
-  for (const auto& [source, id] : trace.aten.inputs()) {
+  for (const auto& [source, id] : trace.aten.tensors.inputs()) {
     if (needed[id.raw()]) ir->decisions.sources.push_back(source);
   }
   std::vector<bool> in_cone;

@@ -1,12 +1,12 @@
 // Tuples and lists that hold numbers which are not fixed, and iterators over them.
-//   R1  A row has a shadow for each of its items (Known::items), or none at all. Its numbers stay open as long as each
-//       change of it is followed here; any other use or change fixes them (ForceDeep, MarkMutated).
+//   R1  A row has a shadow for each of its items (ObjectRecord::items), or none at all. Its numbers stay open as long as each
+//       change of it is followed here; any other use or change fixes them (SpecializeDeep, MarkMutated).
 //   R2  Only lists of the trace's own are followed through changes: a change of one that existed before is an effect,
 //       whose values are fixed.
 //   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
 //       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
 //   R4  A list may change while an iterator of another kind waits to look at it. Numbers that it gets are fixed then
-//       (Known::is_viewed).
+//       (ObjectRecord::is_viewed).
 #pragma once
 
 #include <Python.h>
@@ -45,7 +45,7 @@ inline std::array<PyObject*, 3> PartsOf(PyObject* slice) {
 bool HasOpenItems(Trace& trace, PyObject* row);
 bool LeavesContentOpen(Trace& trace, PyObject* row);
 // Fixes all numbers of a container.
-void ForceItems(Trace& trace, PyObject* container);
+void SpecializeItems(Trace& trace, PyObject* container);
 // Lets the result hold the items of these rows, one row after the other.
 void KeepItems(Trace& trace, FrameNote& note, std::initializer_list<PyObject*> rows);
 bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);

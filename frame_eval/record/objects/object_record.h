@@ -1,4 +1,4 @@
-// Known: the record of an object that has an identity of its own (neither a scalar nor a tensor).
+// ObjectRecord: the facts about an object that has an identity of its own (neither a scalar nor a tensor).
 #pragma once
 
 #include <Python.h>
@@ -27,7 +27,7 @@ struct OutsideChanges {
 // The keys of a dict or set that are not all fixed, in the order in which they were added (open_keys.cc).
 using OpenKeys = std::vector<std::pair<Ref<>, Shadow>>;
 
-struct Known {
+struct ObjectRecord {
   enum class State : uint8_t {
     kSource,  // existed before; reached at `source`
     kFresh,   // made by the trace; its content is known

@@ -16,7 +16,8 @@
 
 namespace frametap {
 
-bool Decide(Trace& trace, PyObject* tensor);  // decisions.cc; false: its truth cannot be a guard
+bool GuardBranchOnTensor(Trace& trace,
+                         PyObject* tensor);  // tensor_branch_guards.cc; false: its truth cannot be a guard
 bool DecisionCone(const Trace& trace, ValueId value, std::vector<bool>* cone);
 void DescribeDecisions(Trace& trace, Segment* segment);
 

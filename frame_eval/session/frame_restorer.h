@@ -14,16 +14,16 @@
 
 namespace frametap {
 
-class Landings {
+class FrameRestorer {
  public:
   // Leaves one frame for each element of `leaving`, and does to the next one as `landing` says.
-  Tracer::Go Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing);
+  Tracer::Go UnwindTo(FrameState& f, std::vector<FrameRestore> leaving, FrameRestore landing);
   // Does to the frame as `landing` says.
-  Tracer::Go Arrive(FrameState& f, Landing landing);
+  Tracer::Go Resume(FrameState& f, FrameRestore landing);
 
  private:
-  Tracer::Go LeaveWith(FrameState& f, Landing landing);
-  static void Land(FrameState& f, Landing landing);
+  Tracer::Go LeaveWith(FrameState& f, FrameRestore landing);
+  static void Land(FrameState& f, FrameRestore landing);
 
   std::unique_ptr<SignalsHeld> ascending_;  // frames that an exit leaves have not all been left
   const FrameState* last_to_leave_ = nullptr;

@@ -1,4 +1,4 @@
-#include "frame_eval/record/callers.h"
+#include "frame_eval/record/direct_calls.h"
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/interpreter/opcodes/names.h"
@@ -23,7 +23,7 @@ PyFunctionObject* CalledFunction(const FrameState& f) {
   return reinterpret_cast<PyFunctionObject*>(callable);
 }
 
-bool CallsStraight(const FrameState& caller, const FrameState& callee) {
+bool IsDirectCall(const FrameState& caller, const FrameState& callee) {
   if (callee.function == nullptr || !IsNextFrame(caller, callee)) return false;
   if (!callee.is_generator) return CalledFunction(caller) == callee.function;
   PyObject* taken = TakeSiteOf(caller).iterator;

@@ -1,4 +1,4 @@
-#include "frame_eval/session/landings.h"
+#include "frame_eval/session/frame_restorer.h"
 
 #include <utility>
 
@@ -18,7 +18,7 @@ void ReplaceStack(FrameState& f, std::vector<Ref<>> items) {
 
 }  // namespace
 
-Tracer::Go Landings::LeaveWith(FrameState& f, Landing landing) {
+Tracer::Go FrameRestorer::LeaveWith(FrameState& f, FrameRestore landing) {
   ReplaceStack(f, std::move(landing.content.stack));
   f.result = landing.result.Release();
   if (landing.yields != nullptr) {
@@ -32,27 +32,27 @@ Tracer::Go Landings::LeaveWith(FrameState& f, Landing landing) {
   return landing.yields != nullptr ? Tracer::Go::kYield : Tracer::Go::kReturn;
 }
 
-Tracer::Go Landings::Ascend(FrameState& f, std::vector<Landing> leaving, Landing landing) {
-  if (leaving.empty()) return Arrive(f, std::move(landing));
+Tracer::Go FrameRestorer::UnwindTo(FrameState& f, std::vector<FrameRestore> leaving, FrameRestore landing) {
+  if (leaving.empty()) return Resume(f, std::move(landing));
   FrameState* target = &f;
   ascending_ = std::make_unique<SignalsHeld>();
-  for (Landing& one : leaving) {
+  for (FrameRestore& one : leaving) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
-    NoteOf(*left).entry.landing = std::make_unique<Landing>(std::move(one));
+    NoteOf(*left).entry.landing = std::make_unique<FrameRestore>(std::move(one));
   }
-  NoteOf(*target).entry.landing = std::make_unique<Landing>(std::move(landing));
+  NoteOf(*target).entry.landing = std::make_unique<FrameRestore>(std::move(landing));
   last_to_leave_ = target;
   return Tracer::Go::kReload;  // every frame is asked again
 }
 
-Tracer::Go Landings::Arrive(FrameState& f, Landing landing) {
+Tracer::Go FrameRestorer::Resume(FrameState& f, FrameRestore landing) {
   if (landing.leaves) return LeaveWith(f, std::move(landing));
   ascending_.reset();
   Land(f, std::move(landing));
   return Tracer::Go::kReload;
 }
 
-void Landings::Land(FrameState& f, Landing landing) {
+void FrameRestorer::Land(FrameState& f, FrameRestore landing) {
   const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
   const bool is_new = landing.frame > 0;
   if (is_new && f.function->func_closure != nullptr) {

@@ -1,4 +1,4 @@
-#include "frame_eval/record/numbers/rows.h"
+#include "frame_eval/record/numbers/sequences.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ size_t RowSize(PyObject* row) { return static_cast<size_t>(PySequence_Fast_GET_S
 
 void ViewRows(Trace& trace, PyObject* rows) {
   if (PyList_Check(rows)) {
-    Known* const known = trace.objects.Find(rows);
+    ObjectRecord* const known = trace.objects.Find(rows);
     if (known == nullptr || known->is_viewed) return;
     known->is_viewed = true;
   } else if (!PyTuple_Check(rows)) {
@@ -32,7 +32,7 @@ void ViewRows(Trace& trace, PyObject* rows) {
 namespace {
 
 bool IsViewed(Trace& trace, PyObject* list) {
-  const Known* const known = PyList_Check(list) ? trace.objects.Find(list) : nullptr;
+  const ObjectRecord* const known = PyList_Check(list) ? trace.objects.Find(list) : nullptr;
   return known != nullptr && known->is_viewed;
 }
 
@@ -41,7 +41,7 @@ bool IsViewed(Trace& trace, PyObject* list) {
 // R4
 bool FixIfViewed(Trace& trace, PyObject* list, PyObject* item, Shadow shadow) {
   if (item == nullptr || !IsViewed(trace, list)) return false;
-  ForceDeep(trace, item, shadow, true);
+  SpecializeDeep(trace, item, shadow, true);
   ViewRows(trace, item);
   return true;
 }
@@ -50,7 +50,7 @@ bool FixIfViewed(Trace& trace, PyObject* list, PyObject* item, Shadow shadow) {
 bool HasOpenItems(Trace& trace, PyObject* row) {
   const bool is_row = IsPlainTuple(row) || PyList_CheckExact(row);
   if (!is_row || !trace.numbers.any_open() || trace.objects.Find(row) == nullptr) return false;
-  Touch(trace, row);
+  GuardTypeOrIdentity(trace, row);
   AdoptElements(trace, row);
   for (size_t i = 0; i < RowSize(row); ++i) {
     if (LeavesOpen(trace, ItemOf(row, i), ElementShadow(trace, row, static_cast<Py_ssize_t>(i)))) return true;
@@ -58,14 +58,14 @@ bool HasOpenItems(Trace& trace, PyObject* row) {
   return false;
 }
 
-void ForceItems(Trace& trace, PyObject* container) {
-  Known* known = trace.objects.Find(container);
+void SpecializeItems(Trace& trace, PyObject* container) {
+  ObjectRecord* known = trace.objects.Find(container);
   if (known == nullptr || known->items.empty()) return;
   for (size_t i = 0; i < known->items.size(); ++i) {
     if (PySlice_Check(container)) {
-      Force(trace, PartsOf(container)[i], known->items[i]);
+      Specialize(trace, PartsOf(container)[i], known->items[i]);
     } else if (i < RowSize(container)) {
-      Force(trace, ItemOf(container, i), known->items[i]);
+      Specialize(trace, ItemOf(container, i), known->items[i]);
     }
   }
   known->items.clear();  // not before: if one cannot be fixed, the segment ends with the container's present content
@@ -75,9 +75,9 @@ void ForceItems(Trace& trace, PyObject* container) {
 
 // The result holds the items of these, one row after the other.
 void KeepItems(Trace& trace, FrameNote& note, std::initializer_list<PyObject*> rows) {
-  note.op.expect.kind = Expect::Kind::kItems;
+  note.op.expect.kind = ResultSpec::Kind::kItems;
   for (PyObject* row : rows) {
-    Touch(trace, row);
+    GuardTypeOrIdentity(trace, row);
     AdoptElements(trace, row);
     for (size_t i = 0; i < RowSize(row); ++i) {
       note.op.expect.items.push_back(ElementShadow(trace, row, static_cast<Py_ssize_t>(i)));
@@ -103,8 +103,8 @@ bool JoinRows(Trace& trace, FrameNote& note, PyObject* left, PyObject* right, bo
 // A list of the trace grows by `item`, or by all of `items`, and open numbers stay open. Returns false if nothing is
 // open.
 bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow) {
-  Known* known = trace.objects.Find(list);
-  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return false;
+  ObjectRecord* known = trace.objects.Find(list);
+  if (known == nullptr || known->state != ObjectRecord::State::kFresh || !PyList_CheckExact(list)) return false;
   if (FixIfViewed(trace, list, items != nullptr ? items : item, shadow)) return false;
   absl::InlinedVector<Shadow, 4> shadows;
   bool open = !known->items.empty();
@@ -113,7 +113,7 @@ bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, 
     add(item, shadow);
   } else if ((PyTuple_Check(items) && IteratesByPlace(items)) || PyList_CheckExact(items)) {
     if (trace.objects.Find(items) == nullptr) return false;
-    Touch(trace, items);
+    GuardTypeOrIdentity(trace, items);
     AdoptElements(trace, items);
     for (size_t i = 0; i < RowSize(items); ++i) {
       add(ItemOf(items, i), ElementShadow(trace, items, static_cast<Py_ssize_t>(i)));
@@ -131,9 +131,9 @@ bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, 
 
 // The list's items, if it is a list of the trace whose changes can be followed. Null if neither its content nor its
 // new items are open.
-static Known* OpenList(Trace& trace, PyObject* list, bool holds_open) {
-  Known* known = trace.objects.Find(list);
-  if (known == nullptr || known->state != Known::State::kFresh || !PyList_CheckExact(list)) return nullptr;
+static ObjectRecord* OpenList(Trace& trace, PyObject* list, bool holds_open) {
+  ObjectRecord* known = trace.objects.Find(list);
+  if (known == nullptr || known->state != ObjectRecord::State::kFresh || !PyList_CheckExact(list)) return nullptr;
   if (known->items.empty() && !holds_open) return nullptr;
   known->items.resize(RowSize(list));
   known->MutatedIn(trace.epoch);
@@ -150,7 +150,7 @@ bool StoreItem(Trace& trace, PyObject* list, PyObject* key, PyObject* value, Sha
   if (FixIfViewed(trace, list, value, shadow)) return false;
   bool open = false;
   const Shadow kept = KeepOpen(trace, value, shadow, &open);
-  Known* const known = OpenList(trace, list, open);
+  ObjectRecord* const known = OpenList(trace, list, open);
   if (known == nullptr) return false;
   known->items[static_cast<size_t>(index)] = kept;
   return true;
@@ -171,7 +171,7 @@ bool ChangeList(Trace& trace, Call& call, const char* name) {
   const Py_ssize_t size = PyList_GET_SIZE(list);
   if (call.args.size() > 1) {
     if (!PyLong_CheckExact(call.args[1])) return false;
-    Force(trace, call.args[1], call.shadows[1]);
+    Specialize(trace, call.args[1], call.shadows[1]);
     index = PyLong_AsSsize_t(call.args[1]);
     if (index == -1 && PyErr_Occurred() != nullptr) return PyErr_Clear(), false;
   }
@@ -180,18 +180,18 @@ bool ChangeList(Trace& trace, Call& call, const char* name) {
     if (FixIfViewed(trace, list, call.args[2], call.shadows[2])) return false;
     bool open = false;
     const Shadow kept = KeepOpen(trace, call.args[2], call.shadows[2], &open);
-    Known* const known = OpenList(trace, list, open);
+    ObjectRecord* const known = OpenList(trace, list, open);
     if (known == nullptr) return false;
     known->items.insert(known->items.begin() + std::clamp<Py_ssize_t>(index, 0, size), kept);
     return true;
   }
   if (index < 0 || index >= size) return false;
-  Known* const known = OpenList(trace, list, false);
+  ObjectRecord* const known = OpenList(trace, list, false);
   if (known == nullptr) return false;
   const Shadow taken = known->items[static_cast<size_t>(index)];
   known->items.erase(known->items.begin() + index);
   if (taken.kind == Shadow::Kind::kNone) return true;
-  call.note.op.expect.kind = Expect::Kind::kShadow;
+  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow = taken;
   return true;
 }
@@ -209,11 +209,11 @@ bool LeavesContentOpen(Trace& trace, PyObject* row) {
   size_t open = 0;
   for (size_t i = 0; i < RowSize(row); ++i) open += stays_open(ItemOf(row, i));
   if (open == 0) return false;
-  Touch(trace, row);
+  GuardTypeOrIdentity(trace, row);
   AdoptElements(trace, row);
   for (size_t i = 0; i < RowSize(row); ++i) {
     PyObject* const item = ItemOf(row, i);
-    if (!stays_open(item)) ForceDeep(trace, item, ElementShadow(trace, row, static_cast<Py_ssize_t>(i)), true);
+    if (!stays_open(item)) SpecializeDeep(trace, item, ElementShadow(trace, row, static_cast<Py_ssize_t>(i)), true);
   }
   return true;
 }
@@ -228,7 +228,7 @@ void MakesIterator(Trace& trace, const Call& call) {
     open = open && (i >= call.positional() || is_row);
   }
   if (!open) {
-    ForceArguments(trace, call, 0, true);
+    SpecializeArguments(trace, call, 0, true);
     for (PyObject* arg : call.args) ViewRows(trace, arg);
     return;
   }
@@ -237,7 +237,7 @@ void MakesIterator(Trace& trace, const Call& call) {
   trace.iteration.iterated.assign(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(rows));
   for (size_t i = 0; i < call.args.size(); ++i) {
     if (i < call.positional() && LeavesContentOpen(trace, call.args[i])) continue;
-    ForceDeep(trace, call.args[i], call.shadows[i], true);
+    SpecializeDeep(trace, call.args[i], call.shadows[i], true);
     ViewRows(trace, call.args[i]);
   }
 }
@@ -258,7 +258,7 @@ Shadow TakeOpen(Trace& trace, PyObject* iterator, PyObject* item) {
     return shadow.kind == Shadow::Kind::kNone ? AdoptResult(trace, item) : shadow;
   }
   AdoptResult(trace, item);
-  Known& tuple = *trace.objects.Find(item);
+  ObjectRecord& tuple = *trace.objects.Find(item);
   tuple.items.clear();
   if (from.gives == OpenIterator::Gives::kNumbered) tuple.items.emplace_back();
   for (PyObject* row : from.rows) tuple.items.push_back(ElementShadow(trace, row, index));
@@ -272,7 +272,7 @@ void CloseIterator(Trace& trace, PyObject* iterator) {
   const OpenIterator closed = std::move(it->second);
   trace.iteration.open.erase(it);
   for (PyObject* row : closed.rows) {
-    ForceDeep(trace, row, Shadow(), true);
+    SpecializeDeep(trace, row, Shadow(), true);
     ViewRows(trace, row);
   }
 }

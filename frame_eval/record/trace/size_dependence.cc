@@ -1,0 +1,87 @@
+#include "frame_eval/record/trace/size_dependence.h"
+
+#include <string>
+#include <string_view>
+
+#include "ir/ops/plain_function.h"
+
+namespace frametap {
+
+// x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from their elements.)
+static bool IsIndexByNumbers(const Graph& graph, const Node& node) {
+  const std::string& name = node.op->operator_name().name;
+  if (name != "aten::index" || node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
+  for (const Arg& index : node.args[1].items) {
+    if (index.kind != Arg::Kind::kValue) continue;
+    c10::ScalarType dtype = graph.value(index.value).type.dtype;
+    if (dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte) return false;
+  }
+  return true;
+}
+
+// Returns whether the elements follow from numbers alone, by ops that give the same each time.
+static bool IsOfNumbers(const AtenRecorder& aten, ValueId value) {
+  const Graph& graph = aten.graph();
+  std::vector<ValueId> work{value};
+  absl::flat_hash_set<ValueId> seen;
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (!seen.insert(id).second) continue;
+    const Type& type = graph.value(id).type;
+    const bool is_number = type.kind == Type::Kind::kInt || type.kind == Type::Kind::kFloat;
+    const NodeId def = graph.value(id).def;
+    if (!def.valid()) {
+      if (!is_number) return false;
+      continue;
+    }
+    const Node& node = graph.node(def);
+    if (node.scalar_op == ScalarOp::kSize) continue;
+    if (!is_number && (type.kind != Type::Kind::kTensor || aten.memory.MayBeWritten(id))) return false;
+    const std::string_view name = node.op ? std::string_view(node.op->operator_name().name) : "";
+    if (node.op && name != "aten::item" && name != "aten::scalar_tensor" && !IsPlainFunction(*node.op)) return false;
+    if (!node.op && !is_number) return false;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return true;
+}
+
+const Node* SizeCone(AtenRecorder& aten, ValueId value, std::vector<ValueId>* inputs,
+                     absl::flat_hash_set<ValueId>* seen) {
+  const Graph& graph = aten.graph();
+  std::vector<ValueId> work{value};
+  while (!work.empty()) {
+    ValueId id = work.back();
+    work.pop_back();
+    if (!seen->insert(id).second) continue;
+    if (const Node* const resizer = ResizerOf(aten, id)) return resizer;
+    NodeId def = graph.value(id).def;
+    if (!def.valid()) {
+      inputs->push_back(id);
+      continue;
+    }
+    const Node& node = graph.node(def);
+    const OpFacts* facts = node.op ? aten.op_facts.Of(*node.op).facts : nullptr;
+    const bool is_number = facts != nullptr && facts->scalar_from_data;
+    const bool has_tensor = node.args.size() == 1 && node.args[0].kind == Arg::Kind::kValue;
+    if (is_number && !(has_tensor && IsOfNumbers(aten, node.args[0].value))) return &node;
+    if (facts != nullptr && facts->data_dependent_size && !is_number && !IsIndexByNumbers(graph, node)) return &node;
+    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
+  }
+  return nullptr;
+}
+
+const Node* ResizerOf(const AtenRecorder& aten, ValueId value) {
+  const NodeId node = aten.resized.ResizerOf(value);
+  return node.valid() ? &aten.graph().node(node) : nullptr;
+}
+
+bool CanForetellSizes(const Graph& graph, const Node& node, const OpFacts& facts) {
+  if (facts.asks_for_elements) return false;
+  if (!facts.data_dependent_size || IsIndexByNumbers(graph, node)) return true;
+  return node.op->operator_name().getNamespace() != "aten" &&
+         (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+          node.op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
+}
+
+}  // namespace frametap

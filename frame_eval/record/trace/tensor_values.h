@@ -1,0 +1,69 @@
+// TensorValues: the value of the graph that each tensor is now.
+//   A1  Tensors are known by TensorImpl, held weakly: recording keeps no tensor alive (an address stays unique because
+//       the weak reference keeps the TensorImpl's own memory).
+// Not here: nodes (aten_recorder.h), Python objects.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "ir/graph/graph.h"
+
+namespace frametap {
+
+struct KnownTensor {
+  // Takes the pointer in an at::Tensor as it is: a strong one made of it on the way would count at the Python
+  // object, too.
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  Weak weak;
+  ValueId value;    // invalid: known only by its source so far
+  SourceId source;  // existed before
+  bool metadata_read = false;
+  bool strides_read = false;
+  bool resized = false;  // or it may be, by the op that gave `value`: its sizes may differ from the entry
+
+  // Returns whether its sizes, strides and rank are those that its source has at the entry.
+  bool is_as_at_entry() const { return source.valid() && !(resized && value.valid()); }
+};
+
+class TensorValues {
+ public:
+  struct Mark {
+    size_t inputs = 0, journal = 0;
+  };
+
+  explicit TensorValues(Graph* graph) : graph_(graph) {}
+  void Reserve(size_t count);
+
+  KnownTensor* Find(const at::Tensor& tensor);
+  // Returns false if it is known already: it stays what it was.
+  bool AddSource(const at::Tensor& tensor, SourceId source);
+  // Returns the value of a known tensor. Makes a graph input of one that is known by its source only.
+  std::optional<ValueId> ValueOf(const at::Tensor& tensor);
+  // Returns the value at a mark, of a tensor that had one then.
+  ValueId ValueBefore(const at::Tensor& tensor, const Mark& mark);
+  void Bind(const at::Tensor& tensor, ValueId value);               // that is its value from now on
+  void Forget(c10::TensorImpl* tensor) { tensors_.erase(tensor); }  // after Rewind
+
+  ValueId AddNumberInput(SourceId source, Type type);
+  const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
+  bool IsInput(ValueId id) const { return SourceOfInput(id).valid(); }
+  SourceId SourceOfInput(ValueId id) const;  // invalid: it is not an input
+  std::optional<at::Tensor> TensorOfInput(ValueId id);
+
+  Mark Now() const { return {inputs_.size(), journal_.size()}; }
+  void Rewind(const Mark& mark);
+
+ private:
+  Graph* const graph_;
+  absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
+  std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
+  std::vector<std::pair<SourceId, ValueId>> inputs_;           // parallel to the inputs of the graph
+};
+
+}  // namespace frametap
