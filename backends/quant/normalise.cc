@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/convolution.h"
+#include "backends/quant/curve_chains.h"
 #include "backends/quant/decomposed.h"
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
@@ -316,6 +317,7 @@ absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tenso
       normal.has_bytes = true;
       GoOn(TakeDecomposed(normal.graph, normal.origin, normal.known, normal.written, frozen), weights, &normal);
     }
+    GoOn(NameCurves(normal.graph, normal.origin, normal.written), weights, &normal);
     GoOn(MakeLinears(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
     GoOn(FoldNorms(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
     return normal;

@@ -6,6 +6,7 @@
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
 //       between them has no other reader.
 //   M5  A product with a frozen weight is aten.linear (linears.h).
+//   M7  A curve that is spelt out op by op is one op (curve_chains.h).
 //   M6  Quantized graphs of others become reference graphs (decomposed.h).
 //   M4  A weight counts as known only if no op of the graph may write to it.
 // Not here: any decision on 8 bits.
