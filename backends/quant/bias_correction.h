@@ -1,8 +1,11 @@
-// Bias correction: rounding a weight shifts the mean of a layer's result, and the bias takes the shift back.
+// Bias correction: rounding weights and inputs shifts the mean of a layer's result, and the bias takes the shift back.
 //   C1  The shift of an output channel is the error of its weights times the means of the input channels, summed over the
 //       kernel. (Nagel, van Baalen, Blankevoort and Welling, "Data-Free Quantization through Weight Equalization and Bias
 //       Correction", 2019, section 4.2, with means that calibration has measured.)
-//   C2  The border of an image counts as its inside, so that one bias fits all sizes.
+//   C2  The same holds for the weights times the means of the errors in the input channels, and for the means of the errors
+//       in a residual that the layer adds. Where activations depend little on the input, rounding moves all of a channel to
+//       one side.
+//   C3  The border of an image counts as its inside, so that one bias fits all sizes.
 // Not here: where means come from (statistics.h).
 #pragma once
 
@@ -10,7 +13,6 @@
 
 #include <cstdint>
 
-#include "backends/quant/params.h"
 #include "ir/graph/graph.h"
 
 namespace frametap::quant {
@@ -19,8 +21,17 @@ namespace frametap::quant {
 // `weight_rank`: dimensions of the weight.
 int64_t ChannelsOf(const Node& layer, int64_t weight_rank);
 
-// C1. Returns what is added to the bias, f32[outputs]. The layer is a convolution or linear, and `means` is f32[inputs].
-at::Tensor BiasCorrection(const Node& layer, const at::Tensor& weight, const QuantizedWeight& quantized,
-                          const at::Tensor& means);
+// What calibration knows of the channels that a layer reads; undefined where it knows nothing.
+struct ChannelFacts {
+  at::Tensor means, errors;    // f32[inputs]
+  at::Tensor residual_errors;  // f32[outputs]
+
+  bool any() const { return means.defined() || errors.defined() || residual_errors.defined(); }
+};
+
+// C1, C2. Returns what is added to the bias, f32[outputs]. The layer is a convolution or linear. `rounded`: the weight after
+// quantization, in floats.
+at::Tensor BiasCorrection(const Node& layer, const at::Tensor& weight, const at::Tensor& rounded,
+                          const ChannelFacts& facts);
 
 }  // namespace frametap::quant

@@ -31,8 +31,12 @@ std::string WeightOf(const Graph& graph, const Node& node, const std::vector<at:
 
 void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights, const Observation& observation) {
   Known known;
+  ObservationView seen = ObservationView::Of(observation);
+  known.graph = graph;
+  known.weights = weights;
+  known.kept = std::move(seen.kept);
   known.structure = StructureOf(graph, weights, &names_);
-  known.statistics = ObservationView::Of(observation).statistics;
+  known.statistics = std::move(seen.statistics);
   known.statistics.resize(graph.values.size());
   known.by_exact = PlacesOf(known.structure.exact);
   known.by_loose = PlacesOf(known.structure.loose);
@@ -100,9 +104,23 @@ absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::ve
   return converted;
 }
 
+// The errors of all graphs are known before the first one is converted: equal layers get equal biases (K2).
+void Conversions::AddAllRoundingErrors() {
+  for (Known& known : known_) {
+    if (known.kept.empty()) continue;
+    ObservationView seen;
+    seen.runs = 1;
+    seen.kept = std::exchange(known.kept, {});
+    Match(known.structure, &seen);
+    // A graph that is refused here is refused again when it is converted.
+    AddRoundingErrors(known.graph, known.weights, seen, config_, &frozen_, &known.statistics).IgnoreError();
+  }
+}
+
 absl::StatusOr<Converted> Conversions::ConvertCalibrated(const Graph& graph, const std::vector<at::Tensor>& weights,
                                                          const Observation& observation, const QuantConfig& config) {
   config_ = config;
+  AddAllRoundingErrors();
   return Convert(graph, weights, ObservationView::Of(observation), false);
 }
 

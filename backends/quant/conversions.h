@@ -40,12 +40,16 @@ class Conversions {
 
  private:
   struct Known {
+    Graph graph;
+    std::vector<at::Tensor> weights;
+    std::vector<std::vector<c10::IValue>> kept;  // inputs of runs; none once their rounding errors are known
     Structure structure;
     std::vector<Statistics> statistics;                            // by value
     absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_exact;  // in the order of the values
     absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_loose;
   };
 
+  void AddAllRoundingErrors();
   void Match(const Structure& structure, ObservationView* seen) const;
   bool AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const;
   absl::StatusOr<Converted> Convert(const Graph& graph, const std::vector<at::Tensor>& weights, ObservationView seen,

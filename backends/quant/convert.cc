@@ -12,6 +12,7 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
+#include "backends/quant/rounding_errors.h"
 #include "backends/quant/run.h"
 
 namespace frametap::quant {
@@ -127,6 +128,46 @@ NodeId LastOf(NodeId n, const Annotation& a) {
   return last;
 }
 
+// A graph with a decision for each node and parameters for each value in 8 bits.
+struct Draft {
+  Normal normal;
+  std::vector<std::string> excluded;
+  Annotation annotation;
+  std::optional<Converter> converter;  // refers to the others
+};
+
+// Decides again until no int8 op reads a value that calibration has not seen.
+absl::Status Settle(const Graph& graph, const ObservationView& seen, const QuantConfig& config, FrozenWeights* frozen,
+                    bool may_be_unseen, Draft* draft) {
+  // Without the readers of unseen values, other nodes need less.
+  for (bool is_settled = false; !is_settled;) {
+    draft->converter.reset();
+    draft->annotation = Annotate(draft->normal, config, draft->excluded);
+    draft->converter.emplace(draft->normal, draft->annotation, BitsOfActivations(config), frozen);
+    std::vector<ValueId> unseen;
+    const auto status = draft->converter->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
+    if (!status.ok()) return status;
+    is_settled = !Exclude(draft->normal.graph, draft->annotation, unseen, &draft->excluded);
+    if (is_settled && !unseen.empty()) {
+      return absl::InternalError("a value was chosen for 8 bits, and no op reads it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Begin(const Graph& graph, const std::vector<at::Tensor>& weights, const ObservationView& seen,
+                   const QuantConfig& config, FrozenWeights* frozen, bool may_be_unseen, Draft* draft) {
+  RegisterOperators();
+  if (config.activation_bits != 0 && config.activation_bits != 7 && config.activation_bits != 8) {
+    return absl::InvalidArgumentError("activation_bits must be 0 (by the CPU), 7 or 8");
+  }
+  auto normal = Normalise(graph, weights, frozen);
+  if (!normal.ok()) return normal.status();
+  draft->normal = *std::move(normal);
+  draft->excluded = NotMet(draft->normal, seen);
+  return Settle(graph, seen, config, frozen, may_be_unseen, draft);
+}
+
 }  // namespace
 
 const char* ToString(Decision decision) {
@@ -145,53 +186,50 @@ const char* ToString(Decision decision) {
 
 absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
                                        const Observation& observation, const QuantConfig& config) {
-  const ObservationView seen = ObservationView::Of(observation);
+  ObservationView seen = ObservationView::Of(observation);
   if (seen.runs == 0) {
     return absl::FailedPreconditionError("calibration saw no data: call the observed function on some inputs first");
   }
+  if (auto status = AddRoundingErrors(graph, weights, seen, config, nullptr, &seen.statistics); !status.ok())
+    return status;
   return ConvertSeen(graph, weights, seen, config, nullptr, false);
+}
+
+absl::Status AddRoundingErrors(const Graph& graph, const std::vector<at::Tensor>& weights, const ObservationView& seen,
+                               const QuantConfig& config, FrozenWeights* frozen, std::vector<Statistics>* statistics) {
+  if (!config.bias_correction) return absl::OkStatus();
+  const at::NoGradGuard no_grad;
+  try {
+    Draft draft;
+    if (auto status = Begin(graph, weights, seen, config, frozen, false, &draft); !status.ok()) return status;
+    draft.converter->ChooseCorrections(seen);
+    draft.converter->MakeBiases();
+    draft.converter->Run();
+    AddErrors(draft.normal, ByteReads(draft.normal, draft.annotation), &*draft.converter, seen.kept, statistics);
+  } catch (const c10::Error& e) {
+    return absl::InternalError(absl::StrCat("running the graph on calibration data: ", e.what_without_backtrace()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector<at::Tensor>& weights,
                                            const ObservationView& seen, const QuantConfig& config,
                                            FrozenWeights* frozen, bool may_be_unseen) {
-  RegisterOperators();
-  if (config.activation_bits != 0 && config.activation_bits != 7 && config.activation_bits != 8) {
-    return absl::InvalidArgumentError("activation_bits must be 0 (by the CPU), 7 or 8");
-  }
   const at::NoGradGuard no_grad;
-  auto normal = Normalise(graph, weights, frozen);
-  if (!normal.ok()) return normal.status();
   try {
-    std::vector<std::string> excluded = NotMet(*normal, seen);
-    Annotation annotation;
-    std::optional<Converter> chosen;
-    const int bits = BitsOfActivations(config);
-    const auto settle = [&]() -> absl::Status {
-      // Without the readers of unseen values, other nodes need less.
-      for (bool is_settled = false; !is_settled;) {
-        chosen.reset();
-        annotation = Annotate(*normal, config, excluded);
-        chosen.emplace(*normal, annotation, bits, frozen);
-        std::vector<ValueId> unseen;
-        const auto status = chosen->ChooseParams(graph, seen, config, may_be_unseen ? &unseen : nullptr);
-        if (!status.ok()) return status;
-        is_settled = !Exclude(normal->graph, annotation, unseen, &excluded);
-        if (is_settled && !unseen.empty())
-          return absl::InternalError("a value was chosen for 8 bits, and no op reads it");
-      }
-      return absl::OkStatus();
-    };
-    if (auto status = settle(); !status.ok()) return status;
+    Draft draft;
+    if (auto status = Begin(graph, weights, seen, config, frozen, may_be_unseen, &draft); !status.ok()) return status;
+    const Normal* const normal = &draft.normal;
+    Annotation& annotation = draft.annotation;
     if (config.choices != nullptr) {
       const Annotation before = annotation;
-      MakeChoices(*normal, before, *chosen, seen, bits, config.choices.get());
-      ExcludeByChoice(*normal, before, *config.choices, &excluded);
-      if (auto status = settle(); !status.ok()) return status;
+      MakeChoices(*normal, before, *draft.converter, seen, BitsOfActivations(config), config.choices.get());
+      ExcludeByChoice(*normal, before, *config.choices, &draft.excluded);
+      if (auto status = Settle(graph, seen, config, frozen, may_be_unseen, &draft); !status.ok()) return status;
       ApplyChoices(*normal, before, *config.choices, &annotation);
     }
-    Converter& converter = *chosen;
-    if (config.bias_correction) converter.ChooseMeans(seen);
+    Converter& converter = *draft.converter;
+    if (config.bias_correction) converter.ChooseCorrections(seen);
     converter.Run();
 
     QuantizedGraph result;

@@ -1,14 +1,17 @@
 #include "backends/quant/converter.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/zeros.h>
+
 #include <bit>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "backends/quant/bias_correction.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/recurrence.h"
+#include "backends/quant/rounding_errors.h"
 
 namespace frametap::quant {
 namespace {
@@ -17,6 +20,12 @@ std::string Describe(const Graph& source, ValueId v) {
   const NodeId def = source.value(v).def;
   return def.valid() ? absl::StrCat("the result of ", NameWithPlace(source.node(def)))
                      : absl::StrCat("the input %", source.value(v).name);
+}
+
+// Returns the floats that the reference graph makes of the bytes of a weight.
+at::Tensor Dequantized(const QuantizedWeight& q, int64_t axis) {
+  using Call = at::Tensor(const at::Tensor& bytes, const at::Tensor& scales, const at::Tensor& zeros, int64_t axis);
+  return FindOperator("frametap::dequantize_per_channel").typed<Call>().call(q.bytes, q.scales, q.zero_points, axis);
 }
 
 }  // namespace
@@ -31,7 +40,7 @@ Converter::Converter(const Normal& normal, const Annotation& annotation, int bit
   params_.resize(from_.values.size());
   dequantized_.resize(from_.values.size());
   stored_.resize(from_.values.size());
-  means_.resize(from_.nodes.size());
+  channels_.resize(from_.nodes.size());
   for (EagerState& state : out_.graph.states) state.grad_mode = false;  // Q5
 }
 
@@ -71,6 +80,17 @@ absl::Status Converter::ChooseParams(const Graph& source, const ObservationView&
   return absl::OkStatus();
 }
 
+void Converter::MakeBiases() {
+  for (size_t n = 0; n < from_.nodes.size(); ++n) {
+    if (a_.role[n] != Role::kAnchor || channels_[n].any()) continue;
+    const Node& node = from_.nodes[n];
+    const int64_t rank = normal_.known[TensorArg(node, "weight")->raw()].dim();
+    const Sizes& sizes = from_.value(node.outputs[0]).type.sizes;
+    const int64_t outputs = sizes[static_cast<size_t>(static_cast<int64_t>(sizes.size()) + ChannelsOf(node, rank))];
+    channels_[n].residual_errors = at::zeros({outputs}, at::kFloat);
+  }
+}
+
 void Converter::Run() {
   const Node start;
   for (size_t v = 0; v < from_.values.size(); ++v) {
@@ -95,14 +115,17 @@ void Converter::Run() {
   for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
 }
 
-void Converter::ChooseMeans(const ObservationView& seen) {
-  for (size_t n = 0; n < from_.nodes.size(); ++n) {
-    const Node& node = from_.nodes[n];
-    const auto input = TensorArg(node, "input");
-    const Statistics* const statistics = a_.role[n] == Role::kAnchor && input ? StatisticsOf(*input, seen) : nullptr;
+void Converter::ChooseCorrections(const ObservationView& seen) {
+  for (const ByteRead& read : ByteReads(normal_, a_)) {
+    const Statistics* const statistics = StatisticsOf(read.value, seen);
     if (statistics == nullptr) continue;
-    const int64_t rank = normal_.known[TensorArg(node, "weight")->raw()].dim();
-    means_[n] = statistics->ChannelMeans(ChannelsOf(node, rank));
+    ChannelFacts& facts = channels_[read.layer.raw()];
+    if (read.is_residual) {
+      facts.residual_errors = statistics->ErrorMeans(read.dim);
+    } else {
+      facts.means = statistics->ChannelMeans(read.dim);
+      facts.errors = statistics->ErrorMeans(read.dim);
+    }
   }
 }
 
@@ -194,20 +217,23 @@ ValueId Converter::Bias(ValueId v) {
   return now;
 }
 
-// The bias of a layer of which the means are known. One tensor for equal means, whichever recording asks.
+// The bias of a layer of whose channels something is known. One tensor for equal facts, whichever recording asks.
 ValueId Converter::CorrectedBias(NodeId n, ValueId weight, const std::optional<ValueId>& bias) {
   const Node& node = from_.node(n);
-  const at::Tensor& means = means_[n.raw()];
-  const absl::string_view bytes(static_cast<const char*>(means.const_data_ptr()), means.nbytes());
+  const ChannelFacts& facts = channels_[n.raw()];
+  std::string what = absl::StrCat("corrected bias ", OutputAxisOf(node));
+  for (const at::Tensor& known : {facts.means, facts.errors, facts.residual_errors}) {
+    absl::StrAppend(
+        &what, " ",
+        known.defined() ? absl::string_view(static_cast<const char*>(known.const_data_ptr()), known.nbytes()) : "-");
+  }
   const QuantizedWeight quantized = Quantized(weight, OutputAxisOf(node));
   FrozenWeights::Tensors from{normal_.known[weight.raw()]};
   if (bias) from.push_back(normal_.known[bias->raw()]);
-  const auto made =
-      FrozenWeights::Of(frozen_, absl::StrCat("corrected bias ", OutputAxisOf(node), " ", bytes), from, [&] {
-        at::Tensor now = BiasCorrection(node, from[0], quantized, means);
-        if (bias) now.add_(from[1].detach());
-        return FrozenWeights::Tensors{now};
-      });
+  const auto made = FrozenWeights::Of(frozen_, what, from, [&] {
+    const at::Tensor shift = BiasCorrection(node, from[0], Dequantized(quantized, OutputAxisOf(node)), facts);
+    return FrozenWeights::Tensors{bias ? at::add(from[1].detach(), shift) : shift};
+  });
   const std::string& name = from_.value(bias.value_or(weight)).name;
   return out_.AddConstant(name + (bias ? "_corrected" : "_bias"), made[0]);
 }
@@ -235,7 +261,7 @@ void Converter::EmitLayer(NodeId n, const F& read) {
   const ValueId weight_now = Weight(weight, node);
   std::vector<Arg> args = node.args;
   for (size_t i = 0; i < args.size(); ++i) {
-    if (&node.args[i] == FindArg(node, "bias") && means_[n.raw()].defined()) {
+    if (&node.args[i] == FindArg(node, "bias") && channels_[n.raw()].any()) {
       args[i] = Arg::Of(CorrectedBias(n, weight, bias));
     } else if (args[i].kind != Arg::Kind::kValue) {
       continue;

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/bias_correction.h"
 #include "backends/quant/frozen.h"
 #include "backends/quant/normalise.h"
 #include "backends/quant/observe.h"
@@ -32,12 +33,17 @@ class Converter {
   absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
                             std::vector<ValueId>* unseen);
   void SetParams(ValueId v, const Params& params) { params_[v.raw()] = params; }
-  // Lets the biases of layers be corrected by the means of their inputs.
-  void ChooseMeans(const ObservationView& seen);
+  // Lets the biases of layers be corrected by what calibration has seen of their channels.
+  void ChooseCorrections(const ObservationView& seen);
+  // Gives each static layer a bias of its own, which a run of the reference graph may replace.
+  void MakeBiases();
 
   void Run();
 
   const Params& ParamsFor(ValueId v) const { return params_[v.raw()]; }
+  const ChannelFacts& FactsOf(NodeId layer) const { return channels_[layer.raw()]; }
+  // The value that int8 ops read for the float value v, or an invalid id.
+  ValueId DequantizedOf(ValueId v) const { return dequantized_[v.raw()]; }
   // The value to compare with the float value v: its bytes, or itself.
   ValueId Measured(ValueId v) { return stored_[v.raw()].valid() ? stored_[v.raw()] : out_.at(v); }
   Rewrite& out() { return out_; }
@@ -69,7 +75,7 @@ class Converter {
   FrozenWeights* const frozen_;
   Rewrite out_;
   std::vector<Params> params_;
-  std::vector<at::Tensor> means_;  // by node; undefined: the bias is not corrected
+  std::vector<ChannelFacts> channels_;  // by node; none: the bias is not corrected
   std::vector<ValueId> dequantized_;
   std::vector<ValueId> stored_;
   absl::flat_hash_map<std::pair<ValueId, int64_t>, ValueId> weights_;  // by the axis of the outputs, too

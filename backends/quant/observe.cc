@@ -40,16 +40,23 @@ std::vector<bool> Interesting(const Graph& graph, const std::vector<at::Tensor>&
 // By value: the dimensions along which layers sum it (ChannelsOf).
 std::vector<std::vector<int64_t>> SummedBy(const Graph& graph, const std::vector<bool>& interesting) {
   std::vector<std::vector<int64_t>> out(graph.values.size());
-  for (const Node& node : graph.nodes) {
+  const auto add = [&](ValueId v, int64_t dim) {
+    std::vector<int64_t>& dims = out[v.raw()];
+    if (interesting[v.raw()] && std::find(dims.begin(), dims.end(), dim) == dims.end()) dims.push_back(dim);
+  };
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    if (FamilyOf(node) == Family::kDropout && node.args[0].kind == Arg::Kind::kValue) {
+      // Layers will read what is dropped from (normalise/M2).
+      for (const int64_t dim : out[node.outputs[0].raw()]) add(node.args[0].value, dim);
+      continue;
+    }
     const auto weight = TensorArg(node, "weight");
     const bool is_product = MayBeLinear(node);
     if (!is_product && !(IsLayer(node) && weight)) continue;
     const int64_t dim =
         is_product ? -1 : ChannelsOf(node, static_cast<int64_t>(graph.value(*weight).type.sizes.size()));
-    ForEachUse(node.args, [&](ValueId v) {
-      std::vector<int64_t>& dims = out[v.raw()];
-      if (interesting[v.raw()] && std::find(dims.begin(), dims.end(), dim) == dims.end()) dims.push_back(dim);
-    });
+    ForEachUse(node.args, [&](ValueId v) { add(v, dim); });
   }
   return out;
 }

@@ -18,6 +18,10 @@ struct ObservationView {
   static ObservationView Of(const Observation& observation);
 };
 
+// Adds the errors of rounding in the runs that were kept to `statistics`, by value of `graph`. `seen`: as in ConvertSeen.
+absl::Status AddRoundingErrors(const Graph& graph, const std::vector<at::Tensor>& weights, const ObservationView& seen,
+                               const QuantConfig& config, FrozenWeights* frozen, std::vector<Statistics>* statistics);
+
 // Convert with statistics by value of `graph` from wherever they are. `may_be_unseen`: ops that read a value without any
 // stay float, with that reason; else that is kFailedPrecondition. `frozen`: see FrozenWeights; may be null.
 absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector<at::Tensor>& weights,

@@ -104,32 +104,36 @@ void Statistics::Add(const at::Tensor& tensor) {
   zeros_ += static_cast<double>(zeros);
 }
 
-void Statistics::AddChannels(const at::Tensor& tensor, int64_t dim) {
-  if (tensor.numel() == 0 || -dim > tensor.dim()) return;
+std::optional<Statistics::Channels> Statistics::ChannelsOf(const at::Tensor& tensor, int64_t dim) {
+  if (tensor.numel() == 0 || -dim > tensor.dim()) return std::nullopt;
   const int64_t kept = tensor.dim() + dim;
   std::vector<int64_t> summed;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
     if (d != kept) summed.push_back(d);
   }
   const at::Tensor sums = summed.empty() ? tensor : at::sum(tensor, summed);
-  AddChannels(Channels{dim, static_cast<double>(tensor.numel() / tensor.size(kept)), sums.to(at::kDouble)});
+  const at::Tensor flat = tensor.reshape({-1});
+  return Channels{dim, static_cast<double>(tensor.numel() / tensor.size(kept)), at::dot(flat, flat).item<double>(),
+                  sums.to(at::kDouble)};
 }
 
-void Statistics::AddChannels(const Channels& more) {
-  const auto same =
-      std::find_if(channels_.begin(), channels_.end(), [&](const Channels& c) { return c.dim == more.dim; });
-  if (same == channels_.end()) {
-    channels_.push_back(more);
+void Statistics::AddTo(std::vector<Channels>* all, const std::optional<Channels>& more) {
+  if (!more) return;
+  const auto same = std::find_if(all->begin(), all->end(), [&](const Channels& c) { return c.dim == more->dim; });
+  if (same == all->end()) {
+    all->push_back(*more);
     return;
   }
-  same->rows += more.rows;
-  const bool fits = same->sums.defined() && more.sums.defined() && same->sums.sizes() == more.sums.sizes();
-  same->sums = fits ? at::add(same->sums, more.sums) : at::Tensor();  // another tensor: copies share the old one
+  same->rows += more->rows;
+  same->squares += more->squares;
+  const bool fits = same->sums.defined() && more->sums.defined() && same->sums.sizes() == more->sums.sizes();
+  same->sums = fits ? at::add(same->sums, more->sums) : at::Tensor();  // another tensor: copies share the old one
 }
 
 void Statistics::Add(const Statistics& other) {
   if (other.empty()) return;
-  for (const Channels& more : other.channels_) AddChannels(more);
+  for (const Channels& more : other.channels_) AddTo(&channels_, more);
+  for (const Channels& more : other.errors_) AddTo(&errors_, more);
   elements_ += other.elements_;
   finite_ = finite_ && other.finite_;
   if (other.bins_.empty()) return;
@@ -140,22 +144,12 @@ void Statistics::Add(const Statistics& other) {
   zeros_ += other.zeros_;
 }
 
-double Statistics::MeanSquare() const {
-  const double step = (hi_ - lo_) / kBins;
-  double sum = 0;
-  for (size_t i = 0; i < bins_.size(); ++i) {
-    const double x = lo_ + (static_cast<double>(i) + 0.5) * step;
-    sum += bins_[i] * x * x;
-  }
-  return sum / static_cast<double>(elements_);
-}
-
-at::Tensor Statistics::ChannelMeans(int64_t dim) const {
-  for (const Channels& c : channels_) {
+at::Tensor Statistics::MeansOf(const std::vector<Channels>& all, int64_t dim) const {
+  for (const Channels& c : all) {
     if (c.dim != dim || !c.sums.defined() || !finite_ || c.rows < 2) continue;
     const at::Tensor means = at::div(c.sums, c.rows);
     const double power = at::dot(means, means).item<double>();
-    const double chance = std::max(0.0, MeanSquare() * static_cast<double>(means.numel()) - power) / (c.rows - 1);
+    const double chance = std::max(0.0, c.squares / c.rows - power) / (c.rows - 1);
     if (!(power > chance)) return at::Tensor();
     return at::mul(means, 1 - chance / power).to(at::kFloat);
   }

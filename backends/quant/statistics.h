@@ -1,5 +1,5 @@
-// Statistics: the extremes of one float tensor during calibration, a histogram that grows with the data, and the means of
-// its channels.
+// Statistics: the extremes of one float tensor during calibration, a histogram that grows with the data, the means of its
+// channels, and the means of the errors that 8 bits make in them.
 //   S1  Order and layout of the elements do not matter; exact zeros are counted apart (P2 makes them free of error).
 //   S2  The histogram has 2048 bins, as PyTorch's and Caffe2's HistogramObserver. When a batch leaves the range, the
 //       range grows and the old counts are spread over the new bins.
@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backends/quant/params.h"
@@ -24,26 +25,31 @@ class Statistics {
   void Add(const at::Tensor& tensor);  // f32; an empty tensor adds nothing
   void Add(const Statistics& other);   // as if this had seen the other's tensors
   // Adds to the means along dimension `dim`, which is counted from the last one: -1. The tensor was given to Add as well.
-  void AddChannels(const at::Tensor& tensor, int64_t dim);
+  void AddChannels(const at::Tensor& tensor, int64_t dim) { AddTo(&channels_, ChannelsOf(tensor, dim)); }
+  // The same for the tensor less its dequantized bytes. Such a tensor need not have been given to Add.
+  void AddErrors(const at::Tensor& errors, int64_t dim) { AddTo(&errors_, ChannelsOf(errors, dim)); }
   bool empty() const { return elements_ == 0; }
   bool finite() const { return finite_; }  // no NaN and no infinity was seen
   int64_t elements() const { return elements_; }
   Range MinMax() const { return {min_, max_}; }
   Range LeastSquares(int64_t levels) const;  // S3; levels = qmax - qmin
   // S4. Returns f32[channels], or an undefined tensor where the means are not known or chance.
-  at::Tensor ChannelMeans(int64_t dim) const;
+  at::Tensor ChannelMeans(int64_t dim) const { return MeansOf(channels_, dim); }
+  at::Tensor ErrorMeans(int64_t dim) const { return MeansOf(errors_, dim); }
 
  private:
   void Cover(double lo, double hi);  // grows the histogram's range
   void Spread(const Statistics& from);
-  double MeanSquare() const;
 
   struct Channels {
     int64_t dim;
     double rows;
+    double squares;   // the sum of the squares of all elements
     at::Tensor sums;  // f64[channels]; undefined: tensors of different numbers of channels were seen
   };
-  void AddChannels(const Channels& more);
+  static std::optional<Channels> ChannelsOf(const at::Tensor& tensor, int64_t dim);
+  static void AddTo(std::vector<Channels>* all, const std::optional<Channels>& more);
+  at::Tensor MeansOf(const std::vector<Channels>& all, int64_t dim) const;
 
   int64_t elements_ = 0;
   bool finite_ = true;
@@ -53,7 +59,7 @@ class Statistics {
   double hi_ = 0;
   double zeros_ = 0;
   std::vector<double> bins_;
-  std::vector<Channels> channels_;  // one or two
+  std::vector<Channels> channels_, errors_;  // one or two of each
 };
 
 }  // namespace frametap::quant

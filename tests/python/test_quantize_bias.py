@@ -1,4 +1,4 @@
-"""Bias correction. bias_correction/C1 and bias_correction/C2, statistics/S4."""
+"""Bias correction. bias_correction/C1, C2 and C3, statistics/S4, rounding_errors/R1."""
 
 from __future__ import annotations
 
@@ -90,20 +90,87 @@ def test_the_error_of_deep_models_does_not_add_up() -> None:
     assert noise[True] < 0.7 * noise[False]
 
 
+class Nearly(nn.Module):
+    """Values that depend little on the input, as in deep nets, and layers whose weights are exact in int8."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        make = nn.Linear if kind == "linear" else lambda i, o: nn.Conv2d(i, o, 1)
+        self.first, self.second, self.third = make(4, 24), make(24, 24), make(24, 24)
+        with torch.no_grad():
+            self.first.weight.mul_(0.0002)
+            for layer in (self.second, self.third):
+                layer.weight.copy_(torch.randint(-127, 128, layer.weight.shape) / 1000)
+                layer.weight[:, 0] = 0.127
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        if self.kind == "residual":
+            return self.third(torch.relu(y + self.second(y)))
+        return self.second(y)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv", "residual"])
+def test_c2_rounding_inputs_is_taken_back(kind: str) -> None:
+    torch.manual_seed(9)
+    model = Nearly(kind).eval()
+    sizes = (64, 4) if kind == "linear" else (2, 4, 12, 12)
+    data = [torch.randn(sizes) for _ in range(4)]
+    x = torch.randn(sizes)
+    found = {}
+    for is_corrected in (False, True):
+        quantized = frametap.quantize(
+            model, data, bias_correction=is_corrected, activation_bits=7, progress=False
+        )
+        with torch.no_grad():
+            found[is_corrected] = shift(quantized(x), model(x), 1 if len(sizes) > 2 else -1)
+    assert found[True] < 0.3 * found[False]
+
+
+def test_k2_recordings_of_other_sizes_share_corrected_biases() -> None:
+    torch.manual_seed(10)
+    model = Nearly("linear").eval()
+    quantized = frametap.quantize(
+        model, [torch.randn(n, 4) for n in (64, 33, 64, 17)], progress=False
+    )
+    x = torch.randn(64, 4)
+    with torch.no_grad():
+        whole = quantized(x).clone()
+        for n in (1, 5, 33):
+            torch.testing.assert_close(quantized(x[:n]), whole[:n], atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_means_by_chance_are_left_alone(rows: int) -> None:
     torch.manual_seed(6)
     layer = nn.Linear(64, 16).eval()
-    data = (
-        torch.randn(rows, 64) if rows == 1 else torch.cat([torch.randn(2, 64), torch.zeros(2, 64)])
-    )
+    data = torch.randn(rows, 64)
     data = data - data.mean(0) if rows > 1 else data
-    x = torch.randn(5, 64)
-    results = [
+    x = torch.randn(500, 64)
+    plain, corrected = (
         frametap.quantize(layer, [data], bias_correction=is_corrected, progress=False)(x)
         for is_corrected in (False, True)
-    ]
-    assert torch.equal(*results)
+    )
+    with torch.no_grad():
+        want = layer(x)
+    if rows == 1:
+        assert torch.equal(plain, corrected)
+    assert (corrected - want).square().mean() < 1.05 * (plain - want).square().mean()
+
+
+def test_layers_after_dropout_are_corrected() -> None:
+    torch.manual_seed(11)
+    layer = nn.Linear(48, 16)
+    model = nn.Sequential(nn.Identity(), nn.ReLU(), nn.Dropout(), layer).eval()
+    data = [torch.rand(64, 48) for _ in range(4)]
+    x = torch.rand(64, 48)
+    plain, corrected = (
+        frametap.quantize(model, data, bias_correction=flag, activation_bits=8, progress=False)
+        for flag in (False, True)
+    )
+    with torch.no_grad():
+        assert shift(corrected(x), model(x), -1) < 0.4 * shift(plain(x), model(x), -1)
 
 
 def test_one_bias_serves_all_sizes() -> None:

@@ -150,5 +150,16 @@ TEST(QuantStatisticsTest, S4_HasNoMeansByChance) {
   EXPECT_FALSE(mixed.ChannelMeans(-1).defined());
 }
 
+TEST(QuantStatisticsTest, S4_KnowsTheMeansOfErrorsApart) {
+  Statistics statistics, other;
+  statistics.Add(at::full({9, 2}, 5.0f));
+  statistics.AddErrors(at::tensor({0.5f, -0.25f}).expand({9, 2}), -1);
+  other.Add(statistics);
+  const at::Tensor means = other.ErrorMeans(-1);
+  ASSERT_TRUE(means.defined());
+  EXPECT_TRUE(means.allclose(at::tensor({0.5f, -0.25f})));
+  EXPECT_FALSE(other.ChannelMeans(-1).defined());
+}
+
 }  // namespace
 }  // namespace frametap::quant
