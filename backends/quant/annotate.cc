@@ -7,11 +7,15 @@
 #include "backends/onednn/library.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
+#include "backends/quant/dynamic_linear.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/recurrence.h"
 
 namespace frametap::quant {
 namespace {
+
+// A7.
+constexpr int64_t kLargeWeight = 512 * 1024;
 
 constexpr const char* kFloatReaders =
     "its result is read by float ops only; int8 would cost two conversions and save nothing";
@@ -28,6 +32,7 @@ class Annotator {
     a_.reason.assign(nodes, "");
     a_.quantized.assign(values, false);
     a_.source.assign(values, true);
+    a_.in_two_bytes.assign(nodes, false);
     parent_.resize(values);
     for (size_t v = 0; v < values; ++v) parent_[v] = static_cast<uint32_t>(v);
     for (const Node& node : graph_.nodes) families_.push_back(FamilyOf(node));
@@ -102,9 +107,41 @@ class Annotator {
       why = "its weight has not two dimensions";
     }
     if (!why.empty()) return;
+    if (kind == Family::kLinear && HasFewRows(node)) {
+      a_.role[n.raw()] = Role::kDynamic;
+      a_.in_two_bytes[n.raw()] = true;
+      why = "int8 linear; each of its few rows has parameters of its own, and elements have two bytes";
+      return;
+    }
     a_.role[n.raw()] = Role::kAnchor;
     why =
         kind == Family::kConv ? "int8 convolution, one weight scale a channel" : "int8 linear, one weight scale a row";
+  }
+
+  // A7. With choices, forms are timed instead.
+  bool HasFewRows(const Node& layer) const {
+    const ValueId input = *TensorArg(layer, "input");
+    const Sizes& sizes = type(input).sizes;
+    int64_t rows = 1;
+    for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
+    return config_.choices == nullptr && !sizes.empty() && rows >= 1 && rows <= kFewRows &&
+           normal_.FrozenFloat(layer, "weight").numel() >= kLargeWeight && ComesFromFloats(input);
+  }
+
+  // Whether no int8 op could hand the value on in 8 bits. Curves and reshapes ask the op before them.
+  bool ComesFromFloats(ValueId v) const {
+    const NodeId def = graph_.value(v).def;
+    if (!def.valid() || a_.role[def.raw()] == Role::kDynamic) return true;
+    switch (family(def)) {
+      case Family::kCurve:
+      case Family::kRelu:
+      case Family::kShape:
+        return graph_.node(def).args[0].kind == Arg::Kind::kValue && ComesFromFloats(graph_.node(def).args[0].value);
+      case Family::kFloat:
+        return true;
+      default:
+        return false;
+    }
   }
 
   // A6.

@@ -8,6 +8,8 @@
 //   A4  Every node has a role and, if it stays float, a reason in words.
 //   A5  A value whose memory some op writes in place stays float.
 //   A6  A recurrence with frozen weights multiplies bytes, and needs no calibration.
+//   A7  A large linear layer whose input has few rows, and comes from floats, quantizes each row at each call, in two bytes
+//       (dynamic_linear/D4). Its time is the time of reading its weights.
 // Not here: numbers (statistics.h), graphs (convert.cc).
 #pragma once
 
@@ -36,6 +38,7 @@ struct Annotation {
   std::vector<bool> quantized;      // by value: exists in 8 bits
   std::vector<ValueId> klass;       // by value: representative of the values that share its parameters
   std::vector<bool> source;         // by value: its range counts for its class
+  std::vector<bool> in_two_bytes;   // by node: a layer of kDynamic whose elements have two bytes (A7)
 
   // Whether the node reads and gives bytes.
   bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat && role[n.raw()] != Role::kDynamic; }

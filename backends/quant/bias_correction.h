@@ -2,8 +2,8 @@
 //   C1  The shift of an output channel is the error of its weights times the means of the input channels, summed over the
 //       kernel. (Nagel, van Baalen, Blankevoort and Welling, "Data-Free Quantization through Weight Equalization and Bias
 //       Correction", 2019, section 4.2, with means that calibration has measured.)
-//   C2  The same holds for the weights times the means of the errors in the input channels, and for the means of the errors
-//       in a residual that the layer adds. Where activations depend little on the input, rounding moves all of a channel to
+//   C2  The errors in the input shift it, too: the shift is the weights times the means of the errors. The errors in a
+//       residual that the layer adds count as well. If activations depend little on the input, rounding moves a channel to
 //       one side.
 //   C3  The border of an image counts as its inside, so that one bias fits all sizes.
 // Not here: where means come from (statistics.h).
@@ -21,7 +21,7 @@ namespace frametap::quant {
 // `weight_rank`: dimensions of the weight.
 int64_t ChannelsOf(const Node& layer, int64_t weight_rank);
 
-// What calibration knows of the channels that a layer reads; undefined where it knows nothing.
+// The facts of calibration about the channels that a layer reads. A tensor is undefined if nothing is known.
 struct ChannelFacts {
   at::Tensor means, errors;    // f32[inputs]
   at::Tensor residual_errors;  // f32[outputs]

@@ -78,6 +78,7 @@ class OneOp {
     a.quantized.assign(values, false);
     a.klass.resize(values);
     a.source.assign(values, true);
+    a.in_two_bytes.assign(1, false);
     if (form == Form::kStatic) a.quantized[TensorArg(node(), "input")->raw()] = true;
     Converter converter(normal_, a, bits, nullptr);
     if (form == Form::kStatic) converter.SetParams(*TensorArg(node(), "input"), params);

@@ -127,6 +127,11 @@ void Converter::ChooseCorrections(const ObservationView& seen) {
       facts.errors = statistics->ErrorMeans(read.dim);
     }
   }
+  for (size_t n = 0; n < from_.nodes.size(); ++n) {
+    if (a_.role[n] != Role::kDynamic || !IsLayer(from_.nodes[n])) continue;
+    const Statistics* const statistics = StatisticsOf(*TensorArg(from_.nodes[n], "input"), seen);
+    if (statistics != nullptr) channels_[n].means = statistics->ChannelMeans(-1);
+  }
 }
 
 // Returns null for a value that calibration has not seen.
@@ -247,8 +252,8 @@ void Converter::EmitDynamic(NodeId n) {
   EmitLayer(n, [&](ValueId v) {
     const Value& value = from_.value(v);
     return out_.Emit(FindOperator("frametap::round_rows"),
-                     {Arg::Of(Read(v, false)), Arg::Const(static_cast<int64_t>(bits_))}, value.name + "_rounded",
-                     value.type, ValueId(), node);
+                     {Arg::Of(Read(v, false)), Arg::Const(int64_t{a_.in_two_bytes[n.raw()] ? 2 * bits_ : bits_})},
+                     value.name + "_rounded", value.type, ValueId(), node);
   });
 }
 

@@ -33,7 +33,7 @@ class Converter {
   absl::Status ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,
                             std::vector<ValueId>* unseen);
   void SetParams(ValueId v, const Params& params) { params_[v.raw()] = params; }
-  // Lets the biases of layers be corrected by what calibration has seen of their channels.
+  // Lets the biases of layers be corrected by the channel facts of calibration.
   void ChooseCorrections(const ObservationView& seen);
   // Gives each static layer a bias of its own, which a run of the reference graph may replace.
   void MakeBiases();

@@ -61,12 +61,46 @@ void Rescale(float* __restrict y, int64_t n, float scale, float shift, const flo
   for (int64_t i = 0; i < n; ++i) y[i] = y[i] * scale - sums[i] * shift + bias[i];
 }
 
+// D4. `first`: the bytes of the row.
+FRAMETAP_WIDE_LOOP
+void RestToBytes(const float* __restrict x, const uint8_t* __restrict first, uint8_t* __restrict to, int64_t n,
+                 float scale, int32_t zero_point, float inverse, float lo, float hi, int32_t rest_zero_point) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float rest = x[i] - static_cast<float>(static_cast<int32_t>(first[i]) - zero_point) * scale;
+    to[i] = ToByte(rest, inverse, lo, hi, rest_zero_point);
+  }
+}
+
+FRAMETAP_WIDE_LOOP
+void RescaleTwo(const float* __restrict first, const float* __restrict rest, float* __restrict y, int64_t n,
+                float scale, float rest_scale, float shift, const float* __restrict sums,
+                const float* __restrict bias) {
+  for (int64_t i = 0; i < n; ++i) y[i] = first[i] * scale + rest[i] * rest_scale - sums[i] * shift + bias[i];
+}
+
 struct RowParams {
   float scale = 1;
   int32_t zero_point = 0;
 };
 
-float MostOf(int bits) { return bits == 7 ? 127.0f : 255.0f; }
+// D4.
+bool HasTwoBytes(int bits, int64_t rows) { return bits > 8 && rows <= kFewRows; }
+float MostOf(int bits) { return bits == 7 || bits == 14 ? 127.0f : 255.0f; }
+
+// D4. Rests lie within half a step on both sides of zero.
+RowParams ParamsOfRest(const RowParams& first, float qmax) {
+  return {first.scale / qmax, static_cast<int32_t>((qmax + 1) / 2)};
+}
+
+void QuantizeRest(const RowParams& p, const RowParams& rest, const float* x, const uint8_t* first, uint8_t* to,
+                  int64_t n, float qmax) {
+  if (std::isnan(p.scale)) {
+    std::fill(to, to + n, uint8_t{0});
+    return;
+  }
+  const auto zero = static_cast<float>(rest.zero_point);
+  RestToBytes(x, first, to, n, p.scale, p.zero_point, 1.0f / rest.scale, -zero, qmax - zero, rest.zero_point);
+}
 
 // D1. Returns a scale of NaN if an element is not finite (D2).
 RowParams ParamsOf(const Extremes& found, float qmax, float least_scale) {
@@ -131,11 +165,18 @@ at::Tensor RoundedRows(const at::Tensor& x, int bits) {
   const at::Tensor from = x.contiguous();
   const at::Tensor to = at::detail::empty_cpu(from.sizes(), at::kFloat);
   const int64_t n = from.size(-1), rows = n == 0 ? 0 : from.numel() / n;
-  std::vector<uint8_t> bytes(static_cast<size_t>(n));
+  std::vector<uint8_t> bytes(static_cast<size_t>(n)), rests(static_cast<size_t>(n));
   for (int64_t i = 0; i < rows; ++i) {
-    const RowParams p = QuantizeRow(from.const_data_ptr<float>() + i * n, bytes.data(), n, MostOf(bits));
+    const float* const x_row = from.const_data_ptr<float>() + i * n;
+    const RowParams p = QuantizeRow(x_row, bytes.data(), n, MostOf(bits));
     float* const row = to.mutable_data_ptr<float>() + i * n;
     for (int64_t k = 0; k < n; ++k) row[k] = static_cast<float>(bytes[static_cast<size_t>(k)] - p.zero_point) * p.scale;
+    if (!HasTwoBytes(bits, rows)) continue;
+    const RowParams rest = ParamsOfRest(p, MostOf(bits));
+    QuantizeRest(p, rest, x_row, bytes.data(), rests.data(), n, MostOf(bits));
+    for (int64_t k = 0; k < n; ++k) {
+      row[k] += static_cast<float>(rests[static_cast<size_t>(k)] - rest.zero_point) * rest.scale;
+    }
   }
   return to;
 }
@@ -146,6 +187,7 @@ at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x
               x.sizes());
   const at::Tensor from = x.contiguous();
   const int64_t rows = inputs_ == 0 ? 0 : from.numel() / inputs_;
+  if (HasTwoBytes(rows_.bits, rows)) return RunInTwoBytes(products, from, rows);
   const at::Tensor bytes = at::detail::empty_cpu(from.sizes(), at::kByte);
   const bool is_shared = rows_.share == Share::kTensor;
   std::vector<RowParams> params(static_cast<size_t>(rows));
@@ -168,6 +210,30 @@ at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x
       Rescale(y + i * outputs_, outputs_, p.scale, shift, sums_.data(), bias_.data());
     }
   });
+  return result;
+}
+
+at::Tensor DynamicLinear::RunInTwoBytes(onednn::LayerKernel& products, const at::Tensor& from, int64_t rows) const {
+  const at::Tensor bytes = at::detail::empty_cpu({2 * rows, inputs_}, at::kByte);
+  std::vector<RowParams> params(static_cast<size_t>(rows));
+  const float* const f = from.const_data_ptr<float>();
+  uint8_t* const q = bytes.mutable_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < rows; ++i) {
+    uint8_t* const first = q + 2 * i * inputs_;
+    const RowParams p = params[static_cast<size_t>(i)] = QuantizeRow(f + i * inputs_, first, inputs_, qmax_);
+    QuantizeRest(p, ParamsOfRest(p, qmax_), f + i * inputs_, first, first + inputs_, inputs_, qmax_);
+  }
+  const at::Tensor sums = products.Run(bytes);
+  c10::DimVector sizes(from.sizes().begin(), from.sizes().end());
+  sizes.back() = outputs_;
+  at::Tensor result = at::detail::empty_cpu(sizes, at::kFloat);
+  for (int64_t i = 0; i < rows; ++i) {
+    const RowParams p = params[static_cast<size_t>(i)], rest = ParamsOfRest(p, qmax_);
+    const float shift = p.scale * static_cast<float>(p.zero_point) + rest.scale * static_cast<float>(rest.zero_point);
+    const float* const first = sums.const_data_ptr<float>() + 2 * i * outputs_;
+    RescaleTwo(first, first + outputs_, result.mutable_data_ptr<float>() + i * outputs_, outputs_, p.scale, rest.scale,
+               shift, sums_.data(), bias_.data());
+  }
   return result;
 }
 

@@ -4,7 +4,10 @@
 //   D2  A row with NaN or infinity gives NaN.
 //   D3  Rows may share the parameters of their tensor, as choose_qparams of quantized_decomposed has it. A tensor with NaN
 //       is refused then.
-// Not here: which layers are such (backends/freeze).
+//   D4  With 14 or 16 bits, an element has a second byte, for the rest that rounding to the first one leaves. The products
+//       have twice the rows then, which costs little where the time goes into reading the weights. A tensor of more than
+//       kFewRows rows has one byte an element.
+// Not here: which layers are such (backends/freeze, annotate.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +20,8 @@
 
 namespace frametap::quant {
 
+inline constexpr int64_t kFewRows = 8;  // D4
+
 class DynamicLinear {
  public:
   // The layer that computes the products alone. `layer`: on bytes, without parameters of an input and of a result.
@@ -24,7 +29,7 @@ class DynamicLinear {
 
   enum class Share : uint8_t { kRow, kTensor };
   struct Inputs {
-    int bits = 8;               // 7 or 8
+    int bits = 8;               // 7 or 8; or 14 or 16 (D4), for rows with parameters of their own
     Share share = Share::kRow;  // the elements that share parameters
     float least_scale = 0;
   };
@@ -35,6 +40,8 @@ class DynamicLinear {
   at::Tensor Run(onednn::LayerKernel& products, const at::Tensor& x) const;
 
  private:
+  at::Tensor RunInTwoBytes(onednn::LayerKernel& products, const at::Tensor& from, int64_t rows) const;
+
   int64_t inputs_, outputs_;
   std::vector<float> sums_;  // by output: the sum of its weights, which a zero point is multiplied with
   std::vector<float> bias_;
@@ -42,7 +49,7 @@ class DynamicLinear {
   float qmax_;
 };
 
-// The rows of `x` as D1 has them, in float32 again. `bits`: 7 or 8.
+// Returns the rows of `x` as D1 and D4 have them, in float32 again. `bits`: 7, 8, 14 or 16.
 at::Tensor RoundedRows(const at::Tensor& x, int bits);
 
 }  // namespace frametap::quant

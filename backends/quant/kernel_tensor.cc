@@ -138,7 +138,10 @@ at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer
     }
     return FrozenWeights::Tensors{TensorOf(std::make_shared<Kernel>(bytes, inputs))};
   });
-  PrepareFor(made[0], x);
+  at::DimVector sizes(x.begin(), x.end());
+  const int64_t rows = x.empty() ? 0 : c10::multiply_integers(x.slice(0, x.size() - 1));
+  if (inputs.bits > 8 && rows <= kFewRows && !x.empty()) sizes = {2 * rows, x.back()};  // dynamic_linear/D4
+  PrepareFor(made[0], sizes);
   return made[0];
 }
 

@@ -131,7 +131,8 @@ at::Tensor ChunkPiece(const at::Tensor& self, int64_t chunks, int64_t dim, int64
 at::Tensor RoundRows(const at::Tensor& x, int64_t bits) {
   TORCH_CHECK(x.scalar_type() == at::kFloat && x.device().is_cpu() && x.dim() > 0,
               "round_rows: expected rows of floats on the CPU, got ", x.scalar_type(), " of sizes ", x.sizes());
-  TORCH_CHECK(bits == 7 || bits == 8, "round_rows: expected 7 or 8 bits, got ", bits);
+  TORCH_CHECK(bits == 7 || bits == 8 || bits == 14 || bits == 16, "round_rows: expected 7, 8, 14 or 16 bits, got ",
+              bits);
   return RoundedRows(x, static_cast<int>(bits));
 }
 

@@ -1,7 +1,8 @@
 // Rounding errors: by how much the channels of the values that layers read in 8 bits differ from the float graph's, on average.
 // Biases take it back.
-//   R1  Errors are those of the whole reference graph, on runs that calibration has kept. A layer's bias is corrected before
-//       its result is computed, so that no error is taken back twice. (Nagel and others, as bias_correction/C1, appendix D.)
+//   R1  The errors come from runs of the whole reference graph on inputs that calibration has kept. A layer's bias is
+//       corrected before its result is computed, so that no error is taken back twice. (The paper of bias_correction/C1
+//       describes such an empirical correction.)
 //   R2  Runs with much data are left out, except the first one.
 // Not here: means and their chance (statistics.h), biases (bias_correction.h).
 #pragma once

@@ -1005,7 +1005,9 @@ def _takes_8_bits(node: _C.Node) -> bool:
         return False
     arguments = dict(zip(node.schema_args, node.args, strict=False))
     is_byte = arguments.get("dtype") == torch.uint8 and arguments.get("qmax") == 255
-    return arguments.get("bits") == 8 or (node.op == "frametap.quantize_per_tensor" and is_byte)
+    return arguments.get("bits") in (8, 16) or (
+        node.op == "frametap.quantize_per_tensor" and is_byte
+    )
 
 
 def _check_names(program: Program) -> None:

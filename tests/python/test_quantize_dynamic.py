@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,57 @@ def test_layers_left_in_float_are_not_saved(tmp_path: Any) -> None:
     quantized = frametap.quantize(model, [x], scheme="dynamic", float_scopes=["1"], progress=False)
     with pytest.raises(frametap.ArtifactError, match="float_scopes of the dynamic scheme"):
         frametap.save(quantized, tmp_path / "model")
+
+
+class FewRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 8)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_d4_few_rows_of_large_layers_have_two_bytes(bits: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = FewRows().eval()
+    data = [torch.randn(1, 1024) for _ in range(4)]
+    quantized = frametap.quantize(model, data, activation_bits=bits, progress=False)
+    rows = [row for row in quantized.report if row["op"] == "aten.linear"]
+    assert [("two bytes" in row["reason"], row["decision"]) for row in rows] == [
+        (True, "int8"),
+        (True, "int8"),
+        (False, "int8"),
+    ]
+    # Only the weights are rounded: the elements have 16 bits.
+    assert rows[0]["sqnr"] > 46
+    path = tmp_path / "q.frametap"
+    frametap.save(quantized, path)
+    loaded = frametap.load(path)
+    with torch.no_grad():
+        for x in (*data, torch.randn(2, 1024), torch.randn(7, 1024), torch.zeros(1, 1024)):
+            want, got = model(x), quantized(x)
+            assert torch.equal(loaded(x), got)
+            assert (want - got).abs().max() < 0.02
+        assert quantized(data[0][:0]).shape == (0, 8)
+
+
+def test_d2_an_infinite_row_of_two_gives_nan() -> None:
+    x = torch.randn(2, 1024)
+    quantized = frametap.quantize(nn.Linear(1024, 1024).eval(), [x], progress=False)
+    x[0, 3] = torch.inf
+    got = quantized(x)
+    assert got[0].isnan().all()
+    assert got[1].isfinite().all()
+
+
+def test_d4_is_near_float64() -> None:
+    torch.manual_seed(3)
+    for bits, least in ((16, 90), (14, 78)):
+        for x in (torch.randn(4, 300), torch.randn(4, 300) * 1e-3 + 2, torch.zeros(2, 5)):
+            got = torch.ops.frametap.round_rows(x, bits)
+            noise = (x - got).double().square().mean()
+            assert noise == 0 or 10 * torch.log10(x.double().square().mean() / noise) > least
