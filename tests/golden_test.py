@@ -205,6 +205,28 @@ def test_golden(golden: Golden) -> None:
         assert want == got, diff(want, got)
 
 
+@contextlib.contextmanager
+def interpreted_calls() -> Iterator[None]:
+    """Turns off the fast paths of a recording, as FRAMETAP_FAST_PATHS=off does."""
+    switches = (frametap._C.cross_module_calls, frametap._C.repeat_module_calls)
+    were = [switch(False) for switch in switches]
+    try:
+        yield
+    finally:
+        for switch, was in zip(switches, were, strict=True):
+            switch(was)
+
+
+@pytest.mark.skipif(EAGER, reason="nothing is captured")
+@pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
+def test_golden_without_fast_paths(golden: Golden) -> None:
+    """Fast paths show in no segment, guard or report."""
+    with interpreted_calls():
+        for name, got in seen(golden).items():
+            want = golden.blocks.get(name, "")
+            assert want == got, diff(want, got)
+
+
 @pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
 def test_same(golden: Golden) -> None:
     """The full comparison: arguments, globals, random state, tracebacks, and replays of every call."""

@@ -239,6 +239,8 @@ void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Spot& 
   impl_->SayKey(object, DictOf::kInstance, name, false, why);
 }
 
+bool GuardRecorder::IsToldByNoHooks(SourceId id) const { return impl_->IsToldByNoHooks(id); }
+
 void GuardRecorder::NoHooks(SourceId module, const Spot& why) {
   if (impl_->object(module) == nullptr) return;
   impl_->Say(module, Guard::Kind::kNoHooks, 0, nullptr, why, [] { return std::make_unique<NoHooksGuard>(); });

@@ -118,6 +118,8 @@ class GuardRecorder {
   void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
   // A module that is called runs `forward` of its class, and no hooks of its own.
   void NoHooks(SourceId module, const Spot& why);
+  // Returns whether `no hooks` of its module says all of the dict at `id`, except which object it is.
+  bool IsToldByNoHooks(SourceId id) const;
 
   // From now on, some guards are reported to `contradicts` in words. These are guards that would fix a size that is
   // marked as dynamic, or divide its range. (The size is guarded all the same.)

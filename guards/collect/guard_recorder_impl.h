@@ -170,7 +170,6 @@ struct GuardRecorder::Impl {
     return known.Find(PredicateKey{id.raw(), kind, detail, object}).has_value();
   }
 
-  // Whether `no hooks` of the module says all of the dict of hooks at `id`.
   bool IsToldByNoHooks(SourceId id) const {
     const Step& step = steps[id.raw()];
     return step.accessor == Accessor::kAttr && IsAmong(NoHooksGuard::names().hooks, step.key.object.get()) &&

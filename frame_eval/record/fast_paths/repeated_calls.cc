@@ -89,7 +89,7 @@ RepeatedCalls::FactsIn<Numbers> RepeatedCalls::FactsIn<Numbers>::Of(PyObject* ob
 }
 template RepeatedCalls::FactsNow RepeatedCalls::FactsNow::Of(PyObject* object);  // for the attempt
 
-RepeatedCalls::ThreadStateSnapshot RepeatedCalls::SwitchesNow() const {
+RepeatedCalls::ThreadStateSnapshot RepeatedCalls::ThreadStateNow() const {
   EagerState state = trace_.thread.state;
   state.autocast_cleared = trace_.aten.autocast_cleared;
   return {state, trace_.thread.backends, trace_.thread.autocast_nesting};
@@ -100,22 +100,22 @@ RepeatedCalls::TraceMark RepeatedCalls::Now() const {
 }
 
 // None for a call that is neither repeated nor kept.
-std::optional<RepeatedCalls::CallSignature> RepeatedCalls::SettingOf(const Event& e) const {
+std::optional<RepeatedCalls::CallSignature> RepeatedCalls::SignatureOf(const Event& e) const {
   const ObjectRecord* known = trace_.objects.Find(e.in[0]);
   if (known == nullptr || known->state != ObjectRecord::State::kSource || known->written || known->mutated)
     return std::nullopt;
-  CallSignature setting;
-  setting.said = trace_.guards.SaidOf(known->source);
-  if (setting.said == GuardRecorder::Said::kMore) return std::nullopt;
-  setting.type = Py_TYPE(e.in[0]);
-  setting.module = known->source;
-  setting.pinned = known->pinned;
-  setting.names = Ref<>::New(e.kwnames);
-  setting.switches = SwitchesNow();
-  setting.args.reserve(static_cast<size_t>(e.n) - 1);
+  CallSignature signature;
+  signature.said = trace_.guards.SaidOf(known->source);
+  if (signature.said == GuardRecorder::Said::kMore) return std::nullopt;
+  signature.type = Py_TYPE(e.in[0]);
+  signature.module = known->source;
+  signature.pinned = known->pinned;
+  signature.names = Ref<>::New(e.kwnames);
+  signature.thread_state = ThreadStateNow();
+  signature.args.reserve(static_cast<size_t>(e.n) - 1);
   for (int i = 1; i < e.n; ++i) {
     PyObject* const object = e.in[i];
-    Argument& arg = setting.args.emplace_back();
+    Argument& arg = signature.args.emplace_back();
     arg.shadow = e.shadows[i];
     if (IsScalar(object)) {
       arg.scalar = Ref<>::New(object);
@@ -131,13 +131,13 @@ std::optional<RepeatedCalls::CallSignature> RepeatedCalls::SettingOf(const Event
     if (!arg.existed() && !arg.value.valid()) return std::nullopt;
     arg.facts = Facts::Of(object);
   }
-  return setting;
+  return signature;
 }
 
-bool RepeatedCalls::AreAlike(const MemoEntry& heard, const CallSignature& is) const {
-  const CallSignature& was = heard.setting;
+bool RepeatedCalls::AreAlike(const MemoEntry& memo, const CallSignature& is) const {
+  const CallSignature& was = memo.signature;
   if (was.said != is.said || was.pinned != is.pinned || was.args.size() != is.args.size() ||
-      !(was.switches == is.switches)) {
+      !(was.thread_state == is.thread_state)) {
     return false;
   }
   const auto count = [](const Ref<>& names) { return names ? PyTuple_GET_SIZE(names.get()) : 0; };
@@ -156,7 +156,7 @@ bool RepeatedCalls::AreAlike(const MemoEntry& heard, const CallSignature& is) co
                                    : b.existed() || (a.existed() && !(a.unread && trace_.numbers.sizes_open())))
       return false;
     Facts facts = b.facts;
-    if (!heard.asks_grad) facts.basics.requires_grad = a.facts.basics.requires_grad;
+    if (!memo.asks_grad) facts.basics.requires_grad = a.facts.basics.requires_grad;
     if (!(a.facts == facts)) return false;
     for (size_t j = 0; j < i; ++j) {
       if ((was.args[j].impl == a.impl) != (is.args[j].impl == b.impl)) return false;
@@ -167,11 +167,11 @@ bool RepeatedCalls::AreAlike(const MemoEntry& heard, const CallSignature& is) co
 
 // ---- whether it may be repeated -------------------------------------------------------------------------------------
 
-bool RepeatedCalls::IsGood(MemoEntry* heard) {
-  if (heard->use != MemoEntry::Use::kUnknown) return heard->use == MemoEntry::Use::kGood;
-  heard->use = MemoEntry::Use::kNone;
+bool RepeatedCalls::IsGood(MemoEntry* memo) {
+  if (memo->use != MemoEntry::Use::kUnknown) return memo->use == MemoEntry::Use::kGood;
+  memo->use = MemoEntry::Use::kNone;
   std::optional<GuardRecorder::Part> part =
-      trace_.guards.PartOf(heard->setting.module, heard->from.guards, heard->to.guards);
+      trace_.guards.PartOf(memo->signature.module, memo->from.guards, memo->to.guards);
   if (!part) return false;
   // An object first seen there was seen only there, or is known by another path: then another module has to have it,
   // too.
@@ -181,7 +181,7 @@ bool RepeatedCalls::IsGood(MemoEntry* heard) {
   absl::flat_hash_map<PyObject*, SourceId> first;
   for (const SourceId id : part->sources) {
     PyObject* const object = trace_.guards.seen(id);
-    MemoEntry::Meeting& meeting = heard->meetings.emplace_back();
+    MemoEntry::Meeting& meeting = memo->meetings.emplace_back();
     const bool is_shared = is_in(part->shared, id), is_fixed = is_in(part->fixed, id);
     if (IsScalar(object)) {
       if (is_shared || is_fixed) meeting.kind = MemoEntry::Meeting::Kind::kShared;
@@ -205,23 +205,23 @@ bool RepeatedCalls::IsGood(MemoEntry* heard) {
         PyObject_TypeCheck(object, Objects().module) || PyDict_CheckExact(object) || PyODict_CheckExact(object);
     if (is_shared || (is_fixed && !is_open)) return false;
   }
-  for (size_t i = heard->from.guards.sources; i < heard->to.guards.sources; ++i) {
+  for (size_t i = memo->from.guards.sources; i < memo->to.guards.sources; ++i) {
     const SourceId id(static_cast<uint32_t>(i));
     PyObject* const object = trace_.guards.accessor(id) == Accessor::kPinned ? trace_.guards.seen(id) : nullptr;
     if (object != nullptr && (IsTensor(object) || PyObject_TypeCheck(object, Objects().module))) return false;
   }
-  heard->part = std::move(*part);
-  if (!HasGoodNodes(heard)) return false;
+  memo->part = std::move(*part);
+  if (!HasGoodNodes(memo)) return false;
   // P3. Reads of other objects are guarded already.
   const auto was_made = [&](ValueId value) {
-    return value.raw() >= heard->from.aten.values && value.raw() < heard->to.aten.values;
+    return value.raw() >= memo->from.aten.values && value.raw() < memo->to.aten.values;
   };
-  for (size_t i = heard->from.reads; i < heard->to.reads; ++i) {
+  for (size_t i = memo->from.reads; i < memo->to.reads; ++i) {
     const Read& read = reads_[i];
-    const bool is_inside = read.source.valid() ? heard->part.Holds(read.source) : was_made(read.value);
-    if (is_inside || ArgumentOf(heard->setting, read) >= 0) heard->reads.push_back(read);
+    const bool is_inside = read.source.valid() ? memo->part.Holds(read.source) : was_made(read.value);
+    if (is_inside || ArgumentOf(memo->signature, read) >= 0) memo->reads.push_back(read);
   }
-  heard->use = MemoEntry::Use::kGood;
+  memo->use = MemoEntry::Use::kGood;
   return true;
 }
 
@@ -232,24 +232,24 @@ int RepeatedCalls::GivenBack(const Event& e, PyObject* result) {
 }
 
 // Which argument was asked; -1: something else.
-int RepeatedCalls::ArgumentOf(const CallSignature& setting, const Read& read) {
-  for (size_t i = 0; i < setting.args.size(); ++i) {
-    const Argument& arg = setting.args[i];
+int RepeatedCalls::ArgumentOf(const CallSignature& signature, const Read& read) {
+  for (size_t i = 0; i < signature.args.size(); ++i) {
+    const Argument& arg = signature.args[i];
     if (arg.scalar) continue;
     if (read.source.valid() ? arg.source == read.source : arg.value == read.value) return static_cast<int>(i);
   }
   return -1;
 }
 
-bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
+bool RepeatedCalls::HasGoodNodes(MemoEntry* memo) const {
   const Graph& graph = trace_.aten.graph();
-  const AtenRecorder::Mark &from = heard->from.aten, &to = heard->to.aten;
+  const AtenRecorder::Mark &from = memo->from.aten, &to = memo->to.aten;
   if (from.constants != to.constants) return false;
   // The content of the module, and numbers outside of it: the same again.
   absl::flat_hash_set<ValueId> inputs;
   for (size_t i = from.tensors.inputs; i < to.tensors.inputs; ++i) {
     const auto& [source, value] = trace_.aten.tensors.inputs()[i];
-    if (heard->part.Holds(source) || graph.value(value).type.is_number()) inputs.insert(value);
+    if (memo->part.Holds(source) || graph.value(value).type.is_number()) inputs.insert(value);
   }
   std::vector<size_t> last_users(to.values - from.values, to.nodes);
   const auto is_good = [&](ValueId use, size_t node) {
@@ -259,12 +259,12 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
       return true;
     }
     if (inputs.contains(use) || (use.raw() < from.values && value.type.is_number())) return true;
-    const auto& args = heard->setting.args;
+    const auto& args = memo->signature.args;
     return std::any_of(args.begin(), args.end(), [&](const Argument& arg) { return !arg.scalar && arg.value == use; });
   };
   for (size_t i = from.nodes; i < to.nodes; ++i) {
     const Node& node = graph.nodes[i];
-    if (!(graph.states[node.state.raw()] == heard->setting.switches.state)) return false;
+    if (!(graph.states[node.state.raw()] == memo->signature.thread_state.state)) return false;
     if (node.op) {
       const OpFacts& facts = *trace_.aten.op_facts.Of(*node.op).facts;
       const bool is_of_torch = node.op->operator_name().name.rfind("aten::", 0) == 0;
@@ -276,7 +276,7 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
       for (size_t k = 0; may_write && k < node.args.size(); ++k) {
         if (WritesTo(node, k)) return false;
       }
-      heard->is_random = heard->is_random || facts.random;
+      memo->is_random = memo->is_random || facts.random;
       const auto is_on_cpu = [&](ValueId out) { return graph.value(out).type.device.is_cpu(); };
       if (facts.random && !std::all_of(node.outputs.begin(), node.outputs.end(), is_on_cpu)) return false;
     } else if (node.scalar_op == ScalarOp::kSize) {
@@ -295,13 +295,13 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
     ForEachUse(node.args, [&](ValueId use) { all_are_good = all_are_good && is_good(use, i); });
     if (!all_are_good) return false;
   }
-  const size_t result = heard->given_back >= 0 ? to.values : heard->result.raw() - from.values;
+  const size_t result = memo->given_back >= 0 ? to.values : memo->result.raw() - from.values;
   for (size_t value = 0; value < last_users.size(); ++value) {
-    if (value != result && last_users[value] < to.nodes) heard->last_uses.emplace_back(last_users[value], value);
+    if (value != result && last_users[value] < to.nodes) memo->last_uses.emplace_back(last_users[value], value);
   }
-  std::sort(heard->last_uses.begin(), heard->last_uses.end());
-  if (heard->given_back >= 0) return true;
-  const NodeId made_by = graph.value(heard->result).def;
+  std::sort(memo->last_uses.begin(), memo->last_uses.end());
+  if (memo->given_back >= 0) return true;
+  const NodeId made_by = graph.value(memo->result).def;
   return made_by.valid() && made_by.raw() >= from.nodes && made_by.raw() < to.nodes;
 }
 
@@ -309,33 +309,33 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* heard) const {
 
 Ref<> RepeatedCalls::Call(const FrameNote& note, const Event& e) {
   while (!open_.empty() && open_.back().depth >= trace_.frames.inlined.size()) open_.pop_back();
-  std::optional<CallSignature> setting = MayRepeat() ? SettingOf(e) : std::nullopt;
-  if (!setting) return Ref<>();
+  std::optional<CallSignature> signature = MayRepeat() ? SignatureOf(e) : std::nullopt;
+  if (!signature) return Ref<>();
   std::optional<TraceSlice> expected;
   const bool is_checking = std::any_of(open_.begin(), open_.end(), [](const Open& call) { return call.expected; });
-  const auto it = heard_.find(setting->type);
-  if (it != heard_.end() && !is_checking && !at::hasCallbacks()) {
+  const auto it = memos_.find(signature->type);
+  if (it != memos_.end() && !is_checking && !at::hasCallbacks()) {
     for (size_t i = it->second.size(); i-- > 0 && !expected;) {
-      MemoEntry& heard = *it->second[i];
-      if (heard.misfits > kMostMisfits + heard.times || !AreAlike(heard, *setting) || !IsGood(&heard)) continue;
-      Attempt attempt(*this, heard, *setting, e);
+      MemoEntry& memo = *it->second[i];
+      if (memo.misfits > kMostMisfits + memo.times || !AreAlike(memo, *signature) || !IsGood(&memo)) continue;
+      Attempt attempt(*this, memo, *signature, e);
       Ref<> result = attempt.Result();
-      const bool is_checked = result && SelfChecking() && heard.checks++ % 2 == 0;
-      if (is_checked) expected = SaidSince(attempt.began(), result.get(), e);
+      const bool is_checked = result && SelfChecking() && memo.checks++ % 2 == 0;
+      if (is_checked) expected = SliceSince(attempt.began(), result.get(), e);
       if (result && !is_checked) {
-        ++heard.times;
+        ++memo.times;
         ++repeated;
-        if (heard.asks_grad) NoteRequiresGrad();
+        if (memo.asks_grad) NoteRequiresGrad();
         return result;
       }
-      if (!result) ++heard.misfits;
+      if (!result) ++memo.misfits;
       attempt.TakeBack();
     }
   }
-  MemoEntry heard;
-  heard.setting = std::move(*setting);
-  heard.from = Now();
-  open_.push_back({&note, trace_.frames.inlined.size(), std::move(heard), std::move(expected)});
+  MemoEntry memo;
+  memo.signature = std::move(*signature);
+  memo.from = Now();
+  open_.push_back({&note, trace_.frames.inlined.size(), std::move(memo), std::move(expected)});
   return Ref<>();
 }
 
@@ -344,41 +344,42 @@ void RepeatedCalls::Returned(const FrameNote& note, const Event& e, PyObject* re
   if (open_.empty() || open_.back().note != &note) return;
   Open call = std::move(open_.back());
   open_.pop_back();
-  MemoEntry& heard = call.heard;
-  heard.to = Now();
-  const CallSignature& setting = heard.setting;
-  const bool is_plain = MayRepeat() && result != nullptr && IsTensor(result) && SwitchesNow() == setting.switches;
+  MemoEntry& memo = call.memo;
+  memo.to = Now();
+  const CallSignature& signature = memo.signature;
+  const bool is_plain =
+      MayRepeat() && result != nullptr && IsTensor(result) && ThreadStateNow() == signature.thread_state;
   if (call.expected) {
     const std::string difference =
-        is_plain ? Difference(*call.expected, SaidSince(heard.from, result, e)) : "it is no call to be repeated";
+        is_plain ? Difference(*call.expected, SliceSince(memo.from, result, e)) : "it is no call to be repeated";
     if (!difference.empty() && !trace_.aten.pending) {
-      fault_ = absl::StrCat("a call of ", setting.type->tp_name, " was repeated wrongly: ", difference);
+      fault_ = absl::StrCat("a call of ", signature.type->tp_name, " was repeated wrongly: ", difference);
     }
     return;
   }
   if (!is_plain || !IsExactTensor(result)) return;
-  heard.given_back = GivenBack(e, result);
+  memo.given_back = GivenBack(e, result);
   const KnownTensor* known = trace_.aten.tensors.Find(TensorOf(result));
-  if (known == nullptr || (heard.given_back < 0 && !known->value.valid())) return;
-  heard.result = known->value;
+  if (known == nullptr || (memo.given_back < 0 && !known->value.valid())) return;
+  memo.result = known->value;
   // The values of arguments that were used for the first time.
-  for (size_t i = 0; i < heard.setting.args.size(); ++i) {
-    Argument& arg = heard.setting.args[i];
-    if (arg.unread) arg.unread = trace_.guards.OnlySizesRead(arg.source, heard.from.guards, heard.to.guards);
+  for (size_t i = 0; i < memo.signature.args.size(); ++i) {
+    Argument& arg = memo.signature.args[i];
+    if (arg.unread) arg.unread = trace_.guards.OnlySizesRead(arg.source, memo.from.guards, memo.to.guards);
     if (arg.scalar || arg.value.valid()) continue;
     const KnownTensor* of_arg = trace_.aten.tensors.Find(TensorOf(e.in[i + 1]));
     if (of_arg != nullptr && of_arg->value.valid() && trace_.aten.tensors.IsInput(of_arg->value))
       arg.value = of_arg->value;
   }
-  heard.site = PlaceOf(trace_, trace_.frames.inlined.size() - 1);
-  auto& others = heard_[setting.type];
+  memo.site = PlaceOf(trace_, trace_.frames.inlined.size() - 1);
+  auto& others = memos_[signature.type];
   if (others.size() == kMostOfOneClass) others.erase(others.begin());
-  others.push_back(std::make_unique<MemoEntry>(std::move(heard)));
+  others.push_back(std::make_unique<MemoEntry>(std::move(memo)));
 }
 
 void RepeatedCalls::MeetSource(SourceId source, bool by_path) {
   for (const Open& call : open_) {
-    const SourceId module = call.heard.setting.module;
+    const SourceId module = call.memo.signature.module;
     for (SourceId way = by_path ? module : trace_.guards.parent(module); way.valid(); way = trace_.guards.parent(way)) {
       if (way == source) return Invalidate();
     }
@@ -386,8 +387,8 @@ void RepeatedCalls::MeetSource(SourceId source, bool by_path) {
 }
 
 void RepeatedCalls::DropFrom(size_t nodes) {
-  for (auto& [type, calls] : heard_) {
-    std::erase_if(calls, [nodes](const std::unique_ptr<MemoEntry>& heard) { return heard->to.aten.nodes > nodes; });
+  for (auto& [type, calls] : memos_) {
+    std::erase_if(calls, [nodes](const std::unique_ptr<MemoEntry>& memo) { return memo->to.aten.nodes > nodes; });
   }
 }
 
@@ -398,7 +399,7 @@ void RepeatedCalls::Invalidate() {
   open_.clear();
 }
 
-RepeatedCalls::TraceSlice RepeatedCalls::SaidSince(const TraceMark& moment, PyObject* result, const Event& e) const {
+RepeatedCalls::TraceSlice RepeatedCalls::SliceSince(const TraceMark& moment, PyObject* result, const Event& e) const {
   TraceSlice said;
   said.guards = trace_.guards.SaidSince(moment.guards);
   said.values = moment.aten.values;

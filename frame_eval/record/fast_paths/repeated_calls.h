@@ -59,7 +59,7 @@ class RepeatedCalls {
 
   // Reads of tensors and values meanwhile.
   void NoteRequiresGrad() {
-    for (Open& call : open_) call.heard.asks_grad = true;
+    for (Open& call : open_) call.memo.asks_grad = true;
   }
   void NoteRead(SourceId source, ValueId value, bool sizes, bool strides) {
     Note({Read::Kind::kTensor, source, value, sizes, strides, 0, Shadow()});
@@ -67,7 +67,7 @@ class RepeatedCalls {
   void NoteRank(SourceId source, ValueId value) { Note({Read::Kind::kRank, source, value, false, false, 0, Shadow()}); }
   void NoteSize(SourceId source, ValueId value, int64_t dim, Shadow size) {
     if (open_.empty()) return;
-    const bool is_ranked = reads_.size() > open_.back().heard.from.reads && reads_.back().kind == Read::Kind::kRank;
+    const bool is_ranked = reads_.size() > open_.back().memo.from.reads && reads_.back().kind == Read::Kind::kRank;
     if (is_ranked && reads_.back().value == value) reads_.pop_back();  // a size asks for the rank by itself
     Note({Read::Kind::kSize, source, value, false, false, dim, size});
   }
@@ -120,7 +120,7 @@ class RepeatedCalls {
     GuardRecorder::Said said = GuardRecorder::Said::kMore;
     Ref<> names;  // of its last arguments; null: none
     std::vector<Argument> args;
-    ThreadStateSnapshot switches;
+    ThreadStateSnapshot thread_state;
   };
   struct TraceMark {
     GuardRecorder::Mark guards;
@@ -130,7 +130,7 @@ class RepeatedCalls {
   };
   // The outcome.
   struct MemoEntry {
-    CallSignature setting;
+    CallSignature signature;
     TraceMark from, to;
     PlaceId site = kNowhere;
     int given_back = -1;  // argument
@@ -164,7 +164,7 @@ class RepeatedCalls {
   struct Open {
     const FrameNote* note;
     size_t depth;
-    MemoEntry heard;
+    MemoEntry memo;
     std::optional<TraceSlice> expected;
   };
   class Attempt;
@@ -175,20 +175,20 @@ class RepeatedCalls {
   void MeetSource(SourceId source, bool by_path);
   bool MayRepeat() const;
   TraceMark Now() const;
-  ThreadStateSnapshot SwitchesNow() const;
-  std::optional<CallSignature> SettingOf(const Event& e) const;
-  bool AreAlike(const MemoEntry& heard, const CallSignature& is) const;
-  bool IsGood(MemoEntry* heard);
-  static int ArgumentOf(const CallSignature& setting, const Read& read);
+  ThreadStateSnapshot ThreadStateNow() const;
+  std::optional<CallSignature> SignatureOf(const Event& e) const;
+  bool AreAlike(const MemoEntry& memo, const CallSignature& is) const;
+  bool IsGood(MemoEntry* memo);
+  static int ArgumentOf(const CallSignature& signature, const Read& read);
   static int GivenBack(const Event& e, PyObject* result);
-  bool HasGoodNodes(MemoEntry* heard) const;
-  TraceSlice SaidSince(const TraceMark& moment, PyObject* result, const Event& e) const;
+  bool HasGoodNodes(MemoEntry* memo) const;
+  TraceSlice SliceSince(const TraceMark& moment, PyObject* result, const Event& e) const;
   std::string Difference(const TraceSlice& expected, const TraceSlice& got) const;
 
   Trace& trace_;
   std::vector<Open> open_;  // calls at work, outermost first
   std::vector<Read> reads_;
-  absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<MemoEntry>>> heard_;
+  absl::flat_hash_map<PyTypeObject*, std::vector<std::unique_ptr<MemoEntry>>> memos_;
   std::string fault_;
 };
 

@@ -32,17 +32,17 @@ bool AreSameOperands(const Arg& a, const Arg& b) {
 
 }  // namespace
 
-RepeatedCalls::Attempt::Attempt(RepeatedCalls& repeats, const MemoEntry& heard, const CallSignature& setting,
+RepeatedCalls::Attempt::Attempt(RepeatedCalls& repeats, const MemoEntry& memo, const CallSignature& signature,
                                 const Event& e)
     : all_(repeats),
       trace_(repeats.trace_),
-      heard_(heard),
-      setting_(setting),
+      memo_(memo),
+      setting_(signature),
       e_(e),
       began_(repeats.Now()),
       observed_(fault_observer != nullptr ? fault_observer->BeginAttempt() : nullptr),
       ranks_(trace_.aten.ranks.unsettled()),
-      repetition_(heard.part, setting.module) {}
+      repetition_(memo.part, signature.module) {}
 
 Ref<> RepeatedCalls::Attempt::Result() {
   try {
@@ -74,9 +74,9 @@ void RepeatedCalls::Attempt::TakeBack() {
 
 bool RepeatedCalls::Attempt::Guards() {
   std::vector<PyObject*> met;
-  met.reserve(heard_.meetings.size());
-  added_.reserve(heard_.meetings.size());
-  auto meeting = heard_.meetings.begin();
+  met.reserve(memo_.meetings.size());
+  added_.reserve(memo_.meetings.size());
+  auto meeting = memo_.meetings.begin();
   const auto fits = [&](SourceId was, SourceId is) {
     PyObject *const object = trace_.guards.seen(was), *const other = trace_.guards.seen(is);
     const auto [kind, first] = *meeting++;
@@ -101,25 +101,25 @@ bool RepeatedCalls::Attempt::Guards() {
   if (!trace_.guards.Repeat(&repetition_, fits)) return false;
   std::sort(met.begin(), met.end());
   if (std::adjacent_find(met.begin(), met.end()) != met.end()) return false;
-  for (const SourceId was : heard_.part.sources)
+  for (const SourceId was : memo_.part.sources)
     trace_.objects.SetPinned(repetition_.IsNow(was), trace_.objects.pinned[was.raw()]);
   return true;
 }
 
 bool RepeatedCalls::Attempt::Nodes() {
-  const size_t first = heard_.from.aten.nodes, last = heard_.to.aten.nodes;
-  made_.resize(heard_.to.aten.values - heard_.from.aten.values);
+  const size_t first = memo_.from.aten.nodes, last = memo_.to.aten.nodes;
+  made_.resize(memo_.to.aten.values - memo_.from.aten.values);
   if (first == last) return true;
-  if (heard_.is_random && !IsOnlyThread()) return false;
-  if (heard_.is_random) random_state_ = RandomState();
-  for (size_t i = heard_.from.aten.tensors.inputs; i < heard_.to.aten.tensors.inputs; ++i) {
+  if (memo_.is_random && !IsOnlyThread()) return false;
+  if (memo_.is_random) random_state_ = RandomState();
+  for (size_t i = memo_.from.aten.tensors.inputs; i < memo_.to.aten.tensors.inputs; ++i) {
     const auto [source, value] = trace_.aten.tensors.inputs()[i];
-    PyObject* const seen = heard_.part.Holds(source) ? trace_.guards.seen(repetition_.IsNow(source)) : nullptr;
+    PyObject* const seen = memo_.part.Holds(source) ? trace_.guards.seen(repetition_.IsNow(source)) : nullptr;
     if (seen != nullptr && IsTensor(seen)) Slot(value).tensor = TensorOf(seen);
   }
-  Places::Repetition places(heard_.site, PlaceOf(trace_, trace_.frames.inlined.size() - 1), heard_.from.places,
-                            heard_.to.places);
-  auto last_use = heard_.last_uses.begin();
+  Places::Repetition places(memo_.site, PlaceOf(trace_, trace_.frames.inlined.size() - 1), memo_.from.places,
+                            memo_.to.places);
+  auto last_use = memo_.last_uses.begin();
   stack_.reserve(8);  // arguments of most ops
   KeptWarnings warnings;
   const c10::WarningUtils::WarningHandlerGuard keep(&warnings);
@@ -140,7 +140,7 @@ bool RepeatedCalls::Attempt::Nodes() {
       if (!Scalar(i, at)) return false;
     }
     stack_.clear();
-    for (; last_use != heard_.last_uses.end() && last_use->first <= i; ++last_use) {
+    for (; last_use != memo_.last_uses.end() && last_use->first <= i; ++last_use) {
       made_[last_use->second].tensor = at::Tensor();
     }
   }
@@ -196,10 +196,10 @@ bool RepeatedCalls::Attempt::HasFixedSize(ValueId number) {
 }
 
 ValueId RepeatedCalls::Attempt::NumberNow(ValueId was) {
-  const bool is_before = was.raw() < heard_.from.aten.values;
+  const bool is_before = was.raw() < memo_.from.aten.values;
   if (!is_before && Slot(was).id.valid()) return Slot(was).id;
   const SourceId source = trace_.aten.tensors.SourceOfInput(was);
-  if (is_before || !source.valid() || !heard_.part.Holds(source)) {
+  if (is_before || !source.valid() || !memo_.part.Holds(source)) {
     if (HasFixedSize(was)) throw Misfit();
     return was;
   }
@@ -208,8 +208,8 @@ ValueId RepeatedCalls::Attempt::NumberNow(ValueId was) {
 }
 
 ValueId RepeatedCalls::Attempt::TensorNow(ValueId was, c10::IValue* value) {
-  for (size_t i = 0; i < heard_.setting.args.size(); ++i) {
-    const Argument& arg = heard_.setting.args[i];
+  for (size_t i = 0; i < memo_.signature.args.size(); ++i) {
+    const Argument& arg = memo_.signature.args[i];
     if (arg.scalar || arg.value != was) continue;
     const at::Tensor& tensor = TensorOf(e_.in[i + 1]);
     *value = tensor;
@@ -246,7 +246,7 @@ bool RepeatedCalls::Attempt::Op(size_t i, PlaceId at) {
   }
   AllocZone outside(false);
   std::optional<UnlockedToThreadEnd> unlocked;
-  if (!heard_.is_random) unlocked.emplace();  // no other code draws meanwhile
+  if (!memo_.is_random) unlocked.emplace();  // no other code draws meanwhile
   trace_.aten.RunAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), &stack_, at);
   return !trace_.aten.pending;
 }
@@ -262,7 +262,7 @@ bool RepeatedCalls::Attempt::Bind(size_t was, size_t is) {
   if (old.op && static_cast<size_t>(old.outputs.size()) != stack_.size()) return false;
   for (size_t k = 0; k < old.outputs.size(); ++k) {
     const Type &a = graph.value(old.outputs[k]).type, &b = graph.value(now.outputs[k]).type;
-    if (!(a == b) || (heard_.asks_grad && a.requires_grad != b.requires_grad)) return false;
+    if (!(a == b) || (memo_.asks_grad && a.requires_grad != b.requires_grad)) return false;
     Made& made = Slot(old.outputs[k]);
     made.id = now.outputs[k];
     if (a.kind == Type::Kind::kTensorList) {
@@ -299,11 +299,11 @@ bool RepeatedCalls::Attempt::Scalar(size_t i, PlaceId at) {
 }
 
 bool RepeatedCalls::Attempt::Reads() {
-  for (const Read& read : heard_.reads) {
+  for (const Read& read : memo_.reads) {
     TensorRead what;
     what.sizes = read.sizes || read.strides;
     what.strides = read.strides;
-    const int arg = ArgumentOf(heard_.setting, read);
+    const int arg = ArgumentOf(memo_.signature, read);
     if (arg >= 0 && setting_.args[static_cast<size_t>(arg)].existed()) {
       all_.Note(read);  // the same as before, but not for the calls around this one
       continue;
@@ -338,8 +338,8 @@ bool RepeatedCalls::Attempt::Reads() {
 }
 
 Ref<> RepeatedCalls::Attempt::Give() {
-  if (heard_.given_back >= 0) return Ref<>::New(e_.in[heard_.given_back + 1]);
-  return Ref<>::Steal(WrapTensor(Slot(heard_.result).tensor));
+  if (memo_.given_back >= 0) return Ref<>::New(e_.in[memo_.given_back + 1]);
+  return Ref<>::Steal(WrapTensor(Slot(memo_.result).tensor));
 }
 
 }  // namespace frametap

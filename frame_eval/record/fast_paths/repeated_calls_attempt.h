@@ -21,7 +21,7 @@ inline bool IsStrided(PyObject* tensor) {
 
 class RepeatedCalls::Attempt {
  public:
-  Attempt(RepeatedCalls& repeats, const MemoEntry& heard, const CallSignature& setting, const Event& e);
+  Attempt(RepeatedCalls& repeats, const MemoEntry& memo, const CallSignature& signature, const Event& e);
 
   // Returns null if it does not fit, and must be taken back.
   Ref<> Result();
@@ -37,7 +37,7 @@ class RepeatedCalls::Attempt {
 
   bool Guards();
   bool Nodes();
-  Made& Slot(ValueId was) { return made_[was.raw() - heard_.from.aten.values]; }
+  Made& Slot(ValueId was) { return made_[was.raw() - memo_.from.aten.values]; }
   Arg Now(const Arg& was, c10::IValue* value, const c10::Type& type);
   bool HasFixedSize(ValueId number);
   ValueId NumberNow(ValueId was);
@@ -51,7 +51,7 @@ class RepeatedCalls::Attempt {
 
   RepeatedCalls& all_;
   Trace& trace_;
-  const MemoEntry& heard_;
+  const MemoEntry& memo_;
   const CallSignature& setting_;
   const Event& e_;
   const TraceMark began_;

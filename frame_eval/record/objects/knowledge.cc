@@ -271,6 +271,7 @@ void GuardTypeOrIdentity(Trace& trace, PyObject* object) {
   if (PySlice_Check(object) || PyRange_Check(object)) {
     return trace.guards.Value(known->source, trace.frames.Here());  // its bounds are all there is to it
   }
+  if (known->pinned && trace.guards.IsToldByNoHooks(known->source)) return;
   if (known->pinned || (IsIdentityKind(object) && !IsExchangeable(trace, object))) {
     Fix(trace, *known);
     if (PyType_Check(object)) return TouchMetaclass(trace, reinterpret_cast<PyTypeObject*>(object));
