@@ -349,6 +349,10 @@ def _world() -> list[str]:
             f"anomaly {torch.is_anomaly_enabled()} threads {torch.get_num_threads()}"
         ),
         f"handling {sys.exc_info()[0]}",
+        (
+            f"dispatch keys included {torch._C._dispatch_tls_local_include_set()} "
+            f"excluded {torch._C._dispatch_tls_local_exclude_set()}"
+        ),
     ]
 
 

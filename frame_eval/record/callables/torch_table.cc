@@ -234,22 +234,26 @@ void Accelerator(Trace& trace, Call& call) {
 
 void ToList(Trace& trace, Call& call) { ListCall(trace, call); }
 
-// torch._C._InferenceMode(mode): does nothing yet.
+// torch._C._InferenceMode(mode) and its __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for
+// the keys from before. The key of the recording must not be among these: the block may outlive it.
+void ExchangeKeys(Trace& trace, Call& call) {
+  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Invalidate();
+  call.note.op.marks.switches_inference = true;
+  aten::SeeEveryOp(false);
+}
+
 void MakeInferenceMode(Trace& trace, Call& call) {
   if (trace.ends_at_blocks) throw Refusal(call.callable);
   SpecializeArguments(trace, call, 0, false);
+  ExchangeKeys(trace, call);
 }
 
-// Its __enter__ and __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for the keys at
-// __enter__. The key of the recording must not be among these: the block may outlive it.
 void SwitchInferenceMode(Trace& trace, Call& call) {
   if (call.args.empty() || Py_TYPE(call.args[0]) != Objects().inference_mode) throw Refusal(call.callable);
   const ObjectRecord* known = trace.objects.Find(call.args[0]);
   if (known == nullptr || known->state == ObjectRecord::State::kSource) throw Refusal(call.callable);
   SpecializeArguments(trace, call, 1, false);
-  if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Invalidate();
-  call.note.op.marks.switches_inference = true;
-  aten::SeeEveryOp(false);
+  ExchangeKeys(trace, call);
 }
 
 }  // namespace
