@@ -188,11 +188,28 @@ def captured_copy(
     method = getattr(model, "__func__", None)  # of the module, if that was given
     if model is owner:
         method = getattr(type(twin), "forward", None)
-        if not isinstance(method, _C.CompiledFunction):
+        if not isinstance(method, _C.CompiledFunction) and not _is_plain_fx(twin):
             return _compiled(twin, backend), twin
     if isinstance(method, _C.CompiledFunction):  # @frametap.compile stands over it
         method = method._function
     return _compiled(types.MethodType(method, twin), backend), twin
+
+
+def _is_plain_fx(module: torch.nn.Module) -> bool:
+    """Returns whether `forward` is all that a call of a ``torch.fx.GraphModule`` runs.
+
+    Its class has a ``__call__`` of its own, which shows the generated line where an error was raised. A file cannot
+    hold it, and graphs that begin at `forward` can be saved.
+    """
+    return isinstance(module, torch.fx.GraphModule) and not any(
+        vars(module).get(hooks)
+        for hooks in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        )
+    )
 
 
 def _compiled(model: Any, backend: _C.Backend) -> Any:

@@ -443,3 +443,47 @@ def test_ops_give_the_values_of_torch(theirs: Any, source: torch.dtype, dtype: t
                 ours = made
         for got, want in zip(ours, made, strict=True):
             assert got.dtype == want.dtype and got.equal(want) and got.stride() == want.stride()
+
+
+def test_frozen_modules_of_fx_are_saved(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    x = torch.randn(3, 8)
+    frozen = frametap.freeze(torch.fx.symbolic_trace(model), [x])
+    frametap.save(frozen, tmp_path / "model")
+    loaded = frametap.load(tmp_path / "model")
+    for rows in (3, 5):
+        x = torch.randn(rows, 8)
+        assert loaded(x).equal(frozen(x))
+        close(loaded(x), model(x))
+
+
+def test_frozen_modules_of_fx_raise_as_before() -> None:
+    traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(8, 16)).eval())
+    frozen = frametap.freeze(traced, [torch.randn(3, 8)])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        frozen(torch.randn(3, 7))
+
+
+def test_quantized_graphs_of_fx_are_saved(tmp_path: Path) -> None:
+    """As of PT2E after `torch.fx`: bytes are read from buffers, and ops are objects of the graph."""
+    model = Quantized(nn.Linear(8, 4))
+
+    class Program(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(rounded(x, (0.05, 120, 0, 255, torch.uint8)))
+
+    x = torch.randn(3, 8)
+    program = Program().eval()
+    tracer = torch.fx.Tracer()
+    tracer.proxy_buffer_attributes = True
+    traced = torch.fx.GraphModule(program, tracer.trace(program))
+    frozen = frametap.freeze(traced, [x])
+    assert forms(frozen, "aten.linear") == [("kernel", True)]
+    frametap.save(frozen, tmp_path / "model")
+    loaded = frametap.load(tmp_path / "model")
+    assert loaded(x).equal(frozen(x))
