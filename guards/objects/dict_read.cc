@@ -1,5 +1,6 @@
 #include "guards/objects/dict_read.h"
 
+#include "guards/cpython/hash_probe.h"
 #include "guards/cpython/watch.h"
 #include "guards/must.h"
 #include "guards/objects/tensor_door.h"
@@ -129,17 +130,21 @@ Found DictGet(PyObject* dict, const Key& key, PyObject** value) {
     }
     if (IsPlainHashable(wanted)) return Found::kNo;
   }
+  Found answer = Found::kNo;
+  const auto compare = [&](PyObject* other, PyObject* found, Py_hash_t hash) {
+    if (answer == Found::kDoubt || (other != wanted && key.hash != -1 && hash != key.hash)) return;
+    const Found same = SameKey(other, wanted);
+    if (same != Found::kNo) answer = same;
+    if (same == Found::kYes) *value = found;
+  };
   Py_ssize_t at = 0;
   PyObject *other, *found;
   Py_hash_t hash;
-  Found answer = Found::kNo;
-  while (_PyDict_Next(dict, &at, &other, &found, &hash)) {
-    if (other != wanted && key.hash != -1 && hash != key.hash) continue;
-    const Found same = SameKey(other, wanted);
-    if (same == Found::kDoubt) return Found::kDoubt;
-    if (same == Found::kNo) continue;
-    *value = found;
-    answer = Found::kYes;
+  if (key.hash != -1 && IsPlainHashable(wanted) && HashProbe::Serves(dict)) {
+    HashProbe probe(dict, key.hash);
+    while (probe.Next(&at) && _PyDict_Next(dict, &at, &other, &found, &hash)) compare(other, found, hash);
+  } else {
+    while (_PyDict_Next(dict, &at, &other, &found, &hash)) compare(other, found, hash);
   }
   return answer;
 }
