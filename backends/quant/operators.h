@@ -1,8 +1,8 @@
 // Our own dispatcher operators, all on plain uint8 and int8 tensors (torch's quantized dtypes are not used).
 //   O1  The reference graph uses four: frametap::quantize_per_tensor, dequantize_per_tensor, dequantize_per_channel, and
 //       round_rows before a layer that quantizes each row at each call.
-//   O2  The others are byte kernels of the lowered graph. A byte pool, relu or reshape keeps the parameters of its
-//       input. O3  Quantizing clamps before it rounds (the same for whole-numbered limits); NaN becomes qmin.
+//   O2  The others are byte kernels of the lowered graph. A byte pool, relu or reshape keeps its input's parameters.
+//   O3  Quantizing clamps before it rounds (the same for whole-numbered limits); NaN becomes qmin.
 //   O4  quantize and dequantize give contiguous tensors; the channels_last form is for inputs of convolutions.
 // Not here: the int8 convolution and matrix product (kernel_tensor.h).
 #pragma once

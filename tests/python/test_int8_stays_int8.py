@@ -1,4 +1,4 @@
-"""_quantized_model/R1 to _quantized_model/R3: a quantized model runs in int8, or says that it does not."""
+"""_inference_model/R1 to _inference_model/R3: a quantized model runs in int8, or says that it does not."""
 
 from __future__ import annotations
 

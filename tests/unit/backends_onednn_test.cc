@@ -1,5 +1,6 @@
 // LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats. Also
 // its cache and threads. CTest runs it once more for each instruction set of oneDNN (tests/CMakeLists.txt).
+// Laws: layer_kernel/K1, layer_kernel/K3
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,5 @@
 // plan/P7: a node that repeats an earlier one is not run, and the results are the same.
+// Laws: backend/B1, plan/P6, plan/P7
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/record_function.h>

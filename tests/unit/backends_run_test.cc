@@ -1,4 +1,5 @@
 // Every case runs under both backends here and is compared with the ops called by hand, or with one another.
+// Laws: backend/B3, eager_state/E2, boxing/N1, boxing/N4, plan/P1, plan/P3, plan/P4
 #include <gtest/gtest.h>
 
 #include <ATen/autocast_mode.h>

@@ -1,4 +1,5 @@
 // Views of iterators read the next elements and take none. Sources and guards lead through them.
+// Laws: iterator_view/I1, iterator_view/I2
 #include "guards/cpython/iterator_view.h"
 
 #include "tests/unit/guards_fixture.h"

@@ -1,4 +1,5 @@
 // Modules: what may change between two calls, one thing at a time; and that unchanged dicts are not read again.
+// Laws: standing/Q4, guard_tree/V3
 #include <chrono>
 #include <cstdio>
 #include <functional>

@@ -1,4 +1,5 @@
 // Guards of one object are transferred to another. The predicates that hold there are guarded there, and no others.
+// Laws: repetition/R4
 #include "guards/check/guard_tree.h"
 #include "tests/unit/guards_fixture.h"
 

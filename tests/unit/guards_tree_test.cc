@@ -1,4 +1,5 @@
 // Each accessor and each kind of guard: a hit, a miss, and what is said of the miss.
+// Laws: guard_recorder/R3, guard_tree/V1
 #include "tests/unit/guards_fixture.h"
 
 namespace frametap {

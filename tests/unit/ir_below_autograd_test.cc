@@ -1,3 +1,4 @@
+// Laws: below_autograd/A1
 #include "ir/ops/below_autograd.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // in_place/I1: wherever MayOverwrite says yes, the in-place form gives what the op gives, to the bit.
+// Laws: in_place/I1
 #include "ir/ops/in_place.h"
 
 #include <ATen/Context.h>

@@ -1,4 +1,5 @@
 // The laws of plain_function.h, for each op of the list with arguments made for its schema.
+// Laws: plain_function/O1, plain_function/O2
 #include "ir/ops/plain_function.h"
 
 #include <ATen/ops/arange.h>

@@ -1,3 +1,4 @@
+// Laws: repeats/S1, repeats/S2, repeats/S3
 #include "ir/passes/repeats.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Every op with a size rule is called with arguments of many shapes, and what its rule says is compared with the sizes
 // of the results. FRAMETAP_SIZE_SHAPES: how many calls an op (default 20).
+// Laws: size_rules/Z1, size_rules/Z2
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>

@@ -1,3 +1,4 @@
+// Laws: graph/G2, literal/L1, source/S1, segment_ir/T1, segment_ir/T2, segment_ir/T3
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>

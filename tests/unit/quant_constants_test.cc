@@ -1,4 +1,5 @@
 // plan/P5 for int8 graphs: runs share kernels, scales and biases, and no run changes them.
+// Laws: only_reads/K1, only_reads/K2, plan/P5
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

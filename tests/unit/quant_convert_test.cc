@@ -1,5 +1,6 @@
 // From a float graph to int8 and back to numbers. The reference is near the float graph, and the lowered graph is within a
 // few steps of the reference. Every op is accounted for.
+// Laws: accumulators/B1, lower/L3, normalise/M1, normalise/M3, quantize/Q1, quantize/Q3
 #include <ATen/Context.h>
 #include <ATen/ops/max.h>
 #include <gtest/gtest.h>
@@ -127,7 +128,7 @@ TEST_F(QuantConvertTest, ResidualBlockStaysInBytes) {
   for (const OpReport& row : c.graph.report) EXPECT_NE(row.decision, Decision::kFloat) << row.op << ": " << row.reason;
 }
 
-TEST_F(QuantConvertTest, L3_AnAccumulatorThatIsReadLaterIsCopied) {
+TEST_F(QuantConvertTest, B1_AnAccumulatorThatIsReadLaterIsCopied) {
   GraphMaker m;
   const at::Tensor x = at::randn({1, 4, 8, 8});
   const ValueId a = m.Relu(m.Conv(m.Input(x), 8, 3, 1, 1));
@@ -217,7 +218,7 @@ TEST_F(QuantConvertTest, FloatOpsBetweenAreExplained) {
   EXPECT_EQ(q.graph.report[4].decision, Decision::kInt8);
 }
 
-TEST_F(QuantConvertTest, L4_ViewsOfImagesStayLegal) {
+TEST_F(QuantConvertTest, L3_ViewsOfImagesStayLegal) {
   GraphMaker m;
   const at::Tensor x = at::randn({2, 3, 8, 8});
   const ValueId a = m.Relu(m.Conv(m.Input(x), 8, 3, 1, 1));

@@ -1,4 +1,5 @@
 // quantize_images/I1: images quantized to channels_last have the bytes of quantize_per_tensor, whatever their strides.
+// Laws: quantize_images/I1
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

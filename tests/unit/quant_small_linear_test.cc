@@ -1,4 +1,5 @@
 // SmallLinear against oneDNN's kernel of the same layer.
+// Laws: small_linear/S1, small_linear/S2
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>

@@ -1,3 +1,4 @@
+// Laws: params/P1, params/P2, params/P3, statistics/S1, statistics/S3, statistics/S4
 #include "backends/quant/statistics.h"
 
 #include <ATen/core/Tensor.h>
