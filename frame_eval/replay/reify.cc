@@ -1,8 +1,5 @@
 #include "frame_eval/replay/reify.h"
 
-#include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -11,6 +8,7 @@
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/interpreter/hook.h"
+#include "frame_eval/replay/commit.h"
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/replay/rollback.h"
 #include "frame_eval/segment/error_classes.h"
@@ -24,23 +22,19 @@
 #include "guards/objects/namespaces.h"
 #include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
+#include "ir/dcheck.h"
 #include "ir/graph/scalar.h"
 #include "ir/ops/below_autograd.h"
 
 namespace frametap {
 namespace {
 
-// Takes so many items from an iterator of C, or what is left in it.
-bool Advance(PyObject* iterator, PyObject* times) {
-  for (long n = PyLong_AsLong(times); n > 0; --n) {
-    const Ref<> item = Ref<>::Steal(Py_TYPE(iterator)->tp_iternext(iterator));
-    if (item) continue;
-    if (PyErr_Occurred() != nullptr) {
-      if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return false;
-      PyErr_Clear();
-    }
-  }
-  return true;
+// Freeze has put every value and source that an operand names into these lists.
+template <class Id>
+size_t IndexOf(const std::vector<Id>& ids, Id id) {
+  const auto at = std::find(ids.begin(), ids.end(), id);
+  FT_DCHECK(at != ids.end());
+  return static_cast<size_t>(at - ids.begin());
 }
 
 // A set with these elements; null with an exception.
@@ -63,8 +57,7 @@ Reifier::Reifier(const Segment& segment) : segment_(segment) {
 }
 
 Ref<> Reifier::FromValue(ValueId id) {
-  const std::vector<ValueId>& ids = segment_.ir.graph.outputs;
-  const c10::IValue& value = outputs_[static_cast<size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin())];
+  const c10::IValue& value = outputs_[IndexOf(segment_.ir.graph.outputs, id)];
   if (value.isTensor()) return Ref<>::Steal(WrapTensor(value.toTensor()));
   if (value.isInt() || value.isDouble()) {
     Ref<>& number = numbers_[id.raw()];
@@ -256,10 +249,8 @@ Ref<> Reifier::Make(const Operand& operand) {
       return segment_.constants[operand.constant.raw()];
     case Operand::Kind::kShared:
       return shared_[operand.index];
-    case Operand::Kind::kSource: {
-      const std::vector<SourceId>& ids = segment_.operand_sources;
-      return sources_[static_cast<size_t>(std::find(ids.begin(), ids.end(), operand.source) - ids.begin())];
-    }
+    case Operand::Kind::kSource:
+      return sources_[IndexOf(segment_.operand_sources, operand.source)];
     case Operand::Kind::kNew:
       object = MakeNew(operand);
       break;
@@ -350,64 +341,10 @@ const SnapshotFrame* Reifier::TakeYield(const _PyInterpreterFrame* of, FrameCont
 bool Reifier::Commit() {
   for (size_t i = 0; i < effects_.size(); ++i) {
     const Effect& effect = segment_.ir.effects[i];
-    PyObject* target = effects_[i].target.get();
-    PyObject* key = effects_[i].key.get();
-    PyObject* value = effects_[i].value.get();
-    PyObject* name = segment_.effect_names[i].get();
-    int status = 0;
-    switch (effect.kind) {
-      case Effect::Kind::kSetAttr:
-      case Effect::Kind::kDelAttr:
-        status = PyObject_GenericSetAttr(target, name, value);
-        break;
-      case Effect::Kind::kSetItem:
-        if (PyDict_Check(target) && StoresByIdentity(target, key)) {
-          status = StoreByIdentity(target, key, value) ? 0 : -1;
-        } else {
-          status = PyObject_SetItem(target, key, value);
-        }
-        break;
-      case Effect::Kind::kDelItem:
-        status = PyObject_DelItem(target, key);
-        break;
-      case Effect::Kind::kSetGlobal:
-        status = PyDict_SetItem(target, name, value);
-        break;
-      case Effect::Kind::kSetCell:
-        status = PyCell_Set(target, value);
-        break;
-      case Effect::Kind::kCall: {
-        Ref<> method = EffectMethod(target, name);
-        Ref<> done = method ? Ref<>::Steal(PyObject_CallObject(method.get(), value)) : Ref<>();
-        status = done ? 0 : -1;
-        break;
-      }
-      case Effect::Kind::kYield: {
-        if (IsRunning(target)) break;  // the session leaves it
-        FrameContent& content = effects_[i].content;
-        PutIntoGenerator(target, effect.frame.offset, effect.frame.slots, std::move(content.locals),
-                         std::move(content.stack));
-        break;
-      }
-      case Effect::Kind::kAdvance:
-        status = Advance(target, value) ? 0 : -1;
-        break;
-      case Effect::Kind::kState: {
-        long number = PyLong_AsLong(value);
-        if (effect.name == "grad_mode") c10::GradMode::set_enabled(number != 0);
-        if (effect.name == "autocast_cpu") at::autocast::set_autocast_enabled(at::kCPU, number != 0);
-        if (effect.name == "autocast_cache") at::autocast::set_autocast_cache_enabled(number != 0);
-        if (effect.name == "autocast_cpu_dtype") {
-          at::autocast::set_autocast_dtype(at::kCPU, static_cast<at::ScalarType>(number));
-        }
-        for (long n = 0; effect.name == "autocast_nesting" && n < number; ++n) at::autocast::increment_nesting();
-        for (long n = 0; effect.name == "autocast_nesting" && n > number; --n) {
-          if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-        }
-        break;
-      }
-    }
-    if (status < 0) return false;
+    Made& made = effects_[i];
+    const EffectStep step{
+        effect, made.target.get(), made.key.get(), made.value.get(), segment_.effect_names[i].get(), made.content};
+    if (!CommitByKind(step)) return false;
   }
   for (const auto& [iterator, state] : states_) {
     if (!Ref<>::Steal(PyObject_CallMethod(iterator.get(), "__setstate__", "(O)", state.get()))) return false;

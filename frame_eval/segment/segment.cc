@@ -7,6 +7,7 @@
 #include "backends/holds_objects.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/segment/event_log.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 namespace {
@@ -48,6 +49,7 @@ bool Segment::ErrorsAreHandled() const {
 }
 
 const SegmentIr& Segment::Shown() {
+  FT_DCHECK(PyGILState_Check());  // X1
   if (!shown_) {
     errors_are_handled_ = ErrorsAreHandled();
     std::vector<std::pair<SourceId, ValueId>> binds;
@@ -81,7 +83,18 @@ EntryPoint& Store::FindOrAdd(PyCodeObject* code, int offset) {
   return *entry;
 }
 
+// Whether the lists that stand beside others are as long as these.
+static bool IsConsistent(const Segment& segment) {
+  const SegmentIr& ir = segment.ir;
+  const size_t inputs = ir.graph.inputs.size();
+  return segment.effect_names.size() == ir.effects.size() && segment.input_sources.size() == inputs &&
+         segment.weights.size() == inputs && ir.decisions.sources.size() == ir.decisions.graph.inputs.size() &&
+         ir.decisions.outcomes.size() == ir.decisions.graph.outputs.size() &&
+         segment.frame_codes.size() == ir.exit.frames.size();
+}
+
 void Store::Publish(std::shared_ptr<Segment> segment) {
+  FT_DCHECK(IsConsistent(*segment));
   EntryPoint& entry = FindOrAdd(reinterpret_cast<PyCodeObject*>(segment->code.get()), segment->entry_offset);
   order_.push_back(segment);
   entry.Add(std::move(segment));

@@ -1,25 +1,16 @@
 #include "frame_eval/session/self_check.h"
 
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/replay/run_graph.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
-bool self_check::on = [] {
-  const char* text = std::getenv("FRAMETAP_SELF_CHECK");
-  if (text != nullptr) return std::strcmp(text, "0") != 0;
-#ifdef FRAMETAP_SELF_CHECK
-  return true;
-#else
-  return false;
-#endif
-}();
+bool self_check::on = checks::AreWanted();
 
 Verdict Fits(Segment& segment, const Roots& roots) {
   if (reinterpret_cast<PyFunctionObject*>(roots.function)->func_globals != segment.globals.get()) return Verdict::kMiss;

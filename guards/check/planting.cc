@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -34,6 +35,7 @@ class Gardener {
   void PlaceNoHooks(int32_t module);
   void WatchType(const TypeGuard* guard);
   void Lay();
+  bool IsOrdered() const;
 
   const FrozenGuards& guards_;
   PlantedTree& tree_;
@@ -189,6 +191,16 @@ void Gardener::PlaceNoHooks(int32_t module) {
   }
 }
 
+// Whether each node comes after the one that it is reached from, and is followed at the same stage or a later one.
+bool Gardener::IsOrdered() const {
+  for (size_t i = 0; i < tree_.nodes.size(); ++i) {
+    const TreeNode& node = tree_.nodes[i];
+    if (node.parent == kNoNode) continue;
+    if (node.parent >= static_cast<int32_t>(i) || tree_.nodes[node.parent].stage > node.stage) return false;
+  }
+  return true;
+}
+
 void Gardener::WatchType(const TypeGuard* guard) {
   if (guard->is_immutable()) return;
   auto it =
@@ -228,6 +240,7 @@ void Gardener::Lay() {
     tree_.watches.push_back({is_self ? &tree_.registers[view.owner].object : &nothing, nullptr, 0, v});
     if (!is_self) tree_.nodes[view.owner].watches.push_back(w);
   }
+  FT_DCHECK(IsOrdered());
 }
 
 }  // namespace

@@ -375,7 +375,10 @@ void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Spot& wh
 
 GuardRecorder::Mark GuardRecorder::mark() const { return {impl_->predicates.size(), impl_->steps.size()}; }
 
-void GuardRecorder::Rewind(const Mark& mark) { impl_->Truncate(mark.predicates, mark.sources); }
+void GuardRecorder::Rewind(const Mark& mark) {
+  FT_DCHECK(mark.predicates <= impl_->predicates.size() && mark.sources <= impl_->steps.size());
+  impl_->Truncate(mark.predicates, mark.sources);
+}
 
 std::vector<std::string> GuardRecorder::StateLines() const { return StateWords(impl_->world); }
 
@@ -401,6 +404,7 @@ bool IsNamed(Accessor accessor) {
 }  // namespace
 
 FrozenGuards GuardRecorder::Freeze(const std::vector<SourceId>& wanted) {
+  FT_DCHECK(impl_->IsConsistent());
   FrozenGuards frozen;
   frozen.world = impl_->world;
   frozen.wanted = wanted;

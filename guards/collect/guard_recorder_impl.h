@@ -22,6 +22,7 @@
 #include "guards/kinds/no_hooks.h"
 #include "guards/must.h"
 #include "guards/objects/value.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -243,6 +244,13 @@ struct GuardRecorder::Impl {
       seen.pop_back();
       steps.pop_back();
     }
+    FT_DCHECK(IsConsistent());
+  }
+
+  // Whether the lists that stand beside each other are equally long.
+  bool IsConsistent() const {
+    return steps.size() == sources.size() && steps.size() == seen.size() && steps.size() == numbers.size() &&
+           steps.size() == uses.size() && predicates.size() == known.size();
   }
 };
 

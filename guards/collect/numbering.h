@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/dcheck.h"
+
 namespace frametap {
 
 template <class Key>  // with Hash(), whose upper bits are the best
@@ -37,10 +39,17 @@ class Numbering {
     const Slot slot = slots_[SlotOf(key, HashOf(key))];
     return slot == kEmpty ? std::nullopt : std::optional(NumberOf(slot));
   }
-  const Key& KeyAt(uint32_t number) const { return keys_[number]; }
+  const Key& KeyAt(uint32_t number) const {
+    FT_DCHECK(number < keys_.size());
+    return keys_[number];
+  }
+  size_t size() const { return keys_.size(); }
   void Truncate(size_t count) {
     for (; keys_.size() > count; keys_.pop_back()) {
-      slots_[SlotOf(keys_.back(), HashOf(keys_.back()))] = kEmpty;
+      const uint32_t hash = HashOf(keys_.back());
+      Slot& slot = slots_[SlotOf(keys_.back(), hash)];
+      FT_DCHECK(slot == SlotFor(hash, static_cast<uint32_t>(keys_.size() - 1)));  // N1
+      slot = kEmpty;
     }
   }
 

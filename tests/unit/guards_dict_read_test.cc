@@ -1,4 +1,5 @@
 // DictGet finds what a look-up of CPython finds, whatever else is in the dict, and runs no code of a key.
+// Laws: dict_read/D1
 #include "guards/objects/dict_read.h"
 
 #include "guards/cpython/hash_probe.h"
