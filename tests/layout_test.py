@@ -929,7 +929,7 @@ GOOD: list[tuple[Rule, Tree]] = [
             "python/a.cc": '#include "frame_eval/interpreter/hook.h"\n#include "absl/status/status.h"\n'
         },
     ),
-    (l1_arrows, {"backends/callable/a.cc": '#include "guards/objects/tensor_door.h"\n'}),
+    (l1_arrows, {"backends/callable/a.cc": '#include "guards/objects/torch_tensor.h"\n'}),
     (l2_no_interpreter, {"backends/callable/a.cc": "#include <Python.h>\n"}),
     (l3_versions, {"frame_eval/cpython/3.11/a.cc": '#include "internal/pycore_frame.h"\n'}),
     (l4_pybind11, {"python/bindings/a.cc": "#include <pybind11/pybind11.h>\n"}),

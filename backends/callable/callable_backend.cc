@@ -11,9 +11,9 @@
 #include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
 #include "backends/holds_objects.h"
-#include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 #include "ir/passes/writes.h"
 
@@ -109,7 +109,7 @@ class NumberCheck {
     size_t place = 0;          // of an input, or after them of a step
   };
   struct Step {
-    ScalarOp op;
+    BuiltinOp op;
     Operand operands[2];  // an op of one argument ignores the second
   };
 

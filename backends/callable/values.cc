@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/objects/import.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

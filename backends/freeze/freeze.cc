@@ -108,7 +108,7 @@ bool TakesBfloat16(const Node& node) {
 
 class Lowering {
  public:
-  Lowering(const quant::Normal& normal, const Config& config, quant::FrozenWeights* frozen)
+  Lowering(const quant::NormalizedGraph& normal, const Config& config, quant::FrozenWeights* frozen)
       : normal_(normal),
         from_(normal.graph),
         config_(config),
@@ -462,7 +462,7 @@ class Lowering {
     for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);
   }
 
-  const quant::Normal& normal_;
+  const quant::NormalizedGraph& normal_;
   const Graph& from_;
   const Config& config_;
   quant::FrozenWeights* const frozen_;
@@ -480,10 +480,10 @@ class Lowering {
   std::vector<bool> is_image_;                     // by value: its new value may lie pixel by pixel
 };
 
-std::vector<OpReport> ReportOf(const Graph& graph, const quant::Normal& normal, const Lowering& lowering) {
+std::vector<OpReport> ReportOf(const Graph& graph, const quant::NormalizedGraph& normal, const Lowering& lowering) {
   std::vector<OpReport> report;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const quant::Fate& fate = normal.fates[i];
+    const quant::NodeDisposition& fate = normal.fates[i];
     OpReport row{quant::ReportedOpOf(graph.nodes[i])};
     row.form = fate.now.valid() ? lowering.FormOf(fate.now) : Form::kFolded;
     row.reason = fate.now.valid() ? lowering.ReasonOf(fate.now) : fate.folded;

@@ -12,8 +12,8 @@
 
 #include "backends/backend.h"
 #include "backends/native/plan.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/eager_state.h"
-#include "ir/graph/scalar.h"
 #include "ir/ops/in_place.h"
 #include "ir/text/text.h"
 

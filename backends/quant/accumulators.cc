@@ -52,7 +52,7 @@ void CopyLiveAccumulators(Step* step) {
     copy.where = g.nodes[*at].where;
     accumulator.value = copy.outputs[0];
     g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(*at), std::move(copy));
-    for (Fate& fate : step->fates) {
+    for (NodeDisposition& fate : step->fates) {
       if (fate.now.valid() && fate.now.raw() >= *at) fate.now = NodeId(fate.now.raw() + 1);
     }
     std::vector<Node> nodes = std::move(g.nodes);

@@ -22,7 +22,7 @@ constexpr const char* kFloatReaders =
 
 class Annotator {
  public:
-  Annotator(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded)
+  Annotator(const NormalizedGraph& normal, const QuantConfig& config, const std::vector<std::string>& excluded)
       : normal_(normal), graph_(normal.graph), config_(config), excluded_(excluded), uses_(normal.graph) {
     const size_t nodes = graph_.nodes.size();
     const size_t values = graph_.values.size();
@@ -49,7 +49,8 @@ class Annotator {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) PairWithRelu(NodeId(i));
     FindBytes();
     for (size_t i = graph_.nodes.size(); i-- > 0;) Ask(NodeId(i));
-    for (size_t v = 0; v < graph_.values.size(); ++v) a_.klass.push_back(ValueId(Root(static_cast<uint32_t>(v))));
+    for (size_t v = 0; v < graph_.values.size(); ++v)
+      a_.params_class.push_back(ValueId(Root(static_cast<uint32_t>(v))));
     return std::move(a_);
   }
 
@@ -410,7 +411,7 @@ class Annotator {
     return absl::StrCat("no int8 kernel for ", node.op_name());
   }
 
-  const Normal& normal_;
+  const NormalizedGraph& normal_;
   const Graph& graph_;
   const QuantConfig& config_;
   const std::vector<std::string>& excluded_;
@@ -450,7 +451,8 @@ std::string FloatByRequest(const QuantConfig& config, const Node& node) {
   return "";
 }
 
-Annotation Annotate(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded) {
+Annotation Annotate(const NormalizedGraph& normal, const QuantConfig& config,
+                    const std::vector<std::string>& excluded) {
   return Annotator(normal, config, excluded).Run();
 }
 

@@ -32,13 +32,13 @@ enum class Role : uint8_t {
 };
 
 struct Annotation {
-  std::vector<Role> role;           // by node
-  std::vector<NodeId> owner;        // kPart: the anchor or add
-  std::vector<std::string> reason;  // by node
-  std::vector<bool> quantized;      // by value: exists in 8 bits
-  std::vector<ValueId> klass;       // by value: representative of the values that share its parameters
-  std::vector<bool> source;         // by value: its range counts for its class
-  std::vector<bool> in_two_bytes;   // by node: a layer of kDynamic whose elements have two bytes (A7)
+  std::vector<Role> role;             // by node
+  std::vector<NodeId> owner;          // kPart: the anchor or add
+  std::vector<std::string> reason;    // by node
+  std::vector<bool> quantized;        // by value: exists in 8 bits
+  std::vector<ValueId> params_class;  // by value: representative of the values that share its parameters
+  std::vector<bool> source;           // by value: its range counts for its class
+  std::vector<bool> in_two_bytes;     // by node: a layer of kDynamic whose elements have two bytes (A7)
 
   // Whether the node reads and gives bytes.
   bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat && role[n.raw()] != Role::kDynamic; }
@@ -51,6 +51,7 @@ std::string FloatByRequest(const QuantConfig& config, const Node& node);
 int BitsOfActivations(const QuantConfig& config);
 
 // `excluded`: by node, why it must stay float; "" or nothing where it may be int8.
-Annotation Annotate(const Normal& normal, const QuantConfig& config, const std::vector<std::string>& excluded = {});
+Annotation Annotate(const NormalizedGraph& normal, const QuantConfig& config,
+                    const std::vector<std::string>& excluded = {});
 
 }  // namespace frametap::quant

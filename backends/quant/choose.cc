@@ -44,7 +44,7 @@ const char* WordOf(Form form) {
 // One op of a normalised graph as a graph of its own, in one form or another. All that the op reads is an input.
 class OneOp {
  public:
-  OneOp(const Normal& whole, NodeId op) {
+  OneOp(const NormalizedGraph& whole, NodeId op) {
     Graph& graph = normal_.graph;
     graph.states = whole.graph.states;
     Node node = whole.graph.node(op);
@@ -76,7 +76,7 @@ class OneOp {
     a.owner.resize(1);
     a.reason.resize(1);
     a.quantized.assign(values, false);
-    a.klass.resize(values);
+    a.params_class.resize(values);
     a.source.assign(values, true);
     a.in_two_bytes.assign(1, false);
     if (form == Form::kStatic) a.quantized[TensorArg(node(), "input")->raw()] = true;
@@ -87,7 +87,7 @@ class OneOp {
   }
 
  private:
-  Normal normal_;
+  NormalizedGraph normal_;
   absl::flat_hash_map<ValueId, ValueId> now_;  // by value of the whole graph
   std::vector<ValueId> reads_;
 };
@@ -151,19 +151,19 @@ std::string WordsFor(const std::vector<Trial>& trials, const Trial& best, double
 }  // namespace
 
 // H3.
-static std::string NameOf(const Normal& normal, NodeId layer) {
+static std::string NameOf(const NormalizedGraph& normal, NodeId layer) {
   const Node& node = normal.graph.node(layer);
   if (FamilyOf(node) != Family::kRecurrent) return IdentityOf(normal.FrozenFloat(node, "weight"));
   std::string why;
   return IdentityOf(normal.known[RecurrenceOf(normal, node, &why)->parts[0].input_weight.raw()]);
 }
 
-const Choice* Choices::Find(const Normal& normal, NodeId layer) const {
+const Choice* Choices::Find(const NormalizedGraph& normal, NodeId layer) const {
   const auto found = by_weight_.find(NameOf(normal, layer));
   return found == by_weight_.end() ? nullptr : &found->second;
 }
 
-void Choices::Make(const Normal& normal, NodeId layer, absl::FunctionRef<c10::IValue(ValueId)> value,
+void Choices::Make(const NormalizedGraph& normal, NodeId layer, absl::FunctionRef<c10::IValue(ValueId)> value,
                    const Params& params, int bits) {
   const Node& node = normal.graph.node(layer);
   const bool is_recurrent = FamilyOf(node) == Family::kRecurrent;

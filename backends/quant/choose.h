@@ -31,11 +31,11 @@ class Choices {
   explicit Choices(double least_sqnr) : least_sqnr_(least_sqnr) {}
 
   // The choice for a layer of a normalised graph; null if there is none.
-  const Choice* Find(const Normal& normal, NodeId layer) const;
+  const Choice* Find(const NormalizedGraph& normal, NodeId layer) const;
   // Makes it. `value`: the values that the layer reads, except frozen ones. `params`: of the bytes of its input in the
   // static form. `bits`: 7 or 8, of bytes.
-  void Make(const Normal& normal, NodeId layer, absl::FunctionRef<c10::IValue(ValueId)> value, const Params& params,
-            int bits);
+  void Make(const NormalizedGraph& normal, NodeId layer, absl::FunctionRef<c10::IValue(ValueId)> value,
+            const Params& params, int bits);
 
  private:
   const double least_sqnr_;

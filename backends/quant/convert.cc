@@ -34,7 +34,7 @@ Decision DecisionOf(Role role) {
 }
 
 // By node: why it stays float, where calibration has not met its result.
-std::vector<std::string> NotMet(const Normal& normal, const ObservationView& seen) {
+std::vector<std::string> NotMet(const NormalizedGraph& normal, const ObservationView& seen) {
   std::vector<std::string> excluded(normal.graph.nodes.size());
   for (size_t i = 0; i < excluded.size() && !seen.met.empty(); ++i) {
     if (FamilyOf(normal.graph.nodes[i]) == Family::kRecurrent) continue;  // needs no calibration
@@ -53,14 +53,14 @@ bool HasChoice(const Annotation& a, NodeId n) {
 }
 
 // Makes the choices for all layers, on the first run that calibration has kept.
-void MakeChoices(const Normal& normal, const Annotation& a, const Converter& converter, const ObservationView& seen,
-                 int bits, Choices* choices) {
+void MakeChoices(const NormalizedGraph& normal, const Annotation& a, const Converter& converter,
+                 const ObservationView& seen, int bits, Choices* choices) {
   if (seen.kept.empty()) return;
   std::vector<c10::IValue> inputs = seen.kept[0];
   for (c10::IValue& input : inputs) {
     if (input.isTensor()) input = input.toTensor().clone();  // the graph may write to it
   }
-  Walk walk(normal.graph, std::move(inputs));
+  GraphInterpreter walk(normal.graph, std::move(inputs));
   while (!walk.done()) {
     const NodeId n = walk.next();
     const Node& node = normal.graph.node(n);
@@ -75,7 +75,7 @@ void MakeChoices(const Normal& normal, const Annotation& a, const Converter& con
 }
 
 // The layers that are chosen to be float are excluded, and so are those that are to be dynamic instead of static.
-void ExcludeByChoice(const Normal& normal, const Annotation& a, const Choices& choices,
+void ExcludeByChoice(const NormalizedGraph& normal, const Annotation& a, const Choices& choices,
                      std::vector<std::string>* excluded) {
   for (size_t i = 0; i < excluded->size(); ++i) {
     if (!HasChoice(a, NodeId(i)) || !(*excluded)[i].empty()) continue;
@@ -88,7 +88,7 @@ void ExcludeByChoice(const Normal& normal, const Annotation& a, const Choices& c
 }
 
 // Words and roles of the layers, which `before` has as if nothing were chosen.
-void ApplyChoices(const Normal& normal, const Annotation& before, const Choices& choices, Annotation* a) {
+void ApplyChoices(const NormalizedGraph& normal, const Annotation& before, const Choices& choices, Annotation* a) {
   for (size_t i = 0; i < a->role.size(); ++i) {
     if (!HasChoice(before, NodeId(i))) continue;
     const Choice* const choice = choices.Find(normal, NodeId(i));
@@ -130,7 +130,7 @@ NodeId LastOf(NodeId n, const Annotation& a) {
 
 // A graph with a decision for each node and parameters for each value in 8 bits.
 struct Draft {
-  Normal normal;
+  NormalizedGraph normal;
   std::vector<std::string> excluded;
   Annotation annotation;
   std::optional<Converter> converter;  // refers to the others
@@ -219,7 +219,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
   try {
     Draft draft;
     if (auto status = Begin(graph, weights, seen, config, frozen, may_be_unseen, &draft); !status.ok()) return status;
-    const Normal* const normal = &draft.normal;
+    const NormalizedGraph* const normal = &draft.normal;
     Annotation& annotation = draft.annotation;
     if (config.choices != nullptr) {
       const Annotation before = annotation;
@@ -235,7 +235,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
     QuantizedGraph result;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       OpReport row{ReportedOpOf(graph.nodes[i])};
-      const Fate& fate = normal->fates[i];
+      const NodeDisposition& fate = normal->fates[i];
       ValueId measured;
       if (!fate.now.valid()) {
         row.decision = Decision::kFolded;

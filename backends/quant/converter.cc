@@ -30,7 +30,7 @@ at::Tensor Dequantized(const QuantizedWeight& q, int64_t axis) {
 
 }  // namespace
 
-Converter::Converter(const Normal& normal, const Annotation& annotation, int bits, FrozenWeights* frozen)
+Converter::Converter(const NormalizedGraph& normal, const Annotation& annotation, int bits, FrozenWeights* frozen)
     : normal_(normal),
       from_(normal.graph),
       a_(annotation),
@@ -51,7 +51,7 @@ absl::Status Converter::ChooseParams(const Graph& source, const ObservationView&
   for (size_t v = 0; v < from_.values.size(); ++v) {
     if (!a_.quantized[v] || !a_.source[v]) continue;
     if (const at::Tensor& known = normal_.known[v]; known.defined()) {
-      by_class[a_.klass[v].raw()].Add(known.detach());
+      by_class[a_.params_class[v].raw()].Add(known.detach());
       continue;
     }
     const Statistics* const statistics = StatisticsOf(ValueId(v), seen);
@@ -64,11 +64,11 @@ absl::Status Converter::ChooseParams(const Graph& source, const ObservationView&
                                                      Describe(source, normal_.origin[v]),
                                                      "; check the calibration data and the float model"));
     }
-    by_class[a_.klass[v].raw()].Add(*statistics);
+    by_class[a_.params_class[v].raw()].Add(*statistics);
   }
   for (size_t v = 0; v < from_.values.size(); ++v) {
     if (!a_.quantized[v]) continue;
-    const Statistics& statistics = by_class[a_.klass[v].raw()];
+    const Statistics& statistics = by_class[a_.params_class[v].raw()];
     if (statistics.empty() && unseen != nullptr) {
       unseen->push_back(ValueId(v));
       continue;

@@ -26,7 +26,7 @@ namespace frametap::quant {
 class Converter {
  public:
   // `frozen`: where quantized weights are kept; may be null.
-  Converter(const Normal& normal, const Annotation& annotation, int bits, FrozenWeights* frozen);
+  Converter(const NormalizedGraph& normal, const Annotation& annotation, int bits, FrozenWeights* frozen);
 
   // Chooses the parameters of each class of values, from all members whose range counts. `unseen`: values of whose class
   // nothing is known; may be null, and that is an error then.
@@ -68,7 +68,7 @@ class Converter {
   void EmitLayer(NodeId n, const F& read);
   void EmitRecurrence(NodeId n);
 
-  const Normal& normal_;
+  const NormalizedGraph& normal_;
   const Graph& from_;
   const Annotation& a_;
   const int bits_;

@@ -194,7 +194,7 @@ class Chains {
 }  // namespace
 
 Step NameCurves(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<bool>& written) {
-  Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
+  Step step{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   Chains chains(graph, written);
   absl::flat_hash_map<NodeId, Chains::Found> found;  // by the last link

@@ -71,7 +71,7 @@ class Adoption {
         frozen_(frozen),
         uses_(graph),
         aliases_(graph),
-        step_{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())},
+        step_{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())},
         out_(step_.rewrite),
         bytes_(graph.values.size()),
         params_(graph.values.size()) {}
@@ -327,7 +327,7 @@ class Adoption {
 
   void Emit(NodeId n) {
     const Node& node = graph_.node(n);
-    Fate& fate = step_.fates[n.raw()];
+    NodeDisposition& fate = step_.fates[n.raw()];
     if (is_computed_[n.raw()]) {
       const ValueId v = node.outputs[0];
       if (uses_.count(v) > 0) out_.Map(v, out_.AddConstant(graph_.value(v).name, known_[v.raw()]));

@@ -241,7 +241,7 @@ bool MayBeLinear(const Node& node) {
 
 Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& given,
                  FrozenWeights* frozen) {
-  Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
+  Step step{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const c10::OperatorHandle linear = FindOperator("aten::linear");
   std::vector<at::Tensor> known = given;

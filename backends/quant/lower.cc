@@ -35,7 +35,7 @@ class Lowering {
       : from_(from),
         frozen_(frozen),
         patterns_(from),
-        step_{Rewrite(from, origin), std::vector<Fate>(from.nodes.size())} {}
+        step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {}
 
   Step Run() {
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
@@ -406,7 +406,7 @@ class Lowering {
 
 }  // namespace
 
-Step LowerNormal(const Normal& reference, FrozenWeights* frozen) {
+Step LowerNormal(const NormalizedGraph& reference, FrozenWeights* frozen) {
   return Lowering(reference.graph, &reference.origin, frozen).Run();
 }
 

@@ -9,6 +9,6 @@ namespace frametap::quant {
 
 // Puts int8 kernels where the reference graph has them, and leaves all other nodes as they are. oneDNN must be loaded.
 // Throws c10::Error.
-Step LowerNormal(const Normal& reference, FrozenWeights* frozen);
+Step LowerNormal(const NormalizedGraph& reference, FrozenWeights* frozen);
 
 }  // namespace frametap::quant

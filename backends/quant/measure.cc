@@ -82,11 +82,11 @@ class Comparison {
   }
 
   void Run(const std::vector<c10::IValue>& inputs) {
-    Walk exact(graph_, Own(inputs), float_hold_);
+    GraphInterpreter exact(graph_, Own(inputs), float_hold_);
     std::vector<int> hold(reference_.values.size());
     for (size_t v = 0; v < hold.size(); ++v) hold[v] = Compared(ValueId(v)) ? 1 : 0;
-    Walk alone(reference_, Own(inputs), hold);
-    Walk whole(reference_, Own(inputs), hold);
+    GraphInterpreter alone(reference_, Own(inputs), hold);
+    GraphInterpreter whole(reference_, Own(inputs), hold);
     for (ValueId v : graph_.inputs) Snapshot(&exact, v);
     while (!whole.done()) {
       const NodeId n = alone.Step();
@@ -138,14 +138,14 @@ class Comparison {
   }
 
   // A value that is overwritten later is copied as it was when it was new.
-  void Snapshot(Walk* exact, ValueId v) {
+  void Snapshot(GraphInterpreter* exact, ValueId v) {
     const c10::IValue& value = exact->value(v);
     if (!written_[v.raw()] || float_hold_[v.raw()] == 0 || !value.isTensor()) return;
     if (snapshots_.size() < graph_.values.size()) snapshots_.resize(graph_.values.size());
     snapshots_[v.raw()] = value.toTensor().clone();
   }
 
-  at::Tensor Exact(Walk* exact, ValueId v) {
+  at::Tensor Exact(GraphInterpreter* exact, ValueId v) {
     const NodeId def = graph_.value(v).def;
     while (def.valid() && !exact->done() && !(def < exact->next())) {
       const NodeId n = exact->Step();
@@ -163,7 +163,7 @@ class Comparison {
     return stack[0].toTensor();
   }
 
-  void Compare(Walk* exact, Walk* alone, Walk* whole, NodeId n, ValueId v) {
+  void Compare(GraphInterpreter* exact, GraphInterpreter* alone, GraphInterpreter* whole, NodeId n, ValueId v) {
     const Node& def = reference_.node(n);
     const ValueId origin = origin_[v.raw()];
     const at::Tensor want = Exact(exact, origin);

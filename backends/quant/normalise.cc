@@ -44,7 +44,7 @@ std::optional<c10::OperatorHandle> OutOfPlace(const Node& node) {
 
 // M1 and M2.
 Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
-  Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
+  Step step{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const Aliases aliases(graph);
   std::vector<int> last_use(graph.values.size(), -1);
@@ -225,7 +225,7 @@ NodeId FoldTarget(const Graph& graph, const Uses& uses, const std::vector<at::Te
 
 Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std::vector<at::Tensor>& known,
                FrozenWeights* frozen) {
-  Step step{Rewrite(graph, &origin), std::vector<Fate>(graph.nodes.size())};
+  Step step{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const Uses uses(graph);
   std::vector<NodeId> norm_of(graph.nodes.size());
@@ -263,10 +263,10 @@ Step FoldNorms(const Graph& graph, const std::vector<ValueId>& origin, const std
 }
 
 // `fates` leads to nodes of the graph that the next step began with.
-void Follow(const std::vector<Fate>& next_step, std::vector<Fate>* fates) {
-  for (Fate& fate : *fates) {
+void Follow(const std::vector<NodeDisposition>& next_step, std::vector<NodeDisposition>* fates) {
+  for (NodeDisposition& fate : *fates) {
     if (!fate.now.valid()) continue;
-    const Fate& next = next_step[fate.now.raw()];
+    const NodeDisposition& next = next_step[fate.now.raw()];
     fate.now = next.now;
     if (!next.folded.empty()) fate.folded = next.folded;
     if (!next.note.empty()) fate.note = next.note;
@@ -287,14 +287,14 @@ std::vector<at::Tensor> KnownUnlessWritten(const Graph& graph, const std::vector
 
 }  // namespace
 
-void GoOn(Step step, const std::vector<at::Tensor>& weights, Normal* normal) {
+void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal) {
   normal->graph = std::move(step.rewrite.graph);
   normal->origin = std::move(step.rewrite.origin);
   normal->known = KnownUnlessWritten(normal->graph, weights, &normal->written, &normal->writer);
   Follow(step.fates, &normal->fates);
 }
 
-at::Tensor Normal::FrozenFloat(const Node& node, const char* name) const {
+at::Tensor NormalizedGraph::FrozenFloat(const Node& node, const char* name) const {
   const auto value = TensorArg(node, name);
   if (!value) return at::Tensor();
   const at::Tensor& tensor = known[value->raw()];
@@ -302,14 +302,15 @@ at::Tensor Normal::FrozenFloat(const Node& node, const char* name) const {
   return is_float ? tensor : at::Tensor();
 }
 
-absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights, FrozenWeights* frozen) {
+absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                          FrozenWeights* frozen) {
   if (weights.size() != graph.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the graph has ", graph.inputs.size(), " inputs, but ",
                                                    weights.size(), " entries of weights were given"));
   }
   const at::NoGradGuard no_grad;
   try {
-    Normal normal;
+    NormalizedGraph normal;
     Step pieces = TakePieces(graph);
     normal.fates = std::move(pieces.fates);
     GoOn(RemoveWrites(pieces.rewrite.graph, pieces.rewrite.origin), weights, &normal);

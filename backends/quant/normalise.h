@@ -24,7 +24,7 @@
 namespace frametap::quant {
 
 // The fate of a node of the source graph.
-struct Fate {
+struct NodeDisposition {
   NodeId now;            // in the new graph; invalid: gone
   std::string folded;    // gone: where to and why
   std::string note;      // kept: why it could not be normalised; "" if it could
@@ -34,27 +34,27 @@ struct Fate {
 // A step of the chain: a rewrite, and where each node of the graph before went.
 struct Step {
   Rewrite rewrite;
-  std::vector<Fate> fates;
+  std::vector<NodeDisposition> fates;
 };
 
-struct Normal {
+struct NormalizedGraph {
   Graph graph;
-  std::vector<ValueId> origin;      // by value of `graph`: the value of the source graph
-  std::vector<at::Tensor> known;    // by value of `graph`: frozen tensors (weights and constants), else undefined
-  std::vector<bool> written;        // by value of `graph`: a remaining op may write its memory
-  std::vector<std::string> writer;  // by value: that op, in words
-  std::vector<Fate> fates;          // by node of the source graph
-  bool has_bytes = false;           // M6: Lower has something to do
+  std::vector<ValueId> origin;         // by value of `graph`: the value of the source graph
+  std::vector<at::Tensor> known;       // by value of `graph`: frozen tensors (weights and constants), else undefined
+  std::vector<bool> written;           // by value of `graph`: a remaining op may write its memory
+  std::vector<std::string> writer;     // by value: that op, in words
+  std::vector<NodeDisposition> fates;  // by node of the source graph
+  bool has_bytes = false;              // M6: Lower has something to do
 
   // The frozen float32 tensor on the CPU in an argument of a node of `graph`; undefined if there is none.
   at::Tensor FrozenFloat(const Node& node, const char* name) const;
 };
 
 // Applies one more step. `weights`: as Normalise had them.
-void GoOn(Step step, const std::vector<at::Tensor>& weights, Normal* normal);
+void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal);
 
 // `frozen`: where folded weights are kept; may be null.
-absl::StatusOr<Normal> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
-                                 FrozenWeights* frozen = nullptr);
+absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                          FrozenWeights* frozen = nullptr);
 
 }  // namespace frametap::quant

@@ -75,7 +75,7 @@ class ObservingExecutable : public Executable {
   std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
     *changed = true;
     Keep(inputs);
-    Walk walk(graph_, inputs, Held());
+    GraphInterpreter walk(graph_, inputs, Held());
     for (ValueId v : graph_.inputs) Observe(&walk, v);
     while (!walk.done()) {
       const NodeId n = walk.Step();
@@ -91,7 +91,7 @@ class ObservingExecutable : public Executable {
   // Each interesting value lives until it was looked at, also if the graph does not read it.
   std::vector<int> Held() const { return {interesting_.begin(), interesting_.end()}; }
 
-  void Observe(Walk* walk, ValueId v) {
+  void Observe(GraphInterpreter* walk, ValueId v) {
     if (!interesting_[v.raw()]) return;
     const c10::IValue& value = walk->value(v);
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kFloat) {

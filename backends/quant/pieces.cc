@@ -47,7 +47,7 @@ std::optional<Piece> PieceOf(const Node& list, int64_t index) {
 
 // The node that makes the list of which `item` takes an element, or an invalid id.
 NodeId ListOf(const Graph& graph, const Node& item) {
-  if (item.scalar_op != ScalarOp::kListItem || item.args[0].kind != Arg::Kind::kValue) return NodeId();
+  if (item.scalar_op != BuiltinOp::kListItem || item.args[0].kind != Arg::Kind::kValue) return NodeId();
   return graph.value(item.args[0].value).def;
 }
 
@@ -65,7 +65,7 @@ absl::flat_hash_map<NodeId, Piece> FindPieces(const Graph& graph) {
 }  // namespace
 
 Step TakePieces(const Graph& graph) {
-  Step step{Rewrite(graph, nullptr), std::vector<Fate>(graph.nodes.size())};
+  Step step{Rewrite(graph, nullptr), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
   const Uses uses(graph);
   const auto pieces = FindPieces(graph);

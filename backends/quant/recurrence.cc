@@ -300,13 +300,13 @@ bool TakeSequence(const Node& node, Recurrence* to, std::string* why) {
   return true;
 }
 
-bool IsFrozenFloat(const Normal& normal, ValueId v) {
+bool IsFrozenFloat(const NormalizedGraph& normal, ValueId v) {
   if (!v.valid()) return false;
   const at::Tensor& tensor = normal.known[v.raw()];
   return tensor.defined() && tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() && tensor.numel() > 0;
 }
 
-bool AreFrozen(const Normal& normal, const RecurrentPart& part) {
+bool AreFrozen(const NormalizedGraph& normal, const RecurrentPart& part) {
   const auto is_bias = [&](ValueId v) { return !v.valid() || IsFrozenFloat(normal, v); };
   return IsFrozenFloat(normal, part.input_weight) && IsFrozenFloat(normal, part.state_weight) &&
          is_bias(part.input_bias) && is_bias(part.state_bias) && part.input_bias.valid() == part.state_bias.valid();
@@ -314,7 +314,7 @@ bool AreFrozen(const Normal& normal, const RecurrentPart& part) {
 
 }  // namespace
 
-std::optional<Recurrence> RecurrenceOf(const Normal& normal, const Node& node, std::string* why) {
+std::optional<Recurrence> RecurrenceOf(const NormalizedGraph& normal, const Node& node, std::string* why) {
   const Spelling* const spelling = SpellingOf(node);
   if (spelling == nullptr) {
     *why = "only sequences of one length have a kernel";

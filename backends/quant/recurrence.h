@@ -36,7 +36,7 @@ struct Recurrence {
 };
 
 // `node`: of Family::kRecurrent. Where it returns nothing, `why` completes "it is float because".
-std::optional<Recurrence> RecurrenceOf(const Normal& normal, const Node& node, std::string* why);
+std::optional<Recurrence> RecurrenceOf(const NormalizedGraph& normal, const Node& node, std::string* why);
 
 // Returns the node as an operator of ours. `args`: the arguments of `node` in the new graph. `weights`, `biases`: two for
 // each part, of the input and of the state; no biases if there are none, or if the weights are kernels. `bits`: of bytes,

@@ -26,7 +26,7 @@ ValueId OtherThan(ValueId result, const Node& sum) {
   return other == operands.end() ? ValueId() : *other;
 }
 
-int64_t BytesOf(const Normal& normal, const std::vector<c10::IValue>& inputs) {
+int64_t BytesOf(const NormalizedGraph& normal, const std::vector<c10::IValue>& inputs) {
   int64_t bytes = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool is_weight = normal.known[normal.graph.inputs[i].raw()].defined();
@@ -37,7 +37,7 @@ int64_t BytesOf(const Normal& normal, const std::vector<c10::IValue>& inputs) {
 
 class Errors {
  public:
-  Errors(const Normal& normal, const std::vector<ByteRead>& reads, Converter* converter,
+  Errors(const NormalizedGraph& normal, const std::vector<ByteRead>& reads, Converter* converter,
          std::vector<Statistics>* statistics)
       : normal_(normal), converter_(*converter), reference_(converter->out().graph), statistics_(*statistics) {
     exact_hold_.assign(normal.graph.values.size(), 0);
@@ -65,7 +65,7 @@ class Errors {
     runs_.push_back(std::make_unique<Run>(normal_.graph, own(), exact_hold_, reference_, own(), rounded_hold_));
   }
 
-  void Walk() {
+  void GraphInterpreter() {
     for (size_t i = 0; i < reference_.nodes.size(); ++i) {
       const auto found = reads_.find(NodeId(i));
       if (found != reads_.end()) Correct(NodeId(i), found->second);
@@ -78,7 +78,7 @@ class Errors {
     Run(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& exact_hold, const Graph& reference,
         std::vector<c10::IValue> same, const std::vector<int>& rounded_hold)
         : exact(graph, std::move(inputs), exact_hold), rounded(reference, std::move(same), rounded_hold) {}
-    quant::Walk exact, rounded;
+    quant::GraphInterpreter exact, rounded;
   };
 
   NodeId NodeOf(NodeId layer) { return reference_.value(converter_.out().at(Result(layer))).def; }
@@ -128,7 +128,7 @@ class Errors {
     run->rounded.Release(rounded);
   }
 
-  const Normal& normal_;
+  const NormalizedGraph& normal_;
   Converter& converter_;
   const Graph& reference_;
   std::vector<Statistics>& statistics_;
@@ -140,7 +140,7 @@ class Errors {
 
 }  // namespace
 
-std::vector<ByteRead> ByteReads(const Normal& normal, const Annotation& annotation) {
+std::vector<ByteRead> ByteReads(const NormalizedGraph& normal, const Annotation& annotation) {
   std::vector<ByteRead> reads;
   const Graph& graph = normal.graph;
   const auto dim_of = [&](const Node& layer) {
@@ -161,7 +161,7 @@ std::vector<ByteRead> ByteReads(const Normal& normal, const Annotation& annotati
   return reads;
 }
 
-void AddErrors(const Normal& normal, const std::vector<ByteRead>& reads, Converter* converter,
+void AddErrors(const NormalizedGraph& normal, const std::vector<ByteRead>& reads, Converter* converter,
                const std::vector<std::vector<c10::IValue>>& runs, std::vector<Statistics>* statistics) {
   if (reads.empty() || runs.empty()) return;
   Errors errors(normal, reads, converter, statistics);
@@ -170,7 +170,7 @@ void AddErrors(const Normal& normal, const std::vector<ByteRead>& reads, Convert
     bytes += BytesOf(normal, runs[i]);
     if (i == 0 || bytes <= kMostBytes) errors.AddRun(runs[i]);
   }
-  errors.Walk();
+  errors.GraphInterpreter();
 }
 
 }  // namespace frametap::quant

@@ -27,11 +27,11 @@ struct ByteRead {
   bool is_residual = false;  // added to the products
 };
 
-std::vector<ByteRead> ByteReads(const Normal& normal, const Annotation& annotation);
+std::vector<ByteRead> ByteReads(const NormalizedGraph& normal, const Annotation& annotation);
 
 // Adds the errors to the statistics of the values, which are by value of the graph that `normal` was made of. Values that
 // have no statistics get none. `converter`: has made the reference graph, with a bias for each layer. `runs`: inputs.
-void AddErrors(const Normal& normal, const std::vector<ByteRead>& reads, Converter* converter,
+void AddErrors(const NormalizedGraph& normal, const std::vector<ByteRead>& reads, Converter* converter,
                const std::vector<std::vector<c10::IValue>>& runs, std::vector<Statistics>* statistics);
 
 }  // namespace frametap::quant

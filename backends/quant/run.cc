@@ -1,7 +1,7 @@
 #include "backends/quant/run.h"
 
 #include "backends/reference/boxing.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap::quant {
 namespace {
@@ -22,7 +22,7 @@ c10::IValue Gather(const Arg& arg, const c10::TypePtr& type, const std::vector<c
 
 }  // namespace
 
-Walk::Walk(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& hold)
+GraphInterpreter::GraphInterpreter(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& hold)
     : graph_(graph), values_(graph.values.size()), uses_(hold) {
   TORCH_CHECK(inputs.size() == graph_.inputs.size(), "the graph has ", graph_.inputs.size(), " inputs, got ",
               inputs.size());
@@ -35,7 +35,7 @@ Walk::Walk(const Graph& graph, std::vector<c10::IValue> inputs, const std::vecto
   for (const auto& [v, tensor] : graph_.constants) Replace(v, tensor);
 }
 
-NodeId Walk::Step() {
+NodeId GraphInterpreter::Step() {
   const Node& node = graph_.nodes[next_];
   torch::jit::Stack stack;
   if (node.is_scalar()) {
@@ -52,15 +52,15 @@ NodeId Walk::Step() {
   return NodeId(next_++);
 }
 
-void Walk::Replace(ValueId v, c10::IValue value) {
+void GraphInterpreter::Replace(ValueId v, c10::IValue value) {
   if (uses_[v.raw()] > 0) values_[v.raw()] = std::move(value);
 }
 
-void Walk::Release(ValueId v) {
+void GraphInterpreter::Release(ValueId v) {
   if (--uses_[v.raw()] == 0) values_[v.raw()] = c10::IValue();
 }
 
-std::vector<c10::IValue> Walk::Outputs() const {
+std::vector<c10::IValue> GraphInterpreter::Outputs() const {
   std::vector<c10::IValue> outputs;
   for (ValueId v : graph_.outputs) outputs.push_back(values_[v.raw()]);
   return outputs;

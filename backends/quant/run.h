@@ -12,10 +12,10 @@
 
 namespace frametap::quant {
 
-class Walk {
+class GraphInterpreter {
  public:
   // The graph must outlive this. `hold`: further uses by value, or empty.
-  Walk(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& hold = {});
+  GraphInterpreter(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& hold = {});
 
   bool done() const { return next_ == graph_.nodes.size(); }
   NodeId next() const { return NodeId(next_); }

@@ -5,8 +5,8 @@
 
 #include "backends/backend.h"
 #include "backends/reference/boxing.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/eager_state.h"
-#include "ir/graph/scalar.h"
 #include "ir/ops/op_facts.h"
 #include "ir/text/text.h"
 

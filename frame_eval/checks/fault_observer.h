@@ -12,7 +12,7 @@
 
 namespace frametap {
 
-class Store;
+class SegmentCache;
 struct Segment;
 
 class FaultObserver {
@@ -29,7 +29,7 @@ class FaultObserver {
   // Guards hold. Returns whether they are said not to.
   virtual bool MakesMiss() { return false; }
   // The segments of the running function are about to be looked up.
-  virtual void BeforeLookUp(Store& /*store*/) {}
+  virtual void BeforeLookUp(SegmentCache& /*store*/) {}
   // Until the matching call of LeaveAllocations, allocations of this thread's running frame may fail, or must not.
   // Returns the state of before.
   virtual const void* EnterAllocations(bool /*may_fail*/) { return nullptr; }

@@ -37,7 +37,7 @@ class Misses final : public FaultObserver {
 };
 
 class Drops final : public FaultObserver {
-  void BeforeLookUp(Store& store) override {
+  void BeforeLookUp(SegmentCache& store) override {
     if (Strikes()) store.Reset();
   }
 };

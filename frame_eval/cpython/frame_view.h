@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "guards/collect/spot.h"
+#include "guards/collect/guard_site.h"
 #include "guards/cpython/suspended_frame.h"
 #include "guards/ref.h"
 #include "ir/graph/position.h"

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "frame_eval/record/callables/table.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
 
 namespace frametap {

@@ -2,7 +2,7 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/interpreter/opcodes/names.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 
 namespace frametap {
 

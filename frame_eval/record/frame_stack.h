@@ -12,7 +12,7 @@
 #include "frame_eval/record/frame_note.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/segment/segment.h"
-#include "guards/collect/spot.h"
+#include "guards/collect/guard_site.h"
 
 namespace frametap {
 
@@ -42,7 +42,7 @@ struct FrameStack {
   FrameState& innermost() const { return *inlined.back(); }
   int level() const { return static_cast<int>(callers.size()); }
   void ClearPending() { has_pending = false; }
-  Spot Here() const { return {innermost().code, innermost().offset}; }
+  GuardSite Here() const { return {innermost().code, innermost().offset}; }
 
   // Outermost first. The first is the base: the entry frame, or the caller in which the recording continues.
   std::vector<FrameState*> inlined;

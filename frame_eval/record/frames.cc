@@ -24,8 +24,8 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
 #include "ir/segment/frame_slot.h"
 

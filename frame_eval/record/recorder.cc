@@ -14,7 +14,7 @@
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/shadow_check.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {
@@ -65,7 +65,7 @@ static void RootShadows(Trace& trace, FrameState& f, int depth, const FrameState
   }
 }
 
-Recorder::Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world)
+Recorder::Recorder(SegmentCache& store, FrameState& base, FrameNote& note, const WorldState& world)
     : trace_(store, base, world) {
   note.Join();
   base.traced = true;

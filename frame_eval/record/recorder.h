@@ -20,7 +20,7 @@ namespace frametap {
 
 class Recorder {
  public:
-  Recorder(Store& store, FrameState& base, FrameNote& note, const WorldState& world);
+  Recorder(SegmentCache& store, FrameState& base, FrameNote& note, const WorldState& world);
 
   Trace& trace() { return trace_; }
 

@@ -23,8 +23,8 @@
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "ir/ops/op_facts.h"
 #include "ir/segment/frame_slot.h"
 
@@ -278,7 +278,7 @@ static Shadow TorchResult(Trace& trace, FrameState&, FrameNote& note, const Even
     const bool is_float = PyFloat_CheckExact(result);
     if (!note.op.marks.converts || is_float == (trace.aten.graph().value(number).type.kind == Type::Kind::kFloat))
       return shadow;
-    return AddNumber(trace, is_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf, {{nullptr, shadow}});
+    return AddNumber(trace, is_float ? BuiltinOp::kFloatOf : BuiltinOp::kIntOf, {{nullptr, shadow}});
   }
   if (IsScalar(result)) {
     // A fact of the arguments that is not their data: data would have been seen as an op.

@@ -10,7 +10,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/generators.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
 #include "ir/graph/eager_state.h"
 

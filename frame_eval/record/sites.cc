@@ -5,7 +5,7 @@
 #include "frame_eval/record/break_words.h"
 #include "frame_eval/record/objects/module_paths.h"
 #include "frame_eval/record/trace.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 
 namespace frametap {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "frame_eval/record/trace.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "ir/ops/op_facts.h"
 #include "ir/passes/writes.h"
 

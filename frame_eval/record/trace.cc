@@ -5,7 +5,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 
@@ -13,7 +13,7 @@ namespace {
 
 // A backend that takes sizes for constants gets the first ones as such, and other numbers until one has changed, as
 // torch.compile does it.
-OpenNumbers NumbersOpenIn(Store& store, bool has_marks) {
+OpenNumbers NumbersOpenIn(SegmentCache& store, bool has_marks) {
   const Dynamic dynamic = store.options().dynamic;
   if (dynamic == Dynamic::kNever) return OpenNumbers::kNone;
   if (dynamic == Dynamic::kAlways || !store.backend().assumptions().static_sizes) return OpenNumbers::kAll;
@@ -43,7 +43,7 @@ bool HasMarkedArgument(const FrameState& base) {
 
 }  // namespace
 
-Entry::Entry(Store& store, const FrameState& base, const WorldState& world)
+Entry::Entry(SegmentCache& store, const FrameState& base, const WorldState& world)
     : code(Ref<>::New(reinterpret_cast<PyObject*>(base.code))),
       globals(Ref<>::New(base.function->func_globals)),
       began_at_break(base.offset > StartOffset(base.code)),
@@ -56,7 +56,7 @@ Entry::Entry(Store& store, const FrameState& base, const WorldState& world)
   is_handled = FindHandler(base.code, base.offset / 2, &handler);
 }
 
-Trace::Trace(Store& store, FrameState& base, const WorldState& world)
+Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
     : store(store),
       entry(store, base, world),
       guards(world),

@@ -42,7 +42,7 @@ class RepeatedCalls;
 
 // The recording as it began.
 struct Entry {
-  Entry(Store& store, const FrameState& base, const WorldState& world);
+  Entry(SegmentCache& store, const FrameState& base, const WorldState& world);
 
   Ref<> code, globals;
   std::string function;
@@ -69,7 +69,7 @@ struct ModuleCallGlobals {
 };
 
 struct Trace {
-  Trace(Store& store, FrameState& base, const WorldState& world);
+  Trace(SegmentCache& store, FrameState& base, const WorldState& world);
   ~Trace();
 
   size_t node_count() const { return aten.graph().nodes.size(); }
@@ -79,7 +79,7 @@ struct Trace {
            (!aten.memory.writes_inputs() || aten.memory.storages() != nullptr);
   }
 
-  Store& store;
+  SegmentCache& store;
   Entry entry;
   GuardRecorder guards;
   AtenRecorder aten;

@@ -10,7 +10,7 @@
 #include "frame_eval/state/aten_pause.h"
 #include "guards/objects/import.h"
 #include "guards/objects/kept_warnings.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 namespace {
@@ -32,7 +32,7 @@ void RaiseFrom(const std::string& message, Ref<> error) {
   PyErr_SetObject(Errors().backend, raised.get());
 }
 
-void LogFault(Store& store, const Segment& segment, const std::string& text) {
+void LogFault(SegmentCache& store, const Segment& segment, const std::string& text) {
   const Position& at = segment.ir.exit.at;
   store.Log({LogEntry::Kind::kFault, segment.ir.name, "", text, "", at, {}});
   if (segment.faults != kMostFaults || store.options().strict) return;
@@ -94,7 +94,7 @@ bool MayBeFault() {
          !PyErr_ExceptionMatches(PyExc_RecursionError) && !PyErr_ExceptionMatches(no_memory);
 }
 
-bool TellFault(Store& store, Segment& segment, bool undone) {
+bool TellFault(SegmentCache& store, Segment& segment, bool undone) {
   const HookPause pause;  // Python code of exceptions and warnings is not the program's
   Ref<> error = TakeException();
   if (!error) return true;
@@ -136,7 +136,7 @@ void Suspicion::Take(std::shared_ptr<Segment> segment) {
   error_ = std::move(error);
 }
 
-bool Suspicion::Confirm(Store& store) {
+bool Suspicion::Confirm(SegmentCache& store) {
   const std::shared_ptr<Segment> segment = std::move(segment_);
   const Ref<> error = std::exchange(error_, Ref<>());
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());

@@ -35,7 +35,7 @@ bool MayBeFault();
 
 // W3. Takes the pending exception. Returns true if plain Python may run the call, and false if a Python exception is
 // set.
-bool TellFault(Store& store, Segment& segment, bool undone);
+bool TellFault(SegmentCache& store, Segment& segment, bool undone);
 
 // The exception of an op that ran as recorded, until plain Python has run the call (W1).
 class Suspicion {
@@ -44,7 +44,7 @@ class Suspicion {
   void Take(std::shared_ptr<Segment> segment);
   bool is_held() const { return segment_ != nullptr; }
   // Plain Python has returned. Returns false if a Python exception is set.
-  bool Confirm(Store& store);
+  bool Confirm(SegmentCache& store);
   void Drop() { *this = Suspicion(); }
 
  private:

@@ -18,12 +18,12 @@
 #include "guards/cpython/watch.h"
 #include "guards/objects/dict_write.h"
 #include "guards/objects/kept_warnings.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/namespaces.h"
-#include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "ir/dcheck.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/below_autograd.h"
 
 namespace frametap {

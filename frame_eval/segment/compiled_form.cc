@@ -1,6 +1,6 @@
 #include "frame_eval/segment/compiled_form.h"
 
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 
@@ -15,7 +15,9 @@ PyObject* FunctionOfKind(PyTypeObject* kind) {
 bool IsCompiledFunction(PyObject* object) {
   return Py_TYPE(object) == compiled_types.function || Py_TYPE(object) == compiled_types.object;
 }
-std::shared_ptr<Store> StoreOf(PyObject* compiled) { return *reinterpret_cast<CompiledFunction*>(compiled)->store; }
+std::shared_ptr<SegmentCache> StoreOf(PyObject* compiled) {
+  return *reinterpret_cast<CompiledFunction*>(compiled)->store;
+}
 PyObject* CompiledFormOf(PyObject* object) {
   if (IsCompiledFunction(object)) return object;
   static PyObject* name = InternedName("__call__");

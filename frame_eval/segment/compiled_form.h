@@ -9,7 +9,7 @@
 
 namespace frametap {
 
-class Store;
+class SegmentCache;
 struct Route;
 
 // kCallable: a partial or a C function, which has no Python code; `function` calls it.
@@ -23,7 +23,7 @@ struct CompiledFunction {
   PyObject* callable;  // what kCallable stands for; `function` calls it
   PyObject* dict;
   PyObject* weakrefs;
-  std::shared_ptr<Store>* store;
+  std::shared_ptr<SegmentCache>* store;
   Route* route;  // of a module; null of others
   Callee callee;
   bool capturable;  // generators and coroutines are not
@@ -41,7 +41,7 @@ bool IsCompiledFunction(PyObject* object);
 // Returns the CompiledFunction that a call of the object is one of: itself, or what stands for a module. Borrowed, or null.
 PyObject* CompiledFormOf(PyObject* object);
 PyObject* SelfOf(PyObject* compiled);  // borrowed; null of functions
-std::shared_ptr<Store> StoreOf(PyObject* compiled);
+std::shared_ptr<SegmentCache> StoreOf(PyObject* compiled);
 PyObject* FunctionOf(PyObject* compiled);  // borrowed
 // Returns the stand-in of a module whose compiled form is of the class. Borrowed; null for other classes.
 PyObject* FunctionOfKind(PyTypeObject* kind);

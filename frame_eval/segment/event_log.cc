@@ -52,7 +52,7 @@ std::string AskForEvents(const std::string& kinds) {
   return absl::StrJoin(unknown, ",");
 }
 
-void Tell(const LogEntry& entry) {
+void WriteLog(const LogEntry& entry) {
   const std::string begin = absl::StrCat(std::string(WordOf(entry.kind)), " ", entry.segment, " at ");
   if (entry.kind == Kind::kMiss) {
     const MissReport& miss = entry.miss;
@@ -69,7 +69,7 @@ void Tell(const LogEntry& entry) {
   Write(absl::StrCat(begin, ToString(entry.at), ", ", entry.reason, ", ", entry.text));
 }
 
-void TellSegment(LogEntry::Kind kind, const Segment& segment) {
+void WriteSegmentLog(LogEntry::Kind kind, const Segment& segment) {
   const Exit& exit = segment.ir.exit;
   std::string line = absl::StrCat(
       std::string(WordOf(kind)), " ", segment.ir.name, " from ", segment.ir.function, ":", segment.ir.entry, ", ",

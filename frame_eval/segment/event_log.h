@@ -2,7 +2,7 @@
 //   E1  A line begins with "frametap: " and the kind of the event, is written whole, and runs no Python code (stderr of
 //       the process, not sys.stderr).
 //   E2  An event that is not logged costs a test of one word.
-// Not here: the later report of explain() (Store::Log).
+// Not here: the later report of explain() (SegmentCache::Log).
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ extern uint32_t asked;  // bit: LogEntry::Kind
 // words that are not understood; then nothing is changed.
 std::string AskForEvents(const std::string& kinds);
 
-inline bool IsAsked(LogEntry::Kind kind) { return (event_log::asked >> static_cast<int>(kind) & 1) != 0; }
+inline bool IsLogged(LogEntry::Kind kind) { return (event_log::asked >> static_cast<int>(kind) & 1) != 0; }
 
-void Tell(const LogEntry& entry);                               // a miss, break, abort or fault
-void TellSegment(LogEntry::Kind kind, const Segment& segment);  // kRecorded, kHit
+void WriteLog(const LogEntry& entry);                               // a miss, break, abort or fault
+void WriteSegmentLog(LogEntry::Kind kind, const Segment& segment);  // kRecorded, kHit
 
 }  // namespace frametap

@@ -7,7 +7,7 @@
 #include "frame_eval/segment/array_value.h"
 #include "frame_eval/segment/segment.h"
 #include "guards/objects/array_view.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 
@@ -34,7 +34,7 @@ bool GatherInput(const GuardTree& guards, SourceId source, c10::IValue* input) {
   return true;
 }
 
-void InputRow::Forget() {
+void InputBuffer::Forget() {
   for (const uint32_t i : lent_) std::move(values_[i]).toTensor().unsafeReleaseTensorImpl();
   standing_ = 0;
   values_.clear();
@@ -43,7 +43,7 @@ void InputRow::Forget() {
   read_.clear();
 }
 
-void InputRow::Lend(const Segment& segment) {
+void InputBuffer::Borrow(const Segment& segment) {
   Forget();
   executable_ = segment.executable;
   const std::vector<SourceId>& sources = segment.input_sources;
@@ -66,7 +66,7 @@ void InputRow::Lend(const Segment& segment) {
 
 GraphInputs::GraphInputs(Segment& segment) : segment_(segment) {
   if (segment.free_rows.empty()) {
-    row_ = std::make_unique<InputRow>();
+    row_ = std::make_unique<InputBuffer>();
   } else {
     row_ = std::move(segment.free_rows.back());
     segment.free_rows.pop_back();
@@ -75,7 +75,7 @@ GraphInputs::GraphInputs(Segment& segment) : segment_(segment) {
 
 bool GraphInputs::Gather() {
   const uint64_t standing = segment_.guards->standing();
-  if (standing == 0 || row_->standing_ != standing || row_->executable_ != segment_.executable) row_->Lend(segment_);
+  if (standing == 0 || row_->standing_ != standing || row_->executable_ != segment_.executable) row_->Borrow(segment_);
   for (const uint32_t i : row_->own_) {
     if (!GatherInput(*segment_.guards, segment_.input_sources[i], &row_->values_[i])) return false;
   }

@@ -23,18 +23,18 @@ struct Segment;
 // Python exception set.
 bool GatherInput(const GuardTree& guards, SourceId source, c10::IValue* input);
 
-class InputRow {
+class InputBuffer {
  public:
-  InputRow() = default;
-  InputRow(const InputRow&) = delete;
-  InputRow& operator=(const InputRow&) = delete;
-  ~InputRow() { Forget(); }
+  InputBuffer() = default;
+  InputBuffer(const InputBuffer&) = delete;
+  InputBuffer& operator=(const InputBuffer&) = delete;
+  ~InputBuffer() { Forget(); }
 
  private:
   friend class GraphInputs;
 
   void Forget();
-  void Lend(const Segment& segment);
+  void Borrow(const Segment& segment);
 
   uint64_t standing_ = 0;                   // GuardTree::standing when the weights were found; 0: nothing is here
   std::shared_ptr<Executable> executable_;  // that the weights are for
@@ -58,7 +58,7 @@ class GraphInputs {
 
  private:
   Segment& segment_;
-  std::unique_ptr<InputRow> row_;
+  std::unique_ptr<InputBuffer> row_;
   bool is_counted_ = false;
 };
 

@@ -93,9 +93,9 @@ void Places::Keep() {
   }
 }
 
-class Places::Teller {
+class Places::LocationPrinter {
  public:
-  Teller(const Places& places, const SourceTable& sources) : places_(places), sources_(sources) {}
+  LocationPrinter(const Places& places, const SourceTable& sources) : places_(places), sources_(sources) {}
 
   WherePtr At(PlaceId place) {
     WherePtr& where = told_[place];
@@ -152,7 +152,7 @@ class Places::Teller {
 };
 
 void Places::Tell(const std::vector<PlaceId>& of_nodes, const SourceTable& sources, Graph* graph) const {
-  Teller teller(*this, sources);
+  LocationPrinter teller(*this, sources);
   for (size_t i = 0; i < of_nodes.size(); ++i) graph->nodes[i].where = teller.At(of_nodes[i]);
 }
 

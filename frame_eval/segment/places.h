@@ -76,7 +76,7 @@ class Places {
   void Tell(const std::vector<PlaceId>& of_nodes, const SourceTable& sources, Graph* graph) const;
 
  private:
-  class Teller;
+  class LocationPrinter;
   struct Site {
     PlaceId caller;
     int offset;

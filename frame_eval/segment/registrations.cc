@@ -5,7 +5,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
 #include "ir/ops/dispatcher_door.h"
 

@@ -69,12 +69,12 @@ const SegmentIr& Segment::Shown() {
   return ir;
 }
 
-EntryPoint* Store::Find(PyCodeObject* code, int offset) {
+EntryPoint* SegmentCache::Find(PyCodeObject* code, int offset) {
   auto it = entries_.find(Key(code, offset));
   return it == entries_.end() ? nullptr : it->second.get();
 }
 
-EntryPoint& Store::FindOrAdd(PyCodeObject* code, int offset) {
+EntryPoint& SegmentCache::FindOrAdd(PyCodeObject* code, int offset) {
   std::unique_ptr<EntryPoint>& entry = entries_[Key(code, offset)];
   if (!entry) {
     entry = std::make_unique<EntryPoint>();
@@ -93,32 +93,32 @@ static bool IsConsistent(const Segment& segment) {
          segment.frame_codes.size() == ir.exit.frames.size();
 }
 
-void Store::Publish(std::shared_ptr<Segment> segment) {
+void SegmentCache::Publish(std::shared_ptr<Segment> segment) {
   FT_DCHECK(IsConsistent(*segment));
   EntryPoint& entry = FindOrAdd(reinterpret_cast<PyCodeObject*>(segment->code.get()), segment->entry_offset);
   order_.push_back(segment);
   entry.Add(std::move(segment));
 }
 
-void Store::MoveToFront(PyCodeObject* code, int offset, const Segment& segment, const Roots& roots) {
+void SegmentCache::MoveToFront(PyCodeObject* code, int offset, const Segment& segment, const Roots& roots) {
   if (EntryPoint* entry = Find(code, offset)) entry->MoveToFront(&segment, roots);
 }
 
-void Store::Hit(Segment& segment) {
+void SegmentCache::Hit(Segment& segment) {
   ++segment.hits;
   ++hits;
-  if (IsAsked(LogEntry::Kind::kHit)) [[unlikely]]
-    TellSegment(LogEntry::Kind::kHit, segment);
+  if (IsLogged(LogEntry::Kind::kHit)) [[unlikely]]
+    WriteSegmentLog(LogEntry::Kind::kHit, segment);
 }
 
-void Store::LeftAlone(Reason reason, PyCodeObject* code, int offset) {
+void SegmentCache::LeftAlone(Reason reason, PyCodeObject* code, int offset) {
   const ReasonRow& row = RowOf(reason);
   if (!FirstTold(row.name)) return;
   const Position at = PositionAt(code, offset);
   Log({LogEntry::Kind::kAbort, at.function, row.name, row.text, row.advice, at, {}});
 }
 
-void Store::Reset() {
+void SegmentCache::Reset() {
   // Destructors may run Python code that comes back here: empty the members first.
   auto entries = std::move(entries_);
   auto codes = std::move(codes_);
@@ -133,8 +133,8 @@ void Store::Reset() {
   recording_seconds = 0;
 }
 
-void Store::Log(LogEntry entry) {
-  if (entry.kind != LogEntry::Kind::kRecorded && IsAsked(entry.kind)) Tell(entry);
+void SegmentCache::Log(LogEntry entry) {
+  if (entry.kind != LogEntry::Kind::kRecorded && IsLogged(entry.kind)) WriteLog(entry);
   // Where the log is full, what calls repeat (misses, recordings given up) is counted only: it must not push out what
   // was captured and where it breaks.
   if (log_.size() == kMaxLog) {
@@ -147,7 +147,9 @@ void Store::Log(LogEntry entry) {
   log_.push_back(std::move(entry));
 }
 
-std::string Store::NextName(const std::string& function) { return function + "#" + std::to_string(names_[function]++); }
+std::string SegmentCache::NextName(const std::string& function) {
+  return function + "#" + std::to_string(names_[function]++);
+}
 
 namespace {
 
@@ -161,7 +163,7 @@ int VisitObjects(const std::shared_ptr<T>& held, size_t owners, visitproc visit,
 
 }  // namespace
 
-int Store::Traverse(visitproc visit, void* arg) const {
+int SegmentCache::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(function_.get());
   if (const int stop = VisitObjects(backend_, 1, visit, arg)) return stop;
   for (const auto& segment : order_) {

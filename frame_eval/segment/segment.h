@@ -2,7 +2,7 @@
 //   X1  Immutable after publication, except the counters, `sizes_that_ran`, `free_rows`, the executable and the words.
 //       All of these change under Python's lock.
 //   X2  Constants are held strongly; objects of the recording call and weights are not.
-// Store: all entry points of one compiled function.
+// SegmentCache: all entry points of one compiled function.
 #pragma once
 
 #include <Python.h>
@@ -39,13 +39,13 @@ struct Segment : std::enable_shared_from_this<Segment> {
   SegmentIr ir;
   std::unique_ptr<GuardTree> guards;
   std::shared_ptr<Executable> executable;
-  std::shared_ptr<Executable> decisions;             // null: none
-  std::vector<Ref<>> constants;                      // by ConstId
-  std::vector<Ref<>> effect_names;                   // beside ir.effects, interned: so that committing makes nothing
-  std::vector<SourceId> input_sources;               // beside ir.graph.inputs
-  std::vector<std::unique_ptr<InputRow>> free_rows;  // that no run has (graph_inputs.h)
-  std::vector<SourceId> operand_sources;             // sources that operands of exit and effects name, each once
-  Examples examples;                                 // inputs of the recording, until the graph is compiled
+  std::shared_ptr<Executable> decisions;                // null: none
+  std::vector<Ref<>> constants;                         // by ConstId
+  std::vector<Ref<>> effect_names;                      // beside ir.effects, interned: so that committing makes nothing
+  std::vector<SourceId> input_sources;                  // beside ir.graph.inputs
+  std::vector<std::unique_ptr<InputBuffer>> free_rows;  // that no run has (graph_inputs.h)
+  std::vector<SourceId> operand_sources;                // sources that operands of exit and effects name, each once
+  Examples examples;                                    // inputs of the recording, until the graph is compiled
   Places places;
   std::vector<PlaceId> node_places, decision_places;  // beside ir.graph.nodes, ir.decisions.graph.nodes
   std::vector<WeakTensor> weights;       // beside ir.graph.inputs: known where the input is a parameter or buffer
@@ -131,12 +131,12 @@ struct Options {
   bool strict = false;  // a fault of a replay (faults.h) is an error
 };
 
-class Store {
+class SegmentCache {
  public:
   static constexpr int kMaxDenials = 3;
   static constexpr size_t kMaxLog = 4096;
 
-  Store(Ref<> function, std::shared_ptr<Backend> backend, Options options)
+  SegmentCache(Ref<> function, std::shared_ptr<Backend> backend, Options options)
       : function_(std::move(function)), backend_(std::move(backend)), options_(options) {}
 
   EntryPoint* Find(PyCodeObject* code, int offset);  // null if there is none

@@ -16,10 +16,10 @@
 #include "frame_eval/session/module_target.h"
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -93,7 +93,7 @@ bool Bind(PyFunctionObject* function, PyObject* const* args, size_t count, PyObj
 enum class Fast : uint8_t { kDone, kRaised, kSlow };
 
 // Replays a segment that ends in `return`. kSlow: no segment fits, or it needs a frame.
-Fast ReplayCall(Store& store, PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames,
+Fast ReplayCall(SegmentCache& store, PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames,
                 PyObject** result) {
   if (fault_observer != nullptr) [[unlikely]]
     fault_observer->BeforeLookUp(store);
@@ -154,7 +154,7 @@ PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* c
   if (!PyFunction_Check(target) || Session::Recording() || IsInsideOp()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
-  std::shared_ptr<Store> store = *self->store;
+  std::shared_ptr<SegmentCache> store = *self->store;
   if (!self->capturable && store->options().fullgraph) {
     RaiseFullGraphError(Reason::generator_function, reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(target)));
     return nullptr;
@@ -516,7 +516,7 @@ PyTypeObject* CompiledObjectType() {
   return type;
 }
 
-PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store) {
+PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<SegmentCache> store) {
   const bool is_plain = callee == Callee::kFunction || callee == Callee::kModule;
   PyTypeObject* type = is_plain ? CompiledFunctionType() : CompiledObjectType();
   if (type == nullptr) return nullptr;
@@ -525,7 +525,7 @@ PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee,
   compiled->vectorcall = CallFunction;
   compiled->function = Ref<>::New(function).Release();
   (callee == Callee::kCallable ? compiled->callable : compiled->self) = Ref<>::New(self).Release();
-  compiled->store = new std::shared_ptr<Store>(std::move(store));
+  compiled->store = new std::shared_ptr<SegmentCache>(std::move(store));
   if (callee == Callee::kModule) {
     compiled->route = new Route();
     compiled->route->announced = Py_TYPE(self);

@@ -25,7 +25,7 @@ namespace frametap {
 
 // A new CompiledFunction. `self`: the instance of a bound method, the module, the object or callable; null for a
 // function.
-PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<Store> store);
+PyObject* NewCompiledFunction(PyObject* function, PyObject* self, Callee callee, std::shared_ptr<SegmentCache> store);
 
 // The `__call__` in the class of modules' compiled forms: calls the value of `_frametap` in the object's class.
 PyObject* NewCompiledModuleCall(PyTypeObject* type);

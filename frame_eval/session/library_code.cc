@@ -77,7 +77,7 @@ bool BelongsToImport(PyCodeObject* code) {
 LibraryFilter::LibraryFilter(PyObject* function)
     : named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr) {}
 
-bool LibraryFilter::LeavesWhole(PyCodeObject* code, Store& store) const {
+bool LibraryFilter::LeavesWhole(PyCodeObject* code, SegmentCache& store) const {
   return BelongsToImport(code) || code == OwnExecutable() ||
          (IsCheckpointCode(code) && !store.backend().calls_python());
 }
@@ -86,7 +86,7 @@ void LibraryFilter::NoteLeft(PyCodeObject* code) {
   if (!first_left_) first_left_ = Ref<>::New(reinterpret_cast<PyObject*>(code));
 }
 
-void LibraryFilter::TellOfSilence(Store& store) const {
+void LibraryFilter::TellOfSilence(SegmentCache& store) const {
   if (!store.log().empty()) return;
   PyCodeObject* const code = first_left_ ? reinterpret_cast<PyCodeObject*>(first_left_.get()) : named_;
   if (code == nullptr) return;

@@ -29,11 +29,11 @@ class LibraryFilter {
   explicit LibraryFilter(PyObject* function);  // that the user has named
 
   // Returns whether code is left with all that it calls.
-  bool LeavesWhole(PyCodeObject* code, Store& store) const;
+  bool LeavesWhole(PyCodeObject* code, SegmentCache& store) const;
   bool LeavesToPython(PyCodeObject* code) const { return code != named_ && IsLibraryCode(code); }
   void NoteLeft(PyCodeObject* code);
   // Notes in the log why a call has left nothing there: something was left to Python from the beginning.
-  void TellOfSilence(Store& store) const;
+  void TellOfSilence(SegmentCache& store) const;
 
  private:
   PyCodeObject* const named_;  // borrowed

@@ -6,7 +6,7 @@
 #include "guards/cpython/watch.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 
 namespace frametap {
 namespace {

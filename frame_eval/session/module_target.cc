@@ -4,8 +4,8 @@
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

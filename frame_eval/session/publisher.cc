@@ -8,7 +8,7 @@
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -101,7 +101,7 @@ bool Publisher::Publish(std::shared_ptr<Segment> segment, int offset, const Brea
   EntryPoint& entry = entry_point();
   if (!has_ops && entry.empty() && is_below_ && IsPackageCode(code_)) {
     // Work of a package between two breaks without any tensor is not a graph, and Python is as fast.
-    entry.denials = Store::kMaxDenials;
+    entry.denials = SegmentCache::kMaxDenials;
     entry.holds_no_op = true;
     // At a start: segments that begin later in the frame, or continue in it, find it as they did in this recording.
     if (offset_ == StartOffset(code_) && !went_on_) entry.wait_offset = offset;
@@ -116,7 +116,7 @@ bool Publisher::Publish(std::shared_ptr<Segment> segment, int offset, const Brea
   segment->ir.name = store_.NextName(segment->ir.function);
   segment->recording_seconds = TakeTime();
   ++store_.recordings;
-  if (IsAsked(LogEntry::Kind::kRecorded)) TellSegment(LogEntry::Kind::kRecorded, *segment);
+  if (IsLogged(LogEntry::Kind::kRecorded)) WriteSegmentLog(LogEntry::Kind::kRecorded, *segment);
   store_.Log({LogEntry::Kind::kRecorded, segment->ir.name, "", "", "", segment->ir.exit.at, {}});
   if (reason != nullptr) Log(LogEntry::Kind::kBreak, segment->ir.name, *reason, segment->ir.exit.at);
   NoteFollowed(*segment);

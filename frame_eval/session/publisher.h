@@ -18,7 +18,7 @@ namespace frametap {
 
 class Publisher {
  public:
-  Publisher(Store& store, RefusedCall& refusal) : store_(store), refusal_(refusal) {}
+  Publisher(SegmentCache& store, RefusedCall& refusal) : store_(store), refusal_(refusal) {}
 
   // Begins at an entry point. `is_below`: in a frame below the captured function's.
   void Begin(PyCodeObject* code, int offset, bool is_below);
@@ -42,7 +42,7 @@ class Publisher {
   void Log(LogEntry::Kind kind, const std::string& segment, const Break& reason, const Position& at);
   void NoteFollowed(const Segment& segment);
 
-  Store& store_;
+  SegmentCache& store_;
   RefusedCall& refusal_;
   PyCodeObject* code_ = nullptr;
   int offset_ = 0;

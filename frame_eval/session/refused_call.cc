@@ -45,7 +45,7 @@ void RefusedCall::Fail(PyObject* type, const std::string& message, Ref<> facts) 
   TakePending();
 }
 
-bool RefusedCall::Is(const Store& store, Reason reason) {
+bool RefusedCall::Is(const SegmentCache& store, Reason reason) {
   if (reason == Reason::marked_size) return true;
   if (!store.options().fullgraph) return false;
   return RowOf(reason).is_break || reason == Reason::escaping_object || reason == Reason::generator_dropped;
@@ -63,7 +63,7 @@ void RaiseFullGraphError(Reason reason, PyCodeObject* code) {
   if (error) PyErr_SetObject(Errors().full_graph, error.get());
 }
 
-void RefusedCall::EndOfGraph(Store& store, const Break& reason, const Position& at) {
+void RefusedCall::EndOfGraph(SegmentCache& store, const Break& reason, const Position& at) {
   const bool contradicts = reason.reason == Reason::marked_size;
   const ReasonRow& row = RowOf(reason.reason);
   const std::string where = ToString(at);

@@ -27,13 +27,13 @@ class RefusedCall {
   // Drops the exception that is pending. If the program lets this very one pass, it keeps the traceback of its way.
   static void DropPending();
   // Refuses a call whose graph ends for this reason, and notes the break.
-  void EndOfGraph(Store& store, const Break& reason, const Position& at);
+  void EndOfGraph(SegmentCache& store, const Break& reason, const Position& at);
   // Refuses to record at the frame's instruction. `segment`: the one that did not fit, or "".
   void Recording(const FrameState& f, const char* reason, const std::string& segment, const MissReport& miss);
 
   // Returns whether the call fails for this reason. Others that give a recording up do not depend on the function: a debugger
   // follows the thread, a mode is active, the program has raised an exception of its own.
-  static bool Is(const Store& store, Reason reason);
+  static bool Is(const SegmentCache& store, Reason reason);
 
  private:
   void Fail(PyObject* type, const std::string& message, Ref<> facts);

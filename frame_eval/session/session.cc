@@ -59,7 +59,7 @@ bool IsForgetting(const FrameState& f) {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<Store> store, PyObject* function)
+Session::Session(std::shared_ptr<SegmentCache> store, PyObject* function)
     : store_(std::move(store)),
       library_(function),
       publisher_(*store_, refusal_),
@@ -142,7 +142,7 @@ bool Session::Wants(const FrameFacts& frame) {
     return false;
   }
   EntryPoint* entry = store_->Find(code, StartOffset(code));
-  if (entry == nullptr || entry->denials < Store::kMaxDenials || !entry->empty()) return true;
+  if (entry == nullptr || entry->denials < SegmentCache::kMaxDenials || !entry->empty()) return true;
   return entry->wait_offset >= 0 && (!entry->holds_no_op || entry->is_followed);
 }
 

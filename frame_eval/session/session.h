@@ -52,7 +52,7 @@ class Session : public FrameFilter, public Tracer {
     PyObject* const* error = ErrorIndicator(PyThreadState_Get());
   };
 
-  Session(std::shared_ptr<Store> store, PyObject* function);  // that the user has named
+  Session(std::shared_ptr<SegmentCache> store, PyObject* function);  // that the user has named
   ~Session() override;
 
   // Calls `function` (of the constructor) with every Python frame of it seen. A new reference, or null with a Python exception.
@@ -110,7 +110,7 @@ class Session : public FrameFilter, public Tracer {
   std::shared_ptr<Segment> Finish(F&& finish, Break* why);
   void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<SegmentCache> store_;
   LibraryFilter library_;
   RefusedCall refusal_;
   Publisher publisher_;

@@ -12,7 +12,7 @@
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "ir/text/text.h"
 
 namespace frametap {

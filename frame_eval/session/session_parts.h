@@ -39,7 +39,7 @@ inline std::string WordsOf(const std::exception& error) {
 }
 
 // Throws Break if a test ends the recording here.
-inline void MayEndRecording(const Store& store) {
+inline void MayEndRecording(const SegmentCache& store) {
   if (fault_observer != nullptr) [[unlikely]]
     fault_observer->MayEndRecording(store.options().fullgraph);
 }

@@ -93,7 +93,7 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
 
 // Why the latest segment could not be used. Numbers and sizes that kept others from it are noted as well: the latest may
 // be for tensors of another kind.
-MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, Store* store) {
+MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, SegmentCache* store) {
   constexpr size_t kMost = 8;
   MissReport of_latest;
   for (size_t i = 0; i < std::min(kMost, entry.size()); ++i) {
@@ -114,7 +114,7 @@ bool RecordingIsForbidden() {
   return held.get() == Py_True;
 }
 
-void LogLimit(Store& store, const EntryPoint& entry, const Position& at) {
+void LogLimit(SegmentCache& store, const EntryPoint& entry, const Position& at) {
   store.Log({LogEntry::Kind::kAbort,
              at.function,
              "segment_limit",
@@ -155,7 +155,7 @@ Tracer::Go Session::EntryAt(FrameState& f, FrameNote& note) {
       return Replay(f, note, segment);
     }
     entry = &store_->FindOrAdd(f.code, f.offset);  // the checks may have let other threads run
-    if (entry->empty() && (entry->wait_offset >= 0 || entry->denials >= Store::kMaxDenials)) {
+    if (entry->empty() && (entry->wait_offset >= 0 || entry->denials >= SegmentCache::kMaxDenials)) {
       note.entry.wait_offset = entry->wait_offset;
       return Go::kOn;
     }

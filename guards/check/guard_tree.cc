@@ -4,16 +4,16 @@
 //     has been confirmed in this very check, so its object is alive. A remembered dict is compared, not read (W1).
 //     Hence no argument is kept alive, and a model may die.
 //   - The first check makes the tree. A segment that is never entered again needs none, and the first call saves the time.
-//   - A successful check is turned into words (standing.h), which the next check compares instead. A check that finds
+//   - A successful check is turned into words (fast_check.h), which the next check compares instead. A check that finds
 //     a word changed is done properly.
 #include "guards/check/guard_tree.h"
 
 #include <optional>
 #include <utility>
 
+#include "guards/check/check_plan.h"
 #include "guards/check/explain.h"
-#include "guards/check/planted_tree.h"
-#include "guards/check/standing.h"
+#include "guards/check/fast_check.h"
 #include "guards/collect/frozen_guards.h"
 
 namespace frametap {
@@ -50,8 +50,8 @@ class Tree final : public GuardTree {
   bool Run(const Roots& roots);
 
   FrozenGuards frozen_;
-  std::optional<PlantedTree> planted_;
-  Standing standing_;
+  std::optional<CheckPlan> planted_;
+  FastCheck standing_;
 };
 
 Verdict Tree::Check(const Roots& roots) {
@@ -76,11 +76,11 @@ Verdict Tree::Check(const Roots& roots) {
 bool Tree::Run(const Roots& roots) {
   if (!(WorldState::Now() == frozen_.world) || !planted_->TypesHold()) return false;
   switch (standing_.Check(*planted_, roots)) {
-    case Standing::Answer::kHit:
+    case FastCheck::Answer::kHit:
       return true;
-    case Standing::Answer::kMiss:
+    case FastCheck::Answer::kMiss:
       return false;
-    case Standing::Answer::kUnknown:
+    case FastCheck::Answer::kUnknown:
       break;
   }
   if (!planted_->Holds(roots)) return false;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "guards/collect/spot.h"
+#include "guards/collect/guard_site.h"
 #include "guards/kinds/accessor.h"
 #include "guards/kinds/class_note.h"
 #include "guards/kinds/guard.h"
@@ -27,7 +27,7 @@ struct Predicate {
   bool is_again = false;   // `guard` belongs to an earlier predicate of the list, applied to another source
   Guard* guard = nullptr;  // null: SameObject, or `related`
   std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
-  Spot why;
+  GuardSite why;
 
   Predicate() = default;
   Predicate(const Predicate&) = delete;

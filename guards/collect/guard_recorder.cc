@@ -16,7 +16,7 @@
 #include "guards/kinds/world.h"
 #include "guards/objects/array_view.h"
 #include "guards/objects/import.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 
@@ -40,7 +40,7 @@ SourceId GuardRecorder::Function(PyObject* function, int64_t slot) {
 SourceId GuardRecorder::Pinned(PyObject* object, const std::string& text) {
   const SourceId id = impl_->Root(Accessor::kPinned, static_cast<int64_t>(impl_->steps.size()), text, object, object);
   // The object is known, but its code or class can be assigned to.
-  if (PyFunction_Check(object) || PyModule_Check(object)) Identity(id, Spot());
+  if (PyFunction_Check(object) || PyModule_Check(object)) Identity(id, GuardSite());
   return id;
 }
 
@@ -107,13 +107,13 @@ Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[
 
 std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
 
-void GuardRecorder::Type(SourceId id, const Spot& why) {
+void GuardRecorder::Type(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id) || impl_->IsToldByNoHooks(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why,
              [&] { return std::make_unique<TypeGuard>(impl_->object(id), &impl_->Names()); });
 }
 
-void GuardRecorder::Class(PyTypeObject* type, const Spot& why) {
+void GuardRecorder::Class(PyTypeObject* type, const GuardSite& why) {
   if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) != 0) return;
   const SourceId id = Pinned(reinterpret_cast<PyObject*>(type), TypeName(type));
   impl_->Say(id, Guard::Kind::kClass, 0, nullptr, why,
@@ -124,7 +124,7 @@ NamesRead* GuardRecorder::MakeNames() { return &impl_->Names(); }
 
 void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->Names().AddOf(code); }
 
-void GuardRecorder::Identity(SourceId id, const Spot& why) {
+void GuardRecorder::Identity(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   const Step& step = impl_->steps[id.raw()];
   const bool is_named = step.accessor == Accessor::kPinned;
@@ -132,34 +132,34 @@ void GuardRecorder::Identity(SourceId id, const Spot& why) {
              [&] { return MakeIdentityGuard(impl_->object(id), is_named ? step.text : std::string()); });
 }
 
-void GuardRecorder::Address(SourceId id, const Spot& why) {
+void GuardRecorder::Address(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Code(SourceId id, const Spot& why) {
+void GuardRecorder::Code(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
   impl_->Say(id, Guard::Kind::kCode, 0, nullptr, why, [&] { return MakeCodeGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Suspended(SourceId id, const Spot& why) {
+void GuardRecorder::Suspended(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kSuspended, 0, nullptr, why, [&] { return MakeSuspendedGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const Spot& why) {
+void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   Identity(id, why);
   impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
 }
 
-void GuardRecorder::Leaf(SourceId tensor, const Spot& why) {
+void GuardRecorder::Leaf(SourceId tensor, const GuardSite& why) {
   constexpr int64_t kNoOffset = -1;
   impl_->Say(tensor, Guard::Kind::kField, kNoOffset, nullptr, why,
              [&] { return MakeLeafGuard(impl_->object(tensor)); });
 }
 
-void GuardRecorder::Registry(const Spot& why) {
+void GuardRecorder::Registry(const GuardSite& why) {
   static PyObject* const counter = [] {
     Ref<> module = MustImport("_abc");
     return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
@@ -168,12 +168,12 @@ void GuardRecorder::Registry(const Spot& why) {
              [] { return MakeAnswerGuard(Guard::Kind::kRegistry, counter); });
 }
 
-void GuardRecorder::Answer(PyObject* function, const char* name, const Spot& why) {
+void GuardRecorder::Answer(PyObject* function, const char* name, const GuardSite& why) {
   impl_->Say(Pinned(function, name), Guard::Kind::kAnswer, 0, nullptr, why,
              [function] { return MakeAnswerGuard(Guard::Kind::kAnswer, function); });
 }
 
-void GuardRecorder::Value(SourceId id, const Spot& why) {
+void GuardRecorder::Value(SourceId id, const GuardSite& why) {
   if (impl_->empty(id)) return;
   if (!impl_->is_number(id)) {
     PyObject* const object = impl_->object(id);
@@ -189,12 +189,12 @@ int64_t GuardRecorder::SeenNumber(SourceId id) const { return impl_->reached(id)
 
 bool GuardRecorder::IsFixed(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue); }
 
-void GuardRecorder::Elements(SourceId id, const Spot& why) {
+void GuardRecorder::Elements(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Layout(SourceId id, const Spot& why) {
+void GuardRecorder::Layout(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   impl_->Say(id, Guard::Kind::kValue, 3, nullptr, why, [&] {
     PyObject* const seen = impl_->object(id);
@@ -204,56 +204,56 @@ void GuardRecorder::Layout(SourceId id, const Spot& why) {
 
 bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue, 3); }
 
-void GuardRecorder::Member(SourceId set, PyObject* item, const Spot& why) {
+void GuardRecorder::Member(SourceId set, PyObject* item, const GuardSite& why) {
   if (impl_->object(set) == nullptr) return;
   impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
 }
 
-void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const Spot& why) {
+void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const GuardSite& why) {
   if (impl_->object(set) == nullptr) return;
   impl_->Say(set, Guard::Kind::kValue, 4, item, why, [&] { return MakeAddressInSetGuard(impl_->object(set), item); });
 }
 
-void GuardRecorder::Length(SourceId id, const Spot& why, Py_ssize_t length) {
+void GuardRecorder::Length(SourceId id, const GuardSite& why, Py_ssize_t length) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys) || impl_->IsToldByNoHooks(id)) return;
   impl_->Say(id, Guard::Kind::kLength, 0, nullptr, why,
              [&] { return std::make_unique<LengthGuard>(impl_->object(id), length); });
 }
 
-void GuardRecorder::Keys(SourceId id, const Spot& why) {
+void GuardRecorder::Keys(SourceId id, const GuardSite& why) {
   PyObject* dict = impl_->object(id);
   if (dict == nullptr || !PyDict_Check(dict)) return;
   impl_->Say(id, Guard::Kind::kKeys, 0, nullptr, why, [&] { return std::make_unique<KeysGuard>(dict); });
 }
 
-void GuardRecorder::Absent(SourceId dict, PyObject* key, const Spot& why) {
+void GuardRecorder::Absent(SourceId dict, PyObject* key, const GuardSite& why) {
   if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, false, why);
 }
 
-void GuardRecorder::Present(SourceId dict, PyObject* key, const Spot& why) {
+void GuardRecorder::Present(SourceId dict, PyObject* key, const GuardSite& why) {
   if (impl_->object(dict) != nullptr) impl_->SayKey(dict, impl_->DictOfSeen(dict), key, true, why);
 }
 
-void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const Spot& why) {
+void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const GuardSite& why) {
   if (impl_->object(object) == nullptr || impl_->IsToldByNoHooks(object, name)) return;
   impl_->SayKey(object, DictOf::kInstance, name, false, why);
 }
 
 bool GuardRecorder::IsToldByNoHooks(SourceId id) const { return impl_->IsToldByNoHooks(id); }
 
-void GuardRecorder::NoHooks(SourceId module, const Spot& why) {
+void GuardRecorder::NoHooks(SourceId module, const GuardSite& why) {
   if (impl_->object(module) == nullptr) return;
   impl_->Say(module, Guard::Kind::kNoHooks, 0, nullptr, why, [] { return std::make_unique<NoHooksGuard>(); });
 }
 
-void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why) {
+void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const GuardSite& why) {
   if (impl_->object(object) == nullptr) return;
   Ref<> key = impl_->Canonical(name);
   impl_->Say(object, Guard::Kind::kTypeAttr, 0, key.get(), why,
              [&] { return std::make_unique<TypeAttrGuard>(impl_->object(object), key.get(), found); });
 }
 
-void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const Spot& why) {
+void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const GuardSite& why) {
   PyObject* tensor = impl_->object(id);
   if (tensor == nullptr || !IsTensor(tensor)) return;
   if (impl_->contradicts && HasSizeMarks(tensor)) {
@@ -309,7 +309,8 @@ void GuardRecorder::CheckRange(SourceId size, const std::string& condition, cons
                      : absl::StrCat("up to ", most, " only: mark it with max=", most)));
 }
 
-bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why) {
+bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome,
+                             const GuardSite& why) {
   if (impl_->empty(number) || impl_->Has(number, Guard::Kind::kValue)) return true;
   Ref<> key = impl_->Canonical(constant);
   std::unique_ptr<Guard> guard = MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
@@ -324,7 +325,7 @@ bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* const
 }
 
 bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
-                             const std::vector<SourceId>& numbers, const Spot& why) {
+                             const std::vector<SourceId>& numbers, const GuardSite& why) {
   Impl& r = *impl_;
   bool fixed = true;
   std::vector<Reached> seen;
@@ -361,7 +362,7 @@ bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
   return true;
 }
 
-void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const Spot& why) {
+void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const GuardSite& why) {
   if (a == b || impl_->object(a) == nullptr || impl_->object(b) == nullptr) return;
   if (b < a) std::swap(a, b);
   const size_t count = impl_->predicates.size();

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "guards/collect/spot.h"
+#include "guards/collect/guard_site.h"
 #include "guards/kinds/class_note.h"
 #include "guards/kinds/tensor_read.h"
 #include "guards/kinds/world.h"
@@ -65,59 +65,59 @@ class GuardRecorder {
   // -- predicates -- `why` is the instruction that has read the fact. Its code is kept alive.
   // Requires the exact type, with the same attributes under the names that the recording has read (ReadsName,
   // ReadsNamesOf) before its end, and under the names that C code looks up.
-  void Type(SourceId id, const Spot& why);
+  void Type(SourceId id, const GuardSite& why);
   void ReadsName(PyObject* name) {  // an attribute's
     if (names_ == nullptr) [[unlikely]]
       names_ = MakeNames();
     names_->Add(name);
   }
-  void ReadsNamesOf(PyCodeObject* code);        // all names in it
-  void Identity(SourceId id, const Spot& why);  // the very object
+  void ReadsNamesOf(PyCodeObject* code);             // all names in it
+  void Identity(SourceId id, const GuardSite& why);  // the very object
   // Requires an object at the address of this one, on which its default hash depends. Unlike Identity, it holds nothing.
-  void Address(SourceId id, const Spot& why);
+  void Address(SourceId id, const GuardSite& why);
   // Requires equal type and value, for None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
-  void Value(SourceId id, const Spot& why);
+  void Value(SourceId id, const GuardSite& why);
   std::optional<SizeMark> MarkOf(SourceId size) const;  // of the user
   bool IsFixed(SourceId id) const;                      // by Value
   // Requires this length of a list, tuple, dict or set; by default, its present length.
-  void Length(SourceId id, const Spot& why, Py_ssize_t length = -1);
-  void Keys(SourceId id, const Spot& why);      // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const Spot& why);  // set of plain values: its elements
+  void Length(SourceId id, const GuardSite& why, Py_ssize_t length = -1);
+  void Keys(SourceId id, const GuardSite& why);      // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const GuardSite& why);  // set of plain values: its elements
   // Where the elements of a set stand in its table, or the dtype, sizes and strides of an array of NumPy.
-  void Layout(SourceId set, const Spot& why);
+  void Layout(SourceId set, const GuardSite& why);
   bool HasLayout(SourceId set) const;
-  void Member(SourceId set, PyObject* item, const Spot& why);  // whether `item` (plain, or a class) is in it
+  void Member(SourceId set, PyObject* item, const GuardSite& why);  // whether `item` (plain, or a class) is in it
   // … an object that is hashed by its address, which is guarded by itself.
-  void AddressInSet(SourceId set, PyObject* item, const Spot& why);
-  void Absent(SourceId dict, PyObject* key, const Spot& why);
-  void Present(SourceId dict, PyObject* key, const Spot& why);
-  void Tensor(SourceId id, const TensorRead& read, const Spot& why);  // reads of one tensor are merged
+  void AddressInSet(SourceId set, PyObject* item, const GuardSite& why);
+  void Absent(SourceId dict, PyObject* key, const GuardSite& why);
+  void Present(SourceId dict, PyObject* key, const GuardSite& why);
+  void Tensor(SourceId id, const TensorRead& read, const GuardSite& why);  // reads of one tensor are merged
   // Returns false, and adds nothing, if the comparison is not exact (a float, and an int of more bits than it has).
-  bool Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const Spot& why);
+  bool Relation(SourceId number, int py_compare_op, PyObject* constant, bool outcome, const GuardSite& why);
   // The same for expressions of at most NumbersRelation::kMostInputs numbers, all exact ints or floats.
   bool Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
-                const std::vector<SourceId>& numbers, const Spot& why);
-  void SameObject(SourceId a, SourceId b, bool same, const Spot& why);
+                const std::vector<SourceId>& numbers, const GuardSite& why);
+  void SameObject(SourceId a, SourceId b, bool same, const GuardSite& why);
   // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
   // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
   // change.
-  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const Spot& why);
+  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const GuardSite& why);
   // Attributes of the class itself were read (Model.scale): what was read of it and its bases is the same (see Type).
-  void Class(PyTypeObject* type, const Spot& why);
+  void Class(PyTypeObject* type, const GuardSite& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
-  void Field(SourceId id, Py_ssize_t offset, const Spot& why);
-  void Leaf(SourceId tensor, const Spot& why);  // whether it is a leaf of autograd's graph
+  void Field(SourceId id, Py_ssize_t offset, const GuardSite& why);
+  void Leaf(SourceId tensor, const GuardSite& why);  // whether it is a leaf of autograd's graph
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
-  void Registry(const Spot& why);
+  void Registry(const GuardSite& why);
   // The answer of this C function about the process: an int, None or a device.
-  void Answer(PyObject* function, const char* name, const Spot& why);
+  void Answer(PyObject* function, const char* name, const GuardSite& why);
   // A function by its code, globals, number of defaults. Implied by Identity.
-  void Code(SourceId function, const Spot& why);
-  void Suspended(SourceId generator, const Spot& why);                    // it waits there, in a frame of that code
-  void NoInstanceAttr(SourceId object, PyObject* name, const Spot& why);  // not in object.__dict__
+  void Code(SourceId function, const GuardSite& why);
+  void Suspended(SourceId generator, const GuardSite& why);  // it waits there, in a frame of that code
+  void NoInstanceAttr(SourceId object, PyObject* name, const GuardSite& why);  // not in object.__dict__
   // A module that is called runs `forward` of its class, and no hooks of its own.
-  void NoHooks(SourceId module, const Spot& why);
+  void NoHooks(SourceId module, const GuardSite& why);
   // Returns whether `no hooks` of its module says all of the dict at `id`, except which object it is.
   bool IsToldByNoHooks(SourceId id) const;
 

@@ -16,12 +16,12 @@
 #include "absl/container/flat_hash_set.h"
 #include "guards/collect/frozen_guards.h"
 #include "guards/collect/guard_recorder.h"
-#include "guards/collect/numbering.h"
+#include "guards/collect/intern_table.h"
 #include "guards/kinds/class_note.h"
 #include "guards/kinds/keys.h"
 #include "guards/kinds/no_hooks.h"
-#include "guards/must.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 #include "ir/dcheck.h"
 
 namespace frametap {
@@ -85,12 +85,12 @@ struct GuardRecorder::Impl {
     uint32_t children = 0, predicates = 0, relations = 0;  // those that stand with another source
   };
   std::vector<Uses> uses;
-  Numbering<SourceKey> sources;  // of `steps`
+  InternTable<SourceKey> sources;  // of `steps`
 
   std::unique_ptr<NamesRead> names;  // outlives `predicates`; made when something is read, as it is large
   StableVector<Predicate> predicates;
-  Numbering<PredicateKey> known;  // of `predicates`
-  std::vector<Ref<>> codes;       // of their spots
+  InternTable<PredicateKey> known;  // of `predicates`
+  std::vector<Ref<>> codes;         // of their spots
   absl::flat_hash_set<PyCodeObject*> codes_kept;
 
   std::unordered_map<Py_hash_t, std::vector<Ref<>>> plain_keys;
@@ -105,7 +105,7 @@ struct GuardRecorder::Impl {
   void Count(const Predicate& predicate) {
     if (const Guard* guard = predicate.own_guard()) guard->Traverse(&CountOne, this);
   }
-  void Keep(const Spot& spot) {
+  void Keep(const GuardSite& spot) {
     PyObject* code = reinterpret_cast<PyObject*>(spot.code);
     if (code == nullptr || (!codes.empty() && codes.back().get() == code) || !codes_kept.insert(spot.code).second)
       return;
@@ -186,7 +186,7 @@ struct GuardRecorder::Impl {
   }
 
   template <class MakeGuardFn>
-  Predicate& Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const Spot& why,
+  Predicate& Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const GuardSite& why,
                  MakeGuardFn&& make) {
     const auto [number, is_new] = known.Add(PredicateKey{id.raw(), kind, detail, object});
     if (!is_new) return predicates[number];
@@ -215,7 +215,7 @@ struct GuardRecorder::Impl {
     return true;
   }
 
-  void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const Spot& why) {
+  void SayKey(SourceId id, DictOf dict, PyObject* name, bool present, const GuardSite& why) {
     Ref<> key = Canonical(name);
     const int64_t detail = static_cast<int64_t>(dict) * 2 + (present ? 1 : 0);
     Say(id, Guard::Kind::kKey, detail, key.get(), why,

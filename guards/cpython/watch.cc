@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-#include "guards/must.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 static_assert(PY_MAJOR_VERSION == 3 && PY_MINOR_VERSION == 11,
               "this file is for the version tags and dict keys of Python 3.11");

@@ -8,10 +8,10 @@
 #include "guards/cpython/iterator_view.h"
 #include "guards/cpython/suspended_frame.h"
 #include "guards/kinds/roots.h"
-#include "guards/must.h"
 #include "guards/objects/held_object.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {

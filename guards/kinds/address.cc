@@ -1,8 +1,8 @@
 // Address: an object of that address, whatever it is. Facts that follow from addresses (default hashes, identities)
 // follow for any others that lie there, so that nothing has to be kept alive.
 #include "guards/kinds/guard.h"
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

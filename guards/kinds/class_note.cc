@@ -5,9 +5,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "guards/cpython/watch.h"
 #include "guards/kinds/no_hooks.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "guards/kinds/length.h"
 #include "guards/kinds/tensor.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 namespace {

@@ -1,6 +1,6 @@
 // Leaf: whether a tensor is a leaf of autograd's graph.
 #include "guards/kinds/guard.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

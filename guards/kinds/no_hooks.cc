@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
-#include "guards/must.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -3,7 +3,7 @@
 // hooks are empty.
 //   H1  A dict of hooks is an OrderedDict, not a subclass. So its truth is its length, and it is not one of the plain
 //       dicts that a program changes.
-//   H2  A tree takes the parts apart (planting.cc), so that they are watched like other reads of the instance's dict.
+//   H2  A tree takes the parts apart (check_plan_builder.cc), so that they are watched like other reads of the instance's dict.
 // Not here: the class and the hooks of all modules, which have predicates of their own.
 #pragma once
 

@@ -5,7 +5,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
 #include "ir/graph/type.h"
 

@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/guard.h"
-#include "guards/must.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -15,10 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 #include "ir/segment/state.h"
 
 // Its header includes all of ATen.

@@ -2,9 +2,9 @@
 
 #include "guards/cpython/hash_probe.h"
 #include "guards/cpython/watch.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

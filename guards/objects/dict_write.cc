@@ -1,10 +1,10 @@
 #include "guards/objects/dict_write.h"
 
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

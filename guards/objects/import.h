@@ -6,8 +6,8 @@
 
 #include <Python.h>
 
-#include "guards/must.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

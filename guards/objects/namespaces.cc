@@ -1,6 +1,6 @@
 #include "guards/objects/namespaces.h"
 
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -1,7 +1,7 @@
 #include "guards/objects/object_end.h"
 
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -1,8 +1,8 @@
 #include "guards/objects/size_mark.h"
 
 #include "absl/strings/str_cat.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 #include "ir/graph/literal.h"
 
 namespace frametap {

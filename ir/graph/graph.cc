@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 
 namespace frametap {
 namespace {

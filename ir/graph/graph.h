@@ -19,8 +19,8 @@
 namespace frametap {
 
 // An op outside of the dispatcher: arithmetic on Python numbers that are graph values, and access to the elements of
-// an op's list result. (The recorder adds one kListItem node for each element.) See ir/graph/scalar.h.
-enum class ScalarOp : uint8_t {
+// an op's list result. (The recorder adds one kListItem node for each element.) See ir/graph/builtin_op.h.
+enum class BuiltinOp : uint8_t {
   kNone,
   kIntAdd,
   kIntSub,
@@ -113,7 +113,7 @@ struct EagerState {
 
 struct Node {
   std::optional<c10::OperatorHandle> op;  // empty: `scalar_op` says what it is
-  ScalarOp scalar_op = ScalarOp::kNone;
+  BuiltinOp scalar_op = BuiltinOp::kNone;
   std::vector<Arg> args;         // G2
   std::vector<ValueId> outputs;  // one for each return of the schema; one for a scalar op
   StateId state;                 // into Graph::states

@@ -1,5 +1,5 @@
 // The one door to private members of torch's dispatcher (2.13): the kernels of an op, which have no accessor.
-// Not here: torch's Python tensors (guards/objects/tensor_door.h).
+// Not here: torch's Python tensors (guards/objects/torch_tensor.h).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

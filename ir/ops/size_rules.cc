@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/size_rules_call.h"
 
 namespace frametap {
@@ -352,7 +352,7 @@ SizeExpr SizeExpr::Value(ValueId value) {
   return e;
 }
 
-SizeExpr SizeExpr::Of(ScalarOp op, SizeExpr a, SizeExpr b) {
+SizeExpr SizeExpr::Of(BuiltinOp op, SizeExpr a, SizeExpr b) {
   const auto is = [](const SizeExpr& e, int64_t n) { return e.kind == Kind::kConst && e.number == n; };
   const bool commutes = Commutes(op);
   if (a.kind == Kind::kConst && b.kind == Kind::kConst) {
@@ -364,26 +364,26 @@ SizeExpr SizeExpr::Of(ScalarOp op, SizeExpr a, SizeExpr b) {
     std::swap(a, b);
   }
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       if (is(b, 0)) return a;
       if (b.kind == Kind::kConst && a.kind == Kind::kOp && a.op == op && a.operands[1].kind == Kind::kConst) {
         return Of(op, a.operands[0], Of(op, a.operands[1], b));
       }
       break;
-    case ScalarOp::kIntSub:
+    case BuiltinOp::kIntSub:
       if (a == b) return Const(0);
-      if (b.kind == Kind::kConst && b.number != INT64_MIN) return Of(ScalarOp::kIntAdd, a, Const(-b.number));
+      if (b.kind == Kind::kConst && b.number != INT64_MIN) return Of(BuiltinOp::kIntAdd, a, Const(-b.number));
       break;
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       if (is(b, 0)) return b;
       if (is(b, 1)) return a;
       break;
-    case ScalarOp::kIntFloorDiv:
+    case BuiltinOp::kIntFloorDiv:
       if (is(b, 1)) return a;
       break;
-    case ScalarOp::kIntMin:
-    case ScalarOp::kIntMax:
-    case ScalarOp::kIntBroadcast:
+    case BuiltinOp::kIntMin:
+    case BuiltinOp::kIntMax:
+    case BuiltinOp::kIntBroadcast:
       if (a == b) return a;
       break;
     default:
@@ -408,7 +408,7 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
   const Node* node = &graph.node(asked.def);
   ValueId result = value;
   int64_t item = -1;
-  if (node->scalar_op == ScalarOp::kListItem) {
+  if (node->scalar_op == BuiltinOp::kListItem) {
     const Arg& list = node->args[0];
     const Arg& index = node->args[1];
     if (list.kind != Arg::Kind::kValue || index.kind != Arg::Kind::kConst || !index.constant.isInt()) {

@@ -28,13 +28,13 @@ struct SizeExpr {
   Kind kind = Kind::kConst;
   int64_t number = 0;
   ValueId value;
-  ScalarOp op = ScalarOp::kNone;
+  BuiltinOp op = BuiltinOp::kNone;
   std::vector<SizeExpr> operands;
 
   static SizeExpr Const(int64_t number);
   static SizeExpr SizeOf(ValueId tensor, int64_t dim);
   static SizeExpr Value(ValueId value);
-  static SizeExpr Of(ScalarOp op, SizeExpr a, SizeExpr b);  // may be simpler than it says, and equal
+  static SizeExpr Of(BuiltinOp op, SizeExpr a, SizeExpr b);  // may be simpler than it says, and equal
 
   friend bool operator==(const SizeExpr& a, const SizeExpr& b);
 };

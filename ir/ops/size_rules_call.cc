@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap {
 namespace {
 
-Size Apply(ScalarOp op, const Size& a, const Size& b, bool natural) {
+Size Apply(BuiltinOp op, const Size& a, const Size& b, bool natural) {
   if (!a.expr() || !b.expr()) return Size();
   return Size(SizeExpr::Of(op, *a.expr(), *b.expr()), natural);
 }
@@ -22,18 +22,18 @@ bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, co
   const Node& node = graph.node(def);
   const auto operand = [&](size_t i) { return IsNatural(graph, known, node.args[i], depth - 1); };
   switch (node.scalar_op) {
-    case ScalarOp::kSize:
-    case ScalarOp::kIntAbs:
+    case BuiltinOp::kSize:
+    case BuiltinOp::kIntAbs:
       return true;
-    case ScalarOp::kIntAdd:
-    case ScalarOp::kIntMul:
-    case ScalarOp::kIntFloorDiv:
-    case ScalarOp::kIntMin:
-    case ScalarOp::kIntBroadcast:
+    case BuiltinOp::kIntAdd:
+    case BuiltinOp::kIntMul:
+    case BuiltinOp::kIntFloorDiv:
+    case BuiltinOp::kIntMin:
+    case BuiltinOp::kIntBroadcast:
       return operand(0) && operand(1);
-    case ScalarOp::kIntMod:  // has the sign of the divisor
+    case BuiltinOp::kIntMod:  // has the sign of the divisor
       return operand(1);
-    case ScalarOp::kIntMax:
+    case BuiltinOp::kIntMax:
       return operand(0) || operand(1);
     default:
       return false;
@@ -58,21 +58,23 @@ std::optional<int64_t> Size::constant() const {
   return expr_->number;
 }
 
-Size operator+(const Size& a, const Size& b) { return Apply(ScalarOp::kIntAdd, a, b, a.natural() && b.natural()); }
-Size operator-(const Size& a, const Size& b) { return Apply(ScalarOp::kIntSub, a, b, false); }
-Size operator*(const Size& a, const Size& b) { return Apply(ScalarOp::kIntMul, a, b, a.natural() && b.natural()); }
-Size operator/(const Size& a, const Size& b) { return Apply(ScalarOp::kIntFloorDiv, a, b, a.natural() && b.natural()); }
+Size operator+(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntAdd, a, b, a.natural() && b.natural()); }
+Size operator-(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntSub, a, b, false); }
+Size operator*(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntMul, a, b, a.natural() && b.natural()); }
+Size operator/(const Size& a, const Size& b) {
+  return Apply(BuiltinOp::kIntFloorDiv, a, b, a.natural() && b.natural());
+}
 
 Size Min(const Size& a, const Size& b) {
   if (a.is(0) && b.natural()) return a;
   if (b.is(0) && a.natural()) return b;
-  return Apply(ScalarOp::kIntMin, a, b, a.natural() && b.natural());
+  return Apply(BuiltinOp::kIntMin, a, b, a.natural() && b.natural());
 }
 
 Size Max(const Size& a, const Size& b) {
   if (a.is(0) && b.natural()) return b;
   if (b.is(0) && a.natural()) return a;
-  return Apply(ScalarOp::kIntMax, a, b, a.natural() || b.natural());
+  return Apply(BuiltinOp::kIntMax, a, b, a.natural() || b.natural());
 }
 
 Size CeilDiv(const Size& a, const Size& b) { return (a + (b - 1)) / b; }
@@ -96,7 +98,7 @@ Size BroadcastSize(std::vector<Size> sizes) {
   if (parts.empty()) return 1;
   Size all = parts[0];
   for (size_t i = 1; i < parts.size(); ++i) {
-    all = Apply(ScalarOp::kIntBroadcast, all, parts[i], all.natural() && parts[i].natural());
+    all = Apply(BuiltinOp::kIntBroadcast, all, parts[i], all.natural() && parts[i].natural());
   }
   return all;
 }

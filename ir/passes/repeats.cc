@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 #include "ir/ops/below_autograd.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/plain_function.h"
@@ -40,7 +40,7 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 }
 
 bool ReadsTensor(const Node& node) {
-  return !node.is_scalar() || node.scalar_op == ScalarOp::kSize || IsAssumption(node.scalar_op);
+  return !node.is_scalar() || node.scalar_op == BuiltinOp::kSize || IsAssumption(node.scalar_op);
 }
 
 class Finder {
@@ -93,7 +93,7 @@ class Finder {
 
   bool MayRepeat(uint32_t i) const {
     const Node& node = graph_.nodes[i];
-    if (node.is_scalar()) return node.scalar_op != ScalarOp::kListItem;
+    if (node.is_scalar()) return node.scalar_op != BuiltinOp::kListItem;
     return IsBelow(node) && (roles_.empty() || roles_[i].repeatable);
   }
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap {
 
@@ -14,7 +14,7 @@ struct Formula::Atom {
   std::string text;
   bool natural = false;
   bool is_quotient = false;  // `a//b`, `a % b`: binds as a product does
-  ScalarOp op = ScalarOp::kNone;
+  BuiltinOp op = BuiltinOp::kNone;
   Formula a, b;
 };
 
@@ -22,7 +22,7 @@ namespace {
 
 bool Multiplies(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
 
-std::optional<int64_t> ComputeInts(ScalarOp op, int64_t a, int64_t b) {
+std::optional<int64_t> ComputeInts(BuiltinOp op, int64_t a, int64_t b) {
   Number result;
   if (Compute(op, Number::Int(a), Number::Int(b), &result) != ScalarFault::kNone) return std::nullopt;
   return result.i;
@@ -58,7 +58,7 @@ bool Formula::natural() const {
   });
 }
 
-std::optional<Formula> Formula::Of(ScalarOp op, const Formula& a, const Formula& b) {
+std::optional<Formula> Formula::Of(BuiltinOp op, const Formula& a, const Formula& b) {
   const ScalarRow& row = RowOf(op);
   if (row.result != Type::Kind::kInt || row.operands != Type::Kind::kInt) return std::nullopt;
   if (a.constant() && (row.arity == 1 || b.constant())) {
@@ -67,32 +67,32 @@ std::optional<Formula> Formula::Of(ScalarOp op, const Formula& a, const Formula&
   }
   std::optional<Formula> out;
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       out = Sum(a, b, 1);
       break;
-    case ScalarOp::kIntSub:
+    case BuiltinOp::kIntSub:
       out = Sum(a, b, -1);
       break;
-    case ScalarOp::kIntNeg:
+    case BuiltinOp::kIntNeg:
       out = Sum(Formula(), a, -1);
       break;
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       out = Product(a, b);
       break;
-    case ScalarOp::kIntFloorDiv:
+    case BuiltinOp::kIntFloorDiv:
       out = FloorDiv(a, b);
       break;
-    case ScalarOp::kIntMod:
+    case BuiltinOp::kIntMod:
       out = Mod(a, b);
       break;
-    case ScalarOp::kIntMin:
-    case ScalarOp::kIntMax:
+    case BuiltinOp::kIntMin:
+    case BuiltinOp::kIntMax:
       out = Extreme(op, a, b);
       break;
-    case ScalarOp::kIntBroadcast:
+    case BuiltinOp::kIntBroadcast:
       out = Broadcast(a, b);
       break;
-    case ScalarOp::kIntAbs:
+    case BuiltinOp::kIntAbs:
       out = a.natural() ? a : Opaque(op, a, Formula());
       break;
     default:
@@ -190,23 +190,23 @@ bool Formula::Cancel(Formula* a, Formula* b) {
 std::optional<Formula> Formula::FloorDiv(const Formula& dividend, const Formula& divisor) {
   Formula a = dividend, b = divisor;
   if (b.constant() == 0) return std::nullopt;
-  if (b.terms_.size() != 1) return Opaque(ScalarOp::kIntFloorDiv, a, b);
+  if (b.terms_.size() != 1) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
   Cancel(&a, &b);
   const Term& by = b.terms_[0];
   Formula quotient, rest;
-  if (!Split(a, by, &quotient, &rest)) return Opaque(ScalarOp::kIntFloorDiv, a, b);
+  if (!Split(a, by, &quotient, &rest)) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
   if (rest.terms_.empty()) return quotient;
   if (rest.terms_.size() == 1 && b.constant() && *b.constant() > 0 && rest.terms_[0].factor == 1 &&
       rest.terms_[0].atoms.size() == 1) {
     const Atom& atom = *rest.terms_[0].atoms[0];
-    if (atom.op == ScalarOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0) {
+    if (atom.op == BuiltinOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0) {
       int64_t divisor = 0;
       if (!Multiplies(*atom.b.constant(), *b.constant(), &divisor)) return std::nullopt;
       const std::optional<Formula> nested = FloorDiv(atom.a, Constant(divisor));
       return nested ? Sum(quotient, *nested, 1) : std::nullopt;
     }
   }
-  const std::optional<Formula> left = Opaque(ScalarOp::kIntFloorDiv, rest, b);
+  const std::optional<Formula> left = Opaque(BuiltinOp::kIntFloorDiv, rest, b);
   return left ? Sum(quotient, *left, 1) : std::nullopt;
 }
 
@@ -214,7 +214,7 @@ std::optional<Formula> Formula::FloorDiv(const Formula& dividend, const Formula&
 std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
   if (b.constant() == 0) return std::nullopt;
   for (const Term& term : a.terms_) {
-    if (term.atoms.size() != 1 || term.atoms[0]->op != ScalarOp::kIntMod || term.atoms[0]->b.Text() != b.Text())
+    if (term.atoms.size() != 1 || term.atoms[0]->op != BuiltinOp::kIntMod || term.atoms[0]->b.Text() != b.Text())
       continue;
     Formula remainder;
     remainder.terms_.push_back(term);
@@ -223,12 +223,12 @@ std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
     const std::optional<Formula> all = dividend && others ? Sum(*others, *dividend, 1) : std::nullopt;
     return all ? Mod(*all, b) : std::nullopt;
   }
-  if (b.terms_.size() != 1) return Opaque(ScalarOp::kIntMod, a, b);
+  if (b.terms_.size() != 1) return Opaque(BuiltinOp::kIntMod, a, b);
   Formula quotient, rest;
-  if (!Split(a, b.terms_[0], &quotient, &rest)) return Opaque(ScalarOp::kIntMod, a, b);
+  if (!Split(a, b.terms_[0], &quotient, &rest)) return Opaque(BuiltinOp::kIntMod, a, b);
   if (rest.terms_.empty()) return Formula();
-  if (!rest.constant() || !b.constant()) return Opaque(ScalarOp::kIntMod, rest, b);
-  const std::optional<int64_t> value = ComputeInts(ScalarOp::kIntMod, *rest.constant(), *b.constant());
+  if (!rest.constant() || !b.constant()) return Opaque(BuiltinOp::kIntMod, rest, b);
+  const std::optional<int64_t> value = ComputeInts(BuiltinOp::kIntMod, *rest.constant(), *b.constant());
   return value ? std::optional(Constant(*value)) : std::nullopt;
 }
 
@@ -240,13 +240,13 @@ bool Formula::IsAtMost(const Formula& a, const Formula& b) {
   if (difference && difference->natural()) return true;
   if (a.terms_.size() != 1 || a.terms_[0].factor != 1 || a.terms_[0].atoms.size() != 1) return false;
   const Atom& atom = *a.terms_[0].atoms[0];
-  if (atom.op == ScalarOp::kIntMin) return IsAtMost(atom.a, b) || IsAtMost(atom.b, b);
-  return atom.op == ScalarOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0 && atom.a.natural() &&
+  if (atom.op == BuiltinOp::kIntMin) return IsAtMost(atom.a, b) || IsAtMost(atom.b, b);
+  return atom.op == BuiltinOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0 && atom.a.natural() &&
          IsAtMost(atom.a, b);
 }
 
-std::optional<Formula> Formula::Extreme(ScalarOp op, const Formula& a, const Formula& b) {
-  const bool least = op == ScalarOp::kIntMin;
+std::optional<Formula> Formula::Extreme(BuiltinOp op, const Formula& a, const Formula& b) {
+  const bool least = op == BuiltinOp::kIntMin;
   if (IsAtMost(a, b)) return least ? a : b;
   if (IsAtMost(b, a)) return least ? b : a;
   return a.Text() <= b.Text() ? Opaque(op, a, b) : Opaque(op, b, a);
@@ -258,17 +258,17 @@ std::optional<Formula> Formula::Broadcast(const Formula& a, const Formula& b) {
   // One that is another constant is the result, whether the other one is 1 or the same.
   if (a.constant()) return a;
   if (b.constant()) return b;
-  return a.Text() <= b.Text() ? Opaque(ScalarOp::kIntBroadcast, a, b) : Opaque(ScalarOp::kIntBroadcast, b, a);
+  return a.Text() <= b.Text() ? Opaque(BuiltinOp::kIntBroadcast, a, b) : Opaque(BuiltinOp::kIntBroadcast, b, a);
 }
 
-std::optional<Formula> Formula::Opaque(ScalarOp op, const Formula& a, const Formula& b) {
+std::optional<Formula> Formula::Opaque(BuiltinOp op, const Formula& a, const Formula& b) {
   const ScalarRow& row = RowOf(op);
   auto atom = std::make_shared<Atom>();
   atom->op = op;
   atom->a = a;
   atom->b = b;
   const auto operand = [](const Formula& f) { return f.is_factor() ? f.Text() : absl::StrCat("(", f.Text(), ")"); };
-  const bool is_div = op == ScalarOp::kIntFloorDiv, is_mod = op == ScalarOp::kIntMod;
+  const bool is_div = op == BuiltinOp::kIntFloorDiv, is_mod = op == BuiltinOp::kIntMod;
   if (is_div || is_mod) {
     atom->text = absl::StrCat(operand(a), is_div ? "//" : " % ", operand(b));
     atom->is_quotient = true;
@@ -281,9 +281,9 @@ std::optional<Formula> Formula::Opaque(ScalarOp op, const Formula& a, const Form
   }
   const bool both = a.natural() && b.natural();
   const bool is_positive_mod = is_mod && b.constant().value_or(0) > 0;
-  const bool is_max = op == ScalarOp::kIntMax && (a.natural() || b.natural());
-  const bool keeps = is_div || is_mod || op == ScalarOp::kIntMin || op == ScalarOp::kIntBroadcast;
-  atom->natural = (keeps && both) || is_positive_mod || is_max || op == ScalarOp::kIntAbs;
+  const bool is_max = op == BuiltinOp::kIntMax && (a.natural() || b.natural());
+  const bool keeps = is_div || is_mod || op == BuiltinOp::kIntMin || op == BuiltinOp::kIntBroadcast;
+  atom->natural = (keeps && both) || is_positive_mod || is_max || op == BuiltinOp::kIntAbs;
   Formula out;
   out.terms_.push_back({1, {std::move(atom)}});
   return out;
@@ -340,7 +340,7 @@ std::optional<int64_t> Formula::Evaluate(const Values& values) const {
     int64_t product = term.factor;
     for (const AtomPtr& atom : term.atoms) {
       std::optional<int64_t> value;
-      if (atom->op == ScalarOp::kNone) {
+      if (atom->op == BuiltinOp::kNone) {
         value = values(atom->text);
       } else if (const std::optional<int64_t> a = atom->a.Evaluate(values)) {
         const std::optional<int64_t> b = RowOf(atom->op).arity == 1 ? 0 : atom->b.Evaluate(values);

@@ -26,7 +26,7 @@ class Formula {
   // Applies an op on ints; `b` is ignored by ops of one operand. Returns none if a constant needs more than 64 bits, a
   // division is by zero, or the op is not an op on ints. Also returns none if the text would be longer than people
   // read.
-  static std::optional<Formula> Of(ScalarOp op, const Formula& a, const Formula& b);
+  static std::optional<Formula> Of(BuiltinOp op, const Formula& a, const Formula& b);
 
   std::optional<int64_t> constant() const;
   bool natural() const;  // never negative, whatever its symbols are
@@ -49,9 +49,9 @@ class Formula {
   static std::optional<Formula> FloorDiv(const Formula& a, const Formula& b);
   static std::optional<Formula> Mod(const Formula& a, const Formula& b);
   static bool IsAtMost(const Formula& a, const Formula& b);
-  static std::optional<Formula> Extreme(ScalarOp op, const Formula& a, const Formula& b);
+  static std::optional<Formula> Extreme(BuiltinOp op, const Formula& a, const Formula& b);
   static std::optional<Formula> Broadcast(const Formula& a, const Formula& b);
-  static std::optional<Formula> Opaque(ScalarOp op, const Formula& a, const Formula& b);
+  static std::optional<Formula> Opaque(BuiltinOp op, const Formula& a, const Formula& b);
   static std::string TextOf(const Term& term);  // without its sign
   // What `by` (of one term) divides term by term, and what is left.
   static bool Cancel(Formula* a, Formula* b);  // `b` has one term

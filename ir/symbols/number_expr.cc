@@ -14,11 +14,11 @@ bool NumberExpr::PushOperand(Term term) {
   return true;
 }
 
-bool NumberExpr::PushConstant(const Number& number) { return PushOperand({ScalarOp::kNone, false, 0, number}); }
+bool NumberExpr::PushConstant(const Number& number) { return PushOperand({BuiltinOp::kNone, false, 0, number}); }
 
-bool NumberExpr::PushInput(uint32_t input) { return PushOperand({ScalarOp::kNone, true, input, Number()}); }
+bool NumberExpr::PushInput(uint32_t input) { return PushOperand({BuiltinOp::kNone, true, input, Number()}); }
 
-bool NumberExpr::Push(ScalarOp op) {
+bool NumberExpr::Push(BuiltinOp op) {
   const size_t arity = RowOf(op).arity;
   if (depth_ < arity || terms_.size() == kMostTerms || RowOf(op).operands == Type::Kind::kNone) return false;
   depth_ -= arity - 1;
@@ -28,7 +28,7 @@ bool NumberExpr::Push(ScalarOp op) {
 
 bool NumberExpr::has_floats() const {
   for (const Term& term : terms_) {
-    if (term.op == ScalarOp::kNone ? term.constant.is_float : RowOf(term.op).result == Type::Kind::kFloat) return true;
+    if (term.op == BuiltinOp::kNone ? term.constant.is_float : RowOf(term.op).result == Type::Kind::kFloat) return true;
   }
   return false;
 }
@@ -37,7 +37,7 @@ bool NumberExpr::Evaluate(const Number* inputs, Number* result) const noexcept {
   Number stack[kDeepest];
   size_t depth = 0;
   for (const Term& term : terms_) {
-    if (term.op == ScalarOp::kNone) {
+    if (term.op == BuiltinOp::kNone) {
       stack[depth++] = term.is_input ? inputs[term.input] : term.constant;
       continue;
     }
@@ -52,7 +52,7 @@ bool NumberExpr::EvaluateInts(const int64_t* inputs, int64_t* result) const noex
   int64_t stack[kDeepest];
   size_t depth = 0;
   for (const Term& term : terms_) {
-    if (term.op == ScalarOp::kNone) {
+    if (term.op == BuiltinOp::kNone) {
       stack[depth++] = term.is_input ? inputs[term.input] : term.constant.i;
       continue;
     }
@@ -61,13 +61,13 @@ bool NumberExpr::EvaluateInts(const int64_t* inputs, int64_t* result) const noex
     int64_t& a = stack[depth - 1];
     bool overflow = false;
     switch (term.op) {  // the usual ones in place
-      case ScalarOp::kIntAdd:
+      case BuiltinOp::kIntAdd:
         overflow = __builtin_add_overflow(a, b, &a);
         break;
-      case ScalarOp::kIntSub:
+      case BuiltinOp::kIntSub:
         overflow = __builtin_sub_overflow(a, b, &a);
         break;
-      case ScalarOp::kIntMul:
+      case BuiltinOp::kIntMul:
         overflow = __builtin_mul_overflow(a, b, &a);
         break;
       default: {
@@ -90,7 +90,7 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
   };
   std::vector<Part> stack;
   for (const Term& term : terms_) {
-    if (term.op == ScalarOp::kNone) {
+    if (term.op == BuiltinOp::kNone) {
       stack.push_back({term.is_input ? names[term.input] : ToString(term.constant), false});
       continue;
     }
@@ -101,7 +101,7 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
     }
     Part& a = stack.back();
     const char* const notation = RowOf(term.op).notation;  // ops on numbers have one
-    const bool is_sum = term.op == ScalarOp::kIntAdd;
+    const bool is_sum = term.op == BuiltinOp::kIntAdd;
     if (is_sum && b.text.size() > 1 && b.text[0] == '-' && !b.is_compound) {
       a = {absl::StrCat(a.Inside(), " - ", b.text.substr(1)), true};
     } else if (notation[0] == ' ') {
@@ -112,8 +112,8 @@ std::string NumberExpr::Text(const std::vector<std::string>& names) const {
   }
   if (stack.empty()) return "";
   // In Python, these bind less than the comparison that stands beside the text.
-  const ScalarOp last = terms_.back().op;
-  const bool binds_less = last == ScalarOp::kIntAnd || last == ScalarOp::kIntOr || last == ScalarOp::kIntXor;
+  const BuiltinOp last = terms_.back().op;
+  const bool binds_less = last == BuiltinOp::kIntAnd || last == BuiltinOp::kIntOr || last == BuiltinOp::kIntXor;
   return binds_less ? stack.back().Inside() : stack.back().text;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap {
 
@@ -19,9 +19,9 @@ class NumberExpr {
   // In postfix order. Returns false if it is too deep or too long; the expression is of no use then.
   bool PushConstant(const Number& number);
   bool PushInput(uint32_t input);
-  bool Push(ScalarOp op);  // on numbers
+  bool Push(BuiltinOp op);  // on numbers
 
-  bool is_constant() const { return terms_.size() == 1 && terms_[0].op == ScalarOp::kNone && !terms_[0].is_input; }
+  bool is_constant() const { return terms_.size() == 1 && terms_[0].op == BuiltinOp::kNone && !terms_[0].is_input; }
   const Number& constant() const { return terms_[0].constant; }
   bool has_floats() const;                                             // a constant or result inside of it is one
   bool Evaluate(const Number* inputs, Number* result) const noexcept;  // returns false by E2
@@ -36,7 +36,7 @@ class NumberExpr {
   struct Term {
     friend bool operator==(const Term&, const Term&) = default;
 
-    ScalarOp op = ScalarOp::kNone;  // kNone: an operand
+    BuiltinOp op = BuiltinOp::kNone;  // kNone: an operand
     bool is_input = false;
     uint32_t input = 0;
     Number constant;

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/size_rules.h"
 #include "ir/symbols/formula.h"
@@ -30,7 +30,7 @@ class Finder {
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.is_scalar() && node.scalar_op != ScalarOp::kListItem) {
+      if (node.is_scalar() && node.scalar_op != BuiltinOp::kListItem) {
         FindNumber(node);
       } else if (IsFixed(node)) {
         fixed_lists_.insert(node.outputs.begin(), node.outputs.end());
@@ -98,7 +98,7 @@ class Finder {
 
   void FindNumber(const Node& node) {
     std::optional<Formula> number;
-    if (node.scalar_op == ScalarOp::kSize) {
+    if (node.scalar_op == BuiltinOp::kSize) {
       const auto dim = static_cast<size_t>(node.args[1].constant.toInt());
       const Sizes& sizes = sizes_[node.args[0].value.raw()];
       if (dim < sizes.size()) number = sizes[dim];

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 #include "ir/text/parse.h"
 #include "ir/text/text.h"
 
@@ -183,7 +183,7 @@ class GraphParser {
       lex_.Seek(lex_.pos() + 1);
     }
     if (name.empty()) lex_.Fail("expected the name of an operator");
-    if (const std::optional<ScalarOp> scalar = ParseScalarOp(name)) {
+    if (const std::optional<BuiltinOp> scalar = ParseScalarOp(name)) {
       node.scalar_op = *scalar;
       ScalarArgs(&node);
     } else if ((node.op = FindOp(name))) {

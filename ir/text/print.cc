@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 #include "ir/segment/rows.h"
 #include "ir/symbols/symbolic_sizes.h"
 #include "ir/text/text.h"

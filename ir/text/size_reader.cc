@@ -1,8 +1,8 @@
 #include "ir/text/size_reader.h"
 
 #include "absl/strings/str_cat.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 
 namespace frametap {
 namespace {
@@ -17,19 +17,19 @@ class SizeReader {
   struct Operator {
     const char* text;
     int level;
-    ScalarOp op;
+    BuiltinOp op;
   };
   // `//` before operators that could be taken for a part of it.
   static constexpr Operator kOperators[] = {
-      {"|", 0, ScalarOp::kIntOr},      {"^", 1, ScalarOp::kIntXor},     {"&", 2, ScalarOp::kIntAnd},
-      {"<<", 3, ScalarOp::kIntLshift}, {">>", 3, ScalarOp::kIntRshift}, {"+", 4, ScalarOp::kIntAdd},
-      {"-", 4, ScalarOp::kIntSub},     {"**", 6, ScalarOp::kIntPow},    {"//", 5, ScalarOp::kIntFloorDiv},
-      {"%", 5, ScalarOp::kIntMod},     {"*", 5, ScalarOp::kIntMul},
+      {"|", 0, BuiltinOp::kIntOr},      {"^", 1, BuiltinOp::kIntXor},     {"&", 2, BuiltinOp::kIntAnd},
+      {"<<", 3, BuiltinOp::kIntLshift}, {">>", 3, BuiltinOp::kIntRshift}, {"+", 4, BuiltinOp::kIntAdd},
+      {"-", 4, BuiltinOp::kIntSub},     {"**", 6, BuiltinOp::kIntPow},    {"//", 5, BuiltinOp::kIntFloorDiv},
+      {"%", 5, BuiltinOp::kIntMod},     {"*", 5, BuiltinOp::kIntMul},
   };
   static constexpr int kUnary = 6;
   static constexpr int kDeepest = 32;
 
-  std::optional<int64_t> Apply(ScalarOp op, std::optional<int64_t> a, std::optional<int64_t> b, size_t at) const {
+  std::optional<int64_t> Apply(BuiltinOp op, std::optional<int64_t> a, std::optional<int64_t> b, size_t at) const {
     if (!a || (RowOf(op).arity == 2 && !b)) return std::nullopt;
     Number result;
     if (Compute(op, Number::Int(*a), Number::Int(b.value_or(0)), &result) != ScalarFault::kNone) {
@@ -55,10 +55,10 @@ class SizeReader {
   }
 
   std::optional<int64_t> Unary(size_t at) {
-    if (lex_.AcceptToken("-")) return Apply(ScalarOp::kIntNeg, Operation(kUnary), std::nullopt, at);
-    if (lex_.AcceptToken("~")) return Apply(ScalarOp::kIntInvert, Operation(kUnary), std::nullopt, at);
+    if (lex_.AcceptToken("-")) return Apply(BuiltinOp::kIntNeg, Operation(kUnary), std::nullopt, at);
+    if (lex_.AcceptToken("~")) return Apply(BuiltinOp::kIntInvert, Operation(kUnary), std::nullopt, at);
     const std::optional<int64_t> base = Operand();
-    return AcceptOperator(kUnary) != nullptr ? Apply(ScalarOp::kIntPow, base, Operation(kUnary), at) : base;
+    return AcceptOperator(kUnary) != nullptr ? Apply(BuiltinOp::kIntPow, base, Operation(kUnary), at) : base;
   }
 
   std::optional<int64_t> Operand() {
@@ -79,7 +79,7 @@ class SizeReader {
     const std::string word = lex_.PeekWord();
     if (word.empty()) lex_.Fail("expected a size");
     lex_.Word();
-    for (const ScalarOp op : {ScalarOp::kIntMin, ScalarOp::kIntMax, ScalarOp::kIntAbs, ScalarOp::kIntBroadcast}) {
+    for (const BuiltinOp op : {BuiltinOp::kIntMin, BuiltinOp::kIntMax, BuiltinOp::kIntAbs, BuiltinOp::kIntBroadcast}) {
       if (word != RowOf(op).notation) continue;
       lex_.Expect("(");
       if (++depth_ > kDeepest) lex_.FailAt(at, "nested too deeply");

@@ -18,8 +18,8 @@
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session.h"
 #include "guards/collect/frozen_guards.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "ir/ops/dispatcher_door.h"
 #include "ir/segment/rows.h"
 #include "ir/segment/state.h"
@@ -39,12 +39,12 @@ struct SegmentHandle {
 };
 
 // Stores alive, for reset() without an argument.
-std::vector<std::weak_ptr<Store>>& Stores() {
-  static auto* stores = new std::vector<std::weak_ptr<Store>>();
+std::vector<std::weak_ptr<SegmentCache>>& Stores() {
+  static auto* stores = new std::vector<std::weak_ptr<SegmentCache>>();
   return *stores;
 }
 
-std::shared_ptr<Store> StoreOfObject(const py::object& object) {
+std::shared_ptr<SegmentCache> StoreOfObject(const py::object& object) {
   if (!IsCompiledFunction(object.ptr())) throw py::type_error("not a compiled function");
   return StoreOf(object.ptr());
 }
@@ -97,8 +97,8 @@ void BindCompiled(py::module_& m) {
                       : callee == "method"   ? Callee::kBoundMethod
                       : callee == "callable" ? Callee::kCallable
                                              : Callee::kFunction;
-        auto store = std::make_shared<Store>(Ref<>::New(function.ptr()), std::move(backend), options);
-        std::erase_if(Stores(), [](const std::weak_ptr<Store>& known) { return known.expired(); });
+        auto store = std::make_shared<SegmentCache>(Ref<>::New(function.ptr()), std::move(backend), options);
+        std::erase_if(Stores(), [](const std::weak_ptr<SegmentCache>& known) { return known.expired(); });
         Stores().push_back(store);
         PyObject* self_object = self.is_none() ? nullptr : self.ptr();
         PyObject* compiled = NewCompiledFunction(function.ptr(), self_object, kind, std::move(store));
@@ -116,7 +116,7 @@ void BindCompiled(py::module_& m) {
   });
 
   m.def("settings", [](const py::object& f) {
-    std::shared_ptr<Store> store = StoreOfObject(f);
+    std::shared_ptr<SegmentCache> store = StoreOfObject(f);
     py::dict d;
     d["backend"] = store->shared_backend();
     d["fullgraph"] = store->options().fullgraph;
@@ -271,7 +271,7 @@ void BindCompiled(py::module_& m) {
                                }
                                d["frames"] = frames;
                                d["up"] = s.segment->callers.size();
-                               return Imported("frametap._views").attr("Exit")(d);
+                               return Imported("frametap._records").attr("Exit")(d);
                              })
       .def_property_readonly("effects",
                              [](const SegmentHandle& s) {
@@ -325,12 +325,12 @@ void BindCompiled(py::module_& m) {
   });
   m.def("reset", [](const py::object& f) { StoreOfObject(f)->Reset(); });
   m.def("reset_all", [] {
-    for (const std::weak_ptr<Store>& known : std::vector<std::weak_ptr<Store>>(Stores())) {
-      if (std::shared_ptr<Store> store = known.lock()) store->Reset();
+    for (const std::weak_ptr<SegmentCache>& known : std::vector<std::weak_ptr<SegmentCache>>(Stores())) {
+      if (std::shared_ptr<SegmentCache> store = known.lock()) store->Reset();
     }
   });
   m.def("counts", [](const py::object& f) {
-    std::shared_ptr<Store> store = StoreOfObject(f);
+    std::shared_ptr<SegmentCache> store = StoreOfObject(f);
     py::dict d;
     d["recordings"] = store->recordings;
     d["hits"] = store->hits;

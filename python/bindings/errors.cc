@@ -5,7 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "backends/callable/values.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "python/bindings/bindings.h"
 
 namespace frametap {

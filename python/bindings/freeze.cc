@@ -4,7 +4,7 @@
 
 #include "backends/freeze/following.h"
 #include "backends/freeze/freeze_backend.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/op_rows.h"

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/callable/values.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/symbols/symbolic_sizes.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"

@@ -20,8 +20,8 @@
 #include "frame_eval/session/session.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -95,7 +95,7 @@ class FusedAttentionPause {
 };
 
 // Returns whether a graph of the function has ended before its end, so that plain Python runs a part of a call.
-bool RunsPlainParts(Store& store) {
+bool RunsPlainParts(SegmentCache& store) {
   for (const LogEntry& entry : store.log()) {
     if (entry.kind == LogEntry::Kind::kBreak || entry.kind == LogEntry::Kind::kAbort) return true;
   }
@@ -112,7 +112,7 @@ struct InferenceCalls {
 
 // C1. Gives null with an exception set, and what did not run as converted, if anything.
 py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObject* kwargs, py::object* problem) {
-  const std::shared_ptr<Store> store = StoreOf(compiled);
+  const std::shared_ptr<SegmentCache> store = StoreOf(compiled);
   const uint64_t segments_before = store->hits + store->recordings;
   quant::Tally tally;
   const PlainLayers plain_layers(tally, calls.weights, RunsPlainParts(*store));

@@ -29,9 +29,9 @@ from frametap._explain import Explanation, explain
 from frametap._freeze import FrozenModel, freeze
 from frametap._guards import Guard
 from frametap._marks import mark_dynamic, mark_static
+from frametap._no_recording import RECORDING_FORBIDDEN, assert_no_recording
 from frametap._quantize import quantize
 from frametap._save import load, save
-from frametap._steady import RECORDING_FORBIDDEN, assert_no_recording
 from frametap._version import __version__
 
 _check.capture_possible(_C.problem())

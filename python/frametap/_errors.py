@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frametap._views import MissText
+from frametap._records import MissText
 
 __all__ = [
     "ArtifactError",

@@ -11,7 +11,7 @@ from typing import Any
 from frametap import _C
 from frametap._compile import compiled_of, guard_of, root_name_of
 from frametap._guards import Guard
-from frametap._views import MissText
+from frametap._records import MissText
 
 __all__ = ["BreakReport", "Explanation", "FaultReport", "MissText", "explain"]
 

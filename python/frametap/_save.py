@@ -44,13 +44,13 @@ Path: TypeAlias = list[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Settled:
+class _Constant:
     """An object that is known when the program is saved."""
 
     value: Any
 
 
-Where: TypeAlias = art.Ref | _Settled
+Where: TypeAlias = art.Ref | _Constant
 
 _UNKNOWN = (
     object()
@@ -186,7 +186,7 @@ class _Converter:
                 if effect["target"]["kind"] != "source":
                     continue
                 owner = self._resolve(effect["target"]["path"], environment)
-                if not isinstance(owner, _Settled) or (key := _slot_key(effect)) is None:
+                if not isinstance(owner, _Constant) or (key := _slot_key(effect)) is None:
                     continue
                 self._add_slot(owner.value, effect["kind"], key, effect["target"]["source"])
 
@@ -220,11 +220,11 @@ class _Converter:
         here: Where
         if kind in ("local", "cell", "stack"):
             slot = f"S[{key}]" if kind == "stack" else key
-            here = _Settled(environment[slot]) if slot in environment else art.Ref(slot)
+            here = _Constant(environment[slot]) if slot in environment else art.Ref(slot)
         elif kind == "function":
-            here = _Settled(self.function)
+            here = _Constant(self.function)
         else:
-            here = _Settled(key)
+            here = _Constant(key)
         for accessor, key in path[1:]:
             here = self._step(here, accessor, key)
         return here
@@ -232,7 +232,7 @@ class _Converter:
     def _step(self, here: Where, accessor: str, key: Any) -> Where:
         if isinstance(here, art.Ref):
             if accessor == "item" and key == 0 and here == art.Ref(self.owner_in):
-                return _Settled(self.owner)
+                return _Constant(self.owner)
             if accessor in ("attr", "module_attr"):
                 step = ("attr", key)
             elif accessor in ("item", "key"):
@@ -242,7 +242,7 @@ class _Converter:
             elif accessor == "dict":
                 return here  # its attributes are reached by their names
             else:
-                return _Settled(_UNKNOWN)
+                return _Constant(_UNKNOWN)
             return art.Ref(here.name, (*here.path, step), here.weight)
         value = here.value
         if value is _UNKNOWN:
@@ -255,7 +255,7 @@ class _Converter:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             found = _UNKNOWN
         self.kept.append(found)
-        return _Settled(found)
+        return _Constant(found)
 
     def _weight(self, tensor: torch.Tensor, name: str) -> art.Ref:
         known = self.weight_names.get(id(tensor))
@@ -396,7 +396,7 @@ class _Converter:
             if not predicate or row["is_decision"]:
                 continue
             where = self._resolve(row["path"], environment)
-            if isinstance(where, _Settled):
+            if isinstance(where, _Constant):
                 if not self._holds(segment, row, where.value, environment):
                     self.refused.append(
                         f"{segment.name}: {row['source']} : {predicate}  @ {row['position']['text']}"
@@ -438,7 +438,7 @@ class _Converter:
         self, segment: _C.Segment, one: art.Ref, other: Where, row: _C.GuardRow
     ) -> list[art.Check]:
         same = row["kind"] == "is"
-        if isinstance(other, _Settled):
+        if isinstance(other, _Constant):
             if isinstance(other.value, torch.Tensor):
                 other = self._weight(other.value, row["source"])
             elif not same:
@@ -464,7 +464,7 @@ class _Converter:
             return True
         if row["other"] is not None:
             found = self._resolve(row["other"], environment)
-            if isinstance(found, _Settled):
+            if isinstance(found, _Constant):
                 return found.value is _UNKNOWN or (value is found.value) == (row["kind"] == "is")
             return row["kind"] == "is not"
         wants = _wants(row)
@@ -531,11 +531,11 @@ class _Converter:
         for effect in view.segment.effects:
             if effect["kind"] == "state" and view.segment.exit["kind"] != "return":
                 continue  # the next graph brings its own
-            owner: Where = _Settled(_UNKNOWN)
+            owner: Where = _Constant(_UNKNOWN)
             if effect["target"]["kind"] == "source":
                 owner = self._resolve(effect["target"]["path"], view.environment)
             slot = None
-            if isinstance(owner, _Settled) and (key := _slot_key(effect)) is not None:
+            if isinstance(owner, _Constant) and (key := _slot_key(effect)) is not None:
                 slot = self.state.get((id(owner.value), key))
             if isinstance(owner, art.Ref) and self._dies_with_the_call(owner, view.segment.exit):
                 continue
@@ -634,16 +634,16 @@ class _Converter:
 
     # -- operands --
 
-    def _settled(self, view: _SegmentView, operand: Mapping[str, Any]) -> _Settled | None:
+    def _settled(self, view: _SegmentView, operand: Mapping[str, Any]) -> _Constant | None:
         """The object, if it is settled and no file could hold it."""
         kind = operand["kind"]
         if kind == "null":
-            return _Settled(_UNKNOWN)
+            return _Constant(_UNKNOWN)
         if kind == "const" and not _is_plain(operand["constant"]):
-            return _Settled(operand["constant"])
+            return _Constant(operand["constant"])
         if kind == "source":
             where = self._resolve(operand["path"], view.environment)
-            if isinstance(where, _Settled) and not (
+            if isinstance(where, _Constant) and not (
                 isinstance(where.value, torch.Tensor) or _is_plain(where.value)
             ):
                 return where

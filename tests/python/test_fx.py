@@ -256,7 +256,7 @@ def test_F2_scopes_name_loaded_classes():
 
 
 def test_every_op_on_numbers_has_a_function():
-    rows = Path(__file__).resolve().parents[2].joinpath("ir/graph/scalar.cc").read_text()
-    names = re.findall(r'\{ScalarOp::k\w+, "([\w.]+)"', rows)
+    rows = Path(__file__).resolve().parents[2].joinpath("ir/graph/builtin_op.cc").read_text()
+    names = re.findall(r'\{BuiltinOp::k\w+, "([\w.]+)"', rows)
     assert len(names) > 40
     assert set(names) == set(fx.SCALAR_OPS)

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "backends/backend.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/eager_state.h"
-#include "ir/graph/scalar.h"
 #include "ir/text/text.h"
 
 namespace frametap {

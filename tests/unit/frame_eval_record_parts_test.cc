@@ -116,7 +116,7 @@ TEST(NumberRecords, ForgetDropsWhatRestsOnWhatIsGone) {
       records.traced_sizes.emplace(std::pair(any(), int64_t{i}), shadow());
       records.ruled_sizes.try_emplace(any());
       const IntTerm a = random() % 3 == 0 ? IntTerm::Of(int64_t{i}) : IntTerm::Of(shadow());
-      records.int_ops.emplace(std::tuple(ScalarOp::kIntAdd, a.Key(), IntTerm::Of(shadow()).Key()), shadow());
+      records.int_ops.emplace(std::tuple(BuiltinOp::kIntAdd, a.Key(), IntTerm::Of(shadow()).Key()), shadow());
       records.sizes_read.insert(ValueId(any()));
       records.strides_read.insert(ValueId(any()));
     }
@@ -222,25 +222,25 @@ a, b, c = Layer(), Layer(), Layer()
       const SourceId root = roots[random() % 3];
       switch (random() % 7) {
         case 0:
-          r.Type(root, Spot());
+          r.Type(root, GuardSite());
           break;
         case 1:
-          r.NoHooks(root, Spot());
+          r.NoHooks(root, GuardSite());
           break;
         case 2:
-          r.Tensor(ModuleAttr(r, ModuleAttr(r, root, "linear"), "weight"), TensorRead(), Spot());
+          r.Tensor(ModuleAttr(r, ModuleAttr(r, root, "linear"), "weight"), TensorRead(), GuardSite());
           break;
         case 3:
-          r.Value(Attr(r, root, "scale"), Spot());
+          r.Value(Attr(r, root, "scale"), GuardSite());
           break;
         case 4:
-          r.Length(Attr(r, root, "items"), Spot());
+          r.Length(Attr(r, root, "items"), GuardSite());
           break;
         case 5:
-          r.Value(ItemOf(r, Attr(r, root, "items"), 1), Spot());
+          r.Value(ItemOf(r, Attr(r, root, "items"), 1), GuardSite());
           break;
         default:
-          r.NoInstanceAttr(root, Str("tag").get(), Spot());
+          r.NoInstanceAttr(root, Str("tag").get(), GuardSite());
           break;
       }
     };

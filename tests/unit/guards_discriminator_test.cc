@@ -8,7 +8,7 @@
 namespace frametap {
 namespace {
 
-const Spot kHere;
+const GuardSite kHere;
 
 class DiscriminatorTest : public GuardsTest {
  protected:

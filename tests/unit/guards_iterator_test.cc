@@ -7,7 +7,7 @@
 namespace frametap {
 namespace {
 
-const Spot kHere;
+const GuardSite kHere;
 
 TEST_F(GuardsTest, I1_ViewsTellWhatComesAndTakeNothing) {
   const std::pair<const char*, IteratorKind> rows[] = {

@@ -10,7 +10,7 @@
 namespace frametap {
 namespace {
 
-const Spot kHere;
+const GuardSite kHere;
 
 class GuardsModuleTest : public GuardsTest {
  protected:

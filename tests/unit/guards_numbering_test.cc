@@ -1,4 +1,4 @@
-#include "guards/collect/numbering.h"
+#include "guards/collect/intern_table.h"
 
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ struct CollidingKey {
 };
 
 // N1, against a list that is searched.
-TEST(Numbering, IsTheListOfItsKeysAfterEachChange) {
+TEST(InternTable, IsTheListOfItsKeysAfterEachChange) {
   std::mt19937 random(1);
   for (int round = 0; round < 20; ++round) {
-    Numbering<CollidingKey> numbering;
+    InternTable<CollidingKey> numbering;
     std::vector<CollidingKey> list;
     for (int step = 0; step < 400; ++step) {
       if (random() % 8 == 0) {
@@ -41,8 +41,8 @@ TEST(Numbering, IsTheListOfItsKeysAfterEachChange) {
   }
 }
 
-TEST(Numbering, FindsNothingInAnEmptyTable) {
-  Numbering<CollidingKey> numbering;
+TEST(InternTable, FindsNothingInAnEmptyTable) {
+  InternTable<CollidingKey> numbering;
   EXPECT_FALSE(numbering.Find(CollidingKey{1}).has_value());
   numbering.Reserve(4);
   EXPECT_FALSE(numbering.Find(CollidingKey{1}).has_value());

@@ -6,7 +6,7 @@
 namespace frametap {
 namespace {
 
-const Spot kHere;
+const GuardSite kHere;
 
 class GuardsRepetitionTest : public GuardsTest {
  protected:

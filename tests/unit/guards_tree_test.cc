@@ -5,7 +5,7 @@
 namespace frametap {
 namespace {
 
-const Spot kHere;
+const GuardSite kHere;
 
 TensorRead AllSizes() {
   TensorRead read;

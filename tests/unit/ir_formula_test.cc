@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/text/size_reader.h"
 
 namespace frametap {
@@ -14,56 +14,56 @@ namespace {
 
 Formula Symbol(const char* name) { return Formula::Symbol(name, true); }
 
-Formula Make(ScalarOp op, const Formula& a, const Formula& b = Formula::Constant(0)) {
+Formula Make(BuiltinOp op, const Formula& a, const Formula& b = Formula::Constant(0)) {
   const std::optional<Formula> out = Formula::Of(op, a, b);
   EXPECT_TRUE(out.has_value());
   return out.value_or(Formula::Constant(0));
 }
 
-Formula Add(const Formula& a, int64_t b) { return Make(ScalarOp::kIntAdd, a, Formula::Constant(b)); }
-Formula Times(const Formula& a, int64_t b) { return Make(ScalarOp::kIntMul, a, Formula::Constant(b)); }
-Formula Half(const Formula& a) { return Make(ScalarOp::kIntFloorDiv, a, Formula::Constant(2)); }
-Formula Mod(const Formula& a, int64_t b) { return Make(ScalarOp::kIntMod, a, Formula::Constant(b)); }
+Formula Add(const Formula& a, int64_t b) { return Make(BuiltinOp::kIntAdd, a, Formula::Constant(b)); }
+Formula Times(const Formula& a, int64_t b) { return Make(BuiltinOp::kIntMul, a, Formula::Constant(b)); }
+Formula Half(const Formula& a) { return Make(BuiltinOp::kIntFloorDiv, a, Formula::Constant(2)); }
+Formula Mod(const Formula& a, int64_t b) { return Make(BuiltinOp::kIntMod, a, Formula::Constant(b)); }
 
 TEST(Formula, IsCanonical) {
   const Formula a = Symbol("a"), b = Symbol("b");
-  EXPECT_EQ(Make(ScalarOp::kIntAdd, a, a).Text(), "2*a");
-  EXPECT_EQ(Make(ScalarOp::kIntSub, a, a).Text(), "0");
-  EXPECT_EQ(Make(ScalarOp::kIntMul, b, a).Text(), "a*b");
-  EXPECT_EQ(Make(ScalarOp::kIntSub, Formula::Constant(8), a).Text(), "8 - a");
+  EXPECT_EQ(Make(BuiltinOp::kIntAdd, a, a).Text(), "2*a");
+  EXPECT_EQ(Make(BuiltinOp::kIntSub, a, a).Text(), "0");
+  EXPECT_EQ(Make(BuiltinOp::kIntMul, b, a).Text(), "a*b");
+  EXPECT_EQ(Make(BuiltinOp::kIntSub, Formula::Constant(8), a).Text(), "8 - a");
   EXPECT_EQ(Add(Half(Add(a, -1)), 1).Text(), "(a - 1)//2 + 1");
   EXPECT_EQ(Half(Half(Add(a, -1))).Text(), "(a - 1)//4");
   EXPECT_EQ(Half(Add(Times(a, 4), 6)).Text(), "2*a + 3");
   EXPECT_EQ(Half(Times(a, 3)).Text(), "(3*a)//2");
-  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Make(ScalarOp::kIntMul, a, b), b).Text(), "a");
-  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Make(ScalarOp::kIntMul, Add(a, 1), b), Times(b, 8)).Text(), "(a + 1)//8");
-  EXPECT_EQ(Make(ScalarOp::kIntFloorDiv, Add(Times(a, 6), 4), Formula::Constant(8)).Text(), "(3*a + 2)//4");
-  EXPECT_EQ(Mod(Make(ScalarOp::kIntSub, Formula::Constant(8), Mod(a, 8)), 8).Text(), "(-a) % 8");
-  EXPECT_EQ(Make(ScalarOp::kIntNeg, Mod(a, 8)).Text(), "-(a % 8)");
+  EXPECT_EQ(Make(BuiltinOp::kIntFloorDiv, Make(BuiltinOp::kIntMul, a, b), b).Text(), "a");
+  EXPECT_EQ(Make(BuiltinOp::kIntFloorDiv, Make(BuiltinOp::kIntMul, Add(a, 1), b), Times(b, 8)).Text(), "(a + 1)//8");
+  EXPECT_EQ(Make(BuiltinOp::kIntFloorDiv, Add(Times(a, 6), 4), Formula::Constant(8)).Text(), "(3*a + 2)//4");
+  EXPECT_EQ(Mod(Make(BuiltinOp::kIntSub, Formula::Constant(8), Mod(a, 8)), 8).Text(), "(-a) % 8");
+  EXPECT_EQ(Make(BuiltinOp::kIntNeg, Mod(a, 8)).Text(), "-(a % 8)");
   EXPECT_EQ(Mod(Add(Times(a, 8), 3), 8).Text(), "3");
   EXPECT_EQ(Times(Half(a), 2).Text(), "2*(a//2)");
-  EXPECT_EQ(Make(ScalarOp::kIntMin, a, Half(a)).Text(), "a//2");
-  EXPECT_EQ(Make(ScalarOp::kIntMax, a, Formula::Constant(0)).Text(), "a");
-  EXPECT_EQ(Make(ScalarOp::kIntMax, Add(a, 1), a).Text(), "a + 1");
-  EXPECT_EQ(Make(ScalarOp::kIntMin, a, b).Text(), "min(a, b)");
-  EXPECT_EQ(Make(ScalarOp::kIntBroadcast, a, Formula::Constant(64)).Text(), "64");
-  EXPECT_EQ(Make(ScalarOp::kIntBroadcast, b, a).Text(), "broadcast(a, b)");
-  EXPECT_EQ(Make(ScalarOp::kIntMul, Add(a, 1), Add(a, -1)).Text(), "a*a - 1");
+  EXPECT_EQ(Make(BuiltinOp::kIntMin, a, Half(a)).Text(), "a//2");
+  EXPECT_EQ(Make(BuiltinOp::kIntMax, a, Formula::Constant(0)).Text(), "a");
+  EXPECT_EQ(Make(BuiltinOp::kIntMax, Add(a, 1), a).Text(), "a + 1");
+  EXPECT_EQ(Make(BuiltinOp::kIntMin, a, b).Text(), "min(a, b)");
+  EXPECT_EQ(Make(BuiltinOp::kIntBroadcast, a, Formula::Constant(64)).Text(), "64");
+  EXPECT_EQ(Make(BuiltinOp::kIntBroadcast, b, a).Text(), "broadcast(a, b)");
+  EXPECT_EQ(Make(BuiltinOp::kIntMul, Add(a, 1), Add(a, -1)).Text(), "a*a - 1");
 }
 
 TEST(Formula, GivesUpWhereThereIsNoValue) {
   const Formula a = Symbol("a");
-  EXPECT_FALSE(Formula::Of(ScalarOp::kIntFloorDiv, a, Formula::Constant(0)));
-  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMod, a, Formula::Constant(0)));
-  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMul, Formula::Constant(INT64_MAX), Formula::Constant(2)));
-  EXPECT_FALSE(Formula::Of(ScalarOp::kIntNeg, Formula::Constant(INT64_MIN), Formula::Constant(0)));
-  EXPECT_FALSE(Formula::Of(ScalarOp::kIntMul, Times(a, INT64_MAX), Formula::Constant(2)));
-  EXPECT_FALSE(Formula::Of(ScalarOp::kFloatAdd, a, a));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kIntFloorDiv, a, Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kIntMod, a, Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kIntMul, Formula::Constant(INT64_MAX), Formula::Constant(2)));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kIntNeg, Formula::Constant(INT64_MIN), Formula::Constant(0)));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kIntMul, Times(a, INT64_MAX), Formula::Constant(2)));
+  EXPECT_FALSE(Formula::Of(BuiltinOp::kFloatAdd, a, a));
   Formula longer = a;
   bool too_long = false;
   for (int i = 0; i < 30 && !too_long; ++i) {
     const std::optional<Formula> next =
-        Formula::Of(ScalarOp::kIntMin, longer, Formula::Symbol("b" + std::to_string(i), true));
+        Formula::Of(BuiltinOp::kIntMin, longer, Formula::Symbol("b" + std::to_string(i), true));
     too_long = !next.has_value();
     if (next) longer = *next;
   }
@@ -96,12 +96,12 @@ class Trees {
       const Known& symbol = symbols_[Chance(symbols_.size())];
       return Tree{Formula::Symbol(symbol.name, symbol.natural), symbol.value, symbol.name};
     }
-    static constexpr ScalarOp kOps[] = {
-        ScalarOp::kIntAdd,      ScalarOp::kIntAdd, ScalarOp::kIntSub, ScalarOp::kIntMul, ScalarOp::kIntFloorDiv,
-        ScalarOp::kIntFloorDiv, ScalarOp::kIntMod, ScalarOp::kIntMod, ScalarOp::kIntMin, ScalarOp::kIntMax,
-        ScalarOp::kIntNeg,      ScalarOp::kIntAbs, ScalarOp::kIntXor, ScalarOp::kIntAnd, ScalarOp::kIntInvert,
+    static constexpr BuiltinOp kOps[] = {
+        BuiltinOp::kIntAdd,      BuiltinOp::kIntAdd, BuiltinOp::kIntSub, BuiltinOp::kIntMul, BuiltinOp::kIntFloorDiv,
+        BuiltinOp::kIntFloorDiv, BuiltinOp::kIntMod, BuiltinOp::kIntMod, BuiltinOp::kIntMin, BuiltinOp::kIntMax,
+        BuiltinOp::kIntNeg,      BuiltinOp::kIntAbs, BuiltinOp::kIntXor, BuiltinOp::kIntAnd, BuiltinOp::kIntInvert,
     };
-    const ScalarOp op = kOps[Chance(std::size(kOps))];
+    const BuiltinOp op = kOps[Chance(std::size(kOps))];
     const std::optional<Tree> a = Next(depth - 1), b = Next(depth - 1);
     if (!a || !b) return std::nullopt;
     const std::optional<Formula> formula = Formula::Of(op, a->formula, b->formula);

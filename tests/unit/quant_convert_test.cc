@@ -17,7 +17,7 @@ namespace frametap::quant {
 namespace {
 
 std::vector<at::Tensor> RunAll(const Graph& graph, std::vector<c10::IValue> inputs) {
-  Walk walk(graph, std::move(inputs));
+  GraphInterpreter walk(graph, std::move(inputs));
   while (!walk.done()) walk.Step();
   std::vector<at::Tensor> out;
   for (const c10::IValue& v : walk.Outputs()) out.push_back(v.toTensor());

@@ -21,8 +21,8 @@
 #include "frame_eval/record/semantics/mapping_proxies.h"
 #include "frame_eval/record/semantics/mutations.h"
 #include "guards/cpython/deque_view.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -231,7 +231,7 @@ void AddCount(Trace& trace, Call& call, PyObject* key, long count) {
   Shadow shadow;
   Ref<> sum = Ref<>::New(more.get());
   if (before != nullptr) {
-    shadow = AddNumber(trace, ScalarOp::kIntAdd,
+    shadow = AddNumber(trace, BuiltinOp::kIntAdd,
                        {{before, ResultOf(trace, note).value_or(Shadow())}, {more.get(), Shadow()}});
     sum = Must(PyNumber_Add(before, more.get()));
   }

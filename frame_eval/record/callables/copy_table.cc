@@ -13,10 +13,10 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/iterators.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -9,9 +9,9 @@
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/containers.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -11,14 +11,14 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
 
 // A number that is not fixed, computed by `op` from the first argument, or from two.
-void Compute(Trace& trace, Call& call, ScalarOp op) {
+void Compute(Trace& trace, Call& call, BuiltinOp op) {
   call.note.op.expect.kind = ResultSpec::Kind::kShadow;
   call.note.op.expect.shadow =
       call.args.size() == 1 ? AddNumber(trace, op, {{call.args[0], call.shadows[0]}})
@@ -40,7 +40,7 @@ void Convert(Trace& trace, Call& call) {
   if (call.args.size() == 1 && HasOpenNumber(trace, call)) {
     const bool to_float = call.callable == reinterpret_cast<PyObject*>(&PyFloat_Type);
     if (to_float != static_cast<bool>(PyFloat_CheckExact(call.args[0]))) {
-      return Compute(trace, call, to_float ? ScalarOp::kFloatOf : ScalarOp::kIntOf);
+      return Compute(trace, call, to_float ? BuiltinOp::kFloatOf : BuiltinOp::kIntOf);
     }
     FixType(trace, call.shadows[0]);
     call.note.op.expect.kind = ResultSpec::Kind::kShadow;  // the very object
@@ -57,14 +57,14 @@ void Convert(Trace& trace, Call& call) {
 }
 
 // The operation of Python on two items while it folds a sequence.
-Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
+Ref<> Folded(BuiltinOp op, PyObject* a, PyObject* b) {
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       return Must(PyNumber_Add(a, b));
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       return Must(PyNumber_Multiply(a, b));
     default: {
-      const bool least = op == ScalarOp::kIntMin || op == ScalarOp::kFloatMin;
+      const bool least = op == BuiltinOp::kIntMin || op == BuiltinOp::kFloatMin;
       return Ref<>::New(Must(PyObject_RichCompareBool(b, a, least ? Py_LT : Py_GT)) ? b : a);
     }
   }
@@ -72,7 +72,7 @@ Ref<> Folded(ScalarOp op, PyObject* a, PyObject* b) {
 
 // The sum, product or extreme of a sequence of numbers of one type, from `start` or (null) from the first of them.
 // Returns false if they have other types, or all are fixed.
-bool Fold(Trace& trace, Call& call, ScalarOp op, PyTypeObject* type, PyObject* start) {
+bool Fold(Trace& trace, Call& call, BuiltinOp op, PyTypeObject* type, PyObject* start) {
   if (call.args.size() != 1 || !call.names.empty() || !HasOpenItems(trace, call.args[0])) return false;
   PyObject* const row = call.args[0];
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
@@ -105,12 +105,12 @@ bool ExtremeOfBoth(Trace& trace, Call& call, bool least) {
 }
 
 // min(a, b), max(a, b), or of a row of numbers of one type; otherwise as of any iterable.
-template <ScalarOp of_ints, ScalarOp of_floats>
+template <BuiltinOp of_ints, BuiltinOp of_floats>
 void Extreme(Trace& trace, Call& call) {
   if (call.args.size() == 2 && Py_TYPE(call.args[0]) == Py_TYPE(call.args[1]) && HasOpenNumber(trace, call)) {
     return Compute(trace, call, PyFloat_CheckExact(call.args[0]) ? of_floats : of_ints);
   }
-  if (call.args.size() == 2 && HasOpenNumber(trace, call) && ExtremeOfBoth(trace, call, of_ints == ScalarOp::kIntMin))
+  if (call.args.size() == 2 && HasOpenNumber(trace, call) && ExtremeOfBoth(trace, call, of_ints == BuiltinOp::kIntMin))
     return;
   if (Fold(trace, call, of_ints, &PyLong_Type, nullptr) || Fold(trace, call, of_floats, &PyFloat_Type, nullptr)) return;
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -123,7 +123,7 @@ void Extreme(Trace& trace, Call& call) {
 }
 
 // Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
-template <ScalarOp op, int py_compare_op_with_zero>
+template <BuiltinOp op, int py_compare_op_with_zero>
 void Math(Trace& trace, Call& call) {
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
   const bool is_open = call.args.size() == 1 && HasOpenNumber(trace, call);
@@ -144,7 +144,7 @@ bool DivMod(Trace& trace, Call& call) {
   if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
   if (!DecideNumbers(trace, call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
   call.note.op.expect.kind = ResultSpec::Kind::kItems;
-  for (const ScalarOp op : {ScalarOp::kIntFloorDiv, ScalarOp::kIntMod}) {
+  for (const BuiltinOp op : {BuiltinOp::kIntFloorDiv, BuiltinOp::kIntMod}) {
     call.note.op.expect.items.push_back(
         AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
   }
@@ -163,14 +163,14 @@ bool RoundToDecimals(Trace& trace, Call& call) {
   if (overflow != 0 || places < 0 || places > kMostDecimals) return false;
   Specialize(trace, call.args[1], call.shadows[1]);
   call.shadows[1] = Shadow();
-  Compute(trace, call, ScalarOp::kFloatRound);
+  Compute(trace, call, BuiltinOp::kFloatRound);
   return true;
 }
 
 // math.prod(x.shape)
 void Product(Trace& trace, Call& call) {
   static PyObject* const one = Must(PyLong_FromLong(1)).Release();
-  if (Fold(trace, call, ScalarOp::kIntMul, &PyLong_Type, one)) return;
+  if (Fold(trace, call, BuiltinOp::kIntMul, &PyLong_Type, one)) return;
   SpecializeArguments(trace, call, 0, true);
 }
 
@@ -190,13 +190,13 @@ void Arithmetic(Trace& trace, Call& call) {
   if (name == "abs" && TakesArrays(trace, call)) return CallArrays(trace, call, ArrayAccess::kReads);
   if (call.args.size() == 1 && (name == "abs" || name == "round") && HasOpenNumber(trace, call)) {
     const bool is_float = PyFloat_CheckExact(call.args[0]);
-    if (name == "abs") return Compute(trace, call, is_float ? ScalarOp::kFloatAbs : ScalarOp::kIntAbs);
-    if (is_float) return Compute(trace, call, ScalarOp::kIntRound);
+    if (name == "abs") return Compute(trace, call, is_float ? BuiltinOp::kFloatAbs : BuiltinOp::kIntAbs);
+    if (is_float) return Compute(trace, call, BuiltinOp::kIntRound);
   }
   if (name == "round" && RoundToDecimals(trace, call)) return;
   if (name == "divmod" && DivMod(trace, call)) return;
   static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-  if (name == "sum" && Fold(trace, call, ScalarOp::kIntAdd, &PyLong_Type, zero)) return;
+  if (name == "sum" && Fold(trace, call, BuiltinOp::kIntAdd, &PyLong_Type, zero)) return;
   SpecializeArguments(trace, call, 0, true);
 }
 
@@ -216,17 +216,17 @@ void LoadNumbers() {
   for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) {
     AddSpecial("builtins", "", name, Arithmetic, true);
   }
-  AddSpecial("builtins", "", "min", Extreme<ScalarOp::kIntMin, ScalarOp::kFloatMin>);
-  AddSpecial("builtins", "", "max", Extreme<ScalarOp::kIntMax, ScalarOp::kFloatMax>);
-  AddSpecial("math", "", "sqrt", Math<ScalarOp::kFloatSqrt, Py_GE>, true);
-  AddSpecial("math", "", "floor", Math<ScalarOp::kIntFloor, -1>, true);
-  AddSpecial("math", "", "ceil", Math<ScalarOp::kIntCeil, -1>, true);
-  AddSpecial("math", "", "trunc", Math<ScalarOp::kIntOf, -1>, true);
-  AddSpecial("math", "", "exp", Math<ScalarOp::kFloatExp, -1>, true);
-  AddSpecial("math", "", "log", Math<ScalarOp::kFloatLog, Py_GT>, true);
-  AddSpecial("math", "", "log2", Math<ScalarOp::kFloatLog2, Py_GT>, true);
-  AddSpecial("math", "", "cos", Math<ScalarOp::kFloatCos, -1>, true);
-  AddSpecial("math", "", "sin", Math<ScalarOp::kFloatSin, -1>, true);
+  AddSpecial("builtins", "", "min", Extreme<BuiltinOp::kIntMin, BuiltinOp::kFloatMin>);
+  AddSpecial("builtins", "", "max", Extreme<BuiltinOp::kIntMax, BuiltinOp::kFloatMax>);
+  AddSpecial("math", "", "sqrt", Math<BuiltinOp::kFloatSqrt, Py_GE>, true);
+  AddSpecial("math", "", "floor", Math<BuiltinOp::kIntFloor, -1>, true);
+  AddSpecial("math", "", "ceil", Math<BuiltinOp::kIntCeil, -1>, true);
+  AddSpecial("math", "", "trunc", Math<BuiltinOp::kIntOf, -1>, true);
+  AddSpecial("math", "", "exp", Math<BuiltinOp::kFloatExp, -1>, true);
+  AddSpecial("math", "", "log", Math<BuiltinOp::kFloatLog, Py_GT>, true);
+  AddSpecial("math", "", "log2", Math<BuiltinOp::kFloatLog2, Py_GT>, true);
+  AddSpecial("math", "", "cos", Math<BuiltinOp::kFloatCos, -1>, true);
+  AddSpecial("math", "", "sin", Math<BuiltinOp::kFloatSin, -1>, true);
   AddSpecial("math", "", "prod", Product, true);
   AddSpecial("torch", "Size", "numel", Product, true);
   AddRows("builtins", "", Conduct::kPure, {"bin", "chr", "hex", "oct", "ord", "complex"});

@@ -4,11 +4,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -5,7 +5,7 @@
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 namespace {

@@ -21,9 +21,9 @@
 #include "frame_eval/record/semantics/containers.h"
 #include "frame_eval/record/trace.h"
 #include "guards/kinds/no_hooks.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

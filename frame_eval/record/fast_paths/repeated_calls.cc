@@ -18,11 +18,11 @@
 #include "frame_eval/record/sites.h"
 #include "frame_eval/record/trace.h"
 #include "guards/objects/kept_warnings.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -44,11 +44,11 @@ bool IsTold(PyObject* object) {
 }
 
 // Values as they are numbered by two recordings of the same call.
-using Numbering = absl::flat_hash_map<ValueId, ValueId>;
+using InternTable = absl::flat_hash_map<ValueId, ValueId>;
 
-bool AreEqual(ValueId a, ValueId b, Numbering* numbering) { return numbering->try_emplace(a, b).first->second == b; }
+bool AreEqual(ValueId a, ValueId b, InternTable* numbering) { return numbering->try_emplace(a, b).first->second == b; }
 
-bool AreEqual(const Arg& a, const Arg& b, Numbering* numbering) {
+bool AreEqual(const Arg& a, const Arg& b, InternTable* numbering) {
   if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
   if (a.kind == Arg::Kind::kValue && !AreEqual(a.value, b.value, numbering)) return false;
   for (size_t i = 0; i < a.items.size(); ++i) {
@@ -279,7 +279,7 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* memo) const {
       memo->is_random = memo->is_random || facts.random;
       const auto is_on_cpu = [&](ValueId out) { return graph.value(out).type.device.is_cpu(); };
       if (facts.random && !std::all_of(node.outputs.begin(), node.outputs.end(), is_on_cpu)) return false;
-    } else if (node.scalar_op == ScalarOp::kSize) {
+    } else if (node.scalar_op == BuiltinOp::kSize) {
       return false;
     }
     const auto is_list = [&](ValueId out) { return graph.value(out).type.kind == Type::Kind::kTensorList; };
@@ -431,7 +431,7 @@ std::string RepeatedCalls::Difference(const TraceSlice& expected, const TraceSli
   if (expected.made.size() != got.made.size()) {
     return absl::StrCat(expected.made.size(), " nodes, not ", got.made.size());
   }
-  Numbering numbering;
+  InternTable numbering;
   for (uint32_t i = 0; i < expected.values; ++i) numbering[ValueId(i)] = ValueId(i);
   for (size_t i = 0; i < got.made.size(); ++i) {
     const Node &a = expected.made[i], &b = got.made[i];

@@ -12,10 +12,10 @@
 #include "frame_eval/state/random_state.h"
 #include "guards/objects/kept_warnings.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
+#include "guards/objects/torch_tensor.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
-#include "ir/graph/scalar.h"
 
 namespace frametap {
 
@@ -281,7 +281,7 @@ bool RepeatedCalls::Attempt::Bind(size_t was, size_t is) {
 // For numbers, or for assumptions that are checked at run time.
 bool RepeatedCalls::Attempt::Scalar(size_t i, PlaceId at) {
   const Node was = trace_.aten.graph().nodes[i];
-  if (was.scalar_op == ScalarOp::kListItem) return false;  // comes with its list
+  if (was.scalar_op == BuiltinOp::kListItem) return false;  // comes with its list
   std::vector<Arg> args;
   std::vector<c10::IValue> values(was.args.size());
   for (size_t k = 0; k < was.args.size(); ++k) args.push_back(Now(was.args[k], &values[k], *c10::AnyType::get()));
@@ -290,8 +290,8 @@ bool RepeatedCalls::Attempt::Scalar(size_t i, PlaceId at) {
     Slot(was.outputs[0]).id = was.outputs[0];  // IntOp finds it
     return true;
   }
-  if (was.scalar_op == ScalarOp::kContiguous && !values.at(0).toTensor().is_contiguous()) return false;
-  if (was.scalar_op == ScalarOp::kAnother && values.at(0).toTensor().is_same(values.at(1).toTensor())) return false;
+  if (was.scalar_op == BuiltinOp::kContiguous && !values.at(0).toTensor().is_contiguous()) return false;
+  if (was.scalar_op == BuiltinOp::kAnother && values.at(0).toTensor().is_same(values.at(1).toTensor())) return false;
   const ValueId now = trace_.aten.AddAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), at);
   Slot(was.outputs[0]).id = now;
   if (trace_.numbers.not_negative.contains(was.outputs[0])) trace_.numbers.not_negative.insert(now);

@@ -6,7 +6,7 @@
 
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

@@ -15,12 +15,12 @@
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/kinds/keys.h"
-#include "guards/must.h"
 #include "guards/objects/held_object.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/namespaces.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

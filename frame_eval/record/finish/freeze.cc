@@ -13,11 +13,11 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/changes.h"
 #include "guards/collect/frozen_guards.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {

@@ -16,7 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/interpreter/shadow.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/size_rules.h"
 
 namespace frametap {
@@ -52,7 +52,7 @@ struct NumberRecords {
   absl::flat_hash_map<uint32_t, SourceId> inputs;      // graph inputs that are numbers: ValueId -> source
   absl::flat_hash_map<uint32_t, ValueId> values;       // the other way round
   absl::flat_hash_map<uint32_t, c10::IValue> results;  // by ValueId: what graph values of numbers came to
-  absl::flat_hash_map<std::tuple<ScalarOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops;
+  absl::flat_hash_map<std::tuple<BuiltinOp, std::pair<int, int64_t>, std::pair<int, int64_t>>, Shadow> int_ops;
   absl::flat_hash_set<ValueId> not_negative;                               // of values of ints
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, Shadow> traced_sizes;  // of a value, along a dimension
   struct RuledSizes {

@@ -18,10 +18,10 @@
 #include "frame_eval/record/trace/kernel_nodes.h"
 #include "frame_eval/record/trace/size_dependence.h"
 #include "guards/kinds/relation.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/size_rules.h"
 
@@ -98,8 +98,8 @@ bool IsDynamic(Trace& trace, ValueId value) {
     const NodeId def = trace.aten.graph().value(id).def;
     if (!def.valid()) continue;
     const Node& node = trace.aten.graph().node(def);
-    if (node.scalar_op == ScalarOp::kSize && !trace.numbers.sizes_open()) continue;
-    if (!node.is_scalar() || node.scalar_op == ScalarOp::kSize) return true;
+    if (node.scalar_op == BuiltinOp::kSize && !trace.numbers.sizes_open()) continue;
+    if (!node.is_scalar() || node.scalar_op == BuiltinOp::kSize) return true;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return false;
@@ -211,7 +211,7 @@ Shadow Canonical(const Trace& trace, Shadow shadow) {
   return it == trace.numbers.inputs.end() ? shadow : Shadow{Shadow::Kind::kSource, it->second.raw()};
 }
 
-Shadow AddNumber(Trace& trace, ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands) {
+Shadow AddNumber(Trace& trace, BuiltinOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands) {
   const bool of_ints = RowOf(op).result == Type::Kind::kInt && RowOf(op).operands == Type::Kind::kInt;
   IntTerm terms[2];
   std::vector<Arg> args;
@@ -252,52 +252,52 @@ void FixType(Trace& trace, Shadow shadow) {
 
 // The op that gives what Python gives for these operands; kNone: the operands are to be fixed. Where Python raises for
 // some operands, that these are others is guarded.
-static ScalarOp NumberOp(Trace& trace, const Event& e) {
+static BuiltinOp NumberOp(Trace& trace, const Event& e) {
   Number a, b;
-  if (!NumberOf(e.in[0], &a)) return ScalarOp::kNone;
+  if (!NumberOf(e.in[0], &a)) return BuiltinOp::kNone;
   if (e.op == Op::kUnary) {
-    if (e.arg == 1) return a.is_float ? ScalarOp::kFloatNeg : ScalarOp::kIntNeg;
-    return e.arg == 3 && !a.is_float ? ScalarOp::kIntInvert : ScalarOp::kNone;
+    if (e.arg == 1) return a.is_float ? BuiltinOp::kFloatNeg : BuiltinOp::kIntNeg;
+    return e.arg == 3 && !a.is_float ? BuiltinOp::kIntInvert : BuiltinOp::kNone;
   }
-  if (!NumberOf(e.in[1], &b)) return ScalarOp::kNone;
+  if (!NumberOf(e.in[1], &b)) return BuiltinOp::kNone;
   const bool ints = !a.is_float && !b.is_float;
-  const auto guarded = [&](int side, int py_compare_op, ScalarOp op) {
+  const auto guarded = [&](int side, int py_compare_op, BuiltinOp op) {
     static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
     return DecideNumbers(trace, e.in[side], e.shadows[side], zero, Shadow(), py_compare_op, true) ? op
-                                                                                                  : ScalarOp::kNone;
+                                                                                                  : BuiltinOp::kNone;
   };
   switch (e.arg % kInplaceFrom) {
     case kNbAdd:
-      return ints ? ScalarOp::kIntAdd : ScalarOp::kFloatAdd;
+      return ints ? BuiltinOp::kIntAdd : BuiltinOp::kFloatAdd;
     case kNbSubtract:
-      return ints ? ScalarOp::kIntSub : ScalarOp::kFloatSub;
+      return ints ? BuiltinOp::kIntSub : BuiltinOp::kFloatSub;
     case kNbMultiply:
-      return ints ? ScalarOp::kIntMul : ScalarOp::kFloatMul;
+      return ints ? BuiltinOp::kIntMul : BuiltinOp::kFloatMul;
     case kNbTrueDivide:
-      return guarded(1, Py_NE, ints ? ScalarOp::kIntTrueDiv : ScalarOp::kFloatDiv);
+      return guarded(1, Py_NE, ints ? BuiltinOp::kIntTrueDiv : BuiltinOp::kFloatDiv);
     case kNbFloorDivide:
-      return guarded(1, Py_NE, ints ? ScalarOp::kIntFloorDiv : ScalarOp::kFloatFloorDiv);
+      return guarded(1, Py_NE, ints ? BuiltinOp::kIntFloorDiv : BuiltinOp::kFloatFloorDiv);
     case kNbRemainder:
-      return guarded(1, Py_NE, ints ? ScalarOp::kIntMod : ScalarOp::kFloatMod);
+      return guarded(1, Py_NE, ints ? BuiltinOp::kIntMod : BuiltinOp::kFloatMod);
     case kNbPower:
-      return ints ? guarded(1, Py_GE, ScalarOp::kIntPow) : guarded(0, Py_GT, ScalarOp::kFloatPow);
+      return ints ? guarded(1, Py_GE, BuiltinOp::kIntPow) : guarded(0, Py_GT, BuiltinOp::kFloatPow);
     default:
       break;
   }
-  if (!ints) return ScalarOp::kNone;
+  if (!ints) return BuiltinOp::kNone;
   switch (e.arg % kInplaceFrom) {
     case kNbAnd:
-      return ScalarOp::kIntAnd;
+      return BuiltinOp::kIntAnd;
     case kNbOr:
-      return ScalarOp::kIntOr;
+      return BuiltinOp::kIntOr;
     case kNbXor:
-      return ScalarOp::kIntXor;
+      return BuiltinOp::kIntXor;
     case kNbLshift:
-      return guarded(1, Py_GE, ScalarOp::kIntLshift);
+      return guarded(1, Py_GE, BuiltinOp::kIntLshift);
     case kNbRshift:
-      return guarded(1, Py_GE, ScalarOp::kIntRshift);
+      return guarded(1, Py_GE, BuiltinOp::kIntRshift);
     default:
-      return ScalarOp::kNone;
+      return BuiltinOp::kNone;
   }
 }
 
@@ -314,8 +314,8 @@ bool ScalarNode(Trace& trace, FrameNote& note, const Event& e) {
     }
     open = true;
   }
-  const ScalarOp op = open ? NumberOp(trace, e) : ScalarOp::kNone;
-  if (op == ScalarOp::kNone) return false;
+  const BuiltinOp op = open ? NumberOp(trace, e) : BuiltinOp::kNone;
+  if (op == BuiltinOp::kNone) return false;
   note.op.expect.kind = ResultSpec::Kind::kShadow;
   note.op.expect.shadow = e.n == 1 ? AddNumber(trace, op, {{e.in[0], e.shadows[0]}})
                                    : AddNumber(trace, op, {{e.in[0], e.shadows[0]}, {e.in[1], e.shadows[1]}});
@@ -556,7 +556,7 @@ c10::IValue NumberAt(Trace& trace, ValueId value) {
     }
   } else if (def.valid() && trace.aten.graph().node(def).is_scalar()) {
     const Node& node = trace.aten.graph().node(def);
-    if (node.scalar_op == ScalarOp::kSize) {
+    if (node.scalar_op == BuiltinOp::kSize) {
       const Type& type = trace.aten.graph().value(node.args[0].value).type;
       return number = type.sizes[static_cast<size_t>(node.args[1].constant.toInt())];
     }

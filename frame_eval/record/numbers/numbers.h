@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "frame_eval/record/trace.h"
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap {
 
@@ -44,7 +44,7 @@ void Specialize(Trace& trace, PyObject* object, Shadow shadow);  // fix the valu
 void CompareValues(Trace& trace, FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);
 bool LeavesOpen(Trace& trace, PyObject* object, Shadow shadow);
 Shadow KeepOpen(Trace& trace, PyObject* object, Shadow shadow, bool* open);
-Shadow AddNumber(Trace& trace, ScalarOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
+Shadow AddNumber(Trace& trace, BuiltinOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
 bool DecideNumbers(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
 inline bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
 void FixType(Trace& trace, Shadow shadow);

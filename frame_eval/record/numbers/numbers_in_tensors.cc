@@ -10,8 +10,8 @@
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
 #include "ir/ops/plain_function.h"
 
@@ -219,14 +219,14 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   if (!a || !b) return std::nullopt;
   if (!is_quotient) {
     return IntOp(trace,
-                 name == "mul"   ? ScalarOp::kIntMul
-                 : name == "add" ? ScalarOp::kIntAdd
-                                 : ScalarOp::kIntSub,
+                 name == "mul"   ? BuiltinOp::kIntMul
+                 : name == "add" ? BuiltinOp::kIntAdd
+                                 : BuiltinOp::kIntSub,
                  *a, *b);
   }
   // Towards zero and downwards are one direction for these.
   if (!IsNotNegative(trace, *a) || !b->is_constant() || b->constant <= 0) return std::nullopt;
-  return IntOp(trace, ScalarOp::kIntFloorDiv, *a, *b);
+  return IntOp(trace, BuiltinOp::kIntFloorDiv, *a, *b);
 }
 
 // With few elements, each is a number of the graph. Their count is fixed, unless it is known to differ from call to
@@ -284,7 +284,7 @@ Shadow ListElements(Trace& trace, const FrameNote& note, PyObject* result) {
         continue;
       }
       const Arg index = Arg::Const(c10::IValue(next++));
-      known.items.push_back(item_of(trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(elements), index}, type)));
+      known.items.push_back(item_of(trace.aten.AddScalarNode(BuiltinOp::kListItem, {Arg::Of(elements), index}, type)));
     }
   };
   list(result, tensor.dim());

@@ -8,9 +8,9 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/size_dependence.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/size_rules.h"
 
@@ -37,7 +37,7 @@ Shadow SizeOf(Trace& trace, ValueId value, int64_t dim) {
   FixRank(trace, value);
   std::optional<Shadow> size = TraceSize(trace, value, dim, 0);
   if (!size) {
-    const ValueId asked = trace.aten.AddScalarNode(ScalarOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
+    const ValueId asked = trace.aten.AddScalarNode(BuiltinOp::kSize, {Arg::Of(value), Arg::Const(c10::IValue(dim))},
                                                    Type::Scalar(Type::Kind::kInt));
     size = trace.numbers.traced_sizes[{value.raw(), dim}] = Shadow{Shadow::Kind::kValue, asked.raw()};
   }
@@ -109,12 +109,12 @@ Shadow CountOfElements(Trace& trace, PyObject* tensor) {
     } else if (product.kind == Shadow::Kind::kNone) {
       product = size;
     } else {
-      product = AddNumber(trace, ScalarOp::kIntMul, {{nullptr, product}, {nullptr, size}});
+      product = AddNumber(trace, BuiltinOp::kIntMul, {{nullptr, product}, {nullptr, size}});
     }
   }
   if (product.kind == Shadow::Kind::kNone || known == 1) return product;
   const Ref<> factor = Must(PyLong_FromLongLong(known));
-  return AddNumber(trace, ScalarOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
+  return AddNumber(trace, BuiltinOp::kIntMul, {{nullptr, product}, {factor.get(), Shadow()}});
 }
 
 // Finds the origin of a size, by the rules of the ops between. Returns none if the graph has to read it from the
@@ -207,7 +207,7 @@ bool IsNotNegative(const Trace& trace, const IntTerm& term) {
 }
 
 // The operands of a number that `op` has made, if it has; constants have no shadow.
-static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, ScalarOp op, const IntTerm& term) {
+static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, BuiltinOp op, const IntTerm& term) {
   if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
   const NodeId def = trace.aten.graph().value(ValueId(term.shadow.id)).def;
   if (!def.valid() || trace.aten.graph().node(def).scalar_op != op) return std::nullopt;
@@ -225,52 +225,52 @@ static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, Sca
 
 // Returns a simpler expression of the same value, whatever the values in it, or none. Sizes pass through many ops, and
 // most results of the rules reduce to one of them.
-static std::optional<IntTerm> Simpler(const Trace& trace, ScalarOp op, const IntTerm& a, const IntTerm& b) {
+static std::optional<IntTerm> Simpler(const Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b) {
   const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       if (is(a, 0)) return b;
       if (is(b, 0)) return a;
-      if (const auto difference = MadeBy(trace, ScalarOp::kIntSub, a); difference && difference->second == b) {
+      if (const auto difference = MadeBy(trace, BuiltinOp::kIntSub, a); difference && difference->second == b) {
         return difference->first;  // a - b + b
       }
       break;
-    case ScalarOp::kIntSub:
+    case BuiltinOp::kIntSub:
       if (is(b, 0)) return a;
       if (a == b) return IntTerm::Of(0);
-      if (const auto sum = MadeBy(trace, ScalarOp::kIntAdd, a)) {
+      if (const auto sum = MadeBy(trace, BuiltinOp::kIntAdd, a)) {
         if (sum->second == b) return sum->first;  // a + b - b
         if (sum->first == b) return sum->second;
       }
       break;
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       if (is(a, 1)) return b;
       if (is(b, 1)) return a;
       if (is(a, 0) || is(b, 0)) return IntTerm::Of(0);
       break;
-    case ScalarOp::kIntFloorDiv:
+    case BuiltinOp::kIntFloorDiv:
       if (is(b, 1)) return a;
       if (b.is_constant() && b.constant != 0) {
-        if (const auto product = MadeBy(trace, ScalarOp::kIntMul, a); product && product->second == b)
+        if (const auto product = MadeBy(trace, BuiltinOp::kIntMul, a); product && product->second == b)
           return product->first;
       }
       break;
-    case ScalarOp::kIntMod:
+    case BuiltinOp::kIntMod:
       if (is(b, 1)) return IntTerm::Of(0);
       break;
-    case ScalarOp::kIntMax:
-    case ScalarOp::kIntMin:
+    case BuiltinOp::kIntMax:
+    case BuiltinOp::kIntMin:
       if (a == b) return a;
       for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
         if (x.is_constant() && x.constant <= 0 && IsNotNegative(trace, y)) {
-          if (op == ScalarOp::kIntMax) return y;
+          if (op == BuiltinOp::kIntMax) return y;
           if (x.constant == 0) return x;
         }
         const auto nested = MadeBy(trace, op, y);
         if (nested && (nested->first == x || nested->second == x)) return y;  // max(x, max(x, z))
       }
       break;
-    case ScalarOp::kIntBroadcast:
+    case BuiltinOp::kIntBroadcast:
       if (a == b || is(b, 1)) return a;
       if (b.is_constant()) return b;  // the other is as large, or 1
       for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
@@ -286,41 +286,41 @@ static std::optional<IntTerm> Simpler(const Trace& trace, ScalarOp op, const Int
 
 // Brings constants together, so that successive steps of layers are one step: (n - 2) // 2 + 1 is n // 2, and that
 // again by two is n // 4. Returns none if there is nothing to bring together.
-static std::optional<IntTerm> Gathered(Trace& trace, ScalarOp op, const IntTerm& a, const IntTerm& b) {
+static std::optional<IntTerm> Gathered(Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b) {
   constexpr int64_t kLarge = int64_t{1} << 31;
   const auto is_small = [](const IntTerm& term) {
     return term.is_constant() && term.constant > -kLarge && term.constant < kLarge;
   };
   if (!is_small(b)) return std::nullopt;
   const int64_t c = b.constant;
-  if (op == ScalarOp::kIntSub) return IntOp(trace, ScalarOp::kIntAdd, a, IntTerm::Of(-c));
-  const auto sum = MadeBy(trace, ScalarOp::kIntAdd, a), product = MadeBy(trace, ScalarOp::kIntMul, a),
-             quotient = MadeBy(trace, ScalarOp::kIntFloorDiv, a);
-  const auto then = [&](std::optional<IntTerm> first, ScalarOp next, int64_t by) {
+  if (op == BuiltinOp::kIntSub) return IntOp(trace, BuiltinOp::kIntAdd, a, IntTerm::Of(-c));
+  const auto sum = MadeBy(trace, BuiltinOp::kIntAdd, a), product = MadeBy(trace, BuiltinOp::kIntMul, a),
+             quotient = MadeBy(trace, BuiltinOp::kIntFloorDiv, a);
+  const auto then = [&](std::optional<IntTerm> first, BuiltinOp next, int64_t by) {
     return first ? IntOp(trace, next, *first, IntTerm::Of(by)) : std::nullopt;
   };
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       if (sum && is_small(sum->second)) return IntOp(trace, op, sum->first, IntTerm::Of(sum->second.constant + c));
       if (quotient && is_small(quotient->second)) {
         const int64_t by = quotient->second.constant;
-        return then(IntOp(trace, op, quotient->first, IntTerm::Of(c * by)), ScalarOp::kIntFloorDiv, by);
+        return then(IntOp(trace, op, quotient->first, IntTerm::Of(c * by)), BuiltinOp::kIntFloorDiv, by);
       }
       break;
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       if (product && is_small(product->second))
         return IntOp(trace, op, product->first, IntTerm::Of(product->second.constant * c));
       if (sum && is_small(sum->second)) {
-        return then(IntOp(trace, op, sum->first, b), ScalarOp::kIntAdd, sum->second.constant * c);
+        return then(IntOp(trace, op, sum->first, b), BuiltinOp::kIntAdd, sum->second.constant * c);
       }
       break;
-    case ScalarOp::kIntFloorDiv:
+    case BuiltinOp::kIntFloorDiv:
       if (c <= 0) break;
       if (quotient && is_small(quotient->second) && quotient->second.constant > 0) {
         return IntOp(trace, op, quotient->first, IntTerm::Of(quotient->second.constant * c));
       }
       if (product && is_small(product->second) && product->second.constant % c == 0) {
-        return IntOp(trace, ScalarOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
+        return IntOp(trace, BuiltinOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
       }
       break;
     default:
@@ -330,7 +330,7 @@ static std::optional<IntTerm> Gathered(Trace& trace, ScalarOp op, const IntTerm&
 }
 
 // None if it cannot be computed from these constants.
-std::optional<IntTerm> IntOp(Trace& trace, ScalarOp op, IntTerm a, IntTerm b) {
+std::optional<IntTerm> IntOp(Trace& trace, BuiltinOp op, IntTerm a, IntTerm b) {
   const bool is_unary = RowOf(op).arity == 1;
   if (a.is_constant() && (is_unary || b.is_constant())) {
     Number result;
@@ -358,10 +358,10 @@ std::optional<IntTerm> IntOp(Trace& trace, ScalarOp op, IntTerm a, IntTerm b) {
   const ValueId value = trace.aten.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
   const Shadow shadow{Shadow::Kind::kValue, value.raw()};
   trace.numbers.int_ops[key] = shadow;
-  const bool keeps_sign = op == ScalarOp::kIntAdd || op == ScalarOp::kIntMul || op == ScalarOp::kIntFloorDiv ||
-                          op == ScalarOp::kIntMin || op == ScalarOp::kIntMod || op == ScalarOp::kIntBroadcast;
-  const bool is_max = op == ScalarOp::kIntMax && (IsNotNegative(trace, a) || IsNotNegative(trace, b));
-  if (op == ScalarOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(trace, a) && IsNotNegative(trace, b))) {
+  const bool keeps_sign = op == BuiltinOp::kIntAdd || op == BuiltinOp::kIntMul || op == BuiltinOp::kIntFloorDiv ||
+                          op == BuiltinOp::kIntMin || op == BuiltinOp::kIntMod || op == BuiltinOp::kIntBroadcast;
+  const bool is_max = op == BuiltinOp::kIntMax && (IsNotNegative(trace, a) || IsNotNegative(trace, b));
+  if (op == BuiltinOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(trace, a) && IsNotNegative(trace, b))) {
     trace.numbers.not_negative.insert(value);
   }
   return IntTerm::Of(shadow);
@@ -378,7 +378,7 @@ bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* re
       TensorOf(result).layout() == c10::kStrided) {
     const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(result));
     if (!value) return false;
-    trace.aten.AddScalarNode(ScalarOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
+    trace.aten.AddScalarNode(BuiltinOp::kContiguous, {Arg::Of(*value)}, Type::Scalar(Type::Kind::kBool));
     return true;
   }
   if (made != 1 || !graph.nodes.back().op) return false;
@@ -440,7 +440,7 @@ bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const K
   }
   if (!others.empty() && !trace.may_assume()) return false;
   for (const ValueId other : others) {
-    trace.aten.AddScalarNode(ScalarOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
+    trace.aten.AddScalarNode(BuiltinOp::kAnother, {Arg::Of(other), Arg::Of(out)}, Type::Scalar(Type::Kind::kBool));
   }
   return true;
 }

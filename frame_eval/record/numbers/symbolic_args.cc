@@ -13,9 +13,9 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/ops/size_rules.h"
 
 namespace frametap {

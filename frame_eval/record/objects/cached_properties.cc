@@ -1,7 +1,7 @@
 #include "frame_eval/record/objects/cached_properties.h"
 
 #include "frame_eval/record/callables/table.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 
 namespace frametap {
 const void* CodeOfCachedProperty() {

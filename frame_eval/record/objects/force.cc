@@ -22,7 +22,7 @@
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

@@ -7,7 +7,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

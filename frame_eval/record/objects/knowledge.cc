@@ -20,12 +20,12 @@
 #include "frame_eval/record/sites.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
-#include "guards/must.h"
 #include "guards/objects/held_object.h"
-#include "guards/objects/known_objects.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

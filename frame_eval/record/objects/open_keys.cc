@@ -9,7 +9,7 @@
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/trace.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

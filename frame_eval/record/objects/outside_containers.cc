@@ -8,8 +8,8 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/trace.h"
-#include "guards/must.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

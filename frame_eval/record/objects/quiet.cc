@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "guards/cpython/watch.h"
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

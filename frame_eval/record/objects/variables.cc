@@ -6,7 +6,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/trace.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {

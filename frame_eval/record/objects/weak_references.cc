@@ -3,7 +3,7 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 

@@ -7,8 +7,8 @@
 #include <initializer_list>
 #include <string>
 
-#include "guards/must.h"
 #include "guards/objects/value.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

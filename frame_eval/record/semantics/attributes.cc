@@ -28,9 +28,9 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/kinds/accessor.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

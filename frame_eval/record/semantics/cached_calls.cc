@@ -14,10 +14,10 @@
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/trace.h"
 #include "guards/kinds/keys.h"
-#include "guards/must.h"
 #include "guards/objects/dict_read.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

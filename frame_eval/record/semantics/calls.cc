@@ -25,9 +25,9 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/compiled_form.h"
 #include "guards/kinds/keys.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -78,7 +78,7 @@ void ReadPartial(Trace& trace, PyObject* partial, PyObject* function, PyObject* 
 
 // Its replays compute the same as plain Python. A form of another backend or of int8 does not (its weights belong to
 // one model).
-bool RunsAsRecorded(Store& store) { return store.backend().calls_python() && !store.options().by_identity; }
+bool RunsAsRecorded(SegmentCache& store) { return store.backend().calls_python() && !store.options().by_identity; }
 
 // torch.ops.x.y and torch.ops.x.y.z are objects of Python code. Each passes its arguments to a function of C that no
 // other object holds. Returns the op's name without its namespace, or null if `callable` is not such a function. If a

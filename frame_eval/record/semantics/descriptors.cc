@@ -1,6 +1,6 @@
 #include "frame_eval/record/semantics/descriptors.h"
 
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

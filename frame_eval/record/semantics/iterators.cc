@@ -6,7 +6,7 @@
 #include "frame_eval/record/objects/object_ends.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/iterator_view.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -1,8 +1,8 @@
 #include "frame_eval/record/semantics/mapping_proxies.h"
 
 #include "frame_eval/record/objects/knowledge.h"
-#include "guards/must.h"
 #include "guards/objects/held_object.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

@@ -21,7 +21,7 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/kinds/keys.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -5,8 +5,8 @@
 #include "frame_eval/record/semantics/attributes.h"
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/trace.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

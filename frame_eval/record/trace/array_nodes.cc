@@ -15,11 +15,11 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/python_ops.h"
-#include "guards/must.h"
 #include "guards/objects/import.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {

@@ -145,7 +145,7 @@ void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
   }
 }
 
-ValueId AtenRecorder::AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type) {
+ValueId AtenRecorder::AddScalarNode(BuiltinOp op, std::vector<Arg> args, Type type) {
   Node node;
   node.scalar_op = op;
   node.args = std::move(args);
@@ -448,7 +448,7 @@ NodeId AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at
     int64_t index = 0;
     for (const at::Tensor& tensor : value.toTensorVector()) {
       Node item;
-      item.scalar_op = ScalarOp::kListItem;
+      item.scalar_op = BuiltinOp::kListItem;
       item.args = {Arg::Of(list), Arg::Const(c10::IValue(index++))};
       item.state = graph_.node(id).state;
       NodeId item_id(graph_.nodes.size());

@@ -58,7 +58,7 @@ class AtenRecorder {
 
   // Records a tensor that existed before. Returns false if it is known already: it stays what it was.
   bool AddSource(const at::Tensor& tensor, SourceId source);
-  ValueId AddScalarNode(ScalarOp op, std::vector<Arg> args, Type type);
+  ValueId AddScalarNode(BuiltinOp op, std::vector<Arg> args, Type type);
   // For an op that the program did not call. Arguments that are left out at the end have their defaults.
   ValueId AddOpNode(const char* name, const char* overload, std::vector<Arg> args, Type type);
   void NoteWritesTo(

@@ -15,10 +15,10 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
-#include "guards/must.h"
-#include "guards/objects/tensor_door.h"
 #include "guards/objects/thread_end.h"
-#include "ir/graph/scalar.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/throw_if_null.h"
+#include "ir/graph/builtin_op.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -460,7 +460,7 @@ void CheckpointResult(Trace& trace, FrameNote& note, PyObject* result) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
     const ValueId value =
-        trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(outputs[i].tensor));
+        trace.aten.AddScalarNode(BuiltinOp::kListItem, {Arg::Of(list), index}, Type::Of(outputs[i].tensor));
     trace.aten.tensors.Bind(outputs[i].tensor, value);
     NoteSizes(trace, value, outputs[i].sizes);
   }

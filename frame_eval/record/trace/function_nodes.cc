@@ -10,9 +10,9 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
-#include "guards/must.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -221,7 +221,7 @@ Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* r
   if (reaches_arguments) trace.aten.NoteWritesTo(values);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Arg index = Arg::Const(c10::IValue(static_cast<int64_t>(i)));
-    const ValueId value = trace.aten.AddScalarNode(ScalarOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
+    const ValueId value = trace.aten.AddScalarNode(BuiltinOp::kListItem, {Arg::Of(list), index}, Type::Of(tensors[i]));
     trace.aten.tensors.Bind(tensors[i], value);
     NoteSizes(trace, value, sizes[i]);
   }

@@ -13,8 +13,8 @@
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
-#include "guards/objects/known_objects.h"
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
+#include "guards/objects/well_known_objects.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {

@@ -16,7 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "guards/must.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 

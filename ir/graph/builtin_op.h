@@ -1,4 +1,4 @@
-// ScalarOp: ops that are no dispatcher ops. One row an op; names, arity and meaning come from the row.
+// BuiltinOp: ops that are no dispatcher ops. One row an op; names, arity and meaning come from the row.
 //   C1  The result is the one Python gives for exact ints and floats, to the bit; where int64 or IEEE cannot give it,
 //       there is none.
 //   C2  Int ops take ints and bools; float ops take those and floats.
@@ -15,7 +15,7 @@
 namespace frametap {
 
 struct ScalarRow {
-  ScalarOp op;
+  BuiltinOp op;
   const char* name;  // "int.add"
   size_t arity;
   Type::Kind result;     // kNone: as the list's elements
@@ -23,10 +23,10 @@ struct ScalarRow {
   const char* notation;  // in Python: " + " between the operands, or the function's name; null if there is none
 };
 
-const ScalarRow& RowOf(ScalarOp op);  // not for kNone
+const ScalarRow& RowOf(BuiltinOp op);  // not for kNone
 // Of an int op of two arguments. That two sizes are broadcast with each other does, where it succeeds.
-bool Commutes(ScalarOp op);
-std::optional<ScalarOp> ParseScalarOp(const std::string& name);
+bool Commutes(BuiltinOp op);
+std::optional<BuiltinOp> ParseScalarOp(const std::string& name);
 
 // A Python number: an exact int of 64 bits, or a float.
 struct Number {
@@ -51,7 +51,7 @@ enum class ScalarFault : uint8_t {
 inline constexpr int64_t kMostDecimals = 100;
 
 // The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
-ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept;
+ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept;
 
 // The integer result does not fit 64 bits; Python's would.
 struct IntOverflow : std::overflow_error {
@@ -63,10 +63,10 @@ struct DivisionByZero : std::domain_error {
 };
 
 // Refuses what is not as it was when this was recorded.
-inline bool IsAssumption(ScalarOp op) { return op == ScalarOp::kContiguous || op == ScalarOp::kAnother; }
+inline bool IsAssumption(BuiltinOp op) { return op == BuiltinOp::kContiguous || op == BuiltinOp::kAnother; }
 
 // Python raises for some operands (int(inf), 10.0 ** 400), and the guards do not say that these are others.
-bool MayRaise(ScalarOp op);
+bool MayRaise(BuiltinOp op);
 
 // An assumption of a graph about a value that is made on the way does not hold.
 struct AssumptionFails : std::runtime_error {
@@ -74,6 +74,6 @@ struct AssumptionFails : std::runtime_error {
 };
 
 // Any op; throws where Compute has no result.
-c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b);
+c10::IValue Evaluate(BuiltinOp op, const c10::IValue& a, const c10::IValue& b);
 
 }  // namespace frametap

@@ -1,4 +1,4 @@
-#include "guards/objects/known_objects.h"
+#include "guards/objects/well_known_objects.h"
 
 #include <iterator>
 

@@ -1,4 +1,4 @@
-#include "guards/check/standing.h"
+#include "guards/check/fast_check.h"
 
 #include <algorithm>
 #include <new>
@@ -7,7 +7,7 @@
 
 namespace frametap {
 
-Standing::Answer Standing::Check(PlantedTree& tree, const Roots& roots) {
+FastCheck::Answer FastCheck::Check(CheckPlan& tree, const Roots& roots) {
   if (!stands_) return Answer::kUnknown;
   const uint64_t epoch = DictEpoch();
   const bool is_quiet = epoch == epoch_;  // Q4
@@ -41,7 +41,7 @@ Standing::Answer Standing::Check(PlantedTree& tree, const Roots& roots) {
   return Answer::kHit;
 }
 
-bool Standing::WordsHold(PlantedTree& tree, size_t begin, size_t end) {
+bool FastCheck::WordsHold(CheckPlan& tree, size_t begin, size_t end) {
   Word* const words = words_.data();
   for (Word *word = words + begin, *last = words + end; word != last; ++word) {
     if (word->IsSame()) [[likely]]
@@ -54,7 +54,7 @@ bool Standing::WordsHold(PlantedTree& tree, size_t begin, size_t end) {
   return true;
 }
 
-bool Standing::QuietHold(size_t begin, size_t end) const {
+bool FastCheck::QuietHold(size_t begin, size_t end) const {
   for (size_t i = begin; i < end; ++i) {
     if (!quiet_[i].IsSame()) [[unlikely]]
       return false;
@@ -63,7 +63,7 @@ bool Standing::QuietHold(size_t begin, size_t end) const {
 }
 
 // Something else has changed in the dict (a counter of the module, say): are the objects that count still the same?
-bool Standing::Renew(PlantedTree& tree, uint32_t w) {
+bool FastCheck::Renew(CheckPlan& tree, uint32_t w) {
   Watch& watch = tree.watches[w];
   View& view = tree.views[watch.view];
   const auto changed = [&view] {
@@ -83,7 +83,7 @@ bool Standing::Renew(PlantedTree& tree, uint32_t w) {
   return true;
 }
 
-void Standing::Held(PlantedTree& tree) {
+void FastCheck::Held(CheckPlan& tree) {
   if (hits_ > kLongestWait) wait_ = 1;
   if (++held_ < wait_) return;
   held_ = 0;
@@ -97,7 +97,7 @@ void Standing::Held(PlantedTree& tree) {
   }
 }
 
-void Standing::Take(const PlantedTree& tree) {
+void FastCheck::Take(const CheckPlan& tree) {
   ++taken_;
   words_.clear();
   quiet_.clear();
@@ -181,7 +181,7 @@ void Standing::Take(const PlantedTree& tree) {
   checks_.numbers = tree.checks.numbers;
 }
 
-void Standing::TakeTensors(const PlantedTree& tree, const std::vector<bool>& is_held) {
+void FastCheck::TakeTensors(const CheckPlan& tree, const std::vector<bool>& is_held) {
   tensors_.Clear();
   other_tensors_.clear();
   holds_tensor_.assign(tree.nodes.size(), false);

@@ -1,4 +1,4 @@
-#include "guards/check/planted_tree.h"
+#include "guards/check/check_plan.h"
 
 #include <algorithm>
 #include <tuple>
@@ -13,9 +13,9 @@ namespace frametap {
 
 namespace {
 
-class Gardener {
+class CheckPlanBuilder {
  public:
-  Gardener(const FrozenGuards& guards, PlantedTree& tree) : guards_(guards), tree_(tree) {}
+  CheckPlanBuilder(const FrozenGuards& guards, CheckPlan& tree) : guards_(guards), tree_(tree) {}
 
   void Plant() {
     tree_.node_of_source.assign(guards_.steps.size(), kNoNode);
@@ -38,11 +38,11 @@ class Gardener {
   bool IsOrdered() const;
 
   const FrozenGuards& guards_;
-  PlantedTree& tree_;
+  CheckPlan& tree_;
   absl::flat_hash_map<std::pair<int32_t, DictOf>, uint32_t> view_of_;
 };
 
-int32_t Gardener::NewNode(int32_t parent, uint32_t stage, int32_t step) {
+int32_t CheckPlanBuilder::NewNode(int32_t parent, uint32_t stage, int32_t step) {
   TreeNode node;
   node.parent = parent;
   node.stage = stage;
@@ -51,7 +51,7 @@ int32_t Gardener::NewNode(int32_t parent, uint32_t stage, int32_t step) {
   return static_cast<int32_t>(tree_.nodes.size() - 1);
 }
 
-uint32_t Gardener::ViewFor(int32_t owner, DictOf dict) {
+uint32_t CheckPlanBuilder::ViewFor(int32_t owner, DictOf dict) {
   const auto [it, is_new] = view_of_.try_emplace({owner, dict}, static_cast<uint32_t>(tree_.views.size()));
   if (is_new) {
     View view;
@@ -62,7 +62,7 @@ uint32_t Gardener::ViewFor(int32_t owner, DictOf dict) {
   return it->second;
 }
 
-int32_t Gardener::ReadFrom(uint32_t view, const Key& key) {
+int32_t CheckPlanBuilder::ReadFrom(uint32_t view, const Key& key) {
   for (KeyRead& read : tree_.views[view].reads) {
     if (read.key.object.get() != key.object.get() || !read.present) continue;
     if (read.child == kNoNode)
@@ -74,14 +74,14 @@ int32_t Gardener::ReadFrom(uint32_t view, const Key& key) {
   return child;
 }
 
-void Gardener::Expect(uint32_t view, const Key& key, bool present) {
+void CheckPlanBuilder::Expect(uint32_t view, const Key& key, bool present) {
   for (const KeyRead& read : tree_.views[view].reads) {
     if (read.key.object.get() == key.object.get() && read.present == present) return;
   }
   tree_.views[view].reads.push_back({key, kNoNode, present});
 }
 
-int32_t Gardener::NodeFor(SourceId id) {
+int32_t CheckPlanBuilder::NodeFor(SourceId id) {
   const uint32_t source = id.raw();
   if (tree_.node_of_source[source] != kNoNode) return tree_.node_of_source[source];
   const Step& step = guards_.steps[source];
@@ -117,7 +117,7 @@ int32_t Gardener::NodeFor(SourceId id) {
   return node;
 }
 
-void Gardener::Place(const Predicate& p) {
+void CheckPlanBuilder::Place(const Predicate& p) {
   const int32_t node = NodeFor(p.source);
   if (p.related != nullptr) {
     NumbersCheck check{p.related->relation.get(), {}};
@@ -181,7 +181,7 @@ void Gardener::Place(const Predicate& p) {
   tree_.checks.contents.push_back({node, guard});
 }
 
-void Gardener::PlaceNoHooks(int32_t module) {
+void CheckPlanBuilder::PlaceNoHooks(int32_t module) {
   const uint32_t own = ViewFor(module, DictOf::kInstance);
   for (const Key& name : NoHooksGuard::names().of_class) Expect(own, name, false);
   for (const Key& name : NoHooksGuard::names().hooks) {
@@ -192,7 +192,7 @@ void Gardener::PlaceNoHooks(int32_t module) {
 }
 
 // Whether each node comes after the one that it is reached from, and is followed at the same stage or a later one.
-bool Gardener::IsOrdered() const {
+bool CheckPlanBuilder::IsOrdered() const {
   for (size_t i = 0; i < tree_.nodes.size(); ++i) {
     const TreeNode& node = tree_.nodes[i];
     if (node.parent == kNoNode) continue;
@@ -201,7 +201,7 @@ bool Gardener::IsOrdered() const {
   return true;
 }
 
-void Gardener::WatchType(const TypeGuard* guard) {
+void CheckPlanBuilder::WatchType(const TypeGuard* guard) {
   if (guard->is_immutable()) return;
   auto it =
       std::find_if(tree_.types.begin(), tree_.types.end(), [&](const TypeWatch& t) { return t.type == guard->type(); });
@@ -214,7 +214,7 @@ void Gardener::WatchType(const TypeGuard* guard) {
   it->guards.push_back(guard);
 }
 
-void Gardener::Lay() {
+void CheckPlanBuilder::Lay() {
   tree_.registers.resize(tree_.nodes.size());
   uint32_t stage_count = 1;
   for (const TreeNode& node : tree_.nodes) stage_count = std::max(stage_count, node.stage + 1);
@@ -245,6 +245,6 @@ void Gardener::Lay() {
 
 }  // namespace
 
-PlantedTree::PlantedTree(const FrozenGuards& guards) : guards_(guards) { Gardener(guards, *this).Plant(); }
+CheckPlan::CheckPlan(const FrozenGuards& guards) : guards_(guards) { CheckPlanBuilder(guards, *this).Plant(); }
 
 }  // namespace frametap

@@ -1,4 +1,4 @@
-// HeldTensors: the tensors that a model holds, and the facts of them that every guard compares. A model has a thousand
+// PinnedWeights: the tensors that a model holds, and the facts of them that every guard compares. A model has a thousand
 // of them, so their facts are compared where they lie, at places that are known beforehand. A processor fetches many
 // of these at once.
 //   - The caller knows that the objects are alive; nothing is held.
@@ -18,7 +18,7 @@ struct AutogradMeta;
 
 namespace frametap {
 
-class HeldTensors {
+class PinnedWeights {
  public:
   // `basics` hold of it.
   void Add(PyObject* tensor, const TensorGuard::Basics& basics);

@@ -1,10 +1,10 @@
-#include "guards/check/held_tensors.h"
+#include "guards/check/pinned_weights.h"
 
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 
@@ -22,7 +22,7 @@ bool RequiresGrad(const torch::autograd::AutogradMeta* meta) {
 
 }  // namespace
 
-void HeldTensors::Add(PyObject* tensor, const TensorGuard::Basics& basics) {
+void PinnedWeights::Add(PyObject* tensor, const TensorGuard::Basics& basics) {
   auto known = std::find(basics_.rbegin(), basics_.rend(), basics);
   if (known == basics_.rend()) {
     basics_.push_back(basics);
@@ -32,12 +32,12 @@ void HeldTensors::Add(PyObject* tensor, const TensorGuard::Basics& basics) {
   held_.push_back({tensor, impl, MetaOf(*impl), &*known});
 }
 
-void HeldTensors::Clear() {
+void PinnedWeights::Clear() {
   held_.clear();
   basics_.clear();
 }
 
-bool HeldTensors::Hold() const {
+bool PinnedWeights::Hold() const {
   for (const Held& held : held_) {
     const TensorGuard::Basics& basics = *held.basics;
     if (Py_TYPE(held.object) != basics.type || TensorOf(held.object).unsafeGetTensorImpl() != held.impl ||

@@ -1,4 +1,4 @@
-// PlantedTree: the guards of a segment, laid out for checking. Sources become nodes, parents first, each with a
+// CheckPlan: the guards of a segment, laid out for checking. Sources become nodes, parents first, each with a
 // register for the object that was reached last.
 //   - A view is all that is read of one dict: `self.__dict__`, a dict of a module, a function's globals.
 //   - Stages: a path that passes through something without a version (an item of a list, the content of a cell) is
@@ -91,7 +91,7 @@ struct NumbersCheck {
 };
 
 // The comparisons that are left when the objects have been reached. Tensors' facts are compared beside
-// (PlantedTree::tensors).
+// (CheckPlan::tensors).
 struct Checks {
   std::vector<TypeCheck> types;
   std::vector<DictLengthCheck> lengths;
@@ -115,8 +115,8 @@ struct Stage {
 };
 
 // `guards` outlives it.
-struct PlantedTree {
-  explicit PlantedTree(const FrozenGuards& guards);
+struct CheckPlan {
+  explicit CheckPlan(const FrozenGuards& guards);
 
   std::vector<int32_t> node_of_source;
   std::vector<TreeNode> nodes;

@@ -1,4 +1,4 @@
-// Standing: the quick answer of a guard tree. The facts of the last hit stand while the words that they rested on do.
+// FastCheck: the quick answer of a guard tree. The facts of the last hit stand while the words that they rested on do.
 //   Q1  Only objects that are held all the time have words: what segments pin, and what a dict of an unchanged version
 //       or a tuple of these holds. An object at an equal address reached in another way may be another one, so it is
 //       followed and asked.
@@ -13,19 +13,19 @@
 #include <utility>
 #include <vector>
 
-#include "guards/check/held_tensors.h"
-#include "guards/check/planted_tree.h"
+#include "guards/check/check_plan.h"
+#include "guards/check/pinned_weights.h"
 #include "guards/kinds/words.h"
 
 namespace frametap {
 
-class Standing {
+class FastCheck {
  public:
   enum class Answer : uint8_t { kUnknown, kMiss, kHit };
 
   // Types' look-ups have been seen to hold.
-  Answer Check(PlantedTree& tree, const Roots& roots);
-  void Held(PlantedTree& tree);  // properly checked
+  Answer Check(CheckPlan& tree, const Roots& roots);
+  void Held(CheckPlan& tree);  // properly checked
 
   // After a hit: another one whenever words were taken, 0 if there are none.
   uint64_t number() const { return stands_ ? taken_ : 0; }
@@ -41,11 +41,11 @@ class Standing {
     std::vector<uint32_t> loose;  // watches that have no words
   };
 
-  void Take(const PlantedTree& tree);
-  void TakeTensors(const PlantedTree& tree, const std::vector<bool>& is_held);
-  bool WordsHold(PlantedTree& tree, size_t begin, size_t end);
+  void Take(const CheckPlan& tree);
+  void TakeTensors(const CheckPlan& tree, const std::vector<bool>& is_held);
+  bool WordsHold(CheckPlan& tree, size_t begin, size_t end);
   bool QuietHold(size_t begin, size_t end) const;
-  bool Renew(PlantedTree& tree, uint32_t watch);
+  bool Renew(CheckPlan& tree, uint32_t watch);
 
   static constexpr uint32_t kLongestWait = 64;
   static constexpr uint8_t kMostChanges = 3;
@@ -59,7 +59,7 @@ class Standing {
   Words quiet_;                                        // those that may differ though no dict has changed (Q4)
   std::vector<std::pair<size_t, uint32_t>> versions_;  // the words that are versions of dicts, and their watches
   std::vector<Left> stages_;
-  HeldTensors tensors_;
+  PinnedWeights tensors_;
   std::vector<bool> holds_tensor_;  // by node: it is among them
   std::vector<TensorCheck> other_tensors_;
   Checks checks_;

@@ -1,4 +1,4 @@
-#include "ir/graph/scalar.h"
+#include "ir/graph/builtin_op.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -15,52 +15,52 @@ namespace {
 using Kind = Type::Kind;
 
 constexpr ScalarRow kRows[] = {
-    {ScalarOp::kNone, "?", 0, Kind::kNone, Kind::kNone, nullptr},
-    {ScalarOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt, " + "},
-    {ScalarOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "},
-    {ScalarOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "},
-    {ScalarOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"},
-    {ScalarOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "},
-    {ScalarOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "},
-    {ScalarOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "},
-    {ScalarOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "},
-    {ScalarOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"},
-    {ScalarOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr},
-    {ScalarOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "},
-    {ScalarOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "},
-    {ScalarOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "},
-    {ScalarOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"},
-    {ScalarOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"},
-    {ScalarOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"},
-    {ScalarOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "},
-    {ScalarOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "},
-    {ScalarOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "},
-    {ScalarOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"},
-    {ScalarOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"},
-    {ScalarOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"},
-    {ScalarOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"},
-    {ScalarOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"},
-    {ScalarOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"},
-    {ScalarOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
-    {ScalarOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
-    {ScalarOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
-    {ScalarOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"},
-    {ScalarOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
-    {ScalarOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
-    {ScalarOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
-    {ScalarOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "},
-    {ScalarOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "},
-    {ScalarOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "},
-    {ScalarOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"},
-    {ScalarOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
-    {ScalarOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
-    {ScalarOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
-    {ScalarOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"},
-    {ScalarOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"},
-    {ScalarOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
-    {ScalarOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
-    {ScalarOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
-    {ScalarOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr},
+    {BuiltinOp::kNone, "?", 0, Kind::kNone, Kind::kNone, nullptr},
+    {BuiltinOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt, " + "},
+    {BuiltinOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "},
+    {BuiltinOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "},
+    {BuiltinOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"},
+    {BuiltinOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "},
+    {BuiltinOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "},
+    {BuiltinOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "},
+    {BuiltinOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "},
+    {BuiltinOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"},
+    {BuiltinOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr},
+    {BuiltinOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "},
+    {BuiltinOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "},
+    {BuiltinOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "},
+    {BuiltinOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"},
+    {BuiltinOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"},
+    {BuiltinOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"},
+    {BuiltinOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "},
+    {BuiltinOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "},
+    {BuiltinOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "},
+    {BuiltinOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"},
+    {BuiltinOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"},
+    {BuiltinOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"},
+    {BuiltinOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"},
+    {BuiltinOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"},
+    {BuiltinOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"},
+    {BuiltinOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
+    {BuiltinOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
+    {BuiltinOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
+    {BuiltinOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"},
+    {BuiltinOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
+    {BuiltinOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
+    {BuiltinOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
+    {BuiltinOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "},
+    {BuiltinOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "},
+    {BuiltinOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "},
+    {BuiltinOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"},
+    {BuiltinOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
+    {BuiltinOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
+    {BuiltinOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
+    {BuiltinOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"},
+    {BuiltinOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"},
+    {BuiltinOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
+    {BuiltinOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
+    {BuiltinOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
+    {BuiltinOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr},
 };
 
 constexpr bool RowsAreInOrder() {
@@ -70,7 +70,7 @@ constexpr bool RowsAreInOrder() {
   return true;
 }
 static_assert(RowsAreInOrder());
-static_assert(std::size(kRows) == static_cast<size_t>(ScalarOp::kAnother) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(BuiltinOp::kAnother) + 1);
 
 ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
@@ -139,134 +139,134 @@ double ToDecimals(double x, int places) {
 
 }  // namespace
 
-const ScalarRow& RowOf(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
+const ScalarRow& RowOf(BuiltinOp op) { return kRows[static_cast<size_t>(op)]; }
 
-bool Commutes(ScalarOp op) {
+bool Commutes(BuiltinOp op) {
   switch (op) {
-    case ScalarOp::kIntAdd:
-    case ScalarOp::kIntMul:
-    case ScalarOp::kIntMin:
-    case ScalarOp::kIntMax:
-    case ScalarOp::kIntBroadcast:
-    case ScalarOp::kIntAnd:
-    case ScalarOp::kIntOr:
-    case ScalarOp::kIntXor:
+    case BuiltinOp::kIntAdd:
+    case BuiltinOp::kIntMul:
+    case BuiltinOp::kIntMin:
+    case BuiltinOp::kIntMax:
+    case BuiltinOp::kIntBroadcast:
+    case BuiltinOp::kIntAnd:
+    case BuiltinOp::kIntOr:
+    case BuiltinOp::kIntXor:
       return true;
     default:
       return false;
   }
 }
 
-bool MayRaise(ScalarOp op) {
+bool MayRaise(BuiltinOp op) {
   switch (op) {
-    case ScalarOp::kIntOf:
-    case ScalarOp::kIntFloor:
-    case ScalarOp::kIntCeil:
-    case ScalarOp::kIntRound:
-    case ScalarOp::kFloatPow:
-    case ScalarOp::kFloatExp:
-    case ScalarOp::kFloatCos:
-    case ScalarOp::kFloatSin:
+    case BuiltinOp::kIntOf:
+    case BuiltinOp::kIntFloor:
+    case BuiltinOp::kIntCeil:
+    case BuiltinOp::kIntRound:
+    case BuiltinOp::kFloatPow:
+    case BuiltinOp::kFloatExp:
+    case BuiltinOp::kFloatCos:
+    case BuiltinOp::kFloatSin:
       return true;
     default:
       return false;
   }
 }
 
-std::optional<ScalarOp> ParseScalarOp(const std::string& name) {
+std::optional<BuiltinOp> ParseScalarOp(const std::string& name) {
   for (const ScalarRow& row : kRows) {
-    if (row.op != ScalarOp::kNone && name == row.name) return row.op;
+    if (row.op != BuiltinOp::kNone && name == row.name) return row.op;
   }
   return std::nullopt;
 }
 
-ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* result) noexcept {
+ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept {
   int64_t out = 0;
   switch (op) {
-    case ScalarOp::kIntAdd:
+    case BuiltinOp::kIntAdd:
       return __builtin_add_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case ScalarOp::kIntSub:
+    case BuiltinOp::kIntSub:
       return __builtin_sub_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case ScalarOp::kIntMul:
+    case BuiltinOp::kIntMul:
       return __builtin_mul_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case ScalarOp::kIntNeg:
+    case BuiltinOp::kIntNeg:
       return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case ScalarOp::kIntAbs:
+    case BuiltinOp::kIntAbs:
       if (a.i >= 0) return GiveInt(a.i, result);
       return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case ScalarOp::kIntMin:  // the first of equal ones, as Python: they are the same
+    case BuiltinOp::kIntMin:  // the first of equal ones, as Python: they are the same
       return GiveInt(b.i < a.i ? b.i : a.i, result);
-    case ScalarOp::kIntMax:
+    case BuiltinOp::kIntMax:
       return GiveInt(b.i > a.i ? b.i : a.i, result);
-    case ScalarOp::kIntFloorDiv:
-    case ScalarOp::kIntMod: {
+    case BuiltinOp::kIntFloorDiv:
+    case BuiltinOp::kIntMod: {
       if (b.i == 0) return ScalarFault::kDivisionByZero;
       if (b.i == -1) {  // the one quotient that may not fit
-        if (op == ScalarOp::kIntMod) return GiveInt(0, result);
+        if (op == BuiltinOp::kIntMod) return GiveInt(0, result);
         return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
       }
       const int64_t rest = a.i % b.i;
       const bool down = rest != 0 && (rest < 0) != (b.i < 0);
-      if (op == ScalarOp::kIntMod) return GiveInt(down ? rest + b.i : rest, result);
+      if (op == BuiltinOp::kIntMod) return GiveInt(down ? rest + b.i : rest, result);
       return GiveInt(a.i / b.i - (down ? 1 : 0), result);
     }
-    case ScalarOp::kIntTrueDiv:
+    case BuiltinOp::kIntTrueDiv:
       if (b.i == 0) return ScalarFault::kDivisionByZero;
       // Python divides with one rounding; beyond 2**53 two roundings could differ.
       if (!IsExactAsFloat(a.i) || !IsExactAsFloat(b.i)) return ScalarFault::kOverflow;
       return Give(static_cast<double>(a.i) / static_cast<double>(b.i), result);
-    case ScalarOp::kFloatAdd:
+    case BuiltinOp::kFloatAdd:
       return Give(a.as_float() + b.as_float(), result);
-    case ScalarOp::kFloatSub:
+    case BuiltinOp::kFloatSub:
       return Give(a.as_float() - b.as_float(), result);
-    case ScalarOp::kFloatMul:
+    case BuiltinOp::kFloatMul:
       return Give(a.as_float() * b.as_float(), result);
-    case ScalarOp::kFloatDiv:
-      if (!a.is_float && !b.is_float) return Compute(ScalarOp::kIntTrueDiv, a, b, result);
+    case BuiltinOp::kFloatDiv:
+      if (!a.is_float && !b.is_float) return Compute(BuiltinOp::kIntTrueDiv, a, b, result);
       if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
       return Give(a.as_float() / b.as_float(), result);
-    case ScalarOp::kFloatNeg:
+    case BuiltinOp::kFloatNeg:
       return Give(-a.as_float(), result);
-    case ScalarOp::kFloatAbs:
+    case BuiltinOp::kFloatAbs:
       return Give(std::fabs(a.as_float()), result);
-    case ScalarOp::kFloatMin:
+    case BuiltinOp::kFloatMin:
       return Give(b.as_float() < a.as_float() ? b.as_float() : a.as_float(), result);
-    case ScalarOp::kFloatMax:
+    case BuiltinOp::kFloatMax:
       return Give(b.as_float() > a.as_float() ? b.as_float() : a.as_float(), result);
-    case ScalarOp::kFloatFloorDiv:
-    case ScalarOp::kFloatMod: {
+    case BuiltinOp::kFloatFloorDiv:
+    case BuiltinOp::kFloatMod: {
       if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
       double quotient, rest;
       FloatDivMod(a.as_float(), b.as_float(), &quotient, &rest);
-      return Give(op == ScalarOp::kFloatMod ? rest : quotient, result);
+      return Give(op == BuiltinOp::kFloatMod ? rest : quotient, result);
     }
-    case ScalarOp::kFloatPow: {
+    case BuiltinOp::kFloatPow: {
       const double base = a.as_float(), exponent = b.as_float();
       if (base == 0 && exponent < 0) return ScalarFault::kDivisionByZero;
       if (base < 0 && std::isfinite(exponent) && exponent != std::floor(exponent)) return ScalarFault::kDomain;
       return GiveFinite(std::pow(base, exponent), a, b, result);
     }
-    case ScalarOp::kFloatSqrt:
+    case BuiltinOp::kFloatSqrt:
       if (a.as_float() < 0) return ScalarFault::kDomain;
       return Give(std::sqrt(a.as_float()), result);
-    case ScalarOp::kFloatOf:
+    case BuiltinOp::kFloatOf:
       return Give(a.as_float(), result);
-    case ScalarOp::kIntOf:
+    case BuiltinOp::kIntOf:
       return a.is_float ? ToInt(std::trunc(a.f), result) : GiveInt(a.i, result);
-    case ScalarOp::kIntFloor:
+    case BuiltinOp::kIntFloor:
       return a.is_float ? ToInt(std::floor(a.f), result) : GiveInt(a.i, result);
-    case ScalarOp::kIntCeil:
+    case BuiltinOp::kIntCeil:
       return a.is_float ? ToInt(std::ceil(a.f), result) : GiveInt(a.i, result);
-    case ScalarOp::kIntRound: {
+    case BuiltinOp::kIntRound: {
       if (!a.is_float) return GiveInt(a.i, result);
       double rounded = std::round(a.f);
       if (std::fabs(a.f - rounded) == 0.5) rounded = 2.0 * std::round(a.f / 2.0);
       return ToInt(rounded, result);
     }
-    case ScalarOp::kFloatRound:
+    case BuiltinOp::kFloatRound:
       if (b.is_float || b.i < 0 || b.i > kMostDecimals) return ScalarFault::kDomain;
       return Give(ToDecimals(a.as_float(), static_cast<int>(b.i)), result);
-    case ScalarOp::kIntPow: {
+    case BuiltinOp::kIntPow: {
       if (b.i < 0) return ScalarFault::kDomain;  // Python gives a float
       int64_t power = 1, square = a.i;
       for (int64_t rest = b.i; rest > 0; rest >>= 1) {
@@ -275,62 +275,62 @@ ScalarFault Compute(ScalarOp op, const Number& a, const Number& b, Number* resul
       }
       return GiveInt(power, result);
     }
-    case ScalarOp::kIntAnd:
+    case BuiltinOp::kIntAnd:
       return GiveInt(a.i & b.i, result);
-    case ScalarOp::kIntOr:
+    case BuiltinOp::kIntOr:
       return GiveInt(a.i | b.i, result);
-    case ScalarOp::kIntXor:
+    case BuiltinOp::kIntXor:
       return GiveInt(a.i ^ b.i, result);
-    case ScalarOp::kIntInvert:
+    case BuiltinOp::kIntInvert:
       return GiveInt(~a.i, result);
-    case ScalarOp::kIntLshift:
+    case BuiltinOp::kIntLshift:
       if (b.i < 0) return ScalarFault::kDomain;
       if (a.i == 0) return GiveInt(0, result);
       if (b.i > 62 || __builtin_mul_overflow(a.i, int64_t{1} << b.i, &out)) return ScalarFault::kOverflow;
       return GiveInt(out, result);
-    case ScalarOp::kIntRshift:  // towards minus infinity
+    case BuiltinOp::kIntRshift:  // towards minus infinity
       if (b.i < 0) return ScalarFault::kDomain;
       return GiveInt(a.i >> (b.i > 63 ? 63 : b.i), result);
-    case ScalarOp::kFloatExp:
+    case BuiltinOp::kFloatExp:
       return GiveFinite(std::exp(a.as_float()), a, a, result);
-    case ScalarOp::kFloatLog:
-    case ScalarOp::kFloatLog2:
+    case BuiltinOp::kFloatLog:
+    case BuiltinOp::kFloatLog2:
       if (!(a.as_float() > 0)) return ScalarFault::kDomain;  // nan as well
-      return Give(op == ScalarOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
-    case ScalarOp::kFloatCos:
-    case ScalarOp::kFloatSin:
+      return Give(op == BuiltinOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
+    case BuiltinOp::kFloatCos:
+    case BuiltinOp::kFloatSin:
       if (std::isinf(a.as_float())) return ScalarFault::kDomain;
-      return Give(op == ScalarOp::kFloatCos ? std::cos(a.as_float()) : std::sin(a.as_float()), result);
-    case ScalarOp::kIntBroadcast:
+      return Give(op == BuiltinOp::kFloatCos ? std::cos(a.as_float()) : std::sin(a.as_float()), result);
+    case BuiltinOp::kIntBroadcast:
       return GiveInt(a.i == 1 ? b.i : a.i, result);
-    case ScalarOp::kNone:
-    case ScalarOp::kListItem:
-    case ScalarOp::kSize:
-    case ScalarOp::kContiguous:
-    case ScalarOp::kAnother:
+    case BuiltinOp::kNone:
+    case BuiltinOp::kListItem:
+    case BuiltinOp::kSize:
+    case BuiltinOp::kContiguous:
+    case BuiltinOp::kAnother:
       break;
   }
   return ScalarFault::kDomain;
 }
 
-c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
-  if (op == ScalarOp::kListItem) {
+c10::IValue Evaluate(BuiltinOp op, const c10::IValue& a, const c10::IValue& b) {
+  if (op == BuiltinOp::kListItem) {
     const c10::ArrayRef<c10::IValue> items = a.toListRef();
     const int64_t index = b.toInt();
     TORCH_CHECK(index >= 0 && index < static_cast<int64_t>(items.size()), "list.item: a list of ", items.size(),
                 " elements has no element ", index);
     return items[static_cast<size_t>(index)];
   }
-  if (op == ScalarOp::kSize) return a.toTensor().size(b.toInt());
-  if (op == ScalarOp::kContiguous) {
+  if (op == BuiltinOp::kSize) return a.toTensor().size(b.toInt());
+  if (op == BuiltinOp::kContiguous) {
     if (!a.toTensor().is_contiguous()) throw AssumptionFails("a tensor was contiguous when this was recorded");
     return true;
   }
-  if (op == ScalarOp::kAnother) {
+  if (op == BuiltinOp::kAnother) {
     if (a.toTensor().is_same(b.toTensor())) throw AssumptionFails("an op made a new tensor when this was recorded");
     return true;
   }
-  TORCH_INTERNAL_ASSERT(op != ScalarOp::kNone, "not a scalar op");
+  TORCH_INTERNAL_ASSERT(op != BuiltinOp::kNone, "not a scalar op");
   Number result;
   switch (Compute(op, NumberOf(a), NumberOf(b), &result)) {
     case ScalarFault::kNone:
@@ -339,12 +339,13 @@ c10::IValue Evaluate(ScalarOp op, const c10::IValue& a, const c10::IValue& b) {
       throw IntOverflow("the result of an operation on numbers does not fit 64 bits");
     case ScalarFault::kDivisionByZero: {
       const bool floats = a.isDouble() || b.isDouble();
-      const char* text = op == ScalarOp::kIntFloorDiv || op == ScalarOp::kIntMod ? "integer division or modulo by zero"
-                         : op == ScalarOp::kFloatFloorDiv                        ? "float floor division by zero"
-                         : op == ScalarOp::kFloatMod                             ? "float modulo"
-                         : op == ScalarOp::kFloatPow ? "0.0 cannot be raised to a negative power"
-                         : floats                    ? "float division by zero"
-                                                     : "division by zero";
+      const char* text = op == BuiltinOp::kIntFloorDiv || op == BuiltinOp::kIntMod
+                             ? "integer division or modulo by zero"
+                         : op == BuiltinOp::kFloatFloorDiv ? "float floor division by zero"
+                         : op == BuiltinOp::kFloatMod      ? "float modulo"
+                         : op == BuiltinOp::kFloatPow      ? "0.0 cannot be raised to a negative power"
+                         : floats                          ? "float division by zero"
+                                                           : "division by zero";
       throw DivisionByZero(text);
     }
     case ScalarFault::kDomain:

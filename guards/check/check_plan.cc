@@ -1,4 +1,4 @@
-#include "guards/check/planted_tree.h"
+#include "guards/check/check_plan.h"
 
 #include <algorithm>
 
@@ -33,7 +33,7 @@ bool AllHold(const std::vector<TensorCheck>& tensors, const std::vector<Reached>
   return true;
 }
 
-bool PlantedTree::Holds(const Roots& roots) {
+bool CheckPlan::Holds(const Roots& roots) {
   for (const Stage& stage : stages) {
     for (const int32_t node : stage.followed) {
       if (!Follow(node, roots)) return false;
@@ -45,17 +45,17 @@ bool PlantedTree::Holds(const Roots& roots) {
   return AllHold(tensors, registers) && checks.Hold(registers.data());
 }
 
-bool PlantedTree::Follow(int32_t i, const Roots& roots) {
+bool CheckPlan::Follow(int32_t i, const Roots& roots) {
   const TreeNode& node = nodes[i];
   PyObject* parent = node.parent != kNoNode ? registers[node.parent].object : nullptr;
   return frametap::Follow(guards_.steps[node.step], parent, roots, &registers[i]) && Bind(i);
 }
 
-bool PlantedTree::IsReachedBy(Accessor accessor, int32_t node) const {
+bool CheckPlan::IsReachedBy(Accessor accessor, int32_t node) const {
   return nodes[node].step >= 0 && guards_.steps[nodes[node].step].accessor == accessor;
 }
 
-bool PlantedTree::TypesHold() {
+bool CheckPlan::TypesHold() {
   for (TypeWatch& t : types) {
     if (TypeIsUnchanged(t.type, t.version)) [[likely]]
       continue;
@@ -72,7 +72,7 @@ bool PlantedTree::TypesHold() {
 
 // The register has been filled. Predicates that depend on the object alone are evaluated, and its dicts are found
 // again. (An equal address does not prove an equal object where the old one was not held.)
-bool PlantedTree::Bind(int32_t i) {
+bool CheckPlan::Bind(int32_t i) {
   const TreeNode& node = nodes[i];
   const Reached at = registers[i];
   if (node.type != nullptr && (at.object == nullptr || Py_TYPE(at.object) != node.type)) return false;
@@ -87,7 +87,7 @@ bool PlantedTree::Bind(int32_t i) {
   return true;
 }
 
-bool PlantedTree::ReadAgain(Watch* watch) {
+bool CheckPlan::ReadAgain(Watch* watch) {
   ++dict_reads;
   const View& view = views[watch->view];
   PyObject* dict = *watch->slot;

@@ -1,4 +1,4 @@
-// Numbering: keys by number, each once; only the last ones are taken away again.
+// InternTable: keys by number, each once; only the last ones are taken away again.
 //   N1  Keys come into the table in the order of their numbers, also into one that has grown. So each key stands in a place
 //       that the keys before it left free, and without the last key the table is as it was before.
 // The table holds the numbers and half of the hashes: it stays small, and hardly ever looks at a key that is not asked for.
@@ -17,7 +17,7 @@
 namespace frametap {
 
 template <class Key>  // with Hash(), whose upper bits are the best
-class Numbering {
+class InternTable {
  public:
   void Reserve(size_t count) {
     keys_.reserve(count);

@@ -1,5 +1,5 @@
 // The door's other side: THPVariable and its neighbours.
-#include "guards/objects/tensor_door.h"
+#include "guards/objects/torch_tensor.h"
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
