@@ -80,7 +80,7 @@ class Pair {
       return;
     }
     at::parallel_for(0, to.numel() / row_, std::max<int64_t>(1, kGrain / row_), [&](int64_t begin, int64_t end) {
-      GraphInterpreter walk(*this, begin);
+      RowWalk walk(*this, begin);
       for (int64_t i = begin; i < end; ++i, walk.Next()) loop(a + walk.a, b + walk.b, t + i * row_, row_);
     });
   }
@@ -122,8 +122,8 @@ class Pair {
   }
 
   // The places of a row in both operands; `order_` has the dimensions outside of rows.
-  struct GraphInterpreter {
-    GraphInterpreter(const Pair& pair, int64_t row) : pair(pair), index(pair.order_.size()) {
+  struct RowWalk {
+    RowWalk(const Pair& pair, int64_t row) : pair(pair), index(pair.order_.size()) {
       for (size_t k = index.size(); k-- > 0;) {
         const int64_t size = pair.to.size(pair.order_[k]);
         Move(k, row % size);

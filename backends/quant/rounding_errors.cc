@@ -65,7 +65,7 @@ class Errors {
     runs_.push_back(std::make_unique<Run>(normal_.graph, own(), exact_hold_, reference_, own(), rounded_hold_));
   }
 
-  void GraphInterpreter() {
+  void Walk() {
     for (size_t i = 0; i < reference_.nodes.size(); ++i) {
       const auto found = reads_.find(NodeId(i));
       if (found != reads_.end()) Correct(NodeId(i), found->second);
@@ -78,7 +78,7 @@ class Errors {
     Run(const Graph& graph, std::vector<c10::IValue> inputs, const std::vector<int>& exact_hold, const Graph& reference,
         std::vector<c10::IValue> same, const std::vector<int>& rounded_hold)
         : exact(graph, std::move(inputs), exact_hold), rounded(reference, std::move(same), rounded_hold) {}
-    quant::GraphInterpreter exact, rounded;
+    GraphInterpreter exact, rounded;
   };
 
   NodeId NodeOf(NodeId layer) { return reference_.value(converter_.out().at(Result(layer))).def; }
@@ -170,7 +170,7 @@ void AddErrors(const NormalizedGraph& normal, const std::vector<ByteRead>& reads
     bytes += BytesOf(normal, runs[i]);
     if (i == 0 || bytes <= kMostBytes) errors.AddRun(runs[i]);
   }
-  errors.GraphInterpreter();
+  errors.Walk();
 }
 
 }  // namespace frametap::quant
