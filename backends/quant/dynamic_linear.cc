@@ -84,7 +84,6 @@ struct RowParams {
 };
 
 // D4.
-bool HasTwoBytes(int bits, int64_t rows) { return bits > 8 && rows <= kFewRows; }
 float MostOf(int bits) { return bits == 7 || bits == 14 ? 127.0f : 255.0f; }
 
 // D4. Rests lie within half a step on both sides of zero.

@@ -21,6 +21,8 @@
 namespace frametap::quant {
 
 inline constexpr int64_t kFewRows = 8;  // D4
+// D4. Returns whether the elements of a tensor with so many rows have two bytes.
+constexpr bool HasTwoBytes(int bits, int64_t rows) { return bits > 8 && rows <= kFewRows; }
 
 class DynamicLinear {
  public:

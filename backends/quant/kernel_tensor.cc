@@ -140,7 +140,7 @@ at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer
   });
   at::DimVector sizes(x.begin(), x.end());
   const int64_t rows = x.empty() ? 0 : c10::multiply_integers(x.slice(0, x.size() - 1));
-  if (inputs.bits > 8 && rows <= kFewRows && !x.empty()) sizes = {2 * rows, x.back()};  // dynamic_linear/D4
+  if (!x.empty() && HasTwoBytes(inputs.bits, rows)) sizes = {2 * rows, x.back()};
   PrepareFor(made[0], sizes);
   return made[0];
 }
