@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from fixtures.subject import EAGER, frametap
+from fixtures.switches import switched
 from same.harness import Program, Run, compare, is_repeated, plain
 
 FOLDER = Path(__file__).resolve().parent / "golden"
@@ -205,23 +206,11 @@ def test_golden(golden: Golden) -> None:
         assert want == got, diff(want, got)
 
 
-@contextlib.contextmanager
-def interpreted_calls() -> Iterator[None]:
-    """Turns off the fast paths of a recording, as FRAMETAP_FAST_PATHS=off does."""
-    switches = (frametap._C.cross_module_calls, frametap._C.repeat_module_calls)
-    were = [switch(False) for switch in switches]
-    try:
-        yield
-    finally:
-        for switch, was in zip(switches, were, strict=True):
-            switch(was)
-
-
 @pytest.mark.skipif(EAGER, reason="nothing is captured")
 @pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
 def test_golden_without_fast_paths(golden: Golden) -> None:
-    """Fast paths show in no segment, guard or report."""
-    with interpreted_calls():
+    """Fast paths show in no segment, guard or report. FRAMETAP_FAST_PATHS=off turns the same switches."""
+    with switched(False, frametap._C.cross_module_calls, frametap._C.repeat_module_calls):
         for name, got in seen(golden).items():
             want = golden.blocks.get(name, "")
             assert want == got, diff(want, got)

@@ -6,24 +6,20 @@ import dis
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 
 from fixtures.models import MODELS
 from fixtures.subject import frametap
+from fixtures.switches import switched
 from fixtures.tree import ROOT
 
 
-@contextmanager
-def crossing(on: bool) -> Iterator[None]:
-    was = frametap._C.cross_module_calls(on)
-    try:
-        yield
-    finally:
-        frametap._C.cross_module_calls(was)
+def crossing(on: bool) -> AbstractContextManager[None]:
+    return switched(on, frametap._C.cross_module_calls)
 
 
 OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

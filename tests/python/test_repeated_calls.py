@@ -22,16 +22,16 @@ from torch.nn import functional as F
 
 from fixtures.models import MODELS, blocks
 from fixtures.subject import frametap
+from fixtures.switches import switched
 
 
 @contextlib.contextmanager
 def repeating(on: bool, self_check: bool = True) -> Iterator[None]:
-    was = frametap._C.repeat_module_calls(on)
     frametap._C.self_check(self_check)
     try:
-        yield
+        with switched(on, frametap._C.repeat_module_calls):
+            yield
     finally:
-        frametap._C.repeat_module_calls(was)
         frametap._C.self_check(True)
 
 
