@@ -8,7 +8,7 @@
 //       the result of a look-up in `answer`, or refuse the operation: then that is not done, and the instruction raises.
 //       After is called when the operation has succeeded, Raised when it raised; neither if Before has refused it, or
 //       was not called because the frame is not traced. Where a variable has no value, Raised is called without Before
-//       (ReadsVariable).
+//       (ReadsVariable). A jump on True, False or None without a shadow, a constant of the trace, is a mere move.
 //   I3  The interpreter moves shadows with the objects (loads, stores, COPY, SWAP, POP) and takes the shadow of a
 //       result from After (kNone where the frame is not traced).
 // Not here: opcode numbers, private layouts (cpython/), what a callable does (callables/).

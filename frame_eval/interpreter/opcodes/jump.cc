@@ -15,7 +15,17 @@ Step Go(Execution& m, int distance) {
   return distance < 0 ? Step::kCheck : Step::kNext;
 }
 
+// Whether the topmost value is a constant of the trace (shadow/H1) whose truth runs no code. A jump on it is a mere move.
+bool IsConstant(const Execution& m) {
+  return m.PeekShadow(1).kind == Shadow::Kind::kNone && (PyBool_Check(m.Peek(1)) || m.Peek(1) == Py_None);
+}
+
 Step PopJumpIf(Execution& m, int distance, int when) {
+  if (IsConstant(m)) {
+    const int truth = m.Peek(1) == Py_True;
+    m.Drop();
+    return truth == when ? Go(m, distance) : Step::kNext;
+  }
   Operation op(m, Op::kTruth, 1);
   int truth = Truth(m.Peek(1));
   if (truth < 0) return op.Raised();
@@ -25,6 +35,11 @@ Step PopJumpIf(Execution& m, int distance, int when) {
 }
 
 Step PopJumpIfNone(Execution& m, int distance, bool when) {
+  if (IsConstant(m)) {
+    const bool none = m.Peek(1) == Py_None;
+    m.Drop();
+    return none == when ? Go(m, distance) : Step::kNext;
+  }
   Operation op(m, Op::kIsNone, 1);
   bool none = m.Peek(1) == Py_None;
   op.Succeeded(none ? Py_True : Py_False);
