@@ -151,7 +151,7 @@ Fast ReplayCall(SegmentCache& store, PyFunctionObject* function, PyObject* const
 
 PyObject* CallTarget(const CompiledFunction* self, PyObject* target, PyObject* const* args, size_t count,
                      PyObject* kwnames) {
-  if (!PyFunction_Check(target) || Session::Recording() || IsInsideOp()) {
+  if (!PyFunction_Check(target) || Session::IsRecording() || IsInsideOp()) {
     return PyObject_Vectorcall(target, args, count, kwnames);
   }
   std::shared_ptr<SegmentCache> store = *self->store;
@@ -208,7 +208,7 @@ PyObject* Call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   bool is_forward = false;
   // A recorder sees __call__ for itself (and asks of it only what there is to ask).
-  const bool is_watched = self->callee == Callee::kModule && Session::Recording();
+  const bool is_watched = self->callee == Callee::kModule && Session::IsRecording();
   PyObject* target = is_watched ? nullptr : TargetOf(self, &is_forward);
   if (target == nullptr) return CallPlainly(self, args, nargsf, kwnames);
   // `self` goes first.

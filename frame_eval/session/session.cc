@@ -68,15 +68,15 @@ Session::Session(std::shared_ptr<SegmentCache> store, PyObject* function)
 }
 
 Session::~Session() {
-  DropRecorder();
+  StopRecording({});
   sessions.erase(std::find(sessions.begin(), sessions.end(), std::pair<const void*, Session*>(stack_, this)));
 }
 
-bool Session::Recording() {
+bool Session::IsRecording() {
   if (sessions.empty()) return false;
   const void* stack = StackIdentity(PyThreadState_Get());
   for (auto it = sessions.rbegin(); it != sessions.rend(); ++it) {
-    if (it->first == stack) return it->second->recorder_ != nullptr;
+    if (it->first == stack) return it->second->is_recording();
   }
   return false;
 }
@@ -89,7 +89,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
     result = PyObject_Vectorcall(function, args, nargsf, kwnames);
   }
   library_.TellOfSilence(*store_);
-  if (raised_ && result != nullptr) RefuseEndOfGraph(raised_->first, raised_->second);  // C code has caught it
+  if (raised_ && result != nullptr) RefuseEndOfGraph(raised_->reason, raised_->at);  // C code has caught it
   if (refusal_.is_set() && undo_ != nullptr) {
     RefusedCall::DropPending();
     Py_CLEAR(result);
@@ -108,7 +108,7 @@ PyObject* Session::Run(PyObject* function, PyObject* const* args, size_t nargsf,
 
 // Python code below an op is the op's own. The recording continues in it (kernel_nodes.h), or the op ends the graph.
 bool Session::WantsBelowOp(const FrameFacts& frame) {
-  if (recorder_ == nullptr) return refusal_.insists();
+  if (!is_recording()) return refusal_.insists();
   if (AwaitsCheckpointed(trace(), frame.code)) return true;
   if (MayFollowKernel(trace())) {
     if (!RunsForDispatcher(frame)) {
@@ -129,10 +129,10 @@ bool Session::WantsBelowOp(const FrameFacts& frame) {
 bool Session::Wants(const FrameFacts& frame) {
   if (refusal_.insists()) return true;  // N6
   if (IsInsideOp()) return WantsBelowOp(frame);
-  if (recorder_ != nullptr) return true;
+  if (is_recording()) return true;
   PyCodeObject* const code = frame.code;
   if (innermost_ != nullptr && IsAwaitedBy(NoteOf(*innermost_), code)) return true;
-  if (left_alone_ != nullptr) return false;
+  if (is_left_alone()) return false;
   if (frame.is_generator || frame.resumed || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
     return false;
   if (library_.LeavesWhole(code, *store_)) return true;    // to leave alone what it calls
@@ -164,28 +164,25 @@ void Session::Enter(FrameState& f) {
     f.observed = true;
     return;
   }
-  if (recorder_ == nullptr) {
-    if (left_alone_ == nullptr && library_.LeavesWhole(f.code, *store_)) {
-      left_alone_ = &f;
+  if (!is_recording()) {
+    if (!is_left_alone() && library_.LeavesWhole(f.code, *store_)) {
+      state_ = LeftAlone{&f};
       return;
     }
-    f.observed = !f.is_generator && left_alone_ == nullptr;
+    f.observed = !f.is_generator && !is_left_alone();
     note->entry.at_entry = f.observed;
     return;
   }
   OwnCode own(thread_);
   constexpr int kOfOwnCode = 1;
   const bool is_below = aten::depth > kOfOwnCode;
-  if (!recorder_->expects_frame(f)) {
+  if (!recorder().expects_frame(f)) {
     if (is_below) trace().aten.MeetFrameBelow();
     MeetUnrecorded(trace(), f);
     note->suspended.emplace();
     return;
   }
-  if (f.code == OwnExecutable()) {
-    left_alone_ = &f;
-    return End({Reason::own_executable, "a quantized model"});
-  }
+  if (f.code == OwnExecutable()) return End({Reason::own_executable, "a quantized model"}, &f);
   if (AwaitsCheckpointed(trace(), f.code)) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
   } else if (is_below) {
@@ -193,7 +190,7 @@ void Session::Enter(FrameState& f) {
     note->is_kernel = true;
     SeeOpsOfKernel(true);
   }
-  Step([&] { recorder_->EnterInlined(f, *note); });
+  Step([&] { recorder().EnterInlined(f, *note); });
 }
 
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
@@ -201,20 +198,20 @@ void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow)
   innermost_ = note->caller;
   if (suspected_frame_ == &f) [[unlikely]]
     ConfirmSuspicion(end == FrameEnd::kReturned);
-  if (recorder_ != nullptr && note->inlined) {
+  if (is_recording() && note->inlined) {
     OwnCode own(thread_);
     ErrScope keep(thread_.error);
     if (trace().frames.is_base(f)) {
       EndWithFrame(f, end, value, shadow);
     } else {
-      Step([&] { recorder_->LeaveInlined(f, *note, end, value, shadow); });
+      Step([&] { recorder().LeaveInlined(f, *note, end, value, shadow); });
     }
   }
   aten::depth += note->lifted;
   if (note->is_kernel) SeeOpsOfKernel(false);
-  if (left_alone_ == &f) left_alone_ = nullptr;
-  if (raised_in_ == &f) {
-    raised_in_ = nullptr;
+  if (const auto* alone = std::get_if<LeftAlone>(&state_); alone != nullptr && alone->until == &f) state_ = Waiting{};
+  if (raised_ && raised_->in == &f) {
+    raised_->in = nullptr;
     if (end == FrameEnd::kRaised && !refusal_.is_set()) {  // the exception is the program's result
       raised_.reset();
       undo_.reset();
@@ -248,7 +245,7 @@ bool Session::Cross(FrameState& f, FrameNote& note) {
   ErrScope keep(thread_.error);
   bool is_crossed = false;
   const bool is_done = Step([&] {
-    recorder_->MarkInstruction(f, note);
+    recorder().MarkInstruction(f, note);
     is_crossed = CrossModuleCall(trace(), f, note);
   });
   return is_done && is_crossed;
@@ -261,43 +258,43 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;
   if (raised_ && note.entry.handling && IsCaughtAt(f, &*note.entry.handling)) [[unlikely]] {
-    RefuseEndOfGraph(raised_->first, raised_->second);
+    RefuseEndOfGraph(raised_->reason, raised_->at);
   }
   if (refusal_.insists() && !ClosesHandler(f) && (f.handlers == 0 || FindHandler(f.code, f.offset / 2, &covering))) {
     refusal_.Raise();
     return Go::kRaise;
   }
-  if (recorder_ != nullptr) {
+  if (is_recording()) {
     OwnCode own(thread_);
     if (note.to_cross) {
       if (MakeCells(trace(), f)) return Go::kReload;
       if (f.offset < StartOffset(f.code)) return Go::kOn;
       note.to_cross = false;
-      f.observed = recorder_->observes_inner_frames();
+      f.observed = recorder().observes_inner_frames();
       if (Cross(f, note)) return Go::kReload;
     }
     if (note.inlined && trace().frames.is_base(f)) {
-      if (catching_ != nullptr && (f.handlers > 0 || ClosesHandler(f))) {
+      if (is_catching() && (f.handlers > 0 || ClosesHandler(f))) {
         Inspect(f);
         return Go::kOn;
       }
-      catching_ = nullptr;
+      std::get_if<Recording>(&state_)->is_catching = false;
       if (IsHandlerStep(f) && !store_->options().fullgraph) {
         // The entry frame handles an exception: its state is the frame's own business.
-        recorder_->StartInstruction();
+        recorder().StartInstruction();
         End({Reason::exception_handling, ""});
         return Go::kOn;
       }
-      if (!recorder_->TakeResult(f)) {
+      if (!recorder().TakeResult(f)) {
         GiveUp({Reason::frame_left, ""});
         return Go::kOn;
       }
-      recorder_->StartInstruction();
+      recorder().StartInstruction();
     }
     if (note.inlined && !trace().frames.is_base(f)) {
       // The segment may end here. The previous mark is stale: the operands it refers to have been popped.
       note.marked = false;
-      if (!IsHandlerStep(f)) recorder_->MarkInstruction(f, note);
+      if (!IsHandlerStep(f)) recorder().MarkInstruction(f, note);
     }
     if (note.inlined) Inspect(f);
     return Go::kOn;
@@ -319,7 +316,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     return Go::kOn;
   }
   note.entry.at_entry = false;
-  return left_alone_ == nullptr ? EntryAt(f, note) : Go::kOn;
+  return !is_left_alone() ? EntryAt(f, note) : Go::kOn;
 }
 
 void Session::Begin(FrameState& f, FrameNote& note) {
@@ -342,13 +339,13 @@ void Session::Begin(FrameState& f, FrameNote& note) {
         publisher_.Abort({Reason::modes_active, active}, PositionAt(f.code, f.offset), false);
       return;
     }
-    recorder_ = std::make_unique<Recorder>(*store_, f, note, world);
+    state_ = Recording{std::make_unique<Recorder>(*store_, f, note, world)};
     // A backend that compiles gives what ops of such a block make, but not as inference tensors.
     const bool keeps_mode = store_->backend().calls_python();
     trace().ends_at_blocks = !keeps_mode || publisher_.entry_point().ends_at_blocks;
   };
   Guarded(begin, [&](const Break& b, bool) {
-    DropRecorder();
+    StopRecording({});
     note.inlined = false;
     f.traced = false;
     publisher_.Abort(b, PositionAt(f.code, f.offset), true);
@@ -364,9 +361,9 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
   ErrScope keep(thread_.error);
   const size_t effects = trace().effects.pending.size();
   Step([&] {
-    recorder_->MarkInstruction(f, note);
+    recorder().MarkInstruction(f, note);
     // The instruction has replaced its operands before: `f(*items)` has a tuple now. The reads for that count.
-    if (event.op == Op::kCallEx && trace().frames.is_base(f)) recorder_->StartInstruction();
+    if (event.op == Op::kCallEx && trace().frames.is_base(f)) recorder().StartInstruction();
     if (event.op == Op::kYield && trace().frames.is_base(f) && CallerToGoOnIn(f) == nullptr) {
       throw Break{Reason::generator_or_async, ""};
     }
@@ -374,20 +371,20 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
       PyTypeObject* const used = made_classes_.UsedBy(event);
       if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
-    recorder_->Before(f, note, event);
+    recorder().Before(f, note, event);
     if (SelfChecking()) [[unlikely]]
       MustFit(FaultOfAnswer(f, event));
     note.op.own_effect = trace().effects.pending.size() != effects;
-    if (recorder_->may_be_undone() && trace().aten.pending) throw Break(*trace().aten.pending);
+    if (recorder().may_be_undone() && trace().aten.pending) throw Break(*trace().aten.pending);
     MayEndRecording(*store_);
   });
 }
 
 bool Session::Before(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
-  if (recorder_ == nullptr || !note.inlined) return true;
+  if (!is_recording() || !note.inlined) return true;
   BeforeInRecording(f, note, event);
-  if (recorder_ != nullptr || !refusal_.insists()) return true;
+  if (is_recording() || !refusal_.insists()) return true;
   refusal_.Raise();
   return false;
 }
@@ -395,7 +392,7 @@ bool Session::Before(FrameState& f, const Event& event) {
 Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.op.in_event, false);
-  if (recorder_ == nullptr || !note.inlined) return Shadow();
+  if (!is_recording() || !note.inlined) return Shadow();
   // The recording has come from the frame below meanwhile: the operation was reported by another event, or not at all.
   if (trace().frames.is_base(f) && trace().frames.awaited.is_awaited) return Shadow();
   OwnCode own(thread_);
@@ -404,8 +401,8 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
   const bool is_done = Step([&] {
     trace().aten.ExpectNothing();
     if (trace().aten.pending) throw Break(*trace().aten.pending);
-    if (!begun) recorder_->BeginWithoutBefore(f, note);
-    shadow = recorder_->After(f, note, event, result);
+    if (!begun) recorder().BeginWithoutBefore(f, note);
+    shadow = recorder().After(f, note, event, result);
     if (SelfChecking() && trace().repeated_calls != nullptr) [[unlikely]]
       MustFit(trace().repeated_calls->fault());
     MayEndRecording(*store_);
@@ -416,12 +413,12 @@ Shadow Session::After(FrameState& f, const Event& event, PyObject* result) {
 void Session::Raised(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   const bool begun = std::exchange(note.op.in_event, false);
-  if (recorder_ == nullptr || !note.inlined) return;
+  if (!is_recording() || !note.inlined) return;
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
   trace().aten.ExpectNothing();
-  if (!begun) recorder_->BeginWithoutBefore(f, note);
-  recorder_->Raised(f, note, event);
+  if (!begun) recorder().BeginWithoutBefore(f, note);
+  recorder().Raised(f, note, event);
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {
     if (!trace().aten.pending) return;
@@ -429,10 +426,10 @@ void Session::Raised(FrameState& f, const Event& event) {
     return HandleInPlainPython(*trace().aten.pending, trace().frames.inlined.size());
   }
   if (trace().aten.pending) return End(Break(*trace().aten.pending));
-  if (!trace().frames.is_base(f) || catching_ != nullptr) return;
+  if (!trace().frames.is_base(f) || is_catching()) return;
   ExceptionHandler handler;
   if (FindHandler(f.code, f.offset / 2, &handler) && !publisher_.entry_point().ends_at_handlers) {
-    catching_ = &f;
+    std::get_if<Recording>(&state_)->is_catching = true;
     return;
   }
   End({Reason::exception_handling, ""});

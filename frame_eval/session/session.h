@@ -1,8 +1,9 @@
 // Session: one captured call on one thread. It decides at every instruction where a segment could begin whether to
 // replay, to record or to leave it to Python.
 //   N1  It lives on the C stack of the call; the hook is installed as long as a session lives.
-//   N2  At most one recording at a time; frames that come while it runs belong to it, or are kept out of it
-//       (finalisers).
+//   N2  It is in one state at a time (State): it waits for an entry point, records, or leaves the program alone. Frames that
+//       come while it records belong to the recording, or are kept out of it (finalisers). Code that runs as a recording
+//       ends finds the next state.
 //   N3  After a break, an abort or a replayed exit the breaking instruction runs concretely, then the next instruction
 //       is an entry point.
 //   N4  A segment that begins after a break may continue in the callers of its frame, as long as they called directly
@@ -25,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "frame_eval/cpython/eval_function.h"
@@ -58,7 +60,7 @@ class Session : public FrameFilter, public Tracer {
   // Calls `function` (of the constructor) with every Python frame of it seen. A new reference, or null with a Python exception.
   PyObject* Run(PyObject* function, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
-  static bool Recording();  // this thread is recording now
+  static bool IsRecording();  // this thread is recording now
   // After Run: nothing of the call has happened, and a segment was recorded that can be replayed in its place.
   bool is_taken_back() const { return is_taken_back_; }
 
@@ -75,7 +77,28 @@ class Session : public FrameFilter, public Tracer {
   void Raised(FrameState& f, const Event& event) override;
 
  private:
-  Trace& trace() const { return recorder_->trace(); }
+  struct Waiting {};  // a segment may begin at the next entry point
+  struct Recording {
+    std::unique_ptr<Recorder> recorder;
+    bool is_catching = false;  // the entry frame handles an exception that the recording has seen
+  };
+  // A recording was put off or given up in the frame, or it belongs to an import. Nothing is recorded until it is left.
+  struct LeftAlone {
+    const FrameState* until;
+  };
+  using State = std::variant<Waiting, Recording, LeftAlone>;
+  // An op has raised under fullgraph. If the exception is caught, that is the reason to refuse the call.
+  struct RaisedOp {
+    Break reason;
+    Position at;
+    const FrameState* in;  // the entry frame of the recording; null after it was left
+  };
+
+  bool is_recording() const { return std::holds_alternative<Recording>(state_); }
+  bool is_left_alone() const { return std::holds_alternative<LeftAlone>(state_); }
+  bool is_catching() const { return is_recording() && std::get_if<Recording>(&state_)->is_catching; }
+  Recorder& recorder() const { return *std::get_if<Recording>(&state_)->recorder; }
+  Trace& trace() const { return recorder().trace(); }
   // Runs a step of the recording. Returns whether it came to its end. If not, `ends(reason, is_fault)` was called; a fault is
   // ours, and not a Break of the recording.
   template <class F, class G>
@@ -96,9 +119,14 @@ class Session : public FrameFilter, public Tracer {
   [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
   void RefuseEndOfGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
-  void DropRecorder();
+  // Leaves the recording, if there is one. Its frames continue without a tracer, and each one's next instruction is an entry
+  // point. The first `of_exit` of them come back in each replay. `until`: the session leaves all alone until that frame is
+  // left.
+  void StopRecording(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX,
+                     const FrameState* until = nullptr);
   void GiveUpInHandler(const Break& given);
-  void End(const Break& given);  // the recording ends with a break, or is given up
+  // Ends the recording with a break, or gives it up. `until`: as in StopRecording.
+  void End(const Break& given, const FrameState* until = nullptr);
   void EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow);
   void EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow);
   bool IsWholeCall(const FrameState& f) const;
@@ -108,28 +136,22 @@ class Session : public FrameFilter, public Tracer {
   void MustFit(const std::string& fault);  // throws if the self-check has found one
   template <class F>
   std::shared_ptr<Segment> Finish(F&& finish, Break* why);
-  void ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit = SIZE_MAX);
 
   std::shared_ptr<SegmentCache> store_;
   LibraryFilter library_;
   RefusedCall refusal_;
   Publisher publisher_;
   FrameRestorer landings_;
-  std::unique_ptr<Recorder> recorder_;
+  State state_;
   MadeClasses made_classes_;
   const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen
   PyObject* called_ = nullptr;             // by Run
   bool is_taken_back_ = false;
-  // Until this frame is left nothing is recorded: a recording was put off, or it belongs to an import.
-  const FrameState* left_alone_ = nullptr;
   FrameState* innermost_ = nullptr;
-  const FrameState* catching_ = nullptr;  // the entry frame, while it handles an exception that the recording has seen
   const FrameState* suspected_frame_ = nullptr;  // in plain Python, as an op of its segment raised in a replay
   Suspicion suspicion_;
   std::unique_ptr<UndoLog> undo_;  // of a recording that Run takes back, or that `raised_` has ended
-  // Of an op that has raised under fullgraph: the reason to refuse the call if the exception is caught.
-  std::optional<std::pair<Break, Position>> raised_;
-  const FrameState* raised_in_ = nullptr;  // … the entry frame of its recording
+  std::optional<RaisedOp> raised_;
   const Thread thread_;
   const void* stack_;  // StackIdentity
   Counted<"sessions"> counted_;

@@ -42,7 +42,7 @@ bool Session::GoOnInCaller(FrameState& f, FrameEnd end, PyObject* value, Shadow 
     goes_on = caller != nullptr;
     if (!goes_on) return;
     publisher_.NoteCaller();
-    recorder_->ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
+    recorder().ContinueIn(*caller, NoteOf(*caller), f, end, value, shadow);
   };
   Guarded(go_on, [&](const Break& b, bool) {
     goes_on = true;
@@ -72,9 +72,8 @@ void Session::EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow 
   if (end == FrameEnd::kReturned) return EndWithReturn(f, value, shadow);
   const Position at = BreakPosition(trace());
   const bool raised = end == FrameEnd::kRaised;
-  if (raised && catching_ != nullptr) publisher_.entry_point().ends_at_handlers = true;
-  ReleaseFrames(trace().frames.inlined);
-  DropRecorder();
+  if (raised && is_catching()) publisher_.entry_point().ends_at_handlers = true;
+  StopRecording(trace().frames.inlined);
   publisher_.Abort({raised ? Reason::exception_left : Reason::frame_left, ""}, at, !raised);
 }
 
@@ -92,9 +91,8 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
   }
   const bool is_whole = segment != nullptr && IsWholeCall(f);
   const bool is_refused = segment == nullptr && RefusedCall::Is(*store_, why.reason);
-  std::unique_ptr<UndoLog> undo = is_whole || is_refused ? recorder_->TakeUndo() : nullptr;
-  ReleaseFrames(trace().frames.inlined);
-  DropRecorder();
+  std::unique_ptr<UndoLog> undo = is_whole || is_refused ? recorder().TakeUndo() : nullptr;
+  StopRecording(trace().frames.inlined);
   if (is_refused) {
     undo_ = std::move(undo);
     publisher_.TakeTime();
@@ -114,8 +112,7 @@ void Session::GiveUp(const Break& given) {
   PyErr_Clear();
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
-  ReleaseFrames(trace().frames.inlined, 1);
-  DropRecorder();
+  StopRecording(trace().frames.inlined, 1);
   publisher_.Abort(reason, at, true);
 }
 
@@ -123,41 +120,40 @@ void Session::GiveUp(const Break& given) {
 void Session::GiveUpInHandler(const Break& given) {
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   publisher_.entry_point().ends_at_handlers = true;
-  left_alone_ = &trace().frames.base();
   const Position at = BreakPosition(trace());
-  ReleaseFrames(trace().frames.inlined);
-  DropRecorder();
+  StopRecording(trace().frames.inlined, SIZE_MAX, &trace().frames.base());
   publisher_.Abort(reason, at, false);
 }
 
-// Frames of an ended recording continue without a tracer; their next instruction is an entry point. The first `of_exit`
-// frames come back in each replay. Frames of library code above these run without us in a call that replays, so segments
-// of the frames that they call do not continue in them.
-void Session::ReleaseFrames(const std::vector<FrameState*>& frames, size_t of_exit) {
+void Session::StopRecording(const std::vector<FrameState*>& frames, size_t of_exit, const FrameState* until) {
   for (size_t i = 0; i < frames.size(); ++i) {
     FrameState* const f = frames[i];
     FrameNote& note = NoteOf(*f);
     note.Part();
-    if (note.is_kernel && left_alone_ == nullptr) left_alone_ = f;  // the dispatcher has changed the thread's state
+    if (note.is_kernel && until == nullptr) until = f;  // the dispatcher has changed the thread's state
     note.entry.skip_one = false;
     note.entry.wait_offset = -1;
     const bool may_begin = !f->is_generator || (note.caller != nullptr && IsDirectCall(*note.caller, *f));
+    // In a call that replays, library code above the exit's frames runs without us. Segments of the frames that it calls do
+    // not continue in it.
     const bool is_left = library_.LeavesToPython(f->code);
-    note.entry.at_entry = may_begin && left_alone_ == nullptr && !is_left;
+    note.entry.at_entry = may_begin && until == nullptr && !is_left;
     f->traced = false;
     f->observed = i < of_exit || !is_left;
   }
-}
-
-// Code of the program may run as what it held ends.
-void Session::DropRecorder() {
+  if (!is_recording()) return;
   AllocZone outside(false);
-  recorder_.reset();
-  catching_ = nullptr;
+  // Code of the program may run as what it holds ends.
+  const std::unique_ptr<Recorder> last = std::move(std::get_if<Recording>(&state_)->recorder);
+  if (until != nullptr) {
+    state_ = LeftAlone{until};
+  } else {
+    state_ = Waiting{};
+  }
 }
 
 void Session::Internal(const std::string& what) {
-  if (recorder_ != nullptr) GiveUp({Reason::internal_error, what});
+  if (is_recording()) GiveUp({Reason::internal_error, what});
 }
 
 void Session::MustFit(const std::string& fault) {
@@ -166,20 +162,18 @@ void Session::MustFit(const std::string& fault) {
   throw std::runtime_error("self-check");
 }
 
-void Session::End(const Break& given) {
+void Session::End(const Break& given, const FrameState* until) {
   ErrScope keep(thread_.error);
-  if (catching_ != nullptr) return GiveUpInHandler(given);
+  if (is_catching()) return GiveUpInHandler(given);
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
   const ReasonRow& row = RowOf(reason.reason);
-  const int offset = recorder_->base_offset();
+  const int offset = recorder().base_offset();
   const std::vector<FrameState*> frames =
       trace().frames.inlined;  // the end of the recording needs what is noted of them
   if (EntryPoint& entry = publisher_.entry_point(); row.once && !entry.put_off) {
     entry.put_off = true;
-    left_alone_ = &trace().frames.base();
-    ReleaseFrames(frames);
-    DropRecorder();
+    StopRecording(frames, SIZE_MAX, &trace().frames.base());
     publisher_.Abort(reason, at, false);
     return;
   }
@@ -189,14 +183,13 @@ void Session::End(const Break& given) {
     if (handler != frames.end() && reason.reason != Reason::marked_size && HandsOn(**handler)) {
       return HandleInPlainPython(given, static_cast<size_t>(handler - frames.begin()));
     }
-    undo_ = recorder_->TakeUndo();
-    ReleaseFrames(frames);
-    DropRecorder();
+    undo_ = recorder().TakeUndo();
+    StopRecording(frames, SIZE_MAX, until);
     publisher_.TakeTime();
     RefuseEndOfGraph(reason, at);
     return;
   }
-  const bool in_block = recorder_->is_in_inference_block();
+  const bool in_block = recorder().is_in_inference_block();
   Break why{Reason::internal_error, ""};
   const auto finish = [&] { return FinishBreak(trace(), reason); };
   std::shared_ptr<Segment> segment = row.is_break ? Finish(finish, &why) : nullptr;
@@ -205,8 +198,7 @@ void Session::End(const Break& given) {
     why = reason;
   }
   const bool holds_nothing = segment == nullptr || (segment->ir.graph.nodes.empty() && segment->ir.effects.empty());
-  ReleaseFrames(frames, holds_nothing ? 1 : segment->ir.exit.frames.size());
-  DropRecorder();
+  StopRecording(frames, holds_nothing ? 1 : segment->ir.exit.frames.size(), until);
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = publisher_.entry_point();
   if (segment == nullptr) {

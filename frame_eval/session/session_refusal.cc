@@ -37,11 +37,9 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
     const bool has_begun = i == handling;
     NoteOf(*frames[i]).entry.handling = EntryState::Handling{frames[i]->handlers - has_begun, has_begun, false};
   }
-  raised_.emplace(InWordsOfUser(reason, frames), BreakPosition(trace()));
-  raised_in_ = left_alone_ = frames.front();
-  undo_ = recorder_->TakeUndo();
-  ReleaseFrames(frames);
-  DropRecorder();
+  raised_ = RaisedOp{InWordsOfUser(reason, frames), BreakPosition(trace()), frames.front()};
+  undo_ = recorder().TakeUndo();
+  StopRecording(frames, SIZE_MAX, frames.front());
   publisher_.TakeTime();
 }
 

@@ -182,7 +182,7 @@ bool HasProxy(PyObject* args, PyObject* kwargs) {
 bool IsUsual(PyObject* model, InferenceCalls& calls, PyObject* args, PyObject* kwargs) {
   PyObject* const forward = calls.route.ForwardOf(model);
   return forward != nullptr && PyFunction_GET_CODE(forward) == reinterpret_cast<PyObject*>(OwnExecutable()) &&
-         !Session::Recording() && !torch::jit::tracer::isTracing() && !at::autocast::is_autocast_enabled(at::kCPU) &&
+         !Session::IsRecording() && !torch::jit::tracer::isTracing() && !at::autocast::is_autocast_enabled(at::kCPU) &&
          !IsExporting() && !HasProxy(args, kwargs);
 }
 

@@ -79,7 +79,7 @@ std::unique_ptr<at::ObserverContext> PlainLayers::Note(const at::RecordFunction&
   const auto name = op.operator_name();
   if (!name || !quant::IsLayer(*name)) return nullptr;
   const PyGILState_STATE state = PyGILState_Ensure();  // torch's bindings may have released Python's lock
-  if (!Session::Recording()) self->Count(*name);
+  if (!Session::IsRecording()) self->Count(*name);
   PyGILState_Release(state);
   return nullptr;
 }
