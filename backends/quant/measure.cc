@@ -13,7 +13,7 @@
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
 #include "backends/quant/rewrite.h"
-#include "backends/quant/run.h"
+#include "backends/reference/graph_interpreter.h"
 
 namespace frametap::quant {
 namespace {

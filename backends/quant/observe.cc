@@ -9,7 +9,7 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/rewrite.h"
-#include "backends/quant/run.h"
+#include "backends/reference/graph_interpreter.h"
 
 namespace frametap::quant {
 namespace {

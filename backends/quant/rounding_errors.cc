@@ -12,7 +12,7 @@
 #include "backends/quant/bias_correction.h"
 #include "backends/quant/converter.h"
 #include "backends/quant/op_table.h"
-#include "backends/quant/run.h"
+#include "backends/reference/graph_interpreter.h"
 
 namespace frametap::quant {
 namespace {

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "backends/quant/quantize.h"
-#include "backends/quant/run.h"
+#include "backends/reference/graph_interpreter.h"
 #include "ir/text/text.h"
 #include "tests/unit/quant_graph_maker.h"
 
