@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "frame_eval/cpython/instruction_roles.h"
 #include "guards/collect/guard_site.h"
 #include "guards/cpython/suspended_frame.h"
 #include "guards/ref.h"
@@ -70,10 +71,11 @@ bool IsHeldByOthers(const FrameState& f);
 // Facts of the instruction that begins at `offset`.
 struct InstructionInfo {
   int next;          // offset of the instruction after it (caches skipped)
-  const char* name;  // "CALL", "POP_JUMP_FORWARD_IF_FALSE": for logs and tests, not for goldens
+  const char* name;  // "CALL", "POP_JUMP_FORWARD_IF_FALSE": for logs and tests
   bool is_branch;    // conditional jump
   bool is_backward;  // a jump back (loop)
   bool is_return;
+  InstructionRole role;
 };
 InstructionInfo InstructionAt(PyCodeObject* code, int offset);
 

@@ -1,11 +1,11 @@
 #include "frame_eval/record/frames.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/parameters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/direct_calls.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
@@ -175,38 +175,30 @@ static void FixDefaults(Trace& trace, PyFunctionObject* function) {
 
 static void BindPending(Trace& trace, FrameState& f) {
   PyCodeObject* code = f.code;
-  const int argcount = code->co_argcount;
-  const int named = argcount + code->co_kwonlyargcount;
+  const Parameters parameters(code);
+  const int argcount = parameters.positional;
   const size_t positional = trace.frames.pending.args.size() - trace.frames.pending.names.size();
-  const bool has_varargs = code->co_flags & CO_VARARGS;
-  absl::InlinedVector<bool, 16> given(static_cast<size_t>(named));
+  absl::InlinedVector<bool, 16> given(static_cast<size_t>(parameters.named));
   for (size_t i = 0; i < positional && i < static_cast<size_t>(argcount); ++i) {
     f.shadows[i] = trace.frames.pending.shadows[i];
     given[i] = true;
   }
-  if (has_varargs && f.objects[named] != nullptr && !IsConstantTuple(trace, f.objects[named])) {
-    ObjectRecord& known = AddFresh(trace, f.objects[named]);
+  PyObject* const varargs = parameters.varargs >= 0 ? f.objects[parameters.varargs] : nullptr;
+  if (varargs != nullptr && !IsConstantTuple(trace, varargs)) {
+    ObjectRecord& known = AddFresh(trace, varargs);
     for (size_t i = static_cast<size_t>(argcount); i < positional; ++i)
       known.items.push_back(trace.frames.pending.shadows[i]);
   }
-  PyObject* kwargs = nullptr;
-  if (code->co_flags & CO_VARKEYWORDS) {
-    kwargs = f.objects[named + (has_varargs ? 1 : 0)];
-    if (kwargs != nullptr) AddFresh(trace, kwargs);
-  }
+  PyObject* const kwargs = parameters.kwargs >= 0 ? f.objects[parameters.kwargs] : nullptr;
+  if (kwargs != nullptr) AddFresh(trace, kwargs);
   for (size_t k = 0; k < trace.frames.pending.names.size(); ++k) {
     PyObject* name = trace.frames.pending.names[k];
     Shadow shadow = trace.frames.pending.shadows[positional + k];
-    bool found = false;
-    for (int i = code->co_posonlyargcount; i < named && !found; ++i) {
-      PyObject* parameter = SlotName(code, i);
-      if (parameter == name || PyUnicode_Compare(parameter, name) == 0) {
-        f.shadows[i] = shadow;
-        given[static_cast<size_t>(i)] = true;
-        found = true;
-      }
+    if (const int slot = parameters.SlotOf(name); slot >= 0) {
+      f.shadows[slot] = shadow;
+      given[static_cast<size_t>(slot)] = true;
+      continue;
     }
-    if (found) continue;
     PyObject* const value = trace.frames.pending.args[positional + k];
     if (kwargs != nullptr && LeavesOpen(trace, value, shadow)) {
       KeepValue(trace, kwargs, name, shadow);
@@ -219,7 +211,7 @@ static void BindPending(Trace& trace, FrameState& f) {
   const bool is_fixed = IsFixedFunction(trace, f);
   const ObjectRecord* own = trace.objects.Find(reinterpret_cast<PyObject*>(f.function));
   const bool is_made = own != nullptr && own->state != ObjectRecord::State::kSource;
-  for (int i = 0; i < named; ++i) {
+  for (int i = 0; i < parameters.named; ++i) {
     if (given[static_cast<size_t>(i)] || f.objects[i] == nullptr) continue;
     PyObject* value = f.objects[i];
     if (PyCell_Check(value)) continue;
@@ -268,9 +260,7 @@ static bool GoesToC(const FrameState& caller, const FrameState& f) {
   if (PyObject* const taken = TakeSiteOf(caller).iterator; taken != nullptr) {
     return !f.is_generator || !PyGen_CheckExact(taken) || FrameOfGenerator(taken) != f.raw;
   }
-  const std::string_view name = InstructionAt(caller.code, caller.offset).name;
-  return name == "CONTAINS_OP" || name == "LIST_EXTEND" || name == "SET_UPDATE" || name == "DICT_UPDATE" ||
-         name == "DICT_MERGE" || name == "UNPACK_SEQUENCE" || name == "UNPACK_EX";
+  return InstructionAt(caller.code, caller.offset).role == InstructionRole::kTakesElements;
 }
 
 void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObject* value, Shadow shadow) {

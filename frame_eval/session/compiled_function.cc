@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/parameters.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/trace/aten_recorder.h"
 #include "frame_eval/replay/faults.h"
@@ -31,42 +32,36 @@ using Slots = absl::InlinedVector<PyObject*, 24>;
 bool Bind(PyFunctionObject* function, PyObject* const* args, size_t count, PyObject* kwnames, Slots* slots,
           std::vector<Ref<>>* made) {
   auto* code = reinterpret_cast<PyCodeObject*>(function->func_code);
-  const size_t argcount = static_cast<size_t>(code->co_argcount);
-  const size_t named = argcount + static_cast<size_t>(code->co_kwonlyargcount);
-  const bool has_varargs = code->co_flags & CO_VARARGS, has_kwargs = code->co_flags & CO_VARKEYWORDS;
+  const Parameters parameters(code);
+  const size_t argcount = static_cast<size_t>(parameters.positional);
+  const size_t named = static_cast<size_t>(parameters.named);
   slots->assign(static_cast<size_t>(SlotCount(code)), nullptr);
   const size_t given_names = kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0;
-  if (count > argcount && !has_varargs) return false;
+  if (count > argcount && parameters.varargs < 0) return false;
   for (size_t i = 0; i < count && i < argcount; ++i) (*slots)[i] = args[i];
-  if (has_varargs) {
+  if (parameters.varargs >= 0) {
     size_t extra = count > argcount ? count - argcount : 0;
     Ref<> tuple = Ref<>::Steal(PyTuple_New(static_cast<Py_ssize_t>(extra)));
     if (!tuple) return false;
     for (size_t i = 0; i < extra; ++i) {
       PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), Ref<>::New(args[argcount + i]).Release());
     }
-    (*slots)[named] = tuple.get();
+    (*slots)[static_cast<size_t>(parameters.varargs)] = tuple.get();
     made->push_back(std::move(tuple));
   }
   PyObject* kwargs = nullptr;
-  if (has_kwargs) {
+  if (parameters.kwargs >= 0) {
     made->push_back(Ref<>::Steal(PyDict_New()));
     kwargs = made->back().get();
     if (kwargs == nullptr) return false;
-    (*slots)[named + (has_varargs ? 1 : 0)] = kwargs;
+    (*slots)[static_cast<size_t>(parameters.kwargs)] = kwargs;
   }
   for (size_t k = 0; k < given_names; ++k) {
     PyObject* name = PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(k));
-    size_t found = named;
-    for (size_t i = static_cast<size_t>(code->co_posonlyargcount); i < named && found == named; ++i) {
-      if (SlotName(code, static_cast<int>(i)) == name) found = i;
-    }
-    for (size_t i = static_cast<size_t>(code->co_posonlyargcount); i < named && found == named; ++i) {
-      if (PyUnicode_Compare(SlotName(code, static_cast<int>(i)), name) == 0) found = i;
-    }
-    if (found < named) {
-      if ((*slots)[found] != nullptr) return false;
-      (*slots)[found] = args[count + k];
+    if (const int slot = parameters.SlotOf(name); slot >= 0) {
+      PyObject*& taken = (*slots)[static_cast<size_t>(slot)];
+      if (taken != nullptr) return false;
+      taken = args[count + k];
     } else {
       if (kwargs == nullptr || PyDict_SetItem(kwargs, name, args[count + k]) < 0) return false;
     }

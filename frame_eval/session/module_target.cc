@@ -1,7 +1,5 @@
 #include "frame_eval/session/module_target.h"
 
-#include <cstring>
-
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/liveness.h"
 #include "guards/objects/well_known_objects.h"
@@ -15,7 +13,7 @@ int OffsetOfCallEx(PyObject* function, bool last) {
   int found = 0;
   for (int at = StartOffset(code), next; at < FlowSize(code) * 2 && (found == 0 || last); at = next) {
     const InstructionInfo info = InstructionAt(code, at);
-    if (std::strcmp(info.name, "CALL_FUNCTION_EX") == 0) found = at;
+    if (info.role == InstructionRole::kCallsWithSpread) found = at;
     next = info.next;
   }
   return found;

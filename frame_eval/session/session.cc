@@ -1,7 +1,6 @@
 #include "frame_eval/session/session.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -36,25 +35,25 @@ FrameRestore TakeOutermost(std::vector<FrameRestore> landings) {
 
 // Whether the instruction begins or ends the handling of an exception.
 bool IsHandlerStep(const FrameState& f) {
-  const char* name = InstructionAt(f.code, f.offset).name;
-  return name[0] == 'P' && (std::strcmp(name, "PUSH_EXC_INFO") == 0 || std::strcmp(name, "POP_EXCEPT") == 0);
+  const InstructionRole role = InstructionAt(f.code, f.offset).role;
+  return role == InstructionRole::kBeginsHandler || role == InstructionRole::kEndsHandler;
 }
 
 // Whether the instruction begins or closes a handler. Where blocks are nested, that code is covered by the outer block: an
 // exception there would leave the handled one with the thread.
 bool ClosesHandler(const FrameState& f) {
   const InstructionInfo at = InstructionAt(f.code, f.offset);
-  return IsHandlerStep(f) || std::strcmp(at.name, "RERAISE") == 0 ||
-         std::strcmp(InstructionAt(f.code, at.next).name, "POP_EXCEPT") == 0;
+  return IsHandlerStep(f) || at.role == InstructionRole::kRethrows ||
+         InstructionAt(f.code, at.next).role == InstructionRole::kEndsHandler;
 }
 
 // The code after a handler, `e = None; del e`, belongs to it: without it the exception, its traceback and the frame
 // hold each other.
 bool IsForgetting(const FrameState& f) {
   InstructionInfo at = InstructionAt(f.code, f.offset);
-  if (std::strcmp(at.name, "LOAD_CONST") == 0) at = InstructionAt(f.code, at.next);
-  if (std::strcmp(at.name, "STORE_FAST") == 0) at = InstructionAt(f.code, at.next);
-  return std::strcmp(at.name, "DELETE_FAST") == 0;
+  if (at.role == InstructionRole::kLoadsConstant) at = InstructionAt(f.code, at.next);
+  if (at.role == InstructionRole::kStoresLocal) at = InstructionAt(f.code, at.next);
+  return at.role == InstructionRole::kDeletesLocal;
 }
 
 }  // namespace

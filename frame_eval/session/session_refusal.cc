@@ -1,6 +1,5 @@
 // The part of Session that waits with a refusal: an exception of the program passes first.
 
-#include <cstring>
 #include <utility>
 
 #include "frame_eval/cpython/frame_view.h"
@@ -13,10 +12,9 @@ bool HandsOn(const FrameState& f) {
   bool hands_on = false, is_first = false;
   for (int at = StartOffset(f.code); at <= f.offset;) {
     const InstructionInfo info = InstructionAt(f.code, at);
-    const bool catches = std::strcmp(info.name, "CHECK_EXC_MATCH") == 0 ||
-                         std::strcmp(info.name, "CHECK_EG_MATCH") == 0 ||
-                         (is_first && std::strcmp(info.name, "POP_TOP") == 0);
-    is_first = std::strcmp(info.name, "PUSH_EXC_INFO") == 0;
+    const bool catches = info.role == InstructionRole::kMatchesClass || info.role == InstructionRole::kMatchesGroup ||
+                         (is_first && info.role == InstructionRole::kPops);
+    is_first = info.role == InstructionRole::kBeginsHandler;
     if (is_first) hands_on = true;
     if (catches) hands_on = false;
     at = info.next;
@@ -44,20 +42,19 @@ void Session::HandleInPlainPython(Break reason, size_t handling) {
 }
 
 bool IsCaughtAt(const FrameState& f, EntryState::Handling* handling) {
-  const char* name = InstructionAt(f.code, f.offset).name;
+  const InstructionRole role = InstructionAt(f.code, f.offset).role;
   const bool is_first = std::exchange(handling->is_first, false);
-  if (std::strcmp(name, "PUSH_EXC_INFO") == 0) {
+  if (role == InstructionRole::kBeginsHandler) {
     handling->has_begun = handling->is_first = true;
     return false;
   }
   if (!handling->has_begun) return handling->handlers == 0;  // C code has caught it (one in a handler is not looked at)
   // After the handler: a `with` block has swallowed it, or `finally` returns.
-  if (f.handlers <= handling->handlers) return std::strcmp(name, "RERAISE") != 0;
+  if (f.handlers <= handling->handlers) return role != InstructionRole::kRethrows;
   if (f.handlers > handling->handlers + 1) return false;  // a `finally` block handles another one
   PyObject* const* top = f.objects + f.nlocalsplus + f.depth;
-  if (std::strcmp(name, "CHECK_EXC_MATCH") == 0) return PyErr_GivenExceptionMatches(top[-2], top[-1]) != 0;
-  return std::strcmp(name, "CHECK_EG_MATCH") == 0 ||
-         (is_first && std::strcmp(name, "POP_TOP") == 0);  // a bare `except`
+  if (role == InstructionRole::kMatchesClass) return PyErr_GivenExceptionMatches(top[-2], top[-1]) != 0;
+  return role == InstructionRole::kMatchesGroup || (is_first && role == InstructionRole::kPops);  // a bare `except`
 }
 
 }  // namespace frametap

@@ -47,6 +47,7 @@ for name, op in opcode.opmap.items():
 version = "%d.%d" % sys.version_info[:2]
 print(json.dumps({"version": version, "headers": sysconfig.get_path("include"), "ops": ops}))
 """
+ROLE = re.compile(r'{"(\w+)", Role::(\w+)}')
 # Stack effects that differ though the meaning does not.
 EFFECTS_DIFFER = {
     "3.12": {
@@ -164,3 +165,13 @@ def test_layout_of_another_version_does_not_fit(version: str) -> None:
     headers = answers("3.11")["headers"]
     assert "layout.h" in compile_errors(version, "3.11", headers)
     assert "opcodes.def" in compile_errors("3.11", version, headers)
+
+
+def test_roles_have_opcodes_of_each_version() -> None:
+    """No name of instruction_roles.cc is misspelt, and no version leaves a role without an opcode."""
+    roles = ROLE.findall((folder("3.11").parent / "instruction_roles.cc").read_text())
+    opcodes = {version: {row[1] for row in rows(version)} for version in ["3.11", *OTHERS]}
+    assert {name for name, _ in roles} <= set().union(*opcodes.values())
+    for version, names in opcodes.items():
+        missing = {role for _, role in roles} - {role for name, role in roles if name in names}
+        assert missing == set(), (version, missing)

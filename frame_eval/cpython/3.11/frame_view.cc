@@ -290,6 +290,7 @@ InstructionInfo InstructionAt(PyCodeObject* code, int offset) {
       info.is_backward = Has(row, "JUMP_BACKWARD");
       info.is_branch = Has(row, "JUMP_FORWARD_IF") || Has(row, "JUMP_BACKWARD_IF") || Has(row, "JUMP_IF");
       info.is_return = Is(row, "RETURN_VALUE");
+      info.role = RoleOf(info.name);
     }
     return infos;
   }();

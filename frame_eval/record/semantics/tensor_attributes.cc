@@ -26,8 +26,9 @@ namespace {
 // The value that the instruction gives is asked only whether it is None or another constant.
 bool ComparesIdentityNext(const FrameState& f) {
   const InstructionInfo next = InstructionAt(f.code, InstructionAt(f.code, f.offset).next);
-  if (std::strstr(next.name, "POP_JUMP_") == next.name && std::strstr(next.name, "NONE") != nullptr) return true;
-  return std::strcmp(next.name, "LOAD_CONST") == 0 && std::strcmp(InstructionAt(f.code, next.next).name, "IS_OP") == 0;
+  if (next.role == InstructionRole::kJumpsOnNone) return true;
+  return next.role == InstructionRole::kLoadsConstant &&
+         InstructionAt(f.code, next.next).role == InstructionRole::kComparesIdentity;
 }
 
 }  // namespace
