@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/dcheck.h"
+
 namespace frametap {
 
 template <class T>
@@ -34,11 +36,14 @@ class StableVector {
     ++size_;
     return *made;
   }
-  void pop_back() { std::destroy_at(&(*this)[--size_]); }  // its part is kept
+  void pop_back() {  // its part is kept
+    FT_DCHECK(size_ > 0);
+    std::destroy_at(&At(--size_));
+  }
 
   T& operator[](size_t i) {
-    const Place at = PlaceOf(i);
-    return *reinterpret_cast<T*>(parts_[at.part][at.index].bytes);
+    FT_DCHECK(i < size_);
+    return At(i);
   }
   const T& operator[](size_t i) const { return const_cast<StableVector&>(*this)[i]; }
   T& back() { return (*this)[size_ - 1]; }
@@ -77,6 +82,10 @@ class StableVector {
   struct Place {
     size_t part, index;
   };
+  T& At(size_t i) {
+    const Place at = PlaceOf(i);
+    return *reinterpret_cast<T*>(parts_[at.part][at.index].bytes);
+  }
   // Before part p are kFirst * (2^p - 1) elements.
   static Place PlaceOf(size_t i) {
     const auto part = static_cast<size_t>(std::bit_width(i / kFirst + 1) - 1);

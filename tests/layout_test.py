@@ -24,7 +24,7 @@
   L18 A law has an id of its own: the stem of its file and its name there, as in `recorder/C1`. Other files cite it so, and
       what they cite exists.
   L19 Comments and documents name files that exist.
-  L20 docs/effects.md is what effects.def says; `python tests/layout_test.py --accept` writes it.
+  L20 docs/effects.md is what effects.def, exits.def and state.def say; `python tests/layout_test.py --accept` writes it.
   L21 A golden shows each reason of reasons.def, except the few that no program can reach.
   L22 No code but the bindings for tests knows which fault is forced (frame_eval/checks/stress.h).
   L23 No module of python/frametap takes text apart by regular expressions: the bindings give the data behind our texts.
@@ -280,23 +280,41 @@ def l28_laws_of_tests(tree: Tree) -> list[str]:
     return found
 
 
-def effects_page(effects: str) -> str:
-    """docs/effects.md, made from the rows of effects.def."""
-    words = {"N": "name", "F": "frame"}
+def effects_page(effects: str, exits: str, state: str) -> str:
+    """docs/effects.md, made from the rows of effects.def, exits.def and state.def."""
+    words = {"N": "name", "S": "field", "F": "frame"}
+    row = re.compile(r'^EFFECT\(\w+, "(\w+)", "(\w+)", "([^"]*)"\)', re.MULTILINE)
     out = [
-        "# Effects",
+        "# Effects and exits",
         "",
-        "Generated from `ir/segment/effects.def`. The changes of Python objects that a segment makes after its graph. A name is a",
-        "string. The [text form](text_form.md) has operands and frames.",
+        "Generated from `ir/segment/effects.def`. The changes of Python objects that a segment makes after its graph. Names and",
+        "fields are strings. The [text form](text_form.md) has operands and frames.",
         "",
-        "| effect | in a text |",
+        "| effect | in a text | meaning |",
+        "| --- | --- | --- |",
+    ]
+    out += [
+        f"| `{word}` | `{' '.join([word, *(words.get(part, 'operand') for part in parts)])}` | {meaning} |"
+        for word, parts, meaning in row.findall(effects)
+    ]
+    fields = re.findall(r'^SWITCH\(\w+, "(\w+)"\)', state, re.MULTILINE)
+    out += [
+        "",
+        "## Fields of the state",
+        "",
+        "Generated from `ir/segment/state.def`: "
+        + ", ".join(f"`{field}`" for field in fields)
+        + ".",
+        "",
+        "## Exits",
+        "",
+        "Generated from `ir/segment/exits.def`.",
+        "",
+        "| exit | meaning |",
         "| --- | --- |",
     ]
-    rows = re.findall(r'^EFFECT\(\w+, "(\w+)", "(\w+)"\)', effects, re.MULTILINE)
-    out += [
-        f"| `{word}` | `{' '.join([word, *(words.get(part, 'operand') for part in parts)])}` |"
-        for word, parts in rows
-    ]
+    ends = re.findall(r'^EXIT\(\w+, "(\w+)", "([^"]*)"\)', exits, re.MULTILINE)
+    out += [f"| `{word}` | {meaning} |" for word, meaning in ends]
     return "\n".join(out) + "\n"
 
 
@@ -305,9 +323,9 @@ def tables_of(tree: Tree, *names: str) -> list[str]:
 
 
 def l20_effects_page(tree: Tree) -> list[str]:
-    if tree.get("docs/effects.md") == effects_page(*tables_of(tree, "effects")):
+    if tree.get("docs/effects.md") == effects_page(*tables_of(tree, "effects", "exits", "state")):
         return []
-    return ["docs/effects.md differs from ir/segment/effects.def"]
+    return ["docs/effects.md differs from effects.def, exits.def and state.def"]
 
 
 def l22_forced_faults(tree: Tree) -> list[str]:
@@ -392,7 +410,7 @@ def l6_names(tree: Tree) -> list[str]:
 def l7_reasons(tree: Tree) -> list[str]:
     rows = reason_rows(tree)
     if not rows:
-        return ["frame_eval/segment/reasons.def has no rows"]
+        return ["ir/segment/reasons.def has no rows"]
     sources = "\n".join(
         text
         for path, text in tree.items()
@@ -411,7 +429,7 @@ UNSEEN_REASONS = {
 
 
 def reason_rows(tree: Tree) -> list[str]:
-    table = tree.get("frame_eval/segment/reasons.def", "")
+    table = tree.get("ir/segment/reasons.def", "")
     return re.findall(r"^(?:BREAK|ONCE|ABORT)\((\w+),", table, re.MULTILINE)
 
 
@@ -471,7 +489,7 @@ def reasons_page(table: str) -> str:
     out = [
         "# Reasons",
         "",
-        "Generated from `frame_eval/segment/reasons.def`. `frametap.explain` prints the text after *because*, the",
+        "Generated from `ir/segment/reasons.def`. `frametap.explain` prints the text after *because*, the",
         "position, and the advice.",
     ]
     for kind, title, what in (
@@ -501,9 +519,9 @@ def reasons_page(table: str) -> str:
 
 
 def l11_reasons_page(tree: Tree) -> list[str]:
-    if tree.get("docs/reasons.md") == reasons_page(tree.get("frame_eval/segment/reasons.def", "")):
+    if tree.get("docs/reasons.md") == reasons_page(tree.get("ir/segment/reasons.def", "")):
         return []
-    return ["docs/reasons.md differs from frame_eval/segment/reasons.def"]
+    return ["docs/reasons.md differs from ir/segment/reasons.def"]
 
 
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -593,7 +611,7 @@ def l23_regular_expressions(tree: Tree) -> list[str]:
 EFFECT_PLACES = {
     "frame_eval/replay/run_graph.cc": "the cache of autocast",
     "frame_eval/replay/reify.cc": "the frame of a generator that runs",
-    "python/bindings/compiled.cc": "the frame of a generator",
+    "python/bindings/compiled.cc": "the frame of a generator, and the field of a state",
     "ir/text/verify.cc": "the frame of a generator",
 }
 KIND_OF_EFFECT = re.compile(r"(?<!CommitEffect<)\bEffect::Kind::(k[A-Z]\w*)")
@@ -833,7 +851,7 @@ BAD: list[tuple[Rule, Tree]] = [
     (l18_laws, {"ir/a.h": "// A: a.\n//   A1  It is so.\n", "ir/b.cc": "// A1 of a.h holds.\n"}),
     (l19_named_files, {"ir/a.h": "// As old_name.h says.\n"}),
     (l19_named_files, {"docs/a.md": "See `ir/old_name.cc`.\n"}),
-    (l20_effects_page, {"ir/segment/effects.def": 'EFFECT(kNew, "new", "T")\n'}),
+    (l20_effects_page, {"ir/segment/effects.def": 'EFFECT(kNew, "new", "T", "is new")\n'}),
     (l28_laws_of_tests, {"tests/unit/ir_a_test.cc": "// a/A2\nTEST(A, A1_ItIsSo) {\n"}),
     (l18_laws, {"ir/a.h": "// A: a.\n", "ir/b.cc": "// a/A2 holds.\n"}),
     (l22_forced_faults, {"frame_eval/replay/a.cc": '#include "frame_eval/checks/stress.h"\n'}),
@@ -851,11 +869,11 @@ BAD: list[tuple[Rule, Tree]] = [
     (l5_umbrellas, {"ir/a.cc": "#include <ATen/ATen.h>\n"}),
     (l6_names, {"ir/graph_utils.cc": ""}),
     (l6_names, {"python/frametap/helper.py": ""}),
-    (l7_reasons, {"frame_eval/segment/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch"}),
+    (l7_reasons, {"ir/segment/reasons.def": REASONS, "frame_eval/a.cc": "Reason::branch"}),
     (
         l7_reasons,
         {
-            "frame_eval/segment/reasons.def": REASONS,
+            "ir/segment/reasons.def": REASONS,
             "ir/a.cc": "Reason::fault",
             "tests/a.cc": "Reason::branch",
         },
@@ -869,7 +887,7 @@ BAD: list[tuple[Rule, Tree]] = [
     (l10_links, {"docs/a.md": "[graph](../ir/graph.h)\n"}),
     (
         l11_reasons_page,
-        {"frame_eval/segment/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"},
+        {"ir/segment/reasons.def": REASONS, "docs/reasons.md": "# Reasons\n"},
     ),
     (
         l12_one_class_a_name,
@@ -899,12 +917,12 @@ BAD: list[tuple[Rule, Tree]] = [
     (l14_onednn, {"backends/quant/a.cc": 'Find("onednn' + '::qlinear_pointwise");\n'}),
     (
         l21_reasons_in_goldens,
-        {"frame_eval/segment/reasons.def": REASONS, "tests/golden/a.txt": "because branch\n"},
+        {"ir/segment/reasons.def": REASONS, "tests/golden/a.txt": "because branch\n"},
     ),
     (
         l21_reasons_in_goldens,
         {
-            "frame_eval/segment/reasons.def": REASONS,
+            "ir/segment/reasons.def": REASONS,
             "tests/golden/a.txt": "because branch\n",
             "tests/a.py": "fault: \n",
         },
@@ -937,7 +955,7 @@ GOOD: list[tuple[Rule, Tree]] = [
     (
         l7_reasons,
         {
-            "frame_eval/segment/reasons.def": REASONS,
+            "ir/segment/reasons.def": REASONS,
             "frame_eval/a.cc": "Reason::branch, Reason::fault",
         },
     ),
@@ -949,7 +967,7 @@ GOOD: list[tuple[Rule, Tree]] = [
     ),
     (
         l11_reasons_page,
-        {"frame_eval/segment/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
+        {"ir/segment/reasons.def": REASONS, "docs/reasons.md": reasons_page(REASONS)},
     ),
     (
         l12_one_class_a_name,
@@ -979,7 +997,7 @@ GOOD: list[tuple[Rule, Tree]] = [
     (
         l21_reasons_in_goldens,
         {
-            "frame_eval/segment/reasons.def": REASONS,
+            "ir/segment/reasons.def": REASONS,
             "tests/golden/a.txt": "resume f:1 because branch\nfault: given up\n",
         },
     ),
@@ -1000,7 +1018,11 @@ def test_reasons_without_a_golden_are_rows() -> None:
     assert set(reason_rows(our_tree())) >= UNSEEN_REASONS.keys()
 
 
-# The files of the product that a new effect touches, with the part of tests/toy that goes there.
+# The files of the product that a new kind of guard and a new effect touch, with the part of tests/toy that goes there.
+TOY_GUARD = {
+    "ir/segment/predicates.def": "tests/toy/predicates.def",
+    "guards/kinds/bits.cc": "tests/toy/guard.cc",
+}
 TOY_EFFECT = {
     "ir/segment/effects.def": "tests/toy/effects.def",
     "frame_eval/replay/append.cc": "tests/toy/effect.cc",
@@ -1015,7 +1037,7 @@ def with_toy(toy: dict[str, str]) -> Tree:
 def with_pages(tree: Tree) -> Tree:
     return tree | {
         "docs/predicates.md": predicates_page(*tables_of(tree, "predicates", "state")),
-        "docs/effects.md": effects_page(*tables_of(tree, "effects")),
+        "docs/effects.md": effects_page(*tables_of(tree, "effects", "exits", "state")),
     }
 
 
@@ -1023,21 +1045,23 @@ def with_pages(tree: Tree) -> Tree:
 SLOW_RULES = {l12_one_class_a_name, l13_names, l16_circles, l18_laws, l19_named_files}
 
 
-def test_a_new_effect_touches_two_files() -> None:
+@pytest.mark.parametrize("toy", [TOY_GUARD, TOY_EFFECT], ids=["guard", "effect"])
+def test_a_new_kind_touches_two_files(toy: dict[str, str]) -> None:
     """The unit tests of tests/toy compile and run these files. Here no rule asks for another one.
 
     The pages of docs/ are generated.
     """
-    tree = with_pages(with_toy(TOY_EFFECT))
+    tree = with_pages(with_toy(toy))
     quick = [rule for rule in RULES if rule not in SLOW_RULES]
     assert [violation for rule in quick for violation in rule(tree)] == []
-    assert len(TOY_EFFECT) == 2
+    assert len(toy) == 2
 
 
-def test_the_unit_tests_of_the_toy_add_nothing_else() -> None:
+def test_the_unit_tests_of_the_toys_add_nothing_else() -> None:
     added = {path for path in our_tree() if path.startswith("tests/toy/")}
-    parts = set(TOY_EFFECT.values())
+    parts = {*TOY_GUARD.values(), *TOY_EFFECT.values()}
     assert added - parts == {"tests/toy/README.md", "tests/toy/toy_rows_test.cc"}
+    assert len(l24_predicates_page(with_toy(TOY_GUARD))) == 1
     assert len(l20_effects_page(with_toy(TOY_EFFECT))) == 1
     elsewhere = our_tree() | {"frame_eval/session/session.cc": "Effect::Kind::kAppend\n"}
     assert len(l25_effects(elsewhere)) == 1
@@ -1059,7 +1083,6 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--accept"]:
         sys.exit("usage: python tests/layout_test.py --accept")
     tree = our_tree()
-    reasons = reasons_page(tree["frame_eval/segment/reasons.def"])
-    pages = with_pages(tree) | {"docs/reasons.md": reasons}
+    pages = with_pages(tree) | {"docs/reasons.md": reasons_page(*tables_of(tree, "reasons"))}
     for page in ("docs/reasons.md", "docs/predicates.md", "docs/effects.md"):
         (ROOT / page).write_text(pages[page])

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <iterator>
-#include <string>
 #include <utility>
 
 #include "frame_eval/cpython/frame_view.h"
@@ -19,7 +18,7 @@ namespace {
 using CommitOne = bool (*)(const EffectStep&);
 
 constexpr CommitOne kCommits[] = {
-#define EFFECT(kind, word, parts) &CommitEffect<Effect::Kind::kind>,
+#define EFFECT(kind, word, parts, meaning) &CommitEffect<Effect::Kind::kind>,
 #include "ir/segment/effects.def"
 #undef EFFECT
 };
@@ -80,16 +79,25 @@ bool CommitEffect<Effect::Kind::kSetCell>(const EffectStep& step) {
 template <>
 bool CommitEffect<Effect::Kind::kState>(const EffectStep& step) {
   const long number = PyLong_AsLong(step.value);
-  const std::string& field = step.effect.name;
-  if (field == "grad_mode") c10::GradMode::set_enabled(number != 0);
-  if (field == "autocast_cpu") at::autocast::set_autocast_enabled(at::kCPU, number != 0);
-  if (field == "autocast_cache") at::autocast::set_autocast_cache_enabled(number != 0);
-  if (field == "autocast_cpu_dtype") {
-    at::autocast::set_autocast_dtype(at::kCPU, static_cast<at::ScalarType>(number));
-  }
-  for (long n = 0; field == "autocast_nesting" && n < number; ++n) at::autocast::increment_nesting();
-  for (long n = 0; field == "autocast_nesting" && n > number; --n) {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  switch (step.effect.state) {
+    case StateSwitch::kGradMode:
+      c10::GradMode::set_enabled(number != 0);
+      break;
+    case StateSwitch::kAutocastCpu:
+      at::autocast::set_autocast_enabled(at::kCPU, number != 0);
+      break;
+    case StateSwitch::kAutocastCache:
+      at::autocast::set_autocast_cache_enabled(number != 0);
+      break;
+    case StateSwitch::kAutocastCpuDtype:
+      at::autocast::set_autocast_dtype(at::kCPU, static_cast<at::ScalarType>(number));
+      break;
+    case StateSwitch::kAutocastNesting:
+      for (long n = 0; n < number; ++n) at::autocast::increment_nesting();
+      for (long n = 0; n > number; --n) {
+        if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+      }
+      break;
   }
   return true;
 }

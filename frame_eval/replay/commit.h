@@ -22,8 +22,8 @@ struct EffectStep {
 // Returns false with a Python exception.
 template <Effect::Kind kKind>
 bool CommitEffect(const EffectStep& step) = delete;
-#define EFFECT(kind, word, parts) \
-  template <>                     \
+#define EFFECT(kind, word, parts, meaning) \
+  template <>                              \
   bool CommitEffect<Effect::Kind::kind>(const EffectStep& step);
 #include "ir/segment/effects.def"
 #undef EFFECT

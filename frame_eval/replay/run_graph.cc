@@ -53,7 +53,7 @@ GuardLine DecisionLine(Segment& segment, size_t i) {
   for (size_t k = 0; k < graph.inputs.size(); ++k) {
     if (graph.inputs[k] == value) line.source = decisions.sources[k];
   }
-  line.predicate = decisions.outcomes[i] ? "branch on its elements is True" : "branch on its elements is False";
+  line.predicate = Predicate{Predicate::Form::kBranch, decisions.outcomes[i] ? "True" : "False"};
   return line;
 }
 
@@ -76,7 +76,7 @@ bool DecisionsHold(Segment& segment, MissReport* miss) {
       if (miss != nullptr) {
         const GuardLine line = DecisionLine(segment, i);
         if (line.source.valid()) miss->source = segment.Shown().sources.Name(line.source);
-        miss->want = line.predicate;
+        miss->want = ToString(*line.predicate);
         miss->got = decisions.outcomes[i] ? "False" : "True";
         miss->why = "the elements of the tensor differ";
         miss->line = line.why;
@@ -100,7 +100,7 @@ class KeptAutocastCache {
   explicit KeptAutocastCache(const SegmentIr& ir) {
     if (ir.graph.states.size() == 1) return;
     for (const Effect& effect : ir.effects) {
-      keeps_ = keeps_ || (effect.kind == Effect::Kind::kState && effect.name == "autocast_nesting");
+      keeps_ = keeps_ || (effect.kind == Effect::Kind::kState && effect.state == StateSwitch::kAutocastNesting);
     }
     if (keeps_) at::autocast::increment_nesting();
   }

@@ -83,14 +83,15 @@ EntryPoint& SegmentCache::FindOrAdd(PyCodeObject* code, int offset) {
   return *entry;
 }
 
-// Whether the lists that stand beside others are as long as these.
+// Whether the lists that stand beside others are as long as these, and the end is one of a segment.
 static bool IsConsistent(const Segment& segment) {
   const SegmentIr& ir = segment.ir;
   const size_t inputs = ir.graph.inputs.size();
   return segment.effect_names.size() == ir.effects.size() && segment.input_sources.size() == inputs &&
          segment.weights.size() == inputs && ir.decisions.sources.size() == ir.decisions.graph.inputs.size() &&
          ir.decisions.outcomes.size() == ir.decisions.graph.outputs.size() &&
-         segment.frame_codes.size() == ir.exit.frames.size();
+         segment.frame_codes.size() == ir.exit.frames.size() &&
+         (ir.exit.kind != Exit::Kind::kResume || RowOf(ir.exit.reason).is_break);
 }
 
 void SegmentCache::Publish(std::shared_ptr<Segment> segment) {

@@ -154,7 +154,6 @@ class SegmentCache {
   PyObject* function() const { return function_.get(); }
   Backend& backend() { return *backend_; }
   std::shared_ptr<Backend> shared_backend() const { return backend_; }
-  void set_backend(std::shared_ptr<Backend> backend) { backend_ = std::move(backend); }
   const Options& options() const { return options_; }
   std::deque<LogEntry>& log() { return log_; }
   std::string NextName(const std::string& function);

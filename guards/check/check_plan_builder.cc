@@ -20,7 +20,7 @@ class CheckPlanBuilder {
   void Plant() {
     tree_.node_of_source.assign(guards_.steps.size(), kNoNode);
     tree_.nodes.reserve(guards_.steps.size());
-    for (const Predicate& p : guards_.predicates) Place(p);
+    for (const GuardEntry& p : guards_.predicates) Place(p);
     for (const SourceId id : guards_.wanted) NodeFor(id);
     Lay();
   }
@@ -31,7 +31,7 @@ class CheckPlanBuilder {
   uint32_t ViewFor(int32_t owner, DictOf dict);
   int32_t ReadFrom(uint32_t view, const Key& key);
   void Expect(uint32_t view, const Key& key, bool present);
-  void Place(const Predicate& predicate);
+  void Place(const GuardEntry& predicate);
   void PlaceNoHooks(int32_t module);
   void WatchType(const TypeGuard* guard);
   void Lay();
@@ -106,9 +106,6 @@ int32_t CheckPlanBuilder::NodeFor(SourceId id) {
           Expect(view, step.key, false);
         }
       }
-    } else if (step.accessor == Accessor::kBuiltin) {
-      Expect(ViewFor(parent, DictOf::kGlobals), step.key, false);
-      node = ReadFrom(ViewFor(parent, DictOf::kBuiltins), step.key);
     } else {
       node = NewNode(parent, tree_.nodes[parent].stage + 1, static_cast<int32_t>(source));
     }
@@ -117,7 +114,7 @@ int32_t CheckPlanBuilder::NodeFor(SourceId id) {
   return node;
 }
 
-void CheckPlanBuilder::Place(const Predicate& p) {
+void CheckPlanBuilder::Place(const GuardEntry& p) {
   const int32_t node = NodeFor(p.source);
   if (p.related != nullptr) {
     NumbersCheck check{p.related->relation.get(), {}};
@@ -140,7 +137,7 @@ void CheckPlanBuilder::Place(const Predicate& p) {
     return;
   }
   if (guard->kind() == Guard::Kind::kNoHooks) return PlaceNoHooks(node);
-  const bool is_type = guard->kind() == Guard::Kind::kType || guard->kind() == Guard::Kind::kTypeAttr;
+  const bool is_type = guard->kind() == Guard::Kind::kType;
   if (is_type && !p.is_again) WatchType(static_cast<const TypeGuard*>(guard));
   // A step that is followed each time is bound each time: its predicates are evaluated early, before the tree goes
   // deeper.
@@ -155,8 +152,7 @@ void CheckPlanBuilder::Place(const Predicate& p) {
     return;
   }
   switch (guard->kind()) {
-    case Guard::Kind::kType:
-    case Guard::Kind::kTypeAttr: {
+    case Guard::Kind::kType: {
       PyTypeObject* type = static_cast<const TypeGuard*>(guard)->type();
       const auto known = [&](const TypeCheck& c) { return c.node == node && c.type == type; };
       // The look-ups of one object come one after the other.

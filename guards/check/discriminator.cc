@@ -39,7 +39,7 @@ FactTable FactsOf(const GuardTree& tree) {
   const FrozenGuards& guards = tree.frozen();
   const std::vector<uint64_t> paths = PathsOf(guards.steps);
   FactTable facts;
-  for (const Predicate& p : guards.predicates) {
+  for (const GuardEntry& p : guards.predicates) {
     const std::optional<Fact> fact = p.guard != nullptr ? p.guard->fact() : std::nullopt;
     if (fact) facts.try_emplace({paths[p.source.raw()], fact->kind}, FactAt{p.source, fact->key});
   }

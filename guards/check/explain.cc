@@ -52,7 +52,7 @@ class Explorer {
     return true;
   }
 
-  bool Fails(const Predicate& p, MissReport* report) {
+  bool Fails(const GuardEntry& p, MissReport* report) {
     if (!Misses(p, report)) return false;
     report->line = PositionOf(p.why);
     return true;
@@ -61,7 +61,7 @@ class Explorer {
  private:
   enum State : uint8_t { kUnknown, kReached };
 
-  bool Misses(const Predicate& p, MissReport* report) {
+  bool Misses(const GuardEntry& p, MissReport* report) {
     Reached at, other;
     if (!Reach(p.source, &at, report)) return true;
     if (p.related != nullptr) {
@@ -73,18 +73,18 @@ class Explorer {
         inputs.push_back(&numbers[i]);
       }
       if (related.relation->Holds(inputs.data())) return false;
-      report->want = WantOf(p, names());
+      report->want = ToString(WantOf(p, names()), names());
       report->got = related.relation->Got(inputs.data(), NamesOf(related.numbers, names()));
       report->why = absl::StrCat("not ", report->want);
     } else if (p.guard == nullptr) {
       if (!Reach(p.other, &other, report)) return true;
       if ((at.object == other.object) == p.same) return false;
-      report->want = WantOf(p, names());
+      report->want = ToString(WantOf(p, names()), names());
       report->got = p.same ? "another object" : "the same object";
       report->why = absl::StrCat("it is ", p.same ? "not " : "", names().Name(p.other));
     } else {
       if (p.guard->Holds(at)) return false;
-      report->want = p.guard->Want();
+      report->want = ToString(p.guard->Want());
       report->got = p.guard->Got(at);
       report->why = Why(*p.guard, p.source, at);
       const bool is_number = at.object == nullptr || PyLong_CheckExact(at.object) || PyFloat_CheckExact(at.object);
@@ -106,6 +106,12 @@ class Explorer {
     return want == got;
   }
 
+  static bool IsAboutTheValue(Guard::Kind kind) {
+    using Kind = Guard::Kind;
+    return kind == Kind::kValue || kind == Kind::kElements || kind == Kind::kMember || kind == Kind::kAddressInSet ||
+           kind == Kind::kLayout;
+  }
+
   // The values of attributes and keys are printed with their name: "attribute 'training' is True, was False".
   std::string Why(const Guard& guard, SourceId id, const Reached& at) const {
     std::string why = guard.Why(at);
@@ -116,7 +122,7 @@ class Explorer {
         return absl::StrCat(name.substr(1, name.size() - 2), ": ", why);
       }
     }
-    if (guard.kind() != Guard::Kind::kValue || at.object == nullptr) return why;
+    if (!IsAboutTheValue(guard.kind()) || at.object == nullptr) return why;
     switch (step.accessor) {
       case Accessor::kAttr:
       case Accessor::kModuleAttr:
@@ -144,12 +150,17 @@ class Explorer {
 
 }  // namespace
 
-std::string WantOf(const Predicate& predicate, const SourceTable& table) {
-  if (predicate.guard != nullptr) return predicate.guard->Want();
-  if (const RelatedNumbers* related = predicate.related.get(); related != nullptr) {
-    return related->relation->Want(NamesOf(related->numbers, table));
+Predicate WantOf(const GuardEntry& entry, const SourceTable& table) {
+  using Form = Predicate::Form;
+  if (entry.guard != nullptr) return entry.guard->Want();
+  if (const RelatedNumbers* related = entry.related.get(); related != nullptr) {
+    return {Form::kNumbers, related->relation->Want(NamesOf(related->numbers, table))};
   }
-  return absl::StrCat(predicate.same ? "is " : "is not ", table.Name(predicate.other));
+  // In a text, a path that begins at a known object is the name of an object.
+  if (table[table.root(entry.other)].accessor == Accessor::kPinned) {
+    return {entry.same ? Form::kIs : Form::kIsNot, table.Name(entry.other)};
+  }
+  return {entry.same ? Form::kIsSource : Form::kIsNotSource, entry.other};
 }
 
 Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id) {
@@ -164,7 +175,7 @@ std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std
   for (const auto& [source, value] : inputs) unbound.try_emplace(source.raw(), value);
   std::vector<GuardLine> lines;
   lines.reserve(guards.predicates.size() + inputs.size());
-  for (const Predicate& p : guards.predicates) {
+  for (const GuardEntry& p : guards.predicates) {
     GuardLine line;
     line.source = p.source;
     line.predicate = WantOf(p, names);
@@ -197,7 +208,7 @@ std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
   };
   absl::flat_hash_set<Size> fixed;
   absl::flat_hash_map<SourceId, const TensorGuard*> tensors;
-  for (const Predicate& p : guards.predicates) {
+  for (const GuardEntry& p : guards.predicates) {
     if (p.guard == nullptr) continue;
     if (p.guard->kind() == Guard::Kind::kTensor) tensors[p.source] = static_cast<const TensorGuard*>(p.guard);
     const std::optional<Size> size = size_at(p.source);
@@ -226,7 +237,7 @@ MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
   if (DescribeStateMiss(guards.world, WorldState::Now(), &report)) return report;
   Explorer explorer(guards, roots);
   bool found = false;
-  for (const Predicate& p : guards.predicates) {
+  for (const GuardEntry& p : guards.predicates) {
     MissReport next;
     if (!explorer.Fails(p, &next)) continue;
     // No guard is below a number, so those after it may be evaluated.

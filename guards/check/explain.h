@@ -18,6 +18,6 @@ std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
                                     const std::vector<std::pair<SourceId, ValueId>>& inputs);
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
 Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
-std::string WantOf(const Predicate& predicate, const SourceTable& table);
+Predicate WantOf(const GuardEntry& entry, const SourceTable& table);
 
 }  // namespace frametap

@@ -129,7 +129,7 @@ int Tree::Traverse(visitproc visit, void* arg) const {
       for (const KeyRead& read : view.reads) Py_VISIT(read.key.object.get());
     }
   }
-  for (const Predicate& p : frozen_.predicates) {
+  for (const GuardEntry& p : frozen_.predicates) {
     const Guard* const guard = p.own_guard();
     if (guard == nullptr) continue;
     if (const int stop = guard->Traverse(visit, arg); stop != 0) return stop;

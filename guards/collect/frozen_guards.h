@@ -20,18 +20,18 @@ struct RelatedNumbers {
   std::vector<SourceId> numbers;
 };
 
-struct Predicate {
+struct GuardEntry {
   SourceId source;
   SourceId other;          // SameObject
   bool same = false;       // SameObject
-  bool is_again = false;   // `guard` belongs to an earlier predicate of the list, applied to another source
+  bool is_again = false;   // `guard` belongs to an earlier entry of the list, applied to another source
   Guard* guard = nullptr;  // null: SameObject, or `related`
   std::unique_ptr<RelatedNumbers> related;  // `source` is the first of them
   GuardSite why;
 
-  Predicate() = default;
-  Predicate(const Predicate&) = delete;
-  ~Predicate() {
+  GuardEntry() = default;
+  GuardEntry(const GuardEntry&) = delete;
+  ~GuardEntry() {
     if (!is_again) delete guard;
   }
   const Guard* own_guard() const { return is_again ? nullptr : guard; }
@@ -41,7 +41,7 @@ struct FrozenGuards {
   WorldState world;
   Steps steps;
   std::unique_ptr<NamesRead> names;  // outlives `predicates`
-  StableVector<Predicate> predicates;
+  StableVector<GuardEntry> predicates;
   std::vector<Ref<>> codes;  // of their spots
   std::vector<SourceId> wanted;
 };

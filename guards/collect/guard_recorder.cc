@@ -7,16 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/collect/guard_recorder_impl.h"
-#include "guards/kinds/array.h"
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/kinds/roots.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/type.h"
 #include "guards/kinds/world.h"
-#include "guards/objects/array_view.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -77,7 +76,7 @@ Py_ssize_t GuardRecorder::CountOf(PyObject* object) {
   absl::flat_hash_map<PyObject*, Py_ssize_t> others = std::exchange(r.counts, {});
   r.counts[object] = 0;
   for (size_t i = 0; i < r.steps.size(); ++i) r.Count(r.steps[i], r.seen[i].get());
-  for (const Predicate& predicate : r.predicates) r.Count(predicate);
+  for (const GuardEntry& predicate : r.predicates) r.Count(predicate);
   for (const Ref<>& code : r.codes) Impl::CountOne(code.get(), &r);
   others[object] = r.counts[object];
   r.counts = std::move(others);
@@ -142,21 +141,34 @@ void GuardRecorder::Code(SourceId id, const GuardSite& why) {
   impl_->Say(id, Guard::Kind::kCode, 0, nullptr, why, [&] { return MakeCodeGuard(impl_->object(id)); });
 }
 
-void GuardRecorder::Suspended(SourceId id, const GuardSite& why) {
+namespace {
+
+using MakeGuardOf = std::unique_ptr<Guard> (*)(PyObject*);
+
+// By kind; null for a kind that needs more than the object.
+constexpr MakeGuardOf kMakers[] = {
+#define GUARD(kind, transfer) nullptr,
+#define GUARD_OF(kind, transfer) &MakeGuard<GuardKind::kind>,
+#define FORM(form, word, text, meaning)
+#include "ir/segment/predicates.def"
+#undef GUARD
+#undef GUARD_OF
+#undef FORM
+};
+
+}  // namespace
+
+void GuardRecorder::Add(GuardKind kind, SourceId id, const GuardSite& why) {
+  const MakeGuardOf make = kMakers[static_cast<size_t>(kind)];
+  FT_DCHECK(make != nullptr);
   if (impl_->object(id) == nullptr) return;
-  impl_->Say(id, Guard::Kind::kSuspended, 0, nullptr, why, [&] { return MakeSuspendedGuard(impl_->object(id)); });
+  impl_->Say(id, kind, 0, nullptr, why, [&] { return make(impl_->object(id)); });
 }
 
 void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   Identity(id, why);
   impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
-}
-
-void GuardRecorder::Leaf(SourceId tensor, const GuardSite& why) {
-  constexpr int64_t kNoOffset = -1;
-  impl_->Say(tensor, Guard::Kind::kField, kNoOffset, nullptr, why,
-             [&] { return MakeLeafGuard(impl_->object(tensor)); });
 }
 
 void GuardRecorder::Registry(const GuardSite& why) {
@@ -189,29 +201,17 @@ int64_t GuardRecorder::SeenNumber(SourceId id) const { return impl_->reached(id)
 
 bool GuardRecorder::IsFixed(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue); }
 
-void GuardRecorder::Elements(SourceId id, const GuardSite& why) {
-  if (impl_->object(id) == nullptr) return;
-  impl_->Say(id, Guard::Kind::kValue, 1, nullptr, why, [&] { return MakeSetGuard(impl_->object(id)); });
-}
-
-void GuardRecorder::Layout(SourceId id, const GuardSite& why) {
-  if (impl_->object(id) == nullptr) return;
-  impl_->Say(id, Guard::Kind::kValue, 3, nullptr, why, [&] {
-    PyObject* const seen = impl_->object(id);
-    return IsArray(seen) ? MakeArrayGuard(seen) : MakeSetLayoutGuard(seen);
-  });
-}
-
-bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue, 3); }
+bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kLayout); }
 
 void GuardRecorder::Member(SourceId set, PyObject* item, const GuardSite& why) {
   if (impl_->object(set) == nullptr) return;
-  impl_->Say(set, Guard::Kind::kValue, 2, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
+  impl_->Say(set, Guard::Kind::kMember, 0, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
 }
 
 void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const GuardSite& why) {
   if (impl_->object(set) == nullptr) return;
-  impl_->Say(set, Guard::Kind::kValue, 4, item, why, [&] { return MakeAddressInSetGuard(impl_->object(set), item); });
+  impl_->Say(set, Guard::Kind::kAddressInSet, 0, item, why,
+             [&] { return MakeAddressInSetGuard(impl_->object(set), item); });
 }
 
 void GuardRecorder::Length(SourceId id, const GuardSite& why, Py_ssize_t length) {
@@ -241,18 +241,6 @@ void GuardRecorder::NoInstanceAttr(SourceId object, PyObject* name, const GuardS
 
 bool GuardRecorder::IsToldByNoHooks(SourceId id) const { return impl_->IsToldByNoHooks(id); }
 
-void GuardRecorder::NoHooks(SourceId module, const GuardSite& why) {
-  if (impl_->object(module) == nullptr) return;
-  impl_->Say(module, Guard::Kind::kNoHooks, 0, nullptr, why, [] { return std::make_unique<NoHooksGuard>(); });
-}
-
-void GuardRecorder::TypeAttr(SourceId object, PyObject* name, PyObject* found, const GuardSite& why) {
-  if (impl_->object(object) == nullptr) return;
-  Ref<> key = impl_->Canonical(name);
-  impl_->Say(object, Guard::Kind::kTypeAttr, 0, key.get(), why,
-             [&] { return std::make_unique<TypeAttrGuard>(impl_->object(object), key.get(), found); });
-}
-
 void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const GuardSite& why) {
   PyObject* tensor = impl_->object(id);
   if (tensor == nullptr || !IsTensor(tensor)) return;
@@ -262,7 +250,7 @@ void GuardRecorder::Tensor(SourceId id, const TensorRead& read, const GuardSite&
       if (is_read) CheckFixed(Child(id, Accessor::kSize, dim, nullptr, nullptr));
     }
   }
-  const Predicate& predicate =
+  const GuardEntry& predicate =
       impl_->Say(id, Guard::Kind::kTensor, 0, nullptr, why, [&] { return std::make_unique<TensorGuard>(tensor); });
   static_cast<TensorGuard*>(predicate.guard)->Read(read);
 }
@@ -316,7 +304,7 @@ bool GuardRecorder::Relation(SourceId number, int py_compare_op, PyObject* const
   std::unique_ptr<Guard> guard = MakeRelationGuard(impl_->reached(number), py_compare_op, key.get(), outcome);
   if (!guard->Holds(impl_->reached(number))) return false;
   if (DynamicMark(number)) {
-    CheckRange(number, absl::StrCat(Name(number), " ", guard->Want()),
+    CheckRange(number, absl::StrCat(Name(number), " ", ToString(guard->Want())),
                [&](int64_t other) { return guard->Holds(Reached::Number(other)); });
   }
   impl_->Say(number, Guard::Kind::kRelation, py_compare_op * 2 + (outcome ? 1 : 0), key.get(), why,
@@ -355,8 +343,8 @@ bool GuardRecorder::Relation(NumberExpr left, int py_compare_op, NumberExpr righ
   std::unique_ptr<char>& key = r.relation_keys[relation->Want(names)];
   if (!key) key = std::make_unique<char>();
   const size_t count = r.predicates.size();
-  Predicate& predicate = r.Say(numbers[0], Guard::Kind::kRelation, kNumbersDetail, key.get(), why,
-                               [] { return std::unique_ptr<Guard>(); });
+  GuardEntry& predicate =
+      r.Say(numbers[0], Guard::Kind::kNumbers, 0, key.get(), why, [] { return std::unique_ptr<Guard>(); });
   if (r.predicates.size() == count) return true;
   predicate.related = std::make_unique<RelatedNumbers>(RelatedNumbers{std::move(relation), numbers});
   return true;
@@ -366,8 +354,8 @@ void GuardRecorder::SameObject(SourceId a, SourceId b, bool same, const GuardSit
   if (a == b || impl_->object(a) == nullptr || impl_->object(b) == nullptr) return;
   if (b < a) std::swap(a, b);
   const size_t count = impl_->predicates.size();
-  Predicate& predicate = impl_->Say(b, Guard::Kind::kIdentity, kSameObjectDetail + a.raw(), nullptr, why,
-                                    [] { return std::unique_ptr<Guard>(); });
+  GuardEntry& predicate =
+      impl_->Say(b, Guard::Kind::kSameObject, a.raw(), nullptr, why, [] { return std::unique_ptr<Guard>(); });
   if (impl_->predicates.size() == count) return;
   predicate.other = a;
   predicate.same = same;
@@ -381,7 +369,7 @@ void GuardRecorder::Rewind(const Mark& mark) {
   impl_->Truncate(mark.predicates, mark.sources);
 }
 
-std::vector<std::string> GuardRecorder::StateLines() const { return StateWords(impl_->world); }
+std::vector<StateFact> GuardRecorder::StateFacts() const { return ShownFacts(impl_->world); }
 
 namespace {
 
@@ -393,7 +381,6 @@ bool IsNamed(Accessor accessor) {
     case Accessor::kModuleAttr:
     case Accessor::kKey:
     case Accessor::kGlobal:
-    case Accessor::kBuiltin:
     case Accessor::kClosure:
     case Accessor::kKwDefault:
       return true;

@@ -22,6 +22,7 @@
 #include "guards/kinds/world.h"
 #include "guards/objects/size_mark.h"
 #include "guards/ref.h"
+#include "ir/segment/predicate.h"
 #include "ir/segment/segment_ir.h"
 #include "ir/segment/source.h"
 #include "ir/symbols/number_expr.h"
@@ -63,6 +64,8 @@ class GuardRecorder {
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
   // -- predicates -- `why` is the instruction that has read the fact. Its code is kept alive.
+  // A guard of a kind that is made of the object alone (GUARD_OF in ir/segment/predicates.def).
+  void Add(GuardKind kind, SourceId id, const GuardSite& why);
   // Requires the exact type, with the same attributes under the names that the recording has read (ReadsName,
   // ReadsNamesOf) before its end, and under the names that C code looks up.
   void Type(SourceId id, const GuardSite& why);
@@ -82,10 +85,10 @@ class GuardRecorder {
   bool IsFixed(SourceId id) const;                      // by Value
   // Requires this length of a list, tuple, dict or set; by default, its present length.
   void Length(SourceId id, const GuardSite& why, Py_ssize_t length = -1);
-  void Keys(SourceId id, const GuardSite& why);      // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const GuardSite& why);  // set of plain values: its elements
+  void Keys(SourceId id, const GuardSite& why);  // dict: its keys in order (implies the length)
+  void Elements(SourceId id, const GuardSite& why) { Add(GuardKind::kElements, id, why); }  // of a set of plain values
   // Where the elements of a set stand in its table, or the dtype, sizes and strides of an array of NumPy.
-  void Layout(SourceId set, const GuardSite& why);
+  void Layout(SourceId set, const GuardSite& why) { Add(GuardKind::kLayout, set, why); }
   bool HasLayout(SourceId set) const;
   void Member(SourceId set, PyObject* item, const GuardSite& why);  // whether `item` (plain, or a class) is in it
   // … an object that is hashed by its address, which is guarded by itself.
@@ -99,25 +102,23 @@ class GuardRecorder {
   bool Relation(NumberExpr left, int py_compare_op, NumberExpr right, bool outcome,
                 const std::vector<SourceId>& numbers, const GuardSite& why);
   void SameObject(SourceId a, SourceId b, bool same, const GuardSite& why);
-  // A look-up of `name` along the MRO of type(object) gave `found` (null: nothing). Instead of Type, for a recorder
-  // that reports every such look-up: exact type, and these look-ups still give the same; the rest of the type may
-  // change.
-  void TypeAttr(SourceId object, PyObject* name, PyObject* found, const GuardSite& why);
   // Attributes of the class itself were read (Model.scale): what was read of it and its bases is the same (see Type).
   void Class(PyTypeObject* type, const GuardSite& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
   void Field(SourceId id, Py_ssize_t offset, const GuardSite& why);
-  void Leaf(SourceId tensor, const GuardSite& why);  // whether it is a leaf of autograd's graph
+  void Leaf(SourceId tensor, const GuardSite& why) {
+    Add(GuardKind::kLeaf, tensor, why);
+  }  // of autograd's graph, or not
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const GuardSite& why);
   // The answer of this C function about the process: an int, None or a device.
   void Answer(PyObject* function, const char* name, const GuardSite& why);
   // A function by its code, globals, number of defaults. Implied by Identity.
   void Code(SourceId function, const GuardSite& why);
-  void Suspended(SourceId generator, const GuardSite& why);  // it waits there, in a frame of that code
+  void Suspended(SourceId generator, const GuardSite& why) { Add(GuardKind::kSuspended, generator, why); }  // and where
   void NoInstanceAttr(SourceId object, PyObject* name, const GuardSite& why);  // not in object.__dict__
   // A module that is called runs `forward` of its class, and no hooks of its own.
-  void NoHooks(SourceId module, const GuardSite& why);
+  void NoHooks(SourceId module, const GuardSite& why) { Add(GuardKind::kNoHooks, module, why); }
   // Returns whether `no hooks` of its module says all of the dict at `id`, except which object it is.
   bool IsToldByNoHooks(SourceId id) const;
 
@@ -170,7 +171,7 @@ class GuardRecorder {
   // For the self-check. Returns the guards since a mark as numbers, which are equal for equal guards.
   std::vector<std::array<uint64_t, 4>> SaidSince(const Mark& mark) const;
 
-  std::vector<std::string> StateLines() const;
+  std::vector<StateFact> StateFacts() const;  // of the thread, as texts show them
 
   // The recorder is empty afterwards. `wanted`: sources whose objects replay needs (graph inputs, operands of exits and
   // effects); their registers are readable after a hit.

@@ -56,9 +56,6 @@ struct PredicateKey {
   uint64_t Hash() const { return HashOfKey(source, static_cast<uint8_t>(kind), detail, object); }
 };
 
-constexpr int64_t kSameObjectDetail = int64_t{1} << 40;
-constexpr int64_t kNumbersDetail = -1;  // of a relation: of several numbers
-
 struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
 
@@ -88,7 +85,7 @@ struct GuardRecorder::Impl {
   InternTable<SourceKey> sources;  // of `steps`
 
   std::unique_ptr<NamesRead> names;  // outlives `predicates`; made when something is read, as it is large
-  StableVector<Predicate> predicates;
+  StableVector<GuardEntry> predicates;
   InternTable<PredicateKey> known;  // of `predicates`
   std::vector<Ref<>> codes;         // of their spots
   absl::flat_hash_set<PyCodeObject*> codes_kept;
@@ -102,7 +99,7 @@ struct GuardRecorder::Impl {
     CountOne(object, this);
     CountOne(step.key.object.get(), this);
   }
-  void Count(const Predicate& predicate) {
+  void Count(const GuardEntry& predicate) {
     if (const Guard* guard = predicate.own_guard()) guard->Traverse(&CountOne, this);
   }
   void Keep(const GuardSite& spot) {
@@ -186,11 +183,11 @@ struct GuardRecorder::Impl {
   }
 
   template <class MakeGuardFn>
-  Predicate& Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const GuardSite& why,
-                 MakeGuardFn&& make) {
+  GuardEntry& Say(SourceId id, Guard::Kind kind, int64_t detail, const void* object, const GuardSite& why,
+                  MakeGuardFn&& make) {
     const auto [number, is_new] = known.Add(PredicateKey{id.raw(), kind, detail, object});
     if (!is_new) return predicates[number];
-    Predicate& predicate = predicates.emplace_back();
+    GuardEntry& predicate = predicates.emplace_back();
     predicate.source = id;
     predicate.guard = make().release();
     ++uses[id.raw()].predicates;
@@ -206,7 +203,7 @@ struct GuardRecorder::Impl {
     PredicateKey key = known.KeyAt(number);
     key.source = id.raw();
     if (!known.Add(key).second) return false;
-    Predicate& predicate = predicates.emplace_back();
+    GuardEntry& predicate = predicates.emplace_back();
     predicate.source = id;
     predicate.guard = predicates[number].guard;
     predicate.is_again = true;
@@ -231,7 +228,7 @@ struct GuardRecorder::Impl {
   void Truncate(size_t n_predicates, size_t n_sources) {
     known.Truncate(n_predicates);
     while (predicates.size() > n_predicates) {
-      const Predicate& last = predicates.back();
+      const GuardEntry& last = predicates.back();
       --uses[last.source.raw()].predicates;
       if (last.other.valid()) --uses[last.other.raw()].relations;
       predicates.pop_back();

@@ -26,35 +26,6 @@ bool LeadsInside(Accessor accessor) {
          accessor == Accessor::kKey;
 }
 
-enum class Again : uint8_t { kNever, kIfItHolds, kOfTheOther };
-
-Again AgainOf(Guard::Kind kind, int64_t detail) {
-  switch (kind) {
-    case Guard::Kind::kType:
-    case Guard::Kind::kTypeAttr:
-    case Guard::Kind::kLength:
-    case Guard::Kind::kKeys:
-    case Guard::Kind::kKey:
-    case Guard::Kind::kRelation:
-    case Guard::Kind::kCode:
-    case Guard::Kind::kNoHooks:
-      return Again::kIfItHolds;
-    case Guard::Kind::kValue:
-      return detail == 0 ? Again::kIfItHolds : Again::kNever;  // the others are about sets
-    case Guard::Kind::kIdentity:
-    case Guard::Kind::kAddress:
-    case Guard::Kind::kTensor:
-      return Again::kOfTheOther;
-    case Guard::Kind::kClass:
-    case Guard::Kind::kField:
-    case Guard::Kind::kRegistry:
-    case Guard::Kind::kAnswer:
-    case Guard::Kind::kSuspended:
-      return Again::kNever;
-  }
-  return Again::kNever;
-}
-
 }  // namespace
 
 GuardRecorder::Said GuardRecorder::SaidOf(SourceId id) const {
@@ -98,7 +69,7 @@ std::optional<GuardRecorder::Part> GuardRecorder::PartOf(SourceId of, const Mark
     part.sources.push_back(SourceId(raw));
   }
   for (auto number = static_cast<uint32_t>(from.predicates); number < to.predicates; ++number) {
-    const Predicate& predicate = r.predicates[number];
+    const GuardEntry& predicate = r.predicates[number];
     const PredicateKey& key = r.known.KeyAt(number);
     if (predicate.related != nullptr) {
       const std::vector<SourceId>& numbers = predicate.related->numbers;
@@ -118,8 +89,7 @@ std::optional<GuardRecorder::Part> GuardRecorder::PartOf(SourceId of, const Mark
     // (Of a relation between numbers, `object` is a mark.)
     if (!IsPlainKey(static_cast<PyObject*>(const_cast<void*>(key.object)))) return std::nullopt;
     if (!is_within) continue;
-    const Again again = AgainOf(key.kind, key.detail);
-    if (again == Again::kNever) return std::nullopt;
+    if (TransferOf(key.kind) == Transfer::kNever) return std::nullopt;
     if (key.kind == Guard::Kind::kIdentity || key.kind == Guard::Kind::kAddress) part.fixed.push_back(predicate.source);
     part.predicates.push_back(number);
   }
@@ -143,10 +113,10 @@ bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(Source
     repetition->now_[was.raw() - part.from.sources] = id;
   }
   for (const uint32_t number : part.predicates) {
-    const Predicate& predicate = r.predicates[number];
+    const GuardEntry& predicate = r.predicates[number];
     const PredicateKey& key = r.known.KeyAt(number);
     const SourceId id = repetition->IsNow(predicate.source);
-    if (!predicate.other.valid() && AgainOf(key.kind, key.detail) == Again::kIfItHolds) {
+    if (!predicate.other.valid() && TransferOf(key.kind) == Transfer::kIfItHolds) {
       if (!predicate.guard->Holds(r.reached(id)) || !r.SayAgain(number, id)) return false;
       continue;
     }
@@ -159,8 +129,10 @@ bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(Source
       Identity(id, predicate.why);
     } else if (key.kind == Guard::Kind::kAddress) {
       Address(id, predicate.why);
-    } else {
+    } else if (key.kind == Guard::Kind::kTensor) {
       Tensor(id, TensorRead(), predicate.why);
+    } else {
+      Add(key.kind, id, predicate.why);
     }
     if (r.predicates.size() == count) return false;
   }
@@ -183,7 +155,7 @@ std::vector<std::array<uint64_t, 4>> GuardRecorder::SaidSince(const Mark& mark) 
   }
   for (size_t i = mark.predicates; i < r.predicates.size(); ++i) {
     const PredicateKey& key = r.known.KeyAt(static_cast<uint32_t>(i));
-    const Predicate& predicate = r.predicates[i];
+    const GuardEntry& predicate = r.predicates[i];
     const uint64_t what = key.kind == Guard::Kind::kTensor ? static_cast<const TensorGuard&>(*predicate.guard).ReadKey()
                                                            : number(key.object);
     const uint64_t detail = predicate.other.valid() ? way(predicate.other.raw()) : static_cast<uint64_t>(key.detail);

@@ -200,15 +200,10 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       }
       if (!step.slot_type || !PyType_IsSubtype(Py_TYPE(parent), step.slot_type.get())) return nullptr;
       return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(parent) + step.slot_offset);
-    case Accessor::kBuiltin:
-      if (!SurelyAbsent(DictAt(DictOf::kGlobals, parent), DictOf::kGlobals, step.key)) return nullptr;
-      return ReadKey(DictAt(DictOf::kBuiltins, parent), DictOf::kBuiltins, step.key, &found) ? found : nullptr;
     case Accessor::kModuleAttr:
       return ModuleAttr(step, parent);
     case Accessor::kItem:
       return Item(parent, step.index);
-    case Accessor::kTypeOf:
-      return reinterpret_cast<PyObject*>(Py_TYPE(parent));
     case Accessor::kDict:
       return DictAt(DictOf::kInstance, parent);
     case Accessor::kClosure:
@@ -297,8 +292,6 @@ PyObject** DictSlot(DictOf which, PyObject* object) {
   switch (which) {
     case DictOf::kGlobals:
       return &f->func_globals;
-    case DictOf::kBuiltins:
-      return &f->func_builtins;
     case DictOf::kKwDefaults:
       return &f->func_kwdefaults;
     case DictOf::kSelf:
@@ -311,7 +304,7 @@ PyObject** DictSlot(DictOf which, PyObject* object) {
 PyObject* DictAt(DictOf which, PyObject* object) { return which == DictOf::kSelf ? object : *DictSlot(which, object); }
 
 bool IsReadable(DictOf which, PyObject* dict) {
-  return which == DictOf::kGlobals || which == DictOf::kBuiltins ? PyDict_CheckExact(dict) : PyDict_Check(dict);
+  return which == DictOf::kGlobals ? PyDict_CheckExact(dict) : PyDict_Check(dict);
 }
 
 const Key& ModuleDictKey(int home) {
@@ -337,9 +330,6 @@ Step MakeStep(SourceId parent_id, PyObject* parent, Accessor accessor, int64_t i
       step.dict = parent != nullptr && PyDict_Check(parent)     ? DictOf::kSelf
                   : parent != nullptr && PyModule_Check(parent) ? DictOf::kInstance
                                                                 : DictOf::kGlobals;
-      return step;
-    case Accessor::kBuiltin:
-      step.key = Key::Of(key, nullptr);
       return step;
     case Accessor::kKwDefault:
       step.via = Step::Via::kDict;
@@ -393,11 +383,6 @@ std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& root
       return NotFound(parent, step.dict, step.key, "key");
     case Accessor::kGlobal:
       return NotFound(DictAt(step.dict, parent), step.dict, step.key, "global");
-    case Accessor::kBuiltin:
-      if (!SurelyAbsent(DictAt(DictOf::kGlobals, parent), DictOf::kGlobals, step.key)) {
-        return absl::StrCat("global '", Name(step.key.object.get()), "' hides the builtin");
-      }
-      return NotFound(DictAt(DictOf::kBuiltins, parent), DictOf::kBuiltins, step.key, "builtin");
     case Accessor::kKwDefault:
       return NotFound(DictAt(step.dict, parent), step.dict, step.key, "default of");
     case Accessor::kModuleAttr:

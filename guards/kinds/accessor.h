@@ -29,7 +29,7 @@ struct Reached {
 };
 
 // The dicts that belong to an object.
-enum class DictOf : uint8_t { kSelf, kInstance, kGlobals, kBuiltins, kKwDefaults };
+enum class DictOf : uint8_t { kSelf, kInstance, kGlobals, kKwDefaults };
 
 // Address of the pointer to that dict; it lives as long as `object`. An object without one gives the address of a
 // null. Not for kSelf.

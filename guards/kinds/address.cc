@@ -14,7 +14,7 @@ class AddressGuard : public Guard {
 
   Scope scope() const override { return Scope::kBinding; }
   bool Holds(const Reached& at) const override { return reinterpret_cast<uintptr_t>(at.object) == address_; }
-  std::string Want() const override { return "at the same address"; }
+  Predicate Want() const override { return {Predicate::Form::kAddress, {}}; }
   std::string Got(const Reached&) const override { return "at another address"; }
   std::string Why(const Reached&) const override { return "another object"; }
 
@@ -27,7 +27,7 @@ class AddressGuard : public Guard {
 class AddressInSetGuard : public Guard {
  public:
   AddressInSetGuard(PyObject* set, PyObject* item)
-      : Guard(Kind::kValue),
+      : Guard(Kind::kAddressInSet),
         address_(item),
         hash_(PyObject_Hash(Must(PyLong_FromVoidPtr(item)).get())),
         present_(Look(set) == Found::kYes) {}
@@ -37,11 +37,14 @@ class AddressInSetGuard : public Guard {
     return at.object != nullptr && PyAnySet_CheckExact(at.object) &&
            Look(at.object) == (present_ ? Found::kYes : Found::kNo);
   }
-  std::string Want() const override { return present_ ? "has the object" : "lacks the object"; }
-  std::string Got(const Reached&) const override { return present_ ? "lacks the object" : "has the object"; }
+  Predicate Want() const override { return Says(present_); }
+  std::string Got(const Reached&) const override { return ToString(Says(!present_)); }
   std::string Why(const Reached&) const override { return present_ ? "it is missing" : "it was added"; }
 
  private:
+  static Predicate Says(bool present) {
+    return {present ? Predicate::Form::kHas : Predicate::Form::kLacks, "the object"};
+  }
   Found Look(PyObject* set) const {
     Py_ssize_t at = 0;
     PyObject* element;

@@ -28,8 +28,8 @@ class AnswerGuard : public Guard {
     const Ref<> now = AnswerOf(at.object);
     return now && SameKey(now.get(), answer_.get()) == Found::kYes;
   }
-  std::string Want() const override {
-    return kind() == Kind::kRegistry ? "registrations as recorded" : "answers as recorded";
+  Predicate Want() const override {
+    return {kind() == Kind::kRegistry ? Predicate::Form::kRegistry : Predicate::Form::kAnswer, {}};
   }
   std::string Got(const Reached&) const override {
     return kind() == Kind::kRegistry ? "a new registration" : "another answer";

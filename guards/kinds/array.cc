@@ -8,13 +8,13 @@ namespace {
 
 class ArrayGuard : public Guard {
  public:
-  explicit ArrayGuard(PyObject* array) : Guard(Kind::kValue), facts_(ArrayFacts::Of(array)) {}
+  explicit ArrayGuard(PyObject* array) : Guard(Kind::kLayout), facts_(ArrayFacts::Of(array)) {}
 
   Scope scope() const override { return Scope::kContent; }  // its shape can be assigned
   bool Holds(const Reached& at) const override { return at.object != nullptr && facts_.Hold(at.object); }
-  std::string Want() const override { return facts_.Text(); }
+  Predicate Want() const override { return Says(facts_); }
   std::string Got(const Reached& at) const override {
-    return at.object != nullptr && IsArray(at.object) ? ArrayFacts::Of(at.object).Text() : Guard::Got(at);
+    return at.object != nullptr && IsArray(at.object) ? ToString(Says(ArrayFacts::Of(at.object))) : Guard::Got(at);
   }
   std::string Why(const Reached& at) const override {
     if (at.object == nullptr || !IsArray(at.object)) return "it is not an array of NumPy that torch could share";
@@ -25,6 +25,8 @@ class ArrayGuard : public Guard {
   }
 
  private:
+  static Predicate Says(const ArrayFacts& facts) { return {Predicate::Form::kArray, facts.Text()}; }
+
   ArrayFacts facts_;
 };
 

@@ -31,10 +31,10 @@ class CodeGuard : public Guard {
     }
     return true;
   }
-  std::string Want() const override { return "code " + NameOf(code_.get()); }
+  Predicate Want() const override { return Says(code_.get()); }
   std::string Got(const Reached& at) const override {
     if (at.object == nullptr || !PyFunction_Check(at.object)) return Guard::Got(at);
-    return "code " + NameOf(PyFunction_GET_CODE(at.object));
+    return ToString(Says(PyFunction_GET_CODE(at.object)));
   }
   std::string Why(const Reached& at) const override {
     if (at.object == nullptr || !PyFunction_Check(at.object)) return "it is not a function";
@@ -54,9 +54,9 @@ class CodeGuard : public Guard {
   static Py_ssize_t DefaultCount(PyFunctionObject* f) {
     return f->func_defaults == nullptr ? 0 : PyTuple_GET_SIZE(f->func_defaults);
   }
-  static std::string NameOf(PyObject* code) {
+  static Predicate Says(PyObject* code) {
     auto* of = reinterpret_cast<PyCodeObject*>(code);
-    return absl::StrCat(PyUnicode_AsUTF8(of->co_name), ":", of->co_firstlineno);
+    return {Predicate::Form::kCode, absl::StrCat(PyUnicode_AsUTF8(of->co_name), ":", of->co_firstlineno)};
   }
 
   Ref<> code_, globals_, builtins_;

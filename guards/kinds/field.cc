@@ -14,7 +14,7 @@ class FieldGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override { return at.object == object_.get() && At(at.object) == value_.get(); }
-  std::string Want() const override { return "unchanged inside"; }
+  Predicate Want() const override { return {Predicate::Form::kField, {}}; }
   std::string Got(const Reached&) const override { return "changed inside"; }
   std::string Why(const Reached&) const override { return "it holds another object"; }
 

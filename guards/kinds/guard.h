@@ -1,4 +1,5 @@
-// Guard: one predicate on what is found at a source. One kind, one file in kinds/.
+// Guard: one predicate on what is found at a source. The kinds are rows of ir/segment/predicates.def; one kind, one file in
+// kinds/.
 //   P1  Holds runs no Python code, raises nothing and allocates nothing; it is safe on any object.
 //   P2  With kBinding, the answer depends only on the identity of the object, and holds while the binding is unchanged.
 //       With kContent, the object may have changed inside.
@@ -15,30 +16,13 @@
 #include "guards/kinds/accessor.h"
 #include "guards/kinds/fact.h"
 #include "guards/kinds/words.h"
+#include "ir/segment/predicate.h"
 
 namespace frametap {
 
 class Guard {
  public:
-  enum class Kind : uint8_t {
-    kType,
-    kTypeAttr,
-    kIdentity,
-    kAddress,
-    kValue,
-    kLength,
-    kKeys,
-    kKey,
-    kTensor,
-    kRelation,
-    kClass,
-    kField,
-    kRegistry,
-    kAnswer,
-    kSuspended,
-    kCode,
-    kNoHooks
-  };
+  using Kind = GuardKind;
   enum class Scope : uint8_t { kBinding, kContent };
 
   explicit Guard(Kind kind) : kind_(kind) {}
@@ -50,7 +34,7 @@ class Guard {
   // Holds(at) has been true. Collects its premises, so that it is true again for the same object while these words are
   // the same. Returns false if it has to be evaluated again.
   virtual bool Words(const Reached& at, frametap::Words* words) const { return scope() == Scope::kBinding; }
-  virtual std::string Want() const = 0;
+  virtual Predicate Want() const = 0;
   virtual std::string Got(const Reached& at) const;
   virtual std::string Why(const Reached& at) const = 0;              // requires !Holds(at)
   virtual std::optional<Fact> fact() const { return std::nullopt; }  // what it expects, if it is one fact
@@ -60,16 +44,25 @@ class Guard {
   Kind kind_;
 };
 
+// Makes a guard of a kind that needs the object alone (GUARD_OF). The file of the kind defines it.
+template <GuardKind kKind>
+std::unique_ptr<Guard> MakeGuard(PyObject* object) = delete;
+#define GUARD(kind, transfer)
+#define GUARD_OF(kind, transfer) \
+  template <>                    \
+  std::unique_ptr<Guard> MakeGuard<GuardKind::kind>(PyObject * object);
+#define FORM(form, word, text, meaning)
+#include "ir/segment/predicates.def"
+#undef GUARD
+#undef GUARD_OF
+#undef FORM
+
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
 std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
 std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item);   // holds neither
 std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
-std::unique_ptr<Guard> MakeLeafGuard(PyObject* tensor);                        // whether it is one
-std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator);                // code, and where it waits
 std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
 std::unique_ptr<Guard> MakeAnswerGuard(Guard::Kind kind, PyObject* function);  // what a C function says
-std::unique_ptr<Guard> MakeSetGuard(PyObject* set);                            // of plain values
-std::unique_ptr<Guard> MakeSetLayoutGuard(PyObject* set);                      // where they stand in its table
 // `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item);
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at);

@@ -43,7 +43,7 @@ class IdentityGuard : public Guard {
     return true;
   }
 
-  std::string Want() const override { return absl::StrCat("is ", text_.empty() ? ShortRepr(object_.get()) : text_); }
+  Predicate Want() const override { return {Predicate::Form::kIs, text_.empty() ? ShortRepr(object_.get()) : text_}; }
 
   std::string Why(const Reached& at) const override {
     if (at.object == nullptr || !object_.Is(at.object)) return "another object";

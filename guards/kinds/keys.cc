@@ -35,14 +35,14 @@ bool ForEachKey(PyObject* dict, F&& f) {
   return false;
 }
 
-std::string KeysText(PyObject* keys) {
-  std::string text = "keys [";
+Predicate Says(PyObject* keys) {
+  std::string text = "[";
   const Py_ssize_t n = PyTuple_GET_SIZE(keys);
   for (Py_ssize_t i = 0; i < n && i < kMaxShown; ++i) {
     absl::StrAppend(&text, i > 0 ? ", " : "", ShortRepr(PyTuple_GET_ITEM(keys, i)));
   }
   if (n > kMaxShown) absl::StrAppend(&text, ", ... ", n - kMaxShown, " more");
-  return absl::StrCat(text, "]");
+  return {Predicate::Form::kKeys, absl::StrCat(text, "]")};
 }
 
 // The key itself, or an equal one that the program cannot distinguish by its type.
@@ -85,11 +85,11 @@ bool KeysGuard::Holds(const Reached& at) const {
          i == n;
 }
 
-std::string KeysGuard::Want() const { return KeysText(keys_.get()); }
+Predicate KeysGuard::Want() const { return Says(keys_.get()); }
 
 std::string KeysGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !PyDict_Check(at.object)) return Guard::Got(at);
-  return KeysText(KeysInOrder(at.object).get());
+  return ToString(Says(KeysInOrder(at.object).get()));
 }
 
 std::string KeysGuard::Why(const Reached& at) const {
@@ -119,11 +119,15 @@ bool KeyGuard::Holds(const Reached& at) const {
   return IsReadable(dict_, dict) && DictGet(dict, key_, &unused) == (present_ ? Found::kYes : Found::kNo);
 }
 
-std::string KeyGuard::Want() const { return absl::StrCat(present_ ? "has " : "absent ", ShortRepr(key_.object.get())); }
+static Predicate Says(bool present, const Key& key) {
+  return {present ? Predicate::Form::kHas : Predicate::Form::kAbsent, ShortRepr(key.object.get())};
+}
+
+Predicate KeyGuard::Want() const { return Says(present_, key_); }
 
 std::string KeyGuard::Got(const Reached& at) const {
   if (at.object == nullptr) return Guard::Got(at);
-  return absl::StrCat(present_ ? "absent " : "has ", ShortRepr(key_.object.get()));
+  return ToString(Says(!present_, key_));
 }
 
 std::string KeyGuard::Why(const Reached& at) const {

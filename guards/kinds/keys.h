@@ -19,7 +19,7 @@ class KeysGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
-  std::string Want() const override;
+  Predicate Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
   int Traverse(visitproc visit, void* arg) const override;
@@ -40,7 +40,7 @@ class KeyGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
-  std::string Want() const override;
+  Predicate Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
   int Traverse(visitproc visit, void* arg) const override;

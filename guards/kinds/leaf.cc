@@ -8,25 +8,27 @@ namespace {
 
 class LeafGuard : public Guard {
  public:
-  explicit LeafGuard(PyObject* tensor) : Guard(Kind::kField), is_leaf_(TensorOf(tensor).is_leaf()) {}
+  explicit LeafGuard(PyObject* tensor) : Guard(Kind::kLeaf), is_leaf_(TensorOf(tensor).is_leaf()) {}
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override {
     return at.object != nullptr && IsTensor(at.object) && TensorOf(at.object).is_leaf() == is_leaf_;
   }
-  std::string Want() const override { return Words(is_leaf_); }
-  std::string Got(const Reached&) const override { return Words(!is_leaf_); }
+  Predicate Want() const override { return Says(is_leaf_); }
+  std::string Got(const Reached&) const override { return ToString(Says(!is_leaf_)); }
   std::string Why(const Reached&) const override { return is_leaf_ ? "an op has made it" : "no op has made it"; }
 
  private:
-  static std::string Words(bool is_leaf) { return is_leaf ? "a leaf" : "no leaf"; }
-  using Guard::Words;
+  static Predicate Says(bool is_leaf) { return {is_leaf ? Predicate::Form::kLeaf : Predicate::Form::kNotLeaf, {}}; }
 
   bool is_leaf_;
 };
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeLeafGuard(PyObject* tensor) { return std::make_unique<LeafGuard>(tensor); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kLeaf>(PyObject* tensor) {
+  return std::make_unique<LeafGuard>(tensor);
+}
 
 }  // namespace frametap

@@ -48,11 +48,13 @@ bool LengthGuard::Words(const Reached& at, frametap::Words* words) const {
   return true;
 }
 
-std::string LengthGuard::Want() const { return absl::StrCat("len ", length_); }
+static Predicate Says(Py_ssize_t length) { return {Predicate::Form::kLength, int64_t{length}}; }
+
+Predicate LengthGuard::Want() const { return Says(length_); }
 
 std::string LengthGuard::Got(const Reached& at) const {
   Py_ssize_t count;
-  return at.object != nullptr && CountOf(at.object, &count) ? absl::StrCat("len ", count) : Guard::Got(at);
+  return at.object != nullptr && CountOf(at.object, &count) ? ToString(Says(count)) : Guard::Got(at);
 }
 
 std::string LengthGuard::Why(const Reached& at) const {

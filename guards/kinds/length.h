@@ -17,7 +17,7 @@ class LengthGuard : public Guard {
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
   bool Words(const Reached& at, frametap::Words* words) const override;
-  std::string Want() const override;
+  Predicate Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
   std::optional<Fact> fact() const override { return Fact{Fact::Kind::kLength, absl::HashOf(length_)}; }

@@ -13,7 +13,7 @@ class OrderedDictGuard : public Guard {
   OrderedDictGuard() : Guard(Kind::kType) {}
   Scope scope() const override { return Scope::kBinding; }
   bool Holds(const Reached& at) const override { return at.object != nullptr && PyODict_CheckExact(at.object); }
-  std::string Want() const override { return "OrderedDict"; }
+  Predicate Want() const override { return {Predicate::Form::kFixedType, "OrderedDict"}; }
   std::string Why(const Reached&) const override { return "it is not an OrderedDict"; }
 };
 
@@ -105,6 +105,11 @@ std::string NoHooksGuard::Why(const Reached& at) const {
   if (!unusual.is_hooks) return absl::StrCat("attribute ", name, " is present");
   if (!PyODict_CheckExact(unusual.own)) return absl::StrCat("attribute ", name, " is not an OrderedDict");
   return absl::StrCat(PyUnicode_AsUTF8(unusual.name), ": a key was added");
+}
+
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kNoHooks>(PyObject*) {
+  return std::make_unique<NoHooksGuard>();
 }
 
 }  // namespace frametap

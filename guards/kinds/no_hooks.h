@@ -33,7 +33,7 @@ class NoHooksGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
-  std::string Want() const override { return "no hooks"; }
+  Predicate Want() const override { return {Predicate::Form::kNoHooks, {}}; }
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
 };

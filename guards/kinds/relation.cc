@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/guard.h"
 #include "guards/objects/value.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -65,10 +66,15 @@ bool Compares(const Number& a, int op, const Number& b, bool* outcome) {
   return true;
 }
 
-const char* OpName(int op) {
-  static constexpr const char* kNames[] = {"<", "<=", "==", "!=", ">", ">="};
-  return op >= 0 && op < 6 ? kNames[op] : "?";
-}
+// The names of comparisons, and the forms that say that one holds or does not.
+constexpr const char* kOpNames[] = {"<", "<=", "==", "!=", ">", ">="};
+constexpr Predicate::Form kHoldForms[] = {Predicate::Form::kLess,  Predicate::Form::kAtMost,
+                                          Predicate::Form::kEqual, Predicate::Form::kUnequal,
+                                          Predicate::Form::kMore,  Predicate::Form::kAtLeast};
+constexpr Predicate::Form kFailForms[] = {Predicate::Form::kNotLess,  Predicate::Form::kNotAtMost,
+                                          Predicate::Form::kNotEqual, Predicate::Form::kNotUnequal,
+                                          Predicate::Form::kNotMore,  Predicate::Form::kNotAtLeast};
+static_assert(Py_LT == 0 && Py_LE == 1 && Py_EQ == 2 && Py_NE == 3 && Py_GT == 4 && Py_GE == 5);
 
 int Negated(int op) {
   static constexpr int kNegated[] = {Py_GE, Py_GT, Py_NE, Py_EQ, Py_LE, Py_LT};
@@ -83,7 +89,9 @@ class RelationGuard : public Guard {
         op_(op),
         outcome_(outcome),
         is_number_(NumberOf(Reached::Object(constant), &number_)),
-        text_(ShortRepr(constant)) {}
+        text_(ShortRepr(constant)) {
+    FT_DCHECK(op >= Py_LT && op <= Py_GE);
+  }
 
   Scope scope() const override { return type_ != nullptr ? Scope::kBinding : Scope::kContent; }
 
@@ -94,14 +102,14 @@ class RelationGuard : public Guard {
     return is_number_ && NumberOf(at, &number) && Compares(number, op_, number_, &outcome) && outcome == outcome_;
   }
 
-  std::string Want() const override {
-    if (outcome_) return absl::StrCat(OpName(op_), " ", text_);
+  Predicate Want() const override {
+    if (outcome_) return {kHoldForms[op_], text_};
     // `not (x < 2.0)` is not `x >= 2.0` for a nan.
     const bool ints = is_number_ && !number_.is_float && type_ != &PyFloat_Type;
-    return ints ? absl::StrCat(OpName(Negated(op_)), " ", text_) : absl::StrCat("not ", OpName(op_), " ", text_);
+    return {ints ? kHoldForms[Negated(op_)] : kFailForms[op_], text_};
   }
 
-  std::string Why(const Reached& at) const override { return absl::StrCat("not ", Got(at), " ", Want()); }
+  std::string Why(const Reached& at) const override { return absl::StrCat("not ", Got(at), " ", ToString(Want())); }
 
  private:
   PyTypeObject* type_;  // int, bool, float, or null for a number without an object: never freed
@@ -149,7 +157,7 @@ std::string NumbersRelation::Want(const std::vector<std::string>& names) const {
   bool floats = false;
   for (const PyTypeObject* type : types_) floats = floats || type == &PyFloat_Type;
   const bool negated = !outcome_ && !floats && !left_.has_floats() && !right_.has_floats();
-  return absl::StrCat(outcome_ || negated ? "" : "not ", left_.Text(names), " ", OpName(negated ? Negated(op_) : op_),
+  return absl::StrCat(outcome_ || negated ? "" : "not ", left_.Text(names), " ", kOpNames[negated ? Negated(op_) : op_],
                       " ", right_.Text(names));
 }
 

@@ -28,7 +28,7 @@ class SuspendedGuard : public Guard {
     return at.object != nullptr && ReadSuspended(at.object, &frame) && IsSameCode(frame) && frame.offset == offset_ &&
            frame.depth == depth_;
   }
-  std::string Want() const override { return "suspended at " + Place(code_.get(), offset_); }
+  Predicate Want() const override { return {Predicate::Form::kSuspended, Place(code_.get(), offset_)}; }
   std::string Got(const Reached& at) const override {
     SuspendedFrame frame;
     if (at.object == nullptr || !ReadSuspended(at.object, &frame)) return Guard::Got(at);
@@ -61,6 +61,9 @@ class SuspendedGuard : public Guard {
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeSuspendedGuard(PyObject* generator) { return std::make_unique<SuspendedGuard>(generator); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kSuspended>(PyObject* generator) {
+  return std::make_unique<SuspendedGuard>(generator);
+}
 
 }  // namespace frametap

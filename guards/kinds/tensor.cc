@@ -2,6 +2,8 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <utility>
+
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -13,20 +15,9 @@ namespace frametap {
 
 namespace {
 
-std::string Join(const Sizes& numbers, const std::vector<bool>* shown) {
-  std::string text;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += shown == nullptr || (*shown)[i] ? std::to_string(numbers[i]) : "*";
-  }
-  return text;
-}
-
 bool HasStrides(const c10::TensorImpl& impl) { return impl.layout() == c10::Layout::Strided; }
 
-std::string DeviceName(int8_t type, int8_t index) {
-  return c10::Device(static_cast<c10::DeviceType>(type), index).str();
-}
+c10::Device DeviceOf(int8_t type, int8_t index) { return {static_cast<c10::DeviceType>(type), index}; }
 
 const char* WithGrad(bool requires_grad) { return requires_grad ? "requires grad" : "no grad"; }
 
@@ -103,25 +94,31 @@ bool TensorGuard::ShapeHolds(PyObject* tensor) const {
   return impl.strides() == c10::IntArrayRef(facts_.strides) && (impl.storage_offset() != 0) == facts_.offset;
 }
 
-std::string TensorGuard::Text(const Facts& facts, const TensorRead& shown) {
+Predicate TensorGuard::Says(const Facts& facts, const TensorRead& shown) {
   const Basics& basics = facts.basics;
-  std::vector<bool> mask(facts.sizes.size());
-  for (size_t i = 0; i < mask.size(); ++i) mask[i] = shown.sizes || (i < 64 && (shown.dims >> i & 1) != 0);
-  std::string text = absl::StrCat("tensor ", DtypeName(static_cast<c10::ScalarType>(basics.dtype)), "[",
-                                  Join(facts.sizes, &mask), "]");
-  if (shown.strides) absl::StrAppend(&text, "{", Join(facts.strides, nullptr), "}", facts.offset ? " offset" : "");
-  absl::StrAppend(&text, " ", DeviceName(basics.device_type, basics.device_index), basics.requires_grad ? " grad" : "");
-  return text;
+  Predicate::Tensor tensor;
+  tensor.dtype = static_cast<c10::ScalarType>(basics.dtype);
+  tensor.sizes = facts.sizes;
+  for (size_t i = 0; i < facts.sizes.size(); ++i) {
+    if (!shown.sizes && (i >= 64 || (shown.dims >> i & 1) == 0)) tensor.sizes[i] = -1;
+  }
+  if (shown.strides) {
+    tensor.strides = facts.strides;
+    tensor.has_offset = facts.offset;
+  }
+  tensor.device = DeviceOf(basics.device_type, basics.device_index);
+  tensor.requires_grad = basics.requires_grad;
+  return {Predicate::Form::kTensor, std::move(tensor)};
 }
 
-std::string TensorGuard::Want() const { return Text(facts_, read_); }
+Predicate TensorGuard::Want() const { return Says(facts_, read_); }
 
 std::string TensorGuard::Got(const Reached& at) const {
   if (at.object == nullptr || !IsTensor(at.object)) return Guard::Got(at);
   TensorRead shown;
   shown.sizes = true;
   shown.strides = read_.strides;
-  return Text(FactsOf(at.object), shown);
+  return ToString(Says(FactsOf(at.object), shown));
 }
 
 std::string TensorGuard::Why(const Reached& at) const {
@@ -140,8 +137,8 @@ std::string TensorGuard::Why(const Reached& at) const {
                   DtypeName(static_cast<c10::ScalarType>(want.dtype)));
   }
   if (got.device_type != want.device_type || got.device_index != want.device_index) {
-    return differ("device", DeviceName(got.device_type, got.device_index),
-                  DeviceName(want.device_type, want.device_index));
+    return differ("device", DeviceOf(got.device_type, got.device_index).str(),
+                  DeviceOf(want.device_type, want.device_index).str());
   }
   if (got.rank != want.rank) return differ("rank", std::to_string(got.rank), std::to_string(want.rank));
   if (got.requires_grad != want.requires_grad) {

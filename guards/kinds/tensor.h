@@ -55,7 +55,7 @@ class TensorGuard : public Guard {
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override { return at.object != nullptr && Holds(at.object); }
   bool Holds(PyObject* object) const { return facts_.basics.Hold(object) && (!reads_shape() || ShapeHolds(object)); }
-  std::string Want() const override;                  // "tensor f32[*, 32]{32, 1} cpu grad"
+  Predicate Want() const override;                    // "tensor f32[*, 32]{32, 1} cpu grad"
   std::string Got(const Reached& at) const override;  // "tensor f64[4, 48] cpu"
   std::string Why(const Reached& at) const override;  // "dim 1: 48 != 32"
   std::optional<Fact> fact() const override;
@@ -68,7 +68,7 @@ class TensorGuard : public Guard {
     Sizes sizes, strides;
   };
   static Facts FactsOf(PyObject* tensor);
-  static std::string Text(const Facts& facts, const TensorRead& shown);
+  static Predicate Says(const Facts& facts, const TensorRead& shown);
 
   Ref<PyTypeObject> type_;
   Facts facts_;

@@ -5,10 +5,8 @@
 
 namespace frametap {
 
-TypeGuard::TypeGuard(Kind kind, PyObject* object)
-    : Guard(kind), type_(Ref<PyTypeObject>::New(Py_TYPE(object))), version_(TypeVersion(Py_TYPE(object))) {}
-
-TypeGuard::TypeGuard(PyObject* object, const NamesRead* names) : TypeGuard(Kind::kType, object) {
+TypeGuard::TypeGuard(PyObject* object, const NamesRead* names)
+    : Guard(Kind::kType), type_(Ref<PyTypeObject>::New(Py_TYPE(object))), version_(TypeVersion(Py_TYPE(object))) {
   if (!is_immutable()) read_.emplace(type_.get(), names);
 }
 
@@ -20,9 +18,8 @@ bool TypeGuard::Holds(const Reached& at) const {
   return at.object != nullptr && Py_TYPE(at.object) == type_.get() && (is_immutable() || LookupsHold());
 }
 
-std::string TypeGuard::Want() const {
-  const std::string name = TypeName(type_.get());
-  return is_immutable() ? name : absl::StrCat("type(", name, ") watched");
+Predicate TypeGuard::Want() const {
+  return {is_immutable() ? Predicate::Form::kFixedType : Predicate::Form::kWatchedType, TypeName(type_.get())};
 }
 
 std::string TypeGuard::Got(const Reached& at) const {
@@ -57,7 +54,7 @@ bool ClassGuard::Holds(const Reached& at) const {
   return true;
 }
 
-std::string ClassGuard::Want() const { return absl::StrCat("class ", TypeName(type_.get()), " unchanged"); }
+Predicate ClassGuard::Want() const { return {Predicate::Form::kClass, TypeName(type_.get())}; }
 
 std::string ClassGuard::Why(const Reached& at) const {
   if (at.object != reinterpret_cast<PyObject*>(type_.get())) return "another class";
@@ -67,30 +64,6 @@ std::string ClassGuard::Why(const Reached& at) const {
 int ClassGuard::Traverse(visitproc visit, void* arg) const {
   Py_VISIT(reinterpret_cast<PyObject*>(type_.get()));
   return read_.Traverse(visit, arg);
-}
-
-TypeAttrGuard::TypeAttrGuard(PyObject* object, PyObject* name, PyObject* found)
-    : TypeGuard(Kind::kTypeAttr, object), name_(Ref<>::New(name)), found_(Ref<>::New(found)) {}
-
-bool TypeAttrGuard::LookupsHold() const {
-  return TypeIsUnchanged(type(), version()) || _PyType_Lookup(type(), name_.get()) == found_.get();
-}
-
-std::string TypeAttrGuard::Want() const {
-  return absl::StrCat("type(", TypeName(type()), ") ", found_ ? "" : "lacks ", ShortRepr(name_.get()),
-                      found_ ? absl::StrCat(" is ", ShortRepr(found_.get())) : "");
-}
-
-std::string TypeAttrGuard::Why(const Reached& at) const {
-  if (at.object == nullptr || Py_TYPE(at.object) != type()) return TypeGuard::Why(at);
-  return absl::StrCat("attribute ", ShortRepr(name_.get()), " of ", TypeName(type()),
-                      " or of one of its bases was changed");
-}
-
-int TypeAttrGuard::Traverse(visitproc visit, void* arg) const {
-  Py_VISIT(name_.get());
-  Py_VISIT(found_.get());
-  return TypeGuard::Traverse(visit, arg);
 }
 
 }  // namespace frametap

@@ -1,8 +1,6 @@
 // Type: the exact type of an object, and that look-ups on the type still give the same.
 //   Y1  `type(Model) watched`: nothing that the recording can have read of the type or its bases has changed. The version
 //       (W2) is the quick answer, and a note of the class (class_note.h) the slow one.
-//   Y2  `type(Model).forward`: exact type, and this one look-up along the MRO gives the same object, or still nothing.
-//       A type under Y2 guards only may change elsewhere.
 #pragma once
 
 #include "guards/cpython/watch.h"
@@ -49,39 +47,20 @@ class TypeGuard : public Guard {
   }
   // Types of CPython itself and of extension modules cannot change, nor can the type of their instances (but modules).
   bool is_immutable() const;
-  virtual bool LookupsHold() const {
-    return read_ ? read_->Holds(type_.get()) : TypeIsUnchanged(type_.get(), version_);
-  }
+  bool LookupsHold() const { return read_ ? read_->Holds(type_.get()) : TypeIsUnchanged(type_.get(), version_); }
 
   Scope scope() const override { return is_immutable() ? Scope::kBinding : Scope::kContent; }
   bool Holds(const Reached& at) const override;
-  std::string Want() const override;
+  Predicate Want() const override;
   std::string Got(const Reached& at) const override;
   std::string Why(const Reached& at) const override;
   std::optional<Fact> fact() const override { return Fact{Fact::Kind::kType, Fact::KeyOf(type_.get())}; }
   int Traverse(visitproc visit, void* arg) const override;
 
- protected:
-  TypeGuard(Kind kind, PyObject* object);
-
  private:
   Ref<PyTypeObject> type_;
   uint32_t version_;
   std::optional<ClassRead> read_;  // Y1, of a type that can change
-};
-
-class TypeAttrGuard : public TypeGuard {
- public:
-  TypeAttrGuard(PyObject* object, PyObject* name, PyObject* found);  // `found` may be null
-
-  bool LookupsHold() const override;
-  std::string Want() const override;
-  std::string Why(const Reached& at) const override;
-  int Traverse(visitproc visit, void* arg) const override;
-
- private:
-  Ref<> name_;
-  Ref<> found_;
 };
 
 // `class Model unchanged`: the object is a class whose attributes were read; neither it nor a base has changed since.
@@ -93,7 +72,7 @@ class ClassGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override;
-  std::string Want() const override;
+  Predicate Want() const override;
   std::string Why(const Reached& at) const override;
   int Traverse(visitproc visit, void* arg) const override;
 

@@ -2,7 +2,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "guards/kinds/array.h"
 #include "guards/kinds/guard.h"
+#include "guards/objects/array_view.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
 
@@ -16,9 +18,7 @@ class ValueGuard : public Guard {
 
   Scope scope() const override { return Scope::kBinding; }
   bool Holds(const Reached& at) const override { return at.object != nullptr && SameValue(at.object, object_.get()); }
-  std::string Want() const override {
-    return absl::StrCat(IsPlainValue(object_.get()) ? "== " : "is ", ShortRepr(object_.get()));
-  }
+  Predicate Want() const override { return {Predicate::Form::kEqual, ShortRepr(object_.get())}; }
   std::string Why(const Reached& at) const override {
     return absl::StrCat("is ", Got(at), ", was ", ShortRepr(object_.get()));
   }
@@ -36,7 +36,7 @@ class ValueGuard : public Guard {
 // inside.
 class SetGuard : public Guard {
  public:
-  explicit SetGuard(PyObject* set) : Guard(Kind::kValue), elements_(Must(PySequence_Tuple(set))) {}
+  explicit SetGuard(PyObject* set) : Guard(Kind::kElements), elements_(Must(PySequence_Tuple(set))) {}
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override {
@@ -50,7 +50,7 @@ class SetGuard : public Guard {
     }
     return true;
   }
-  std::string Want() const override { return absl::StrCat("set of ", PyTuple_GET_SIZE(elements_.get())); }
+  Predicate Want() const override { return {Predicate::Form::kElements, int64_t{PyTuple_GET_SIZE(elements_.get())}}; }
   std::string Why(const Reached& at) const override { return "the elements of the set, or their order, have changed"; }
   int Traverse(visitproc visit, void* arg) const override {
     Py_VISIT(elements_.get());
@@ -65,7 +65,7 @@ class SetGuard : public Guard {
 // element that pop() takes. Two sets of equal elements in one order may differ there, by earlier elements.
 class SetLayoutGuard : public Guard {
  public:
-  explicit SetLayoutGuard(PyObject* set) : Guard(Kind::kValue), first_(FirstOf(set)) {
+  explicit SetLayoutGuard(PyObject* set) : Guard(Kind::kLayout), first_(FirstOf(set)) {
     for (Py_ssize_t i = 0; i < SlotsOf(set); ++i) slots_.push_back(StateOf(set, i));
   }
 
@@ -79,7 +79,7 @@ class SetLayoutGuard : public Guard {
     }
     return true;
   }
-  std::string Want() const override { return "laid out as before"; }
+  Predicate Want() const override { return {Predicate::Form::kSetLayout, {}}; }
   std::string Why(const Reached& at) const override { return "other elements have been in the set"; }
 
  private:
@@ -102,7 +102,7 @@ class SetLayoutGuard : public Guard {
 class MemberGuard : public Guard {
  public:
   MemberGuard(PyObject* set, PyObject* item)
-      : Guard(Kind::kValue),
+      : Guard(Kind::kMember),
         item_(Ref<>::New(item)),
         hash_(PyObject_Hash(item)),
         present_(SetHas(set, item, hash_) == Found::kYes) {}
@@ -112,7 +112,9 @@ class MemberGuard : public Guard {
     return at.object != nullptr && PyAnySet_CheckExact(at.object) &&
            SetHas(at.object, item_.get(), hash_) == (present_ ? Found::kYes : Found::kNo);
   }
-  std::string Want() const override { return absl::StrCat(present_ ? "has " : "lacks ", ShortRepr(item_.get())); }
+  Predicate Want() const override {
+    return {present_ ? Predicate::Form::kHas : Predicate::Form::kLacks, ShortRepr(item_.get())};
+  }
   std::string Why(const Reached& at) const override {
     const std::string item = ShortRepr(item_.get());
     if (at.object != nullptr && PyAnySet_CheckExact(at.object) &&
@@ -138,7 +140,7 @@ class NumberGuard : public Guard {
 
   Scope scope() const override { return Scope::kContent; }
   bool Holds(const Reached& at) const override { return at.object == nullptr && at.number == number_; }
-  std::string Want() const override { return absl::StrCat("== ", number_); }
+  Predicate Want() const override { return {Predicate::Form::kEqual, absl::StrCat(number_)}; }
   std::string Why(const Reached& at) const override { return absl::StrCat(Got(at), " != ", number_); }
   std::optional<Fact> fact() const override { return Fact::Of(Fact::Kind::kValue, Reached::Number(number_)); }
 
@@ -152,9 +154,16 @@ std::string Guard::Got(const Reached& at) const {
   return at.object != nullptr ? ShortRepr(at.object) : absl::StrCat(at.number);
 }
 
-std::unique_ptr<Guard> MakeSetGuard(PyObject* set) { return std::make_unique<SetGuard>(set); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kElements>(PyObject* set) {
+  return std::make_unique<SetGuard>(set);
+}
 
-std::unique_ptr<Guard> MakeSetLayoutGuard(PyObject* set) { return std::make_unique<SetLayoutGuard>(set); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kLayout>(PyObject* object) {
+  if (IsArray(object)) return MakeArrayGuard(object);
+  return std::make_unique<SetLayoutGuard>(object);
+}
 
 std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item) {
   return std::make_unique<MemberGuard>(set, item);

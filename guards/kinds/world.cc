@@ -178,12 +178,10 @@ std::vector<StateFact> AllFacts(const WorldState& s) {
 
 }  // namespace
 
-std::vector<std::string> StateWords(const WorldState& state) {
-  std::vector<std::string> words;
-  for (const StateFact& fact : AllFacts(state)) {
-    if (IsShown(fact)) words.push_back(ToString(fact));
-  }
-  return words;
+std::vector<StateFact> ShownFacts(const WorldState& state) {
+  std::vector<StateFact> facts = AllFacts(state);
+  std::erase_if(facts, [](const StateFact& fact) { return !IsShown(fact); });
+  return facts;
 }
 
 bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report) {

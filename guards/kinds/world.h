@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "guards/kinds/miss_report.h"
+#include "ir/segment/state.h"
 
 namespace frametap {
 
@@ -23,8 +24,8 @@ struct WorldState {
   friend bool operator==(const WorldState&, const WorldState&) = default;
 };
 
-std::vector<std::string> StateWords(const WorldState& state);  // "grad_mode(on)", "autocast(off)"; others if unusual
-std::string ActiveModes();                                     // what makes `modes_active` true on this thread
+std::vector<StateFact> ShownFacts(const WorldState& state);  // grad mode and autocast; others if unusual
+std::string ActiveModes();                                   // what makes `modes_active` true on this thread
 bool HasActiveModes();
 bool IsKnown(const WorldState& state);  // false: there was no memory to look; fits nothing
 bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport* report);  // false if they are equal

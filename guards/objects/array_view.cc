@@ -139,7 +139,7 @@ bool ArrayFacts::Hold(PyObject* object) const {
 
 std::string ArrayFacts::Text() const {
   const size_t i = IndexOfDtype(dtype);
-  std::string text = absl::StrCat("array ", i < kCount ? kDtypes[i] : "?", "[", absl::StrJoin(sizes, ", "), "]{",
+  std::string text = absl::StrCat(i < kCount ? kDtypes[i] : "?", "[", absl::StrJoin(sizes, ", "), "]{",
                                   absl::StrJoin(strides, ", "), "}");
   constexpr int kWriteable = 0x0400;  // NPY_ARRAY_WRITEABLE
   if ((flags & kWriteable) == 0) text += " read-only";

@@ -45,7 +45,7 @@ struct ArrayFacts {
 
   static ArrayFacts Of(PyObject* array);  // requires IsArray
   bool Hold(PyObject* object) const;
-  std::string Text() const;  // "array float32[2, 3]{12, 4}"
+  std::string Text() const;  // "float32[2, 3]{12, 4}"
 };
 
 }  // namespace frametap

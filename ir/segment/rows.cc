@@ -9,13 +9,13 @@ namespace frametap {
 namespace {
 
 constexpr EffectRow kEffectRows[] = {
-#define EFFECT(kind, word, parts) {Effect::Kind::kind, word, parts},
+#define EFFECT(kind, word, parts, meaning) {Effect::Kind::kind, word, parts, meaning},
 #include "ir/segment/effects.def"
 #undef EFFECT
 };
 static_assert(std::all_of(std::begin(kEffectRows), std::end(kEffectRows),
                           [](const EffectRow& row) {
-                            return row.parts.find_first_not_of("TNKVF") == std::string_view::npos;
+                            return row.parts.find_first_not_of("TNSKVF") == std::string_view::npos;
                           }),
               "a row of effects.def has an unknown part");
 
@@ -23,6 +23,12 @@ constexpr std::string_view kOperandWords[] = {
 #define OPERAND(kind, word) word,
 #include "ir/segment/operands.def"
 #undef OPERAND
+};
+
+constexpr std::string_view kExitWords[] = {
+#define EXIT(kind, word, meaning) word,
+#include "ir/segment/exits.def"
+#undef EXIT
 };
 
 }  // namespace
@@ -42,5 +48,7 @@ const EffectRow* EffectOf(std::string_view word) {
 }
 
 std::string_view WordOf(Operand::Kind kind) { return kOperandWords[static_cast<size_t>(kind)]; }
+
+std::string_view WordOf(Exit::Kind kind) { return kExitWords[static_cast<size_t>(kind)]; }
 
 }  // namespace frametap

@@ -1,4 +1,4 @@
-// The rows of effects.def and operands.def: the word of an effect and its parts, and the word of an operand.
+// The rows of effects.def, operands.def and exits.def: words, the parts of an effect, and what each of them means.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace frametap {
 
 struct EffectRow {
   Effect::Kind kind;
-  std::string_view word, parts;
+  std::string_view word, parts, meaning;
 };
 
 size_t EffectRowCount();
@@ -18,5 +18,6 @@ const EffectRow& RowOf(Effect::Kind kind);
 const EffectRow* EffectOf(std::string_view word);  // null if no effect has this name
 
 std::string_view WordOf(Operand::Kind kind);
+std::string_view WordOf(Exit::Kind kind);
 
 }  // namespace frametap

@@ -16,7 +16,10 @@
 #include "ir/graph/graph.h"
 #include "ir/graph/ids.h"
 #include "ir/graph/position.h"
+#include "ir/segment/predicate.h"
+#include "ir/segment/reason.h"
 #include "ir/segment/source.h"
+#include "ir/segment/state.h"
 
 namespace frametap {
 
@@ -44,9 +47,9 @@ struct Operand {
 
 struct GuardLine {
   SourceId source;
-  std::string predicate;  // "type(Model) watched", "tensor f32[*, 32] cpu", "== 3", "len 2", "" if only a path
-  ValueId binds;          // the graph input that reads this source
-  Position why;           // the line that made the guard; printed only in the verbose form
+  std::optional<Predicate> predicate;  // none if the line is only a path
+  ValueId binds;                       // the graph input that reads this source
+  Position why;                        // the line that made the guard; printed only in the verbose form
 };
 
 // Branches on tensors that a few ops compute from whole numbers and flags of the call (masks, token ids). The graph is
@@ -70,25 +73,30 @@ struct SnapshotFrame {
 // An observable change. Which parts it has is in effects.def.
 struct Effect {
   enum class Kind : uint8_t {
-#define EFFECT(kind, word, parts) kind,
+#define EFFECT(kind, word, parts, meaning) kind,
 #include "ir/segment/effects.def"
 #undef EFFECT
   };
   Kind kind = Kind::kSetAttr;
   Operand target;
-  std::string name;  // of an attribute, global, method or field of the thread's state
+  std::string name;  // of an attribute, global or method
+  StateSwitch state = StateSwitch::kGradMode;
   Operand key, value;
   SnapshotFrame frame;
   Position at;
 };
 
 struct Exit {
-  enum class Kind : uint8_t { kReturn, kResume };
+  enum class Kind : uint8_t {
+#define EXIT(kind, word, meaning) kind,
+#include "ir/segment/exits.def"
+#undef EXIT
+  };
   Kind kind = Kind::kReturn;
   Position at;
-  std::string reason;  // kResume: row of reasons.def
-  std::string detail;  // kResume: what exactly ("numpy.asarray")
-  Operand result;      // kReturn
+  Reason reason = Reason::internal_error;  // kResume: a break
+  std::string detail;                      // kResume: the callable, attribute or type ("numpy.asarray")
+  Operand result;                          // kReturn
   // kResume: the entry frame first; each stands at its call of the next one, the last at the breaking instruction.
   std::vector<SnapshotFrame> frames;
 };
@@ -98,8 +106,8 @@ struct SegmentIr {
   std::string function;  // "step"
   std::string entry;     // "start" or "12:7"
   SourceTable sources;
-  std::vector<GuardLine> guards;   // in read order
-  std::vector<std::string> state;  // "grad_mode(on)", "autocast(off)"
+  std::vector<GuardLine> guards;  // in read order
+  std::vector<StateFact> state;   // that a text shows
   Decisions decisions;
   Graph graph;
   std::vector<Effect> effects;

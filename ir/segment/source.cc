@@ -7,6 +7,12 @@
 namespace frametap {
 namespace {
 
+constexpr std::string_view kAccessorWords[] = {
+#define ACCESSOR(kind, word) word,
+#include "ir/segment/accessors.def"
+#undef ACCESSOR
+};
+
 // Text that may stand in brackets as it is: one quoted word without quotes or escapes inside.
 bool IsPlainQuoted(const std::string& text) {
   if (text.size() < 2 || (text[0] != '"' && text[0] != '\'') || text.back() != text[0]) return false;
@@ -33,7 +39,10 @@ std::string RootText(const std::string& letter, const Source& s) {
 
 }  // namespace
 
+std::string_view WordOf(Accessor accessor) { return kAccessorWords[static_cast<size_t>(accessor)]; }
+
 SourceId SourceTable::Add(Source source) {
+  FT_DCHECK(!source.parent.valid() || source.parent.raw() < sources_.size());  // S1
   const auto [it, added] =
       ids_.try_emplace(Key(source.parent.raw(), source.accessor, source.index, source.text), SourceId(sources_.size()));
   if (added) sources_.push_back(std::move(source));
@@ -48,11 +57,9 @@ SourceId SourceTable::root(SourceId id) const {
 std::string SourceTable::Name(SourceId id) const {
   if (!id.valid() || id.raw() >= sources_.size()) return "?";
   const Source& s = (*this)[id];
-  if (s.accessor == Accessor::kTypeOf) return absl::StrCat("type(", Name(s.parent), ")");
   // A global of the entry frame's own function is shown from its root letter.
   const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
   if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
-  if (shown_from_root && s.accessor == Accessor::kBuiltin) return RootText("B", s);
   // The two dicts that stand for them are, too, known by identity.
   if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
       ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
@@ -63,8 +70,8 @@ std::string SourceTable::Name(SourceId id) const {
 
 bool IsPinnedPath(const std::string& text) {
   // Roots with a meaning of their own, and words that begin something else where a source may stand.
-  static constexpr const char* kTaken[] = {"L",    "C",   "S",     "G",   "B",    "F",      "type", "pinned", "state",
-                                           "null", "set", "const", "new", "iter", "method", "cell", "slice",  "at"};
+  static constexpr const char* kTaken[] = {"L",   "C",     "S",   "G",    "B",      "F",    "pinned", "state", "null",
+                                           "set", "const", "new", "iter", "method", "cell", "slice",  "at"};
   size_t start = 0;
   for (size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] != '.') continue;
@@ -103,10 +110,6 @@ std::string StepText(const Source& s) {
       return IsPlainQuoted(s.text) ? absl::StrCat("[", s.text, "]") : absl::StrCat("[key ", Quoted(s.text), "]");
     case Accessor::kGlobal:
       return ".<global>" + AttrText(s.text);
-    case Accessor::kBuiltin:
-      return ".<builtin>" + AttrText(s.text);
-    case Accessor::kTypeOf:
-      return ".<type>";
     case Accessor::kDict:
       return ".__dict__";
     case Accessor::kClosure:

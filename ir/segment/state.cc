@@ -17,8 +17,18 @@ struct StateRow {
 
 constexpr StateRow kStateRows[] = {
 #define STATE(field, word, takes, usual) {word, Takes::takes, usual},
+#define SWITCH(field, word)
 #include "ir/segment/state.def"
 #undef STATE
+#undef SWITCH
+};
+
+constexpr std::string_view kSwitchWords[] = {
+#define STATE(field, word, takes, usual)
+#define SWITCH(field, word) word,
+#include "ir/segment/state.def"
+#undef STATE
+#undef SWITCH
 };
 
 const StateRow& RowOf(StateField field) { return kStateRows[static_cast<size_t>(field)]; }
@@ -26,6 +36,15 @@ const StateRow& RowOf(StateField field) { return kStateRows[static_cast<size_t>(
 }  // namespace
 
 std::string_view WordOf(StateField field) { return RowOf(field).word; }
+
+std::string_view WordOf(StateSwitch field) { return kSwitchWords[static_cast<size_t>(field)]; }
+
+std::optional<StateSwitch> StateSwitchOf(std::string_view word) {
+  for (size_t i = 0; i < std::size(kSwitchWords); ++i) {
+    if (kSwitchWords[i] == word) return static_cast<StateSwitch>(i);
+  }
+  return std::nullopt;
+}
 
 bool IsShown(const StateFact& fact) {
   const std::string_view usual = RowOf(fact.field).usual;

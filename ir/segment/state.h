@@ -1,5 +1,6 @@
 // StateFact: one field of the thread's state and its value, as a segment guards it. state.def has the rows.
-// Not here: how the thread's state is read (guards/kinds/world.h).
+// StateSwitch: a field of it that the effect `state` sets.
+// Not here: how the thread's state is read (guards/kinds/world.h) and set (frame_eval/replay/commit.cc).
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,8 +14,18 @@ namespace frametap {
 
 enum class StateField : uint8_t {
 #define STATE(field, word, takes, usual) field,
+#define SWITCH(field, word)
 #include "ir/segment/state.def"
 #undef STATE
+#undef SWITCH
+};
+
+enum class StateSwitch : uint8_t {
+#define STATE(field, word, takes, usual)
+#define SWITCH(field, word) field,
+#include "ir/segment/state.def"
+#undef STATE
+#undef SWITCH
 };
 
 struct StateFact {
@@ -26,6 +37,8 @@ struct StateFact {
 };
 
 std::string_view WordOf(StateField field);
+std::string_view WordOf(StateSwitch field);
+std::optional<StateSwitch> StateSwitchOf(std::string_view word);
 bool IsShown(const StateFact& fact);
 std::string ValueText(const StateFact& fact);  // "on", "off", "bf16"
 std::string ToString(const StateFact& fact);   // "grad_mode(on)"

@@ -1,16 +1,19 @@
 // The parser's own header: recursive descent over the grammar of docs/text_form.md. It verifies all that it accepts (T3).
-//   parse_pieces.cc   the parts that graphs and segments share
-//   parse_graph.cc    graphs
-//   parse_segment.cc  segments
+//   parse_pieces.cc     the parts that graphs and segments share
+//   parse_graph.cc      graphs
+//   parse_predicate.cc  the conditions of guards
+//   parse_segment.cc    segments
 // `Next...` reads the next part, or fails where that begins.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ir/graph/graph.h"
@@ -56,6 +59,10 @@ struct NamedGraph {
   absl::flat_hash_map<std::string, ValueId> names;  // of its values
 };
 NamedGraph NextGraph(Lexer& lex);
+// Returns the source whose path is the rest of the predicate's text from there, and none if it is another text.
+using SourceAt = absl::FunctionRef<std::optional<SourceId>(size_t at)>;
+// Returns none if the text has no form of predicates.def.
+std::optional<Predicate> ParsePredicate(std::string_view text, const SourceAt& source);
 SegmentIr NextSegment(Lexer& lex);
 
 // The whole text.

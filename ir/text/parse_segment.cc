@@ -5,7 +5,6 @@
 #include "ir/segment/frame_slot.h"
 #include "ir/segment/rows.h"
 #include "ir/text/parse.h"
-#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -112,7 +111,7 @@ class SegmentParser {
       if (lex_.PeekWord() == "state") {
         lex_.Word();
         lex_.ExpectToken(":");
-        for (lex_.Spaces(); !lex_.at_line_end(); lex_.Spaces()) s_.state.push_back(lex_.Run());
+        for (lex_.Spaces(); !lex_.at_line_end(); lex_.Spaces()) s_.state.push_back(NextStateFact());
         lex_.EndLine();
         continue;
       }
@@ -128,20 +127,47 @@ class SegmentParser {
         line.binds = Use();
       }
       if (lex_.AcceptToken(":")) {
-        line.predicate = lex_.Rest();
-        const size_t mark = line.predicate.rfind("  @ ");
-        if (mark != std::string::npos && LooksLikePosition(line.predicate.substr(mark + 4))) {
-          line.why = ParsePosition(lex_, at, line.predicate.substr(mark + 4));
-          line.predicate.resize(mark);
+        lex_.Spaces();
+        const size_t from = lex_.pos();
+        std::string text = lex_.Rest();
+        const size_t mark = text.rfind("  @ ");
+        if (mark != std::string::npos && LooksLikePosition(text.substr(mark + 4))) {
+          line.why = ParsePosition(lex_, at, text.substr(mark + 4));
+          text.resize(mark);
         }
-        if (!ParsePredicate(line.predicate)) {
-          lex_.FailAt(at, absl::StrCat("'", line.predicate, "' is not a predicate (docs/predicates.md)"));
-        }
+        const size_t end = lex_.pos();
+        line.predicate = ParsePredicate(text, [&](size_t hole) { return SourceIn(from + hole, from + text.size()); });
+        lex_.Seek(end);
+        if (!line.predicate) lex_.FailAt(at, absl::StrCat("'", text, "' is not a predicate (docs/predicates.md)"));
       } else if (lex_.AcceptToken("@")) {
         line.why = NextPosition(lex_);
       }
       lex_.EndLine();
       s_.guards.push_back(std::move(line));
+    }
+  }
+
+  StateFact NextStateFact() {
+    const size_t at = lex_.pos();
+    const std::string text = lex_.Run();
+    const std::optional<StateFact> fact = ParseStateFact(text);
+    if (!fact) lex_.FailAt(at, absl::StrCat("'", text, "' is not a field of the state (docs/predicates.md)"));
+    return *fact;
+  }
+
+  // The source of a frame whose path is the text between these places. A name alone is one of a known object.
+  std::optional<SourceId> SourceIn(size_t from, size_t to) {
+    lex_.Seek(from);
+    const std::string word = lex_.PeekWord();
+    int frame = 0;
+    if (word != "L" && word != "C" && word != "S" && word != "F" && FrameLetterOf(word, &frame) == 0) {
+      return std::nullopt;
+    }
+    try {
+      const SourceId source = NextSource();
+      return lex_.pos() == to ? std::optional(source) : std::nullopt;
+    } catch (const Lexer::Failure&) {
+      return std::nullopt;
     }
   }
 
@@ -187,12 +213,7 @@ class SegmentParser {
     int frame = 0;
     if (const char letter = FrameLetterOf(word, &frame); letter != 0) word = letter;
     SourceId root;
-    if (word == "type") {
-      lex_.Expect("(");
-      const SourceId of = NextSource();
-      lex_.Expect(")");
-      root = Add(of, Accessor::kTypeOf);
-    } else if (word == "pinned") {
+    if (word == "pinned") {
       lex_.Expect("(");
       root = Add(SourceId(), Accessor::kPinned, 0, lex_.QuotedString());
       lex_.Expect(")");
@@ -200,9 +221,10 @@ class SegmentParser {
       root = Add(SourceId(), Accessor::kLocal, FrameSlot(frame, 0), AttrName());
     } else if (word == "C") {
       root = Add(SourceId(), Accessor::kCell, FrameSlot(frame, 0), AttrName());
-    } else if (word == "G" || word == "B") {
-      const SourceId function = Add(SourceId(), Accessor::kFunction);
-      root = Add(function, word == "G" ? Accessor::kGlobal : Accessor::kBuiltin, 0, AttrName());
+    } else if (word == "G") {
+      root = Add(Add(SourceId(), Accessor::kFunction), Accessor::kGlobal, 0, AttrName());
+    } else if (word == "B") {
+      root = Add(Add(SourceId(), Accessor::kPinned, 0, "B"), Accessor::kGlobal, 0, AttrName());
     } else if (word == "S") {
       lex_.Expect("[");
       const int64_t slot = lex_.Int();
@@ -282,7 +304,6 @@ class SegmentParser {
     const size_t from = lex_.pos();
     lex_.Expect(".");
     if (lex_.Accept("<global>")) return Add(source, Accessor::kGlobal, 0, AttrName());
-    if (lex_.Accept("<builtin>")) return Add(source, Accessor::kBuiltin, 0, AttrName());
     if (lex_.Accept("<referent>")) return Add(source, Accessor::kReferent);
     if (lex_.Accept("<context>")) return Add(source, Accessor::kContextValue);
     if (lex_.Accept("<closure>")) return Indexed(source, Accessor::kClosure, "[", "]");
@@ -476,6 +497,13 @@ class SegmentParser {
       if (part == 'N') {
         lex_.Spaces();
         e.name = lex_.QuotedString();
+      } else if (part == 'S') {
+        lex_.Spaces();
+        const size_t field_at = lex_.pos();
+        const std::string field = lex_.QuotedString();
+        const std::optional<StateSwitch> found = StateSwitchOf(field);
+        if (!found) lex_.FailAt(field_at, absl::StrCat("'", field, "' is not a field that an effect sets"));
+        e.state = *found;
       } else if (part == 'F') {
         e.frame = Frame(0);
       } else {
@@ -489,19 +517,23 @@ class SegmentParser {
   void Exit_() {
     Exit& exit = s_.exit;
     lex_.ExpectToken("exit");
-    if (lex_.AcceptWord("return")) {
+    if (lex_.AcceptWord(WordOf(Exit::Kind::kReturn))) {
       exit.kind = Exit::Kind::kReturn;
       exit.result = NextOperand();
       if (lex_.AcceptWord("at")) exit.at = NextPosition(lex_);
       lex_.EndLine();
       return;
     }
-    lex_.ExpectToken("resume");
+    lex_.ExpectToken(WordOf(Exit::Kind::kResume));
     exit.kind = Exit::Kind::kResume;
     exit.at = NextPosition(lex_);
     lex_.ExpectToken("because");
     lex_.Spaces();
-    exit.reason = lex_.Word();
+    const size_t reason_at = lex_.pos();
+    const std::string word = lex_.Word();
+    const std::optional<Reason> reason = ReasonOf(word);
+    if (!reason) lex_.FailAt(reason_at, absl::StrCat("'", word, "' is not a reason (docs/reasons.md)"));
+    exit.reason = *reason;
     lex_.Spaces();
     if (lex_.peek() == '"') exit.detail = lex_.QuotedString();
     lex_.ExpectToken("{");

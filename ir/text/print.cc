@@ -258,11 +258,9 @@ std::string RelativeName(const SourceTable& sources, SourceId of, SourceId from)
   std::string out;
   for (SourceId id = of; id.valid(); id = sources[id].parent) {
     if (id == from) return out;
-    // These are written from the root, whatever line stands above.
-    const Accessor accessor = sources[id].accessor;
-    if (accessor == Accessor::kTypeOf ||
-        ((accessor == Accessor::kGlobal || accessor == Accessor::kBuiltin) && sources[id].parent.valid() &&
-         sources[sources[id].parent].accessor == Accessor::kFunction)) {
+    // It is written from the root, whatever line stands above.
+    if (sources[id].accessor == Accessor::kGlobal && sources[id].parent.valid() &&
+        sources[sources[id].parent].accessor == Accessor::kFunction) {
       return "";
     }
     out = StepText(sources[id]) + out;
@@ -283,13 +281,14 @@ void AppendGuards(std::string* out, const SegmentIr& segment, const PrintOptions
     out->append(4 + 2 * open.size(), ' ');
     *out += path;
     if (line.binds.valid()) absl::StrAppend(out, " = ", ValueName(segment.graph, line.binds));
-    const std::string predicate = OneLine(line.predicate);
-    if (!predicate.empty()) absl::StrAppend(out, " : ", predicate);
+    if (line.predicate) absl::StrAppend(out, " : ", OneLine(ToString(*line.predicate, segment.sources)));
     if (options.guard_lines && line.why.known()) absl::StrAppend(out, "  @ ", ToString(line.why));
     *out += "\n";
     open.push_back(line.source);
   }
-  if (!segment.state.empty()) absl::StrAppend(out, "    state : ", absl::StrJoin(segment.state, " "), "\n");
+  if (segment.state.empty()) return;
+  const auto fact_text = [](std::string* o, const StateFact& fact) { *o += ToString(fact); };
+  absl::StrAppend(out, "    state : ", absl::StrJoin(segment.state, " ", fact_text), "\n");
 }
 
 void AppendDecisions(std::string* out, const SegmentIr& segment, const PrintOptions& options) {
@@ -311,6 +310,7 @@ std::string EffectText(const Effect& effect, const SegmentIr& segment) {
     absl::StrAppend(&out, " ",
                     part == 'T'   ? OperandText(effect.target, segment)
                     : part == 'N' ? Quoted(effect.name)
+                    : part == 'S' ? Quoted(std::string(WordOf(effect.state)))
                     : part == 'K' ? OperandText(effect.key, segment)
                     : part == 'V' ? OperandText(effect.value, segment)
                                   : FrameText(effect.frame, 0, segment));
@@ -333,13 +333,14 @@ void AppendEffects(std::string* out, const SegmentIr& segment, const PrintOption
 
 void AppendExit(std::string* out, const SegmentIr& segment) {
   const Exit& exit = segment.exit;
+  absl::StrAppend(out, "  exit ", std::string(WordOf(exit.kind)), " ");
   if (exit.kind == Exit::Kind::kReturn) {
-    absl::StrAppend(out, "  exit return ", OperandText(exit.result, segment));
+    *out += OperandText(exit.result, segment);
     if (exit.at.known()) absl::StrAppend(out, " at ", ToString(exit.at));
     *out += "\n";
     return;
   }
-  absl::StrAppend(out, "  exit resume ", ToString(exit.at), " because ", exit.reason);
+  absl::StrAppend(out, ToString(exit.at), " because ", RowOf(exit.reason).name);
   if (!exit.detail.empty()) absl::StrAppend(out, " ", Quoted(exit.detail));
   *out += " {\n";
   for (const SnapshotFrame& frame : exit.frames) {

@@ -182,9 +182,10 @@ class SegmentCheck {
         return Bad(absl::StrCat("the guard on ", s_.sources.Name(line.source),
                                 " binds a value that is not an input of the graph"));
       }
-    }
-    for (const std::string& word : s_.state) {
-      if (word.empty() || HasBlank(word)) return Bad("a word of the state line has blanks");
+      if (!line.predicate) continue;
+      if (!HasItsArgument(*line.predicate)) return Bad("predicate/P1: a predicate with an argument of another type");
+      const auto* other = std::get_if<SourceId>(&line.predicate->argument);
+      if (other != nullptr && !KnownSource(*other)) return Bad("a predicate names a source that is not in the table");
     }
     absl::Status status = Verify(s_.decisions.graph);
     if (!status.ok()) return status;
@@ -203,7 +204,7 @@ class SegmentCheck {
       if (status = CheckFrame(effect.frame); !status.ok()) return status;
     }
     if (s_.exit.kind == Exit::Kind::kReturn) return Check(s_.exit.result);
-    if (s_.exit.reason.empty() || !IsPathWord(s_.exit.reason)) return Bad("an exit that resumes has a reason");
+    if (!RowOf(s_.exit.reason).is_break) return Bad("an exit that resumes has a reason that ends a segment");
     if (s_.exit.frames.empty()) return Bad("an exit that resumes has a frame");
     for (const SnapshotFrame& frame : s_.exit.frames) {
       if (status = CheckFrame(frame); !status.ok()) return status;

@@ -153,10 +153,8 @@ void BindCompiled(py::module_& m) {
       .def_property_readonly("state",
                              [](const SegmentHandle& s) {
                                py::dict d;
-                               for (const std::string& text : s.segment->ir.state) {
-                                 if (const std::optional<StateFact> fact = ParseStateFact(text)) {
-                                   d[py::str(std::string(WordOf(fact->field)))] = ValueText(*fact);
-                                 }
+                               for (const StateFact& fact : s.segment->ir.state) {
+                                 d[py::str(std::string(WordOf(fact.field)))] = ValueText(fact);
                                }
                                return d;
                              })
@@ -221,9 +219,9 @@ void BindCompiled(py::module_& m) {
                                  d["source"] = ir.sources.Name(line.source);
                                  d["path"] = SourcePath(line.source, *s.segment);
                                  d["position"] = PositionDict(line.why);
-                                 d["predicate"] = line.predicate;
-                                 if (!line.predicate.empty()) {
-                                   AddPredicate(line.predicate, EntryOf(*s.segment, i), *s.segment, &d);
+                                 d["predicate"] = "";
+                                 if (line.predicate) {
+                                   AddPredicate(*line.predicate, EntryOf(*s.segment, i), *s.segment, &d);
                                  }
                                  out.append(d);
                                }
@@ -260,8 +258,8 @@ void BindCompiled(py::module_& m) {
                              [](const SegmentHandle& s) {
                                const Exit& exit = s.segment->ir.exit;
                                py::dict d;
-                               d["kind"] = exit.kind == Exit::Kind::kReturn ? "return" : "resume";
-                               d["reason"] = exit.reason;
+                               d["kind"] = std::string(WordOf(exit.kind));
+                               d["reason"] = exit.kind == Exit::Kind::kResume ? RowOf(exit.reason).name : "";
                                d["detail"] = exit.detail;
                                d["position"] = PositionDict(exit.at);
                                d["result"] = OperandObject(exit.result, *s.segment);
@@ -279,7 +277,8 @@ void BindCompiled(py::module_& m) {
                                for (const Effect& effect : s.segment->ir.effects) {
                                  py::dict d;
                                  d["kind"] = std::string(RowOf(effect.kind).word);
-                                 d["name"] = effect.name;
+                                 const bool is_state = effect.kind == Effect::Kind::kState;
+                                 d["name"] = is_state ? std::string(WordOf(effect.state)) : effect.name;
                                  d["target"] = OperandObject(effect.target, *s.segment);
                                  d["key"] = OperandObject(effect.key, *s.segment);
                                  d["value"] = OperandObject(effect.value, *s.segment);
@@ -378,7 +377,7 @@ void BindCompiled(py::module_& m) {
       "Describes the instruction there, if it tests the truth of the value on top of the stack; None otherwise.");
   m.def("reasons", [] {
     py::list out;
-    for (int i = 0; i <= static_cast<int>(Reason::internal_error); ++i) {
+    for (size_t i = 0; i < ReasonCount(); ++i) {
       const ReasonRow& row = RowOf(static_cast<Reason>(i));
       out.append(py::make_tuple(row.name, row.text, row.advice, row.is_break));
     }

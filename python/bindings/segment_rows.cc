@@ -9,9 +9,9 @@
 #include "guards/collect/frozen_guards.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
+#include "ir/segment/predicate.h"
 #include "ir/segment/rows.h"
 #include "ir/segment/state.h"
-#include "ir/text/predicate_text.h"
 #include "ir/text/text.h"
 #include "python/bindings/errors.h"
 
@@ -27,80 +27,6 @@ py::dict PositionDict(const Position& at) {
   return d;
 }
 
-namespace {
-
-const char* NameOf(Accessor accessor) {
-  switch (accessor) {
-    case Accessor::kLocal:
-      return "local";
-    case Accessor::kCell:
-      return "cell";
-    case Accessor::kStack:
-      return "stack";
-    case Accessor::kPinned:
-      return "pinned";
-    case Accessor::kFunction:
-      return "function";
-    case Accessor::kAttr:
-      return "attr";
-    case Accessor::kModuleAttr:
-      return "module_attr";
-    case Accessor::kItem:
-      return "item";
-    case Accessor::kKey:
-      return "key";
-    case Accessor::kGlobal:
-      return "global";
-    case Accessor::kBuiltin:
-      return "builtin";
-    case Accessor::kTypeOf:
-      return "type";
-    case Accessor::kDict:
-      return "dict";
-    case Accessor::kClosure:
-      return "closure";
-    case Accessor::kDefault:
-      return "default";
-    case Accessor::kKwDefault:
-      return "kw_default";
-    case Accessor::kSelf:
-      return "self";
-    case Accessor::kFunc:
-      return "func";
-    case Accessor::kFrame:
-      return "frame";
-    case Accessor::kSize:
-      return "size";
-    case Accessor::kStride:
-      return "stride";
-    case Accessor::kLength:
-      return "length";
-    case Accessor::kGrad:
-      return "grad";
-    case Accessor::kDictKeyAt:
-      return "key_at";
-    case Accessor::kOver:
-      return "over";
-    case Accessor::kNext:
-      return "next";
-    case Accessor::kNextKey:
-      return "next_key";
-    case Accessor::kCount:
-      return "count";
-    case Accessor::kLeft:
-      return "left";
-    case Accessor::kAddress:
-      return "id";
-    case Accessor::kReferent:
-      return "referent";
-    case Accessor::kContextValue:
-      return "context";
-  }
-  return "?";
-}
-
-}  // namespace
-
 py::list SourcePath(SourceId id, Segment& segment) {
   const SourceTable& sources = segment.Shown().sources;
   std::vector<SourceId> steps;
@@ -112,18 +38,18 @@ py::list SourcePath(SourceId id, Segment& segment) {
     if (source.accessor == Accessor::kPinned) {
       key = py::reinterpret_borrow<py::object>(segment.guards->frozen().steps[step->raw()].key.object.get());
     }
-    out.append(py::make_tuple(NameOf(source.accessor), key));
+    out.append(py::make_tuple(std::string(WordOf(source.accessor)), key));
   }
   return out;
 }
 
-const Predicate* EntryOf(const Segment& segment, size_t number) {
+const GuardEntry* EntryOf(const Segment& segment, size_t number) {
   const FrozenGuards& frozen = segment.guards->frozen();
   return number < frozen.predicates.size() ? &frozen.predicates[number] : nullptr;
 }
 
 py::object GuardHolds(const Segment& segment, size_t number, const py::object& object) {
-  const Predicate* entry = EntryOf(segment, number);
+  const GuardEntry* entry = EntryOf(segment, number);
   if (entry == nullptr || entry->guard == nullptr) return py::none();
   if (segment.guards->IsNumber(entry->source)) return py::none();
   return py::bool_(entry->guard->Holds(Reached::Object(object.ptr())));
@@ -139,10 +65,9 @@ py::tuple SizesTuple(const Sizes& sizes) {
   return out;
 }
 
-py::dict TensorFacts(const PredicateText& predicate) {
-  const PredicateText::Tensor& tensor = *predicate.tensor;
+py::dict TensorFacts(const Predicate::Tensor& tensor) {
   py::dict d;
-  d["text"] = predicate.argument;
+  d["text"] = ToString(tensor);
   d["dtype"] = py::reinterpret_borrow<py::object>(DtypeObject(tensor.dtype));
   d["shape"] = SizesTuple(tensor.sizes);
   d["strides"] = tensor.strides ? py::object(SizesTuple(*tensor.strides)) : py::object(py::none());
@@ -168,16 +93,20 @@ py::dict FormulaObject(const RelatedNumbers& related, Segment& segment) {
 
 }  // namespace
 
-void AddPredicate(const std::string& text, const Predicate* entry, Segment& segment, py::dict* row) {
+void AddPredicate(const Predicate& predicate, const GuardEntry* entry, Segment& segment, py::dict* row) {
+  struct ToPython {
+    const SourceTable& sources;
+    py::object operator()(std::monostate) const { return py::none(); }
+    py::object operator()(const std::string& text) const { return py::str(text); }
+    py::object operator()(int64_t number) const { return py::int_(number); }
+    py::object operator()(SourceId source) const { return py::str(sources.Name(source)); }
+    py::object operator()(const Predicate::Tensor& tensor) const { return TensorFacts(tensor); }
+  };
   py::dict& d = *row;
-  const std::optional<PredicateText> predicate = ParsePredicate(text);
-  if (!predicate) throw std::runtime_error("frametap: a guard has no form of predicates.def: " + text);
-  const PredicateRow& form = RowOf(predicate->form);
-  d["kind"] = std::string(form.word);
-  d["argument"] = predicate->tensor                    ? py::object(TensorFacts(*predicate))
-                  : HoleIn(form.text).name == "number" ? py::object(py::int_(predicate->number))
-                  : HoleIn(form.text).exists()         ? py::object(py::str(predicate->argument))
-                                                       : py::object(py::none());
+  const SourceTable& sources = segment.Shown().sources;
+  d["predicate"] = ToString(predicate, sources);
+  d["kind"] = std::string(RowOf(predicate.form).word);
+  d["argument"] = std::visit(ToPython{sources}, predicate.argument);
   const bool is_same = entry != nullptr && entry->other.valid();
   d["other"] = is_same ? py::object(SourcePath(entry->other, segment)) : py::none();
   const bool is_formula = entry != nullptr && entry->related != nullptr;

@@ -16,11 +16,11 @@ py::dict PositionDict(const Position& at);
 // its wrappers).
 py::list SourcePath(SourceId id, Segment& segment);
 // Returns the guard that row `number` of guard_rows describes; null for rows that are only a path or a decision.
-const Predicate* EntryOf(const Segment& segment, size_t number);
+const GuardEntry* EntryOf(const Segment& segment, size_t number);
 // Returns whether the guard of that row holds for the object, and None where it is not a guard on one object.
 py::object GuardHolds(const Segment& segment, size_t number, const py::object& object);
 // Adds the predicate to the row of its guard. `entry` is null for a decision.
-void AddPredicate(const std::string& text, const Predicate* entry, Segment& segment, py::dict* row);
+void AddPredicate(const Predicate& predicate, const GuardEntry* entry, Segment& segment, py::dict* row);
 py::dict FrameObject(const SnapshotFrame& frame, Segment& segment);
 py::object OperandObject(const Operand& operand, Segment& segment);
 

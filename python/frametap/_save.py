@@ -16,7 +16,6 @@ Not here: files, checking and running of programs (``_artifact.py``).
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import inspect
 import itertools
@@ -907,8 +906,6 @@ _SETTLED_STEPS: dict[str, Any] = {
     "item": lambda value, key: value[key],
     "key": lambda value, key: value[key],
     "global": lambda value, key: getattr(value, "__globals__", value)[key],
-    "builtin": lambda _, key: getattr(builtins, key),
-    "type": lambda value, _: type(value),
     "dict": lambda value, _: value.__dict__,
     "closure": lambda value, key: value.__closure__[key].cell_contents,
     "default": lambda value, key: value.__defaults__[key],

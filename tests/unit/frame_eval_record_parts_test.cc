@@ -253,13 +253,13 @@ a, b, c = Layer(), Layer(), Layer()
     for (int i = random() % kSteps; i > 0; --i) step();
     const GuardRecorder::Mark mark = r.mark();
     const auto at_mark = state();
-    const std::vector<std::string> lines_at_mark = r.StateLines();
+    const std::vector<StateFact> facts_at_mark = r.StateFacts();
     const auto said_at_mark = r.SaidSince({0, 0});
     for (int i = random() % kSteps; i > 0; --i) step();
     r.Rewind(mark);
     EXPECT_EQ(state(), at_mark);
     EXPECT_EQ(r.SaidSince({0, 0}), said_at_mark);
-    EXPECT_EQ(r.StateLines(), lines_at_mark);
+    EXPECT_EQ(r.StateFacts(), facts_at_mark);
   }
 }
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "guards/check/guard_tree.h"
@@ -38,6 +40,12 @@ class GuardsTest : public testing::Test {
     if (!value) PyErr_Print();
     EXPECT_TRUE(value) << expression;
     return value;
+  }
+  // The predicate of a line of the tree, as a segment shows it; "" if the line is only a path.
+  static std::string WantAt(const GuardTree& tree, size_t line,
+                            const std::vector<std::pair<SourceId, ValueId>>& inputs = {}) {
+    const std::optional<Predicate> predicate = tree.Lines(inputs).at(line).predicate;
+    return predicate ? ToString(*predicate, tree.Sources()) : "";
   }
   // Borrowed from the namespace.
   PyObject* Get(const char* name) {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/segment/rows.h"
+#include "ir/segment/source.h"
 
 namespace frametap {
 namespace {
@@ -12,7 +12,7 @@ TEST(Dcheck, D1_AnInvariantThatDoesNotHoldEndsTheProcess) {
   EXPECT_TRUE(ChecksAreOn());
   EXPECT_DEATH(FT_DCHECK(1 + 1 == 3), "the invariant `1 \\+ 1 == 3` does not hold \\(.*ir_dcheck_test.cc:[0-9]+");
   FT_DCHECK(1 + 1 == 2);
-  EXPECT_DEATH(RowOf(static_cast<Effect::Kind>(200)), "kEffectRows");
+  EXPECT_DEATH(SourceTable()[SourceId(3)], "sources_.size");
 }
 
 TEST(Dcheck, D2_AConditionIsNotEvaluatedWhereChecksAreOff) {

@@ -10,8 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "ir/graph/literal.h"
+#include "ir/segment/rows.h"
 #include "ir/segment/state.h"
-#include "ir/text/predicate_text.h"
+#include "ir/text/parse.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -94,7 +95,7 @@ const char* const kSegments[] = {
     L.<attr>(".0") : len 2
     G.scale : == 2.0
     torch.nn.Module : is Module
-    type(L.x) : class A unchanged
+    L.y : class A unchanged
       .<closure>[0].keys[1].<default>["x"].<default>[2].__dict__.__self__.<referent>.<id>.len
     S[0].stride(1) : == 1
     pinned("<built-in function len>")
@@ -175,50 +176,116 @@ std::string Canonical(std::string text) {
   return text;
 }
 
+// Parses a predicate beside a source that has the path "L.x" and the number 0.
+std::optional<Predicate> Parsed(const std::string& text) {
+  return ParsePredicate(text, [&](size_t at) -> std::optional<SourceId> {
+    return text.substr(at) == "L.x" ? std::optional(SourceId(0)) : std::nullopt;
+  });
+}
+
+SourceTable OneSource() {
+  SourceTable table;
+  Source source;
+  source.text = "x";
+  table.Add(std::move(source));
+  return table;
+}
+
+// predicate/P1, P2.
 TEST(TextTest, EachFormOfPredicateIsFoundInItsText) {
-  const std::string arguments[][2] = {{"text", "'a b'"},
-                                      {"name", "a.b"},
-                                      {"number", "3"},
-                                      {"formula", "L.x // 2 > L.n"},
-                                      {"tensor", "f32[*, 3]{3, 1} offset cpu grad"}};
-  for (size_t i = 0; i < std::size(kPredicateRows); ++i) {
-    const HoleIn hole(kPredicateRows[i].text);
-    std::string text(kPredicateRows[i].text), argument;
+  const std::pair<std::string, std::string> arguments[] = {
+      {"text", "'a b'"}, {"name", "a.b"},
+      {"number", "3"},   {"formula", "L.x // 2 > L.n"},
+      {"source", "L.x"}, {"tensor", "f32[*, 3]{3, 1} offset cpu grad"}};
+  const SourceTable sources = OneSource();
+  for (size_t i = 0; i < PredicateRowCount(); ++i) {
+    const auto form = static_cast<Predicate::Form>(i);
+    const HoleIn hole(RowOf(form).text);
+    std::string text(RowOf(form).text), argument;
     for (const auto& [name, example] : arguments) {
       if (hole.name != name) continue;
       argument = example;
       text = std::string(hole.before) + argument + std::string(hole.after);
     }
     ASSERT_EQ(hole.exists(), !argument.empty()) << text;
-    const std::optional<PredicateText> predicate = ParsePredicate(text);
+    const std::optional<Predicate> predicate = Parsed(text);
     ASSERT_TRUE(predicate.has_value()) << text;
-    EXPECT_EQ(predicate->form, static_cast<PredicateText::Form>(i)) << text;
-    EXPECT_EQ(predicate->argument, argument);
+    EXPECT_EQ(predicate->form, form) << text;
+    EXPECT_TRUE(HasItsArgument(*predicate)) << text;
+    EXPECT_EQ(ToString(*predicate, sources), text);
+    EXPECT_EQ(Parsed(ToString(*predicate, sources)), predicate);
   }
+  EXPECT_FALSE(HasItsArgument({Predicate::Form::kLength, "three"}));
+  EXPECT_FALSE(HasItsArgument({Predicate::Form::kNoHooks, int64_t{3}}));
 }
 
 TEST(TextTest, PredicatesAreDistinguishedByTheirForm) {
-  using Form = PredicateText::Form;
+  using Form = Predicate::Form;
   const std::pair<std::string, Form> cases[] = {
-      {"is L.x", Form::kIs},          {"is not L.x", Form::kIsNot},
-      {"== 'L.x < 3'", Form::kEqual}, {"L.x.size(0) // 2 > L.n", Form::kNumbers},
+      {"is L.x", Form::kIsSource},    {"is not L.x", Form::kIsNotSource}, {"is lib.g", Form::kIs},
+      {"is not lib.g", Form::kIsNot}, {"== 'L.x < 3'", Form::kEqual},     {"L.x.size(0) // 2 > L.n", Form::kNumbers},
       {"not < 2.0", Form::kNotLess},  {"int", Form::kFixedType}};
   for (const auto& [text, form] : cases) {
-    const std::optional<PredicateText> predicate = ParsePredicate(text);
+    const std::optional<Predicate> predicate = Parsed(text);
     ASSERT_TRUE(predicate.has_value()) << text;
     EXPECT_EQ(predicate->form, form) << text;
   }
-  const std::optional<PredicateText> tensor = ParsePredicate("tensor i64[*, 2]{2, 1} offset cuda:1 grad");
-  ASSERT_TRUE(tensor.has_value() && tensor->tensor.has_value());
-  EXPECT_EQ(tensor->tensor->dtype, c10::kLong);
-  EXPECT_EQ(tensor->tensor->sizes, (Sizes{-1, 2}));
-  EXPECT_EQ(*tensor->tensor->strides, (Sizes{2, 1}));
-  EXPECT_TRUE(tensor->tensor->has_offset && tensor->tensor->requires_grad);
-  EXPECT_EQ(tensor->tensor->device.str(), "cuda:1");
-  EXPECT_TRUE(ParsePredicate("tensor f32[] cpu")->tensor->sizes.empty());
+  const std::optional<Predicate> predicate = Parsed("tensor i64[*, 2]{2, 1} offset cuda:1 grad");
+  ASSERT_TRUE(predicate.has_value());
+  const auto& tensor = std::get<Predicate::Tensor>(predicate->argument);
+  EXPECT_EQ(tensor.dtype, c10::kLong);
+  EXPECT_EQ(tensor.sizes, (Sizes{-1, 2}));
+  EXPECT_EQ(*tensor.strides, (Sizes{2, 1}));
+  EXPECT_TRUE(tensor.has_offset && tensor.requires_grad);
+  EXPECT_EQ(tensor.device.str(), "cuda:1");
+  EXPECT_TRUE(std::get<Predicate::Tensor>(Parsed("tensor f32[] cpu")->argument).sizes.empty());
   for (const char* text : {"", "len x", "tensor f33[*] cpu", "tensor f32[*]", "a kind that is not there", "len "}) {
-    EXPECT_FALSE(ParsePredicate(text).has_value()) << text;
+    EXPECT_FALSE(Parsed(text).has_value()) << text;
   }
+}
+
+std::string WithParts(const std::string& guard, const std::string& effect, const std::string& exit) {
+  return absl::StrCat("segment f#0 {\n  entry f:start\n  guard {\n    ", guard, "\n  }\n  graph () {\n  }\n", effect,
+                      "  ", exit, "\n}\n");
+}
+
+// Words that are not in a row are errors with a place, in each part of a segment.
+TEST(TextTest, T3_EachPartOfASegmentHasARow) {
+  const std::string guard = "L.x : int", end = "exit return null at f:1", frame = " {\n    f : | stack = []\n  }";
+  const std::pair<std::string, std::string> bad[] = {
+      {WithParts("state : grad_mode(maybe)", "", end),
+       "line 4, column 13: 'grad_mode(maybe)' is not a field of the state"},
+      {WithParts(guard, "  effect { frobnicate L.x }\n", end), "'frobnicate' is not an effect"},
+      {WithParts(guard, "  effect { state \"grade\" const 1 }\n", end), "'grade' is not a field that an effect sets"},
+      {WithParts(guard, "", "exit resume f:1 because no_reason" + frame), "'no_reason' is not a reason"},
+      {WithParts(guard, "", "exit resume f:1 because exception_left" + frame), "a reason that ends a segment"},
+      {WithParts(guard, "", "exit leave f:1"), "expected 'resume'"},
+  };
+  for (const auto& [text, why] : bad) {
+    const absl::StatusOr<SegmentIr> segment = ParseSegment(text);
+    ASSERT_FALSE(segment.ok()) << text;
+    EXPECT_NE(segment.status().message().find(why), std::string::npos) << segment.status();
+  }
+  const absl::StatusOr<SegmentIr> good = ParseSegment(WithParts(
+      "L.x : is L.y", "  effect { state \"grad_mode\" const 1 }\n", "exit resume f:1 because numpy_code" + frame));
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->exit.reason, Reason::numpy_code);
+  EXPECT_EQ(good->effects[0].state, StateSwitch::kGradMode);
+  EXPECT_EQ(good->sources.Name(std::get<SourceId>(good->guards[0].predicate->argument)), "L.y");
+}
+
+// Every row of a table has a name of its own, by which it is found.
+TEST(TextTest, EachRowIsFoundByItsWord) {
+  for (size_t i = 0; i < EffectRowCount(); ++i) {
+    const EffectRow& row = RowOf(static_cast<Effect::Kind>(i));
+    EXPECT_EQ(EffectOf(row.word), &row) << row.word;
+  }
+  for (size_t i = 0; i < ReasonCount(); ++i) {
+    EXPECT_EQ(ReasonOf(RowOf(static_cast<Reason>(i)).name), static_cast<Reason>(i));
+  }
+  EXPECT_EQ(StateSwitchOf(WordOf(StateSwitch::kAutocastNesting)), StateSwitch::kAutocastNesting);
+  EXPECT_EQ(EffectOf("frobnicate"), nullptr);
+  EXPECT_FALSE(ReasonOf("no_reason").has_value());
 }
 
 TEST(TextTest, EachFieldOfTheStateParsesToItself) {

@@ -461,21 +461,21 @@ void DescribeState(Trace& trace, SegmentIr* ir) {
   if (trace.thread.IsContextSet()) {
     throw Break{Reason::escaping_object, "a context variable that is set"};
   }
-  auto add = [&](const char* name, long value) {
+  auto add = [&](StateSwitch state, long value) {
     Effect effect;
     effect.kind = Effect::Kind::kState;
-    effect.name = name;
+    effect.state = state;
     Ref<> number = Must(PyLong_FromLong(value));
     effect.value = ConstantOperand(trace, number.get());
     ir->effects.push_back(std::move(effect));
   };
-  if (now.grad_mode != trace.entry.state.grad_mode) add("grad_mode", now.grad_mode);
-  if (now.autocast_cpu != trace.entry.state.autocast_cpu) add("autocast_cpu", now.autocast_cpu);
-  if (now.autocast_cache != trace.entry.state.autocast_cache) add("autocast_cache", now.autocast_cache);
+  if (now.grad_mode != trace.entry.state.grad_mode) add(StateSwitch::kGradMode, now.grad_mode);
+  if (now.autocast_cpu != trace.entry.state.autocast_cpu) add(StateSwitch::kAutocastCpu, now.autocast_cpu);
+  if (now.autocast_cache != trace.entry.state.autocast_cache) add(StateSwitch::kAutocastCache, now.autocast_cache);
   if (now.autocast_cpu_dtype != trace.entry.state.autocast_cpu_dtype) {
-    add("autocast_cpu_dtype", static_cast<long>(now.autocast_cpu_dtype));
+    add(StateSwitch::kAutocastCpuDtype, static_cast<long>(now.autocast_cpu_dtype));
   }
-  if (trace.thread.autocast_nesting != 0) add("autocast_nesting", trace.thread.autocast_nesting);
+  if (trace.thread.autocast_nesting != 0) add(StateSwitch::kAutocastNesting, trace.thread.autocast_nesting);
   if ((trace.frames.ends_with_break ? trace.thread.backends : WorldState::BackendsNow()) != trace.entry.backends) {
     throw Break{Reason::escaping_object, "a switch of torch.backends"};
   }

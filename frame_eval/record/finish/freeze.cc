@@ -303,7 +303,7 @@ static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> se
   wanted.insert(wanted.end(), segment->operand_sources.begin(), segment->operand_sources.end());
   ir.function = trace.entry.function;
   ir.entry = trace.entry.text;
-  ir.state = trace.guards.StateLines();
+  ir.state = trace.guards.StateFacts();
   NamePaths(trace);
   segment->guards = PlantTree(trace.guards.Freeze(wanted));
   segment->constants = std::move(trace.operands.constants);
@@ -363,7 +363,7 @@ std::shared_ptr<Segment> FinishBreak(Trace& trace, const Break& reason) {
     Exit& exit = segment->ir.exit;
     exit.kind = Exit::Kind::kResume;
     exit.at = at;
-    exit.reason = RowOf(reason.reason).name;
+    exit.reason = reason.reason;
     exit.detail = reason.detail;
     try {
       // A replay makes no generator: blocks that were entered before the cut would not be left.

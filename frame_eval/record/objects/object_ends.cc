@@ -149,8 +149,6 @@ static bool IsHeldByPath(const Trace& trace, SourceId id, PyObject* object) {
     case Accessor::kKey:
     case Accessor::kDictKeyAt:
     case Accessor::kGlobal:
-    case Accessor::kBuiltin:
-    case Accessor::kTypeOf:
     case Accessor::kDict:
     case Accessor::kClosure:
     case Accessor::kDefault:

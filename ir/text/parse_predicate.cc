@@ -1,7 +1,8 @@
-#include "ir/text/predicate_text.h"
-
+// Predicates, by the forms of ir/segment/predicates.def.
 #include <algorithm>
+#include <iterator>
 
+#include "ir/segment/predicate.h"
 #include "ir/text/parse.h"
 
 namespace frametap {
@@ -28,8 +29,8 @@ Sizes NextSizes(Lexer& lex, std::string_view close) {
   return sizes;
 }
 
-std::optional<PredicateText::Tensor> TensorIn(std::string_view text) {
-  PredicateText::Tensor tensor;
+std::optional<Predicate::Tensor> TensorIn(std::string_view text) {
+  Predicate::Tensor tensor;
   Lexer lex(text);
   try {
     const std::optional<c10::ScalarType> dtype = ParseDtype(lex.Word());
@@ -58,34 +59,35 @@ bool IsFormula(std::string_view text) {
                      [&](std::string_view op) { return text.find(op) != std::string_view::npos; });
 }
 
+// Returns no argument if `in` cannot stand in the hole.
+Predicate::Argument ArgumentIn(std::string_view in, std::string_view hole, size_t at, const SourceAt& source) {
+  if (hole == "number") {
+    if (const std::optional<int64_t> number = NumberIn(in)) return *number;
+  } else if (hole == "tensor") {
+    if (std::optional<Predicate::Tensor> tensor = TensorIn(in)) return *std::move(tensor);
+  } else if (hole == "source") {
+    if (const std::optional<SourceId> id = source(at)) return *id;
+  } else if (hole == "text" || (hole == "name" ? !HasBlank(in) : IsFormula(in))) {
+    return std::string(in);
+  }
+  return {};
+}
+
 }  // namespace
 
-std::optional<PredicateText> ParsePredicate(std::string_view text) {
-  for (size_t i = 0; i < std::size(kPredicateRows); ++i) {
-    const HoleIn hole(kPredicateRows[i].text);
-    PredicateText found;
-    found.form = static_cast<PredicateText::Form>(i);
+std::optional<Predicate> ParsePredicate(std::string_view text, const SourceAt& source) {
+  for (size_t i = 0; i < PredicateRowCount(); ++i) {
+    Predicate found{static_cast<Predicate::Form>(i), {}};
+    const HoleIn hole(RowOf(found.form).text);
     if (!hole.exists()) {
       if (text == hole.before) return found;
       continue;
     }
-    if (text.size() <= hole.before.size() + hole.after.size() || !text.starts_with(hole.before) ||
-        !text.ends_with(hole.after)) {
-      continue;
-    }
-    const std::string_view in = text.substr(hole.before.size(), text.size() - hole.before.size() - hole.after.size());
-    found.argument = std::string(in);
-    if (hole.name == "number") {
-      const std::optional<int64_t> number = NumberIn(in);
-      if (!number) continue;
-      found.number = *number;
-    } else if (hole.name == "tensor") {
-      found.tensor = TensorIn(in);
-      if (!found.tensor) continue;
-    } else if ((hole.name == "name" && HasBlank(in)) || (hole.name == "formula" && !IsFormula(in))) {
-      continue;
-    }
-    return found;
+    const size_t around = hole.before.size() + hole.after.size();
+    if (text.size() <= around || !text.starts_with(hole.before) || !text.ends_with(hole.after)) continue;
+    found.argument =
+        ArgumentIn(text.substr(hole.before.size(), text.size() - around), hole.name, hole.before.size(), source);
+    if (found.argument.index() != 0) return found;
   }
   return std::nullopt;
 }
