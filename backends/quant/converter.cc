@@ -41,7 +41,7 @@ Converter::Converter(const NormalizedGraph& normal, const Annotation& annotation
   dequantized_.resize(from_.values.size());
   stored_.resize(from_.values.size());
   channels_.resize(from_.nodes.size());
-  for (EagerState& state : out_.graph.states) state.grad_mode = false;  // Q5
+  for (EagerState& state : out_.graph.states) state.grad_mode = false;  // quantize/Q5
 }
 
 absl::Status Converter::ChooseParams(const Graph& source, const ObservationView& seen, const QuantConfig& config,

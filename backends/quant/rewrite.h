@@ -64,7 +64,7 @@ class Rewrite {
   absl::flat_hash_set<std::string> names_;
 };
 
-// Which values may share memory, by schema and table (R2).
+// Which values may share memory, by schema and table (op_table/R2).
 class Aliases {
  public:
   explicit Aliases(const Graph& graph);

@@ -172,7 +172,7 @@ Range Statistics::LeastSquares(int64_t levels) const {
     return std::max(0.0, q - 2 * at * s + at * at * n);
   };
   const auto edge = [&](int i) { return lo_ + i * step; };
-  // Bins [a, b) are kept. Zero is always kept (P2).
+  // Bins [a, b) are kept. Zero is always kept (params/P2).
   const auto error = [&](int a, int b) {
     const double lo = std::min(edge(a), 0.0);
     const double hi = std::max(edge(b), 0.0);

@@ -1,6 +1,6 @@
 // Statistics: the extremes of one float tensor during calibration, a histogram that grows with the data, and the means of
 // its channels. The means of the errors of 8 bits in these channels are kept, too.
-//   S1  Order and layout of the elements do not matter; exact zeros are counted apart (P2 makes them free of error).
+//   S1  Order and layout of the elements do not matter; exact zeros are counted apart (params/P2 makes them free of error).
 //   S2  The histogram has 2048 bins, as PyTorch's and Caffe2's HistogramObserver. When a batch leaves the range, the
 //       range grows and the old counts are spread over the new bins.
 //   S3  The least-squares range minimises (clipping error of the histogram) + (count inside) * step^2 / 12. This is the

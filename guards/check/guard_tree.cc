@@ -1,8 +1,8 @@
 // Checking. The registers filled from a watched dict are right while it is the same dict with the same version. All facts
-// that follow only from the objects in them are right as well (P2).
+// that follow only from the objects in them are right as well (guard/P2).
 //   - Registers and remembered dicts are borrowed. A register is trusted only after the view or the step that fills it
-//     has been confirmed in this very check, so its object is alive. A remembered dict is compared, not read (W1).
-//     Hence no argument is kept alive, and a model may die.
+//     has been confirmed in this very check, so its object is alive. A remembered dict is compared, not read
+//     (watch/W1). Hence no argument is kept alive, and a model may die.
 //   - The first check makes the tree. A segment that is never entered again needs none, and the first call saves the time.
 //   - A successful check is turned into words (fast_check.h), which the next check compares instead. A check that finds
 //     a word changed is done properly.

@@ -34,7 +34,7 @@ inline uint64_t HashOfKey(uint32_t source, uint8_t what, int64_t number, const v
   return ((first ^ first >> 32) + second) * kOdd;
 }
 
-// S1 without building text: `key` is the address of an object that stands for all equal keys.
+// source/S1 without building text: `key` is the address of an object that stands for all equal keys.
 struct SourceKey {
   uint32_t parent;
   Accessor accessor;
@@ -45,7 +45,7 @@ struct SourceKey {
   uint64_t Hash() const { return HashOfKey(parent, static_cast<uint8_t>(accessor), index, key); }
 };
 
-// R3. The part of a source that a predicate describes; two predicates with one key are equal.
+// guard_recorder/R3. The part of a source that a predicate describes; two predicates with one key are equal.
 struct PredicateKey {
   uint32_t source;
   Guard::Kind kind;

@@ -1,5 +1,6 @@
 // Keys: the keys of a dict in order, or one key that must be there or must not.
-//   K1  Both are reads of a dict: a tree takes them together with its other reads of that dict (V3).
+//   K1  Both are reads of a dict: a tree takes them together with its other reads of that dict
+//       (guard_tree/V3).
 #pragma once
 
 #include "guards/kinds/guard.h"

@@ -1,6 +1,6 @@
 // Type: the exact type of an object, and that look-ups on the type still give the same.
 //   Y1  `type(Model) watched`: nothing that the recording can have read of the type or its bases has changed. The version
-//       (W2) is the quick answer, and a note of the class (class_note.h) the slow one.
+//       (watch/W2) is the quick answer, and a note of the class (class_note.h) the slow one.
 #pragma once
 
 #include "guards/cpython/watch.h"

@@ -8,8 +8,8 @@
 //       one of them is an output, so that outputs are as many tensors as before.
 //   S3  Nothing is kept for a repeat: the earlier result is still needed where the later is due, or no op runs between its
 //       last use and there. The later one would have taken that memory at this very point.
-// For tensors this holds in runs of which below_autograd/A2 is true, and as long as the verdicts on the ops are what
-// they were (A3); for numbers in all.
+// For numbers this holds in all runs. For tensors it holds in runs of which below_autograd/A2 is true, as long as the verdicts
+// on the ops are what they were (below_autograd/A3).
 //
 // Here and not in a backend, since it needs nothing but graphs and facts about ops. Not here: running (backends/native/).
 #pragma once

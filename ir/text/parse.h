@@ -1,4 +1,5 @@
-// The parser's own header: recursive descent over the grammar of docs/text_form.md. It verifies all that it accepts (T3).
+// The parser's own header: recursive descent over the grammar of docs/text_form.md. It verifies all that it accepts
+// (segment_ir/T3).
 //   parse_pieces.cc     the parts that graphs and segments share
 //   parse_graph.cc      graphs
 //   parse_predicate.cc  the conditions of guards

@@ -20,8 +20,8 @@ std::string Print(const Effect& effect, const SegmentIr& segment);
 absl::StatusOr<Graph> ParseGraph(std::string_view text);
 absl::StatusOr<SegmentIr> ParseSegment(std::string_view text);
 
-// Check G1 to G3, arguments and results against the schema, and that operands name existing values and sources. They
-// return kUnimplemented if all is valid except for a constant that has no text, such as a generator.
+// Check graph/G1 to graph/G3, arguments and results against the schema, and that operands name existing values and sources.
+// They return kUnimplemented if all is valid except for a constant that has no text, such as a generator.
 absl::Status Verify(const Graph& graph);
 absl::Status Verify(const SegmentIr& segment);
 // Verify for backends, which run graphs with constants that have no text.

@@ -66,10 +66,10 @@ ExecutableHandle Compile(const BackendHandle& backend, const GraphHandle& graph,
   ExecutableHandle out;
   out.graph = graph.graph;
   struct Kept {
-    std::shared_ptr<const Graph> graph;  // outlives the executable (B4)
+    std::shared_ptr<const Graph> graph;  // outlives the executable (backend/B4)
     std::unique_ptr<Executable> executable;
   };
-  if (!examples.is_none()) ThrowIfError(VerifyRunnable(*graph.graph), "GraphError");  // B4
+  if (!examples.is_none()) ThrowIfError(VerifyRunnable(*graph.graph), "GraphError");  // backend/B4
   absl::StatusOr<std::unique_ptr<Executable>> executable =
       examples.is_none() ? backend->Compile(*graph.graph)
                          : backend->CompileFor(*graph.graph, {GraphInputs(*graph.graph, examples), {}, {}});

@@ -1,6 +1,6 @@
 // Graph, Node, Value as Python sees them: read-only views that keep their graph alive.
 //   W1  A Value equals another if both name the same value of the same graph; it is a dict key.
-//   W2  Node.args is in schema order and complete (G2): Values, lists of them, and constants as torch.ops takes them.
+//   W2  Node.args is in schema order and complete (graph/G2): Values, lists of them, and constants as torch.ops takes them.
 // Not here: torch.fx (frametap/fx.py), running (backends.cc).
 #include "ir/graph/graph.h"
 

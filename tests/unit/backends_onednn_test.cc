@@ -29,7 +29,7 @@
 namespace frametap::onednn {
 namespace {
 
-int64_t Limit() { return HasExactProducts() ? 256 : 128; }  // Y3
+int64_t Limit() { return HasExactProducts() ? 256 : 128; }  // layer/Y3
 
 int64_t Pick(int64_t from, int64_t to) { return at::randint(from, to + 1, {1}, at::kLong).item<int64_t>(); }
 

@@ -28,7 +28,7 @@ class DiscriminatorTest : public GuardsTest {
     for (const auto& tree : trees_) trees.push_back(tree.get());
     return Discriminator::Of(trees);
   }
-  // D1, and that it leaves one tree for each code.
+  // discriminator/D1, and that it leaves one tree for each code.
   void TellsAllApart() {
     const std::optional<Discriminator> by = Find();
     ASSERT_TRUE(by);

@@ -102,7 +102,7 @@ class GuardsTest : public testing::Test {
   bool Hits(GuardTree& tree) {
     const Verdict verdict = tree.Check(Now());
     EXPECT_NE(verdict, Verdict::kError);
-    // V2 both ways: the slow evaluation agrees with the watched one.
+    // guard_tree/V2 both ways: the slow evaluation agrees with the watched one.
     const std::string why = tree.Explain(Now()).source;
     EXPECT_EQ(verdict == Verdict::kHit, why.empty()) << why;
     return verdict == Verdict::kHit;

@@ -14,7 +14,7 @@ struct CollidingKey {
   uint64_t Hash() const { return static_cast<uint64_t>(value % 7) << 32; }
 };
 
-// N1, against a list that is searched.
+// intern_table/N1, against a list that is searched.
 TEST(InternTable, IsTheListOfItsKeysAfterEachChange) {
   std::mt19937 random(1);
   for (int round = 0; round < 20; ++round) {

@@ -543,7 +543,7 @@ class Recorded {
  private:
   std::string Name() { return absl::StrCat("v", graph.values.size()); }
 
-  // Z2: sizes in types say nothing, so that a rule that reads them fails.
+  // size_rules/Z2: sizes in types say nothing, so that a rule that reads them fails.
   static Type TypeOf(const at::Tensor& tensor) {
     Type type = Type::Of(tensor);
     std::fill(type.sizes.begin(), type.sizes.end(), -1);

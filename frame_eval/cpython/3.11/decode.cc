@@ -25,24 +25,18 @@ namespace {
 
 Step HandOver(Execution&, int) { return Step::kHandOver; }
 
-struct Words {
-  const char* name;
-  const char* unsupported;
-};
-
 struct Table {
   Decoded rows[256];
-  Words words[256];
+  const char* names[256];
 
   Table() {
-    for (int opcode = 0; opcode < 256; ++opcode) Set(opcode, HandOver, "unknown", "not an opcode of Python 3.11");
-#define PREFIX(NAME, KIND) Set(NAME, HandOver, #NAME, nullptr, Prefix::KIND);
-#define DATA(NAME) Set(NAME, HandOver, #NAME, "data between instructions");
-#define UNSUPPORTED(NAME, REASON) Set(NAME, HandOver, #NAME, REASON);
-#define MAP(NAME, HANDLER, ARGUMENT)                                                                             \
-  Set(                                                                                                           \
-      NAME, [](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME, \
-      nullptr);
+    for (int opcode = 0; opcode < 256; ++opcode) Set(opcode, HandOver, "unknown");
+#define PREFIX(NAME, KIND) Set(NAME, HandOver, #NAME, Prefix::KIND);
+#define DATA(NAME) Set(NAME, HandOver, #NAME);
+#define UNSUPPORTED(NAME, REASON) Set(NAME, HandOver, #NAME);
+#define MAP(NAME, HANDLER, ARGUMENT) \
+  Set(                               \
+      NAME, [](Execution& m, [[maybe_unused]] int arg) -> Step { return opcodes::HANDLER(m, ARGUMENT); }, #NAME);
 #include "frame_eval/cpython/3.11/opcodes.def"
 #undef MAP
 #undef UNSUPPORTED
@@ -55,9 +49,9 @@ struct Table {
     }
   }
 
-  void Set(int opcode, Handler handler, const char* name, const char* unsupported, Prefix prefix = Prefix::kNone) {
+  void Set(int opcode, Handler handler, const char* name, Prefix prefix = Prefix::kNone) {
     rows[opcode] = {handler, frametap_opcode_caches[opcode], prefix, static_cast<uint8_t>(opcode)};
-    words[opcode] = {name, unsupported};
+    names[opcode] = name;
   }
 };
 
@@ -97,7 +91,6 @@ std::optional<TruthTest> TruthTestAt(PyCodeObject* code, int offset) {
   }
 }
 
-const char* NameOf(const Decoded& decoded) { return kTable.words[decoded.opcode].name; }
-const char* WhyUnsupported(const Decoded& decoded) { return kTable.words[decoded.opcode].unsupported; }
+const char* NameOf(const Decoded& decoded) { return kTable.names[decoded.opcode]; }
 
 }  // namespace frametap

@@ -25,6 +25,5 @@ inline int Acting(const uint16_t* units, int index) {
 int StoreTarget(const uint16_t* unit);  // the local that a STORE_FAST without prefix stores into, or -1
 
 const char* NameOf(const Decoded& decoded);
-const char* WhyUnsupported(const Decoded& decoded);  // null: it is supported
 
 }  // namespace frametap

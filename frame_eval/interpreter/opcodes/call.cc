@@ -54,7 +54,7 @@ OPCODE(Call, "method|null self|callable args… -- result") {
 
 // Arguments that are not a tuple, and keywords that are not a dict, are converted first. The tracer gets the events of
 // the instructions that do the same. A list stays on the stack meanwhile: a segment that ends in this instruction must
-// find it there (I1). After an iterator is used up, only the tuple is left.
+// find it there (tracer/I1). After an iterator is used up, only the tuple is left.
 OPCODE(CallEx, "null callable args [kwargs] -- result") {
   int n = 2 + (arg & 1);
   if (arg & 1) {

@@ -169,8 +169,8 @@ bool IsDropout(const c10::OperatorHandle& op) {
   return std::find(std::begin(kNames), std::end(kNames), BaseName(op)) != std::end(kNames);
 }
 
-// Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (N1), everything else is
-// fixed.
+// Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (numbers/N1), everything
+// else is fixed.
 void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
   note.op.open.clear();
   note.op.torch_name = name;
@@ -271,7 +271,7 @@ static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
   return false;
 }
 
-// N1, after the call.
+// numbers/N1, after the call.
 void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
   if (trace.aten.pending) return note.op.open.clear();
   std::vector<Node*> made;

@@ -31,7 +31,7 @@ struct WouldWarn : IntOverflow {
   WouldWarn() : IntOverflow("NumPy found an error of floats") {}
 };
 
-// N5. NumPy keeps its reactions to errors of floats in a context variable, as an opaque object.
+// array_nodes/N5. NumPy keeps its reactions to errors of floats in a context variable, as an opaque object.
 class StrictReactions {
  public:
   static bool Load() {
@@ -197,7 +197,7 @@ Ref<> Perform(const ArrayCall& call, const std::vector<Ref<>>& operands) {
   return Ref<>();
 }
 
-// N2, N3
+// array_nodes/N2, array_nodes/N3
 bool IsAsRecorded(const ArrayCall& call, const std::vector<Ref<>>& operands, PyObject* result) {
   if (call.gives == ArrayCall::Gives::kOperand) return operands[call.given].get() == result;
   for (const Ref<>& operand : operands) {
