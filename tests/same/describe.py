@@ -105,7 +105,8 @@ class Describer:
         elif isinstance(obj, types.FunctionType):
             self._function(head, path, obj)
         elif isinstance(obj, types.MethodType):
-            self.lines.append(f"{head} = method {obj.__func__.__qualname__}")
+            name = getattr(obj.__func__, "__qualname__", type(obj.__func__).__qualname__)
+            self.lines.append(f"{head} = method {name}")
             self.add(f"{path}.__self__", obj.__self__)
         elif isinstance(obj, (types.ModuleType, types.BuiltinFunctionType, types.GeneratorType)):
             self.lines.append(f"{head} = {kind} {getattr(obj, '__name__', '')}")

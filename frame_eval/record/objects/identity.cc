@@ -11,6 +11,7 @@
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/trace.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/held_object.h"
@@ -478,6 +479,29 @@ void ReadHash(Trace& trace, PyObject* object) {
   if (!IsFixed(trace, object)) throw Break{Reason::unknown_callable, "hash of an object's address"};
 }
 
+// Reads the names and objects that are printed with a function, a method, a partial or a slice.
+static void ReadPrintedParts(Trace& trace, PyObject* object, int depth) {
+  if (PyFunction_Check(object)) return FixPrintedName(trace, object);
+  if (PyMethod_Check(object)) {
+    PyObject* const function = PyMethod_GET_FUNCTION(object);
+    if (PyFunction_Check(function)) {
+      FixPrintedName(trace, function);
+    } else if (!PyCFunction_Check(function)) {
+      throw Break{Reason::unknown_callable, "a method that is not a function is printed"};
+    }
+    return ReadPrinted(trace, PyMethod_GET_SELF(object), Printed::kRepr, depth + 1);
+  }
+  if (PySlice_Check(object)) {
+    const auto* const slice = reinterpret_cast<PySliceObject*>(object);
+    for (PyObject* const part : {slice->start, slice->stop, slice->step}) {
+      if (!IsScalar(part)) throw Break{Reason::unknown_callable, "a slice of other objects than numbers is printed"};
+    }
+  }
+  if (PyObject_TypeCheck(object, Objects().partial)) {
+    throw Break{Reason::unknown_callable, "a functools.partial is printed"};
+  }
+}
+
 void ReadPrinted(Trace& trace, PyObject* object, Printed how, int depth) {
   if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
   if (IsScalar(object)) return;
@@ -500,6 +524,7 @@ void ReadPrinted(Trace& trace, PyObject* object, Printed how, int depth) {
   if (PyExceptionInstance_Check(object)) {
     return ReadPrinted(trace, reinterpret_cast<PyBaseExceptionObject*>(object)->args, Printed::kRepr, depth + 1);
   }
+  ReadPrintedParts(trace, object, depth);
   if (PrintsItself(object, how)) return;
   ReadsAddress(trace);
   if (!IsFixed(trace, object)) {

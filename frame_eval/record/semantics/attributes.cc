@@ -262,7 +262,10 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
     if (PyMethod_Check(owner)) {
       PyObject* function = PyMethod_GET_FUNCTION(owner);
       if (PartOfMethod(trace, note, owner, name)) return;
-      if (!PyFunction_Check(function) || _PyType_Lookup(&PyMethod_Type, name) != nullptr) return;
+      // `__doc__` is in the type, but its getter asks the function as well.
+      if (_PyType_Lookup(&PyMethod_Type, name) != nullptr && std::strcmp(Text(name), "__doc__") != 0) return;
+      if (PyCFunction_Check(function)) return;  // its attributes cannot change
+      if (!PyFunction_Check(function)) throw Break{Reason::unknown_attribute, Qualified(type, name)};
       AdoptPinned(trace, function);
       return GenericLoad(trace, note, function, name);
     }

@@ -57,6 +57,14 @@ bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObje
   return false;
 }
 
+void FixPrintedName(Trace& trace, PyObject* function) {
+  if (trace.objects.Find(function) == nullptr) AdoptPinned(trace, function);
+  ObjectRecord* const known = trace.objects.Find(function);
+  if (known->state != ObjectRecord::State::kSource) return;
+  Fix(trace, *known);
+  trace.guards.Field(known->source, offsetof(PyFunctionObject, func_qualname), trace.frames.Here());
+}
+
 // Stores a field. Returns false if the store continues as for other objects.
 bool StoreFunctionAttribute(Trace& trace, PyObject* function, PyObject* name, PyObject* value, Shadow shadow) {
   ObjectRecord* const known = trace.objects.Find(function);

@@ -12,6 +12,8 @@
 namespace frametap {
 
 bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObject* name);
+// Guards the name by which a function from outside is printed.
+void FixPrintedName(Trace& trace, PyObject* function);
 bool StoreFunctionAttribute(Trace& trace, PyObject* function, PyObject* name, PyObject* value, Shadow shadow);
 
 }  // namespace frametap
