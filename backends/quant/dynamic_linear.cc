@@ -9,46 +9,13 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/quant/extremes.h"
 #include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
 namespace {
 
 constexpr int64_t kGrain = 16384;
-constexpr int64_t kVector = 16;
-
-struct Extremes {
-  float lo = 0, hi = 0;
-  float zero = 0;  // NaN if an element is not finite
-};
-
-// The extremes of a row and zero. Lanes are apart because compilers do not reorder comparisons of floats.
-FRAMETAP_WIDE_LOOP
-Extremes ExtremesOf(const float* __restrict x, int64_t n) {
-  float lo[kVector] = {}, hi[kVector] = {}, zero[kVector] = {};
-  int64_t i = 0;
-  for (; i + kVector <= n; i += kVector) {
-    for (int64_t k = 0; k < kVector; ++k) {
-      const float v = x[i + k];
-      lo[k] = v < lo[k] ? v : lo[k];
-      hi[k] = v > hi[k] ? v : hi[k];
-      zero[k] += v * 0.0f;
-    }
-  }
-  Extremes found;
-  for (; i < n; ++i) {
-    found.lo = std::min(found.lo, x[i]);
-    found.hi = std::max(found.hi, x[i]);
-    found.zero += x[i] * 0.0f;
-  }
-  for (int64_t k = 0; k < kVector; ++k) {
-    found.lo = std::min(found.lo, lo[k]);
-    found.hi = std::max(found.hi, hi[k]);
-    found.zero += zero[k];
-  }
-  return found;
-}
-
 FRAMETAP_WIDE_LOOP
 void ToBytes(const float* __restrict x, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi,
              int32_t zero_point) {
@@ -104,7 +71,7 @@ void QuantizeRest(const RowParams& p, const RowParams& rest, const float* x, con
 // D1. Returns a scale of NaN if an element is not finite (D2).
 RowParams ParamsOf(const Extremes& found, float qmax, float least_scale) {
   RowParams p;
-  if (std::isnan(found.zero)) {
+  if (!found.finite()) {
     p.scale = std::numeric_limits<float>::quiet_NaN();
     return p;
   }
@@ -129,7 +96,7 @@ void QuantizeBy(const RowParams& p, const float* x, uint8_t* to, int64_t n, floa
 }
 
 RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
-  const RowParams p = ParamsOf(ExtremesOf(x, n), qmax, 0);
+  const RowParams p = ParamsOf(ExtremesOf(x, n, 0), qmax, 0);
   QuantizeBy(p, x, to, n, qmax);
   return p;
 }
@@ -138,8 +105,8 @@ RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
 RowParams ParamsOfTensor(const at::Tensor& x, float qmax, float least_scale) {
   const float* const from = x.const_data_ptr<float>();
   TORCH_CHECK(x.numel() > 0, "dynamic_linear: a tensor without elements has no extremes to choose a scale by");
-  const Extremes found = ExtremesOf(from, x.numel());
-  TORCH_CHECK(!std::isnan(found.zero) || std::none_of(from, from + x.numel(), [](float v) { return std::isnan(v); }),
+  const Extremes found = ExtremesOf(from, x.numel(), 0);
+  TORCH_CHECK(found.finite() || std::none_of(from, from + x.numel(), [](float v) { return std::isnan(v); }),
               "min nan should be less than max nan");
   return ParamsOf(found, qmax, least_scale);
 }
@@ -196,7 +163,7 @@ at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs_)), [&](int64_t a, int64_t b) {
     for (int64_t i = a; i < b; ++i) {
       RowParams& p = params[static_cast<size_t>(i)];
-      if (!is_shared) p = ParamsOf(ExtremesOf(f + i * inputs_, inputs_), qmax_, 0);
+      if (!is_shared) p = ParamsOf(ExtremesOf(f + i * inputs_, inputs_, 0), qmax_, 0);
       QuantizeBy(p, f + i * inputs_, q + i * inputs_, inputs_, qmax_);
     }
   });

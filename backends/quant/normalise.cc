@@ -302,8 +302,8 @@ at::Tensor NormalizedGraph::FrozenFloat(const Node& node, const char* name) cons
   return is_float ? tensor : at::Tensor();
 }
 
-absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
-                                          FrozenWeights* frozen) {
+absl::StatusOr<NormalizedGraph> NormaliseOps(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                             FrozenWeights* frozen) {
   if (weights.size() != graph.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the graph has ", graph.inputs.size(), " inputs, but ",
                                                    weights.size(), " entries of weights were given"));
@@ -319,8 +319,20 @@ absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<
       GoOn(TakeDecomposed(normal.graph, normal.origin, normal.known, normal.written, frozen), weights, &normal);
     }
     GoOn(NameCurves(normal.graph, normal.origin, normal.written), weights, &normal);
-    GoOn(MakeLinears(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
-    GoOn(FoldNorms(normal.graph, normal.origin, normal.known, frozen), weights, &normal);
+    return normal;
+  } catch (const c10::Error& e) {
+    return absl::InternalError(absl::StrCat("normalising the graph: ", e.what_without_backtrace()));
+  }
+}
+
+absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                          FrozenWeights* frozen) {
+  auto normal = NormaliseOps(graph, weights, frozen);
+  if (!normal.ok()) return normal;
+  const at::NoGradGuard no_grad;
+  try {
+    GoOn(MakeLinears(normal->graph, normal->origin, normal->known, frozen), weights, &*normal);
+    GoOn(FoldNorms(normal->graph, normal->origin, normal->known, frozen), weights, &*normal);
     return normal;
   } catch (const c10::Error& e) {
     return absl::InternalError(absl::StrCat("normalising the graph: ", e.what_without_backtrace()));

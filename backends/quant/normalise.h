@@ -53,6 +53,10 @@ struct NormalizedGraph {
 // Applies one more step. `weights`: as Normalise had them.
 void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal);
 
+// The steps that no weight takes part in: M0, M1, M2, M7. `frozen`: for M6; may be null.
+absl::StatusOr<NormalizedGraph> NormaliseOps(const Graph& graph, const std::vector<at::Tensor>& weights,
+                                             FrozenWeights* frozen = nullptr);
+
 // `frozen`: where folded weights are kept; may be null.
 absl::StatusOr<NormalizedGraph> Normalise(const Graph& graph, const std::vector<at::Tensor>& weights,
                                           FrozenWeights* frozen = nullptr);

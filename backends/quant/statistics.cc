@@ -5,16 +5,22 @@
 #include <ATen/ops/dot.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include "backends/quant/extremes.h"
+#include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
 namespace {
 
 constexpr int kBins = 2048;
+constexpr int64_t kBlock = 1024;  // elements whose bins are kept in the cache
 
 // Ranges below 1e-35 have no bins: the inverse of their width is not a finite float. Their extremes alone count.
 float BinsPerUnit(double lo, double hi) {
@@ -22,86 +28,159 @@ float BinsPerUnit(double lo, double hi) {
   return exact <= std::numeric_limits<float>::max() ? static_cast<float>(exact) : 0.0f;
 }
 
+// The bin of each element. Zeros are counted in one bin more, after the others (S1).
+FRAMETAP_WIDE_LOOP
+void PlacesOf(const float* __restrict x, int32_t* __restrict places, int64_t n, float start, float inverse) {
+  for (int64_t i = 0; i < n; ++i) {
+    float place = (x[i] - start) * inverse;
+    place = place > 0.0f ? place : 0.0f;
+    place = place < static_cast<float>(kBins - 1) ? place : static_cast<float>(kBins - 1);
+    places[i] = x[i] == 0 ? kBins : static_cast<int32_t>(place);
+  }
+}
+
+// Consecutive elements are counted in different tables: equal ones do not wait for each other.
+using Counts = std::array<std::array<uint32_t, kBins + 1>, 4>;
+
+void Count(const int32_t* places, int64_t n, Counts* counts) {
+  int64_t i = 0;
+  auto& [a, b, c, d] = *counts;
+  for (; i + 4 <= n; i += 4) {
+    ++a[places[i]];
+    ++b[places[i + 1]];
+    ++c[places[i + 2]];
+    ++d[places[i + 3]];
+  }
+  for (; i < n; ++i) ++(*counts)[0][places[i]];
+}
+
+struct Moments {
+  float sum = 0, squares = 0;
+};
+
+// Lanes are apart because compilers do not reorder sums of floats.
+FRAMETAP_WIDE_LOOP
+Moments MomentsOf(const float* __restrict x, int64_t n) {
+  Lanes sum = {}, squares = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Lanes v;
+    Load(x + i, &v);
+    sum += v;
+    squares += v * v;
+  }
+  Moments found;
+  for (; i < n; ++i) {
+    found.sum += x[i];
+    found.squares += x[i] * x[i];
+  }
+  for (int64_t k = 0; k < kLanes; ++k) {
+    found.sum += sum[k];
+    found.squares += squares[k];
+  }
+  return found;
+}
+
+// Adds the sum of each channel, whose elements lie `size` by `size`, and the sum of all squares.
+void AddPlanes(const float* x, int64_t n, int64_t channels, int64_t size, double* sums, double* squares) {
+  for (int64_t plane = 0; plane * size < n; ++plane) {
+    for (int64_t i = 0; i < size; i += kBlock) {
+      const Moments found = MomentsOf(x + plane * size + i, std::min(kBlock, size - i));
+      sums[plane % channels] += found.sum;
+      *squares += found.squares;
+    }
+  }
+}
+
 }  // namespace
 
 void Statistics::Cover(double lo, double hi) {
-  if (bins_.empty()) {
-    bins_.assign(kBins, 0.0);
-    lo_ = lo;
-    hi_ = hi;
-  } else if (lo < lo_ || hi > hi_) {
-    Statistics old = *this;
-    lo_ = std::min(lo, lo_);
-    hi_ = std::max(hi, hi_);
-    bins_.assign(kBins, 0.0);
+  if (histogram_.bins.empty()) {
+    histogram_ = {lo, hi, std::vector<double>(kBins, 0.0)};
+  } else if (lo < histogram_.lo || hi > histogram_.hi) {
+    const Histogram old = std::exchange(
+        histogram_, {std::min(lo, histogram_.lo), std::max(hi, histogram_.hi), std::vector<double>(kBins, 0.0)});
     Spread(old);
   }
 }
 
-void Statistics::Spread(const Statistics& from) {
-  const double step = (hi_ - lo_) / kBins;
-  const double from_step = (from.hi_ - from.lo_) / kBins;
+void Statistics::Spread(const Histogram& from) {
+  const auto& [lo, hi, ignored] = histogram_;
+  std::vector<double>& bins = histogram_.bins;
+  if (from.lo == lo && from.hi == hi) {
+    for (int i = 0; i < kBins; ++i) bins[i] += from.bins[i];
+    return;
+  }
+  const double step = (hi - lo) / kBins;
+  const double from_step = (from.hi - from.lo) / kBins;
   const auto bin_of = [&](double x) {
-    return step > 0 ? std::clamp(static_cast<int>((x - lo_) / step), 0, kBins - 1) : 0;
+    return step > 0 ? std::clamp(static_cast<int>((x - lo) / step), 0, kBins - 1) : 0;
   };
   for (int i = 0; i < kBins; ++i) {
-    const double count = from.bins_[i];
+    const double count = from.bins[i];
     if (count == 0) continue;
-    const double a = from.lo_ + i * from_step;
+    const double a = from.lo + i * from_step;
     const double b = a + from_step;
     const int first = bin_of(a);
     const int last = bin_of(b);
     if (first == last || from_step <= 0) {
-      bins_[first] += count;
+      bins[first] += count;
       continue;
     }
     double left = count;
     for (int j = first; j < last; ++j) {
       const double part =
-          std::min(left, std::max(0.0, count * (lo_ + (j + 1) * step - std::max(a, lo_ + j * step)) / from_step));
-      bins_[j] += part;
+          std::min(left, std::max(0.0, count * (lo + (j + 1) * step - std::max(a, lo + j * step)) / from_step));
+      bins[j] += part;
       left -= part;
     }
-    bins_[last] += left;
+    bins[last] += left;
   }
 }
 
+// Memory is read once, block by block. Only the first tensor is read for its extremes before that.
 void Statistics::Add(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
   const at::Tensor t = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
   const float* x = t.const_data_ptr<float>();
   const int64_t n = t.numel();
   elements_ += n;
-  float lo = std::numeric_limits<float>::infinity();
-  float hi = -lo;
-  float poison = 0;  // x - x is 0 for finite x, NaN otherwise
-  for (int64_t i = 0; i < n; ++i) {
-    lo = x[i] < lo ? x[i] : lo;
-    hi = x[i] > hi ? x[i] : hi;
-    poison += x[i] - x[i];
-  }
-  if (poison != 0 || std::isnan(poison)) {
-    finite_ = false;
-    return;
-  }
-  min_ = bins_.empty() ? lo : std::min<double>(min_, lo);
-  max_ = bins_.empty() ? hi : std::max<double>(max_, hi);
-  Cover(lo, hi);
-  const float start = static_cast<float>(lo_);
-  const float inverse = BinsPerUnit(lo_, hi_);
-  // Two tables: consecutive equal values do not wait for each other.
-  std::array<std::array<uint32_t, kBins>, 2> counts{};
-  int64_t zeros = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    if (x[i] == 0) {
-      ++zeros;
-      continue;
+  if (histogram_.bins.empty()) {
+    const Extremes all = ExtremesOf(x, n, x[0]);
+    if (!all.finite()) {
+      finite_ = false;
+      return;
     }
-    const float place = std::clamp((x[i] - start) * inverse, 0.0f, static_cast<float>(kBins - 1));
-    ++counts[i & 1][static_cast<int>(place)];
+    min_ = all.lo;
+    max_ = all.hi;
+    Cover(all.lo, all.hi);
   }
-  for (int i = 0; i < kBins; ++i) bins_[i] += static_cast<double>(counts[0][i]) + counts[1][i];
-  zeros_ += static_cast<double>(zeros);
+  Counts counts{};
+  const auto take_counts = [&] {
+    for (auto& table : counts) {
+      for (int i = 0; i < kBins; ++i) histogram_.bins[i] += table[i];
+      zeros_ += table[kBins];
+      table.fill(0);
+    }
+  };
+  std::array<int32_t, kBlock> places;
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t many = std::min(kBlock, n - i);
+    const Extremes found = ExtremesOf(x + i, many, x[i]);
+    if (!found.finite()) {
+      finite_ = false;
+      break;
+    }
+    if (found.lo < min_ || found.hi > max_) {
+      min_ = std::min<double>(min_, found.lo);
+      max_ = std::max<double>(max_, found.hi);
+      take_counts();
+      Cover(min_, max_);
+    }
+    PlacesOf(x + i, places.data(), many, static_cast<float>(histogram_.lo), BinsPerUnit(histogram_.lo, histogram_.hi));
+    Count(places.data(), many, &counts);
+  }
+  take_counts();
 }
 
 std::optional<Statistics::Channels> Statistics::ChannelsOf(const at::Tensor& tensor, int64_t dim) {
@@ -111,10 +190,19 @@ std::optional<Statistics::Channels> Statistics::ChannelsOf(const at::Tensor& ten
   for (int64_t d = 0; d < tensor.dim(); ++d) {
     if (d != kept) summed.push_back(d);
   }
+  const int64_t channels = tensor.size(kept);
+  const auto rows = static_cast<double>(tensor.numel() / channels);
+  int64_t size = 1;  // the stride of a dimension of one element may be any number
+  for (int64_t d = kept + 1; d < tensor.dim(); ++d) size *= tensor.size(d);
+  if (tensor.is_contiguous() && size > 1) {
+    const at::Tensor sums = at::zeros({channels}, at::kDouble);
+    double squares = 0;
+    AddPlanes(tensor.const_data_ptr<float>(), tensor.numel(), channels, size, sums.data_ptr<double>(), &squares);
+    return Channels{dim, rows, squares, sums};
+  }
   const at::Tensor sums = summed.empty() ? tensor : at::sum(tensor, summed);
   const at::Tensor flat = tensor.reshape({-1});
-  return Channels{dim, static_cast<double>(tensor.numel() / tensor.size(kept)), at::dot(flat, flat).item<double>(),
-                  sums.to(at::kDouble)};
+  return Channels{dim, rows, at::dot(flat, flat).item<double>(), sums.to(at::kDouble)};
 }
 
 void Statistics::AddTo(std::vector<Channels>* all, const std::optional<Channels>& more) {
@@ -136,11 +224,11 @@ void Statistics::Add(const Statistics& other) {
   for (const Channels& more : other.errors_) AddTo(&errors_, more);
   elements_ += other.elements_;
   finite_ = finite_ && other.finite_;
-  if (other.bins_.empty()) return;
-  min_ = bins_.empty() ? other.min_ : std::min(min_, other.min_);
-  max_ = bins_.empty() ? other.max_ : std::max(max_, other.max_);
-  Cover(other.lo_, other.hi_);
-  Spread(other);
+  if (other.histogram_.bins.empty()) return;
+  min_ = histogram_.bins.empty() ? other.min_ : std::min(min_, other.min_);
+  max_ = histogram_.bins.empty() ? other.max_ : std::max(max_, other.max_);
+  Cover(other.histogram_.lo, other.histogram_.hi);
+  Spread(other.histogram_);
   zeros_ += other.zeros_;
 }
 
@@ -157,13 +245,14 @@ at::Tensor Statistics::MeansOf(const std::vector<Channels>& all, int64_t dim) co
 }
 
 Range Statistics::LeastSquares(int64_t levels) const {
-  if (bins_.empty() || BinsPerUnit(lo_, hi_) == 0) return MinMax();
-  const double step = (hi_ - lo_) / kBins;
+  const auto& [lowest, highest, bins] = histogram_;
+  if (bins.empty() || BinsPerUnit(lowest, highest) == 0) return MinMax();
+  const double step = (highest - lowest) / kBins;
   // Sums of count, x and x^2 over the first i bins: each candidate then costs O(1).
   std::vector<std::array<double, 3>> sums(kBins + 1, {0, 0, 0});
   for (int i = 0; i < kBins; ++i) {
-    const double x = lo_ + (i + 0.5) * step;
-    sums[i + 1] = {sums[i][0] + bins_[i], sums[i][1] + bins_[i] * x, sums[i][2] + bins_[i] * x * x};
+    const double x = lowest + (i + 0.5) * step;
+    sums[i + 1] = {sums[i][0] + bins[i], sums[i][1] + bins[i] * x, sums[i][2] + bins[i] * x * x};
   }
   const auto clipped = [&](int from, int to, double at) {
     const double n = sums[to][0] - sums[from][0];
@@ -171,7 +260,7 @@ Range Statistics::LeastSquares(int64_t levels) const {
     const double q = sums[to][2] - sums[from][2];
     return std::max(0.0, q - 2 * at * s + at * at * n);
   };
-  const auto edge = [&](int i) { return lo_ + i * step; };
+  const auto edge = [&](int i) { return lowest + i * step; };
   // Bins [a, b) are kept. Zero is always kept (params/P2).
   const auto error = [&](int a, int b) {
     const double lo = std::min(edge(a), 0.0);
@@ -179,7 +268,7 @@ Range Statistics::LeastSquares(int64_t levels) const {
     const double width = (hi - lo) / static_cast<double>(levels);
     return clipped(0, a, lo) + clipped(b, kBins, hi) + (sums[b][0] - sums[a][0]) * width * width / 12;
   };
-  const int zero = std::clamp(static_cast<int>(std::floor((0 - lo_) / step)), 0, kBins);
+  const int zero = std::clamp(static_cast<int>(std::floor((0 - lowest) / step)), 0, kBins);
   int best_a = 0;
   int best_b = kBins;
   double best = error(best_a, best_b);

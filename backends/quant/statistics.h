@@ -38,8 +38,13 @@ class Statistics {
   at::Tensor ErrorMeans(int64_t dim) const { return MeansOf(errors_, dim); }
 
  private:
+  // A histogram: counts of equal steps from `lo` to `hi`.
+  struct Histogram {
+    double lo = 0, hi = 0;
+    std::vector<double> bins;  // none: nothing was seen
+  };
   void Cover(double lo, double hi);  // grows the histogram's range
-  void Spread(const Statistics& from);
+  void Spread(const Histogram& from);
 
   struct Channels {
     int64_t dim;
@@ -55,10 +60,8 @@ class Statistics {
   bool finite_ = true;
   double min_ = 0;
   double max_ = 0;
-  double lo_ = 0;
-  double hi_ = 0;
   double zeros_ = 0;
-  std::vector<double> bins_;
+  Histogram histogram_;
   std::vector<Channels> channels_, errors_;  // one or two of each
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 // The wheel must run on any x86-64; the loops are worth their wide forms.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -12,6 +13,12 @@
 #endif
 
 namespace frametap::quant {
+
+// Sixteen floats that a loop treats alike. GCC 12 makes scalars of arrays in their place.
+constexpr int64_t kLanes = 16;
+using Lanes [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+
+[[gnu::always_inline]] inline void Load(const float* x, Lanes* lanes) { std::memcpy(lanes, x, sizeof(Lanes)); }
 
 // Bytes are `zero_point` plus a whole number from `lo` to `hi`.
 struct ByteRange {

@@ -21,6 +21,7 @@ ROWS = {
     "cached_call": ["mlp", "10 blocks"],
     "first_call": ["mlp", "10 blocks"],
     "int8": ["linear"],
+    "calibration": ["linear"],
     "guard_cost": ["1 blocks", "8 segments", "1 identities", "1 weights"],
     "op_chain": ["1 op"],
     "variants": ["20"],

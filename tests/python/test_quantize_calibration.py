@@ -375,3 +375,46 @@ def test_a_function_after_a_linear_layer_is_in_its_kernel() -> None:
     (row,) = [r for r in quantized.report if r["op"] == "aten.silu"]
     assert row["decision"] == "int8"
     assert row["reason"] == "computed inside aten.linear in l"
+
+
+class Pixels(nn.Module):
+    """Two million elements a sample. `mixes`: the samples of a batch depend on each other."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.mixes = mixes
+        self.conv, self.dropout, self.last = nn.Conv2d(1, 64, 1), nn.Dropout(), nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu().mean((2, 3))
+        if self.mixes:
+            x = x - x.mean(0)
+        return self.last(self.dropout(x))
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_large_batch_is_kept_in_part_where_its_samples_are_apart(
+    mixes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from frametap import _quantize
+
+    kept: list[list[Tensor]] = []
+    measured = _quantize.measured_on_graphs
+
+    def noted(converted: Any, observations: Any) -> Any:
+        for observation in observations.values():
+            kept.extend(
+                [x for x in run if x.shape[1:] == data.shape[1:]] for run in observation.kept
+            )
+        return measured(converted, observations)
+
+    monkeypatch.setattr(_quantize, "measured_on_graphs", noted)
+    data = torch.randn(20, 1, 128, 128) * torch.linspace(0.1, 3, 20).view(20, 1, 1, 1)
+    model = Pixels(mixes).eval()
+    quantized = frametap.quantize(model, [data], progress=False)
+    [[images]] = kept
+    rows = images.shape[0]
+    assert torch.equal(images, data[:rows])
+    assert rows == 20 if mixes else 4 <= rows < 20
+    with torch.no_grad():
+        assert decibels(model(data), quantized(data)) > 30
