@@ -277,7 +277,7 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
         Inspect(f);
         return Go::kOn;
       }
-      std::get_if<Recording>(&state_)->is_catching = false;
+      recording()->is_catching = false;
       if (IsHandlerStep(f) && !store_->options().fullgraph) {
         // The entry frame handles an exception: its state is the frame's own business.
         recorder().StartInstruction();
@@ -428,7 +428,7 @@ void Session::Raised(FrameState& f, const Event& event) {
   if (!trace().frames.is_base(f) || is_catching()) return;
   ExceptionHandler handler;
   if (FindHandler(f.code, f.offset / 2, &handler) && !publisher_.entry_point().ends_at_handlers) {
-    std::get_if<Recording>(&state_)->is_catching = true;
+    recording()->is_catching = true;
     return;
   }
   End({Reason::exception_handling, ""});

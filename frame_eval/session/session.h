@@ -96,7 +96,8 @@ class Session : public FrameFilter, public Tracer {
 
   bool is_recording() const { return std::holds_alternative<Recording>(state_); }
   bool is_left_alone() const { return std::holds_alternative<LeftAlone>(state_); }
-  bool is_catching() const { return is_recording() && std::get_if<Recording>(&state_)->is_catching; }
+  Recording* recording() { return std::get_if<Recording>(&state_); }  // null: nothing is recorded
+  bool is_catching() { return is_recording() && recording()->is_catching; }
   Recorder& recorder() const { return *std::get_if<Recording>(&state_)->recorder; }
   Trace& trace() const { return recorder().trace(); }
   // Runs a step of the recording. Returns whether it came to its end. If not, `ends(reason, is_fault)` was called; a fault is

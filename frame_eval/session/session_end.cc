@@ -144,7 +144,7 @@ void Session::StopRecording(const std::vector<FrameState*>& frames, size_t of_ex
   if (!is_recording()) return;
   AllocZone outside(false);
   // Code of the program may run as what it holds ends.
-  const std::unique_ptr<Recorder> last = std::move(std::get_if<Recording>(&state_)->recorder);
+  const std::unique_ptr<Recorder> last = std::move(recording()->recorder);
   if (until != nullptr) {
     state_ = LeftAlone{until};
   } else {

@@ -20,38 +20,36 @@ bool IsConstant(const Execution& m) {
   return m.PeekShadow(1).kind == Shadow::Kind::kNone && (PyBool_Check(m.Peek(1)) || m.Peek(1) == Py_None);
 }
 
-Step PopJumpIf(Execution& m, int distance, int when) {
-  if (IsConstant(m)) {
-    const int truth = m.Peek(1) == Py_True;
-    m.Drop();
-    return truth == when ? Go(m, distance) : Step::kNext;
-  }
+// Tests the topmost value, which stays. Returns -1 if that raised.
+int TruthOfTop(Execution& m) {
+  if (IsConstant(m)) return m.Peek(1) == Py_True;
   Operation op(m, Op::kTruth, 1);
-  int truth = Truth(m.Peek(1));
-  if (truth < 0) return op.Raised();
-  op.Succeeded(truth ? Py_True : Py_False);
+  const int truth = Truth(m.Peek(1));
+  if (truth < 0) {
+    op.Raised();
+  } else {
+    op.Succeeded(truth ? Py_True : Py_False);
+  }
+  return truth;
+}
+
+Step PopJumpIf(Execution& m, int distance, int when) {
+  const int truth = TruthOfTop(m);
+  if (truth < 0) return Step::kRaised;
   m.Drop();
   return truth == when ? Go(m, distance) : Step::kNext;
 }
 
 Step PopJumpIfNone(Execution& m, int distance, bool when) {
-  if (IsConstant(m)) {
-    const bool none = m.Peek(1) == Py_None;
-    m.Drop();
-    return none == when ? Go(m, distance) : Step::kNext;
-  }
-  Operation op(m, Op::kIsNone, 1);
-  bool none = m.Peek(1) == Py_None;
-  op.Succeeded(none ? Py_True : Py_False);
+  const bool none = m.Peek(1) == Py_None;
+  if (!IsConstant(m)) Operation(m, Op::kIsNone, 1).Succeeded(none ? Py_True : Py_False);
   m.Drop();
   return none == when ? Go(m, distance) : Step::kNext;
 }
 
 Step JumpOrPop(Execution& m, int distance, int when) {
-  Operation op(m, Op::kTruth, 1);
-  int truth = Truth(m.Peek(1));
-  if (truth < 0) return op.Raised();
-  op.Succeeded(truth ? Py_True : Py_False);
+  const int truth = TruthOfTop(m);
+  if (truth < 0) return Step::kRaised;
   if (truth == when) {
     m.next += distance;
   } else {

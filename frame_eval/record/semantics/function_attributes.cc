@@ -27,6 +27,12 @@ constexpr Field kFields[] = {{"__code__"},
                              {"__module__", offsetof(PyFunctionObject, func_module)},
                              {"__annotations__", offsetof(PyFunctionObject, func_annotations)}};
 
+// Guards a function from outside, and the field at the offset.
+void FixField(Trace& trace, ObjectRecord& known, Py_ssize_t offset) {
+  Fix(trace, known);
+  if (offset != 0) trace.guards.Field(known.source, offset, trace.frames.Here());
+}
+
 bool Is(PyObject* name, const char* text) { return PyUnicode_CompareWithASCIIString(name, text) == 0; }
 
 }  // namespace
@@ -49,8 +55,7 @@ bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObje
   }
   for (const Field& field : kFields) {
     if (!Is(name, field.name)) continue;
-    Fix(trace, *known);
-    if (field.offset != 0) trace.guards.Field(known->source, field.offset, trace.frames.Here());
+    FixField(trace, *known, field.offset);
     note.op.expect.kind = ResultSpec::Kind::kPinned;
     return true;
   }
@@ -60,9 +65,7 @@ bool FunctionAttribute(Trace& trace, FrameNote& note, PyObject* function, PyObje
 void FixPrintedName(Trace& trace, PyObject* function) {
   if (trace.objects.Find(function) == nullptr) AdoptPinned(trace, function);
   ObjectRecord* const known = trace.objects.Find(function);
-  if (known->state != ObjectRecord::State::kSource) return;
-  Fix(trace, *known);
-  trace.guards.Field(known->source, offsetof(PyFunctionObject, func_qualname), trace.frames.Here());
+  if (known->state == ObjectRecord::State::kSource) FixField(trace, *known, offsetof(PyFunctionObject, func_qualname));
 }
 
 // Stores a field. Returns false if the store continues as for other objects.
