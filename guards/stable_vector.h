@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/block_pool.h"
 #include "ir/dcheck.h"
 
 namespace frametap {
@@ -26,12 +27,13 @@ class StableVector {
   }
   ~StableVector() {
     while (size_ > 0) pop_back();
+    for (size_t part = 0; part < parts_.size(); ++part) BlockPool::Give(parts_[part], BytesOf(part));
   }
 
   template <class... Args>
   T& emplace_back(Args&&... args) {
     const Place at = PlaceOf(size_);
-    if (at.part == parts_.size()) parts_.push_back(std::make_unique_for_overwrite<Slot[]>(kFirst << at.part));
+    if (at.part == parts_.size()) AddPart();
     T* made = std::construct_at(reinterpret_cast<T*>(parts_[at.part][at.index].bytes), std::forward<Args>(args)...);
     ++size_;
     return *made;
@@ -79,9 +81,15 @@ class StableVector {
   struct Slot {
     alignas(T) std::byte bytes[sizeof(T)];
   };
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
   struct Place {
     size_t part, index;
   };
+  static size_t BytesOf(size_t part) { return (kFirst << part) * sizeof(Slot); }
+  void AddPart() {
+    parts_.reserve(parts_.size() + 1);
+    parts_.push_back(static_cast<Slot*>(BlockPool::Take(BytesOf(parts_.size()))));
+  }
   T& At(size_t i) {
     const Place at = PlaceOf(i);
     return *reinterpret_cast<T*>(parts_[at.part][at.index].bytes);
@@ -92,7 +100,7 @@ class StableVector {
     return {part, i + kFirst - (kFirst << part)};
   }
 
-  std::vector<std::unique_ptr<Slot[]>> parts_;
+  std::vector<Slot*> parts_;
   size_t size_ = 0;
 };
 

@@ -55,7 +55,7 @@ void CopyLiveAccumulators(Step* step) {
     for (NodeDisposition& fate : step->fates) {
       if (fate.now.valid() && fate.now.raw() >= *at) fate.now = NodeId(fate.now.raw() + 1);
     }
-    std::vector<Node> nodes = std::move(g.nodes);
+    auto nodes = std::move(g.nodes);
     g.nodes.clear();
     for (Node& node : nodes) g.AddNode(std::move(node));
   }

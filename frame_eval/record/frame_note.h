@@ -20,6 +20,7 @@
 #include "frame_eval/segment/segment.h"
 #include "frame_eval/state/aten_pause.h"
 #include "guards/collect/guard_recorder.h"
+#include "ir/block_pool.h"
 
 namespace frametap {
 
@@ -186,7 +187,7 @@ struct EntryState {
   std::vector<FrameRestore> awaited;
 };
 
-struct FrameNote : FrameRecord {
+struct FrameNote : FrameRecord, Pooled {
   // The frame becomes part of a recording.
   void Join() {
     if (!is_clean) Part();

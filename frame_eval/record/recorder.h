@@ -14,11 +14,12 @@
 #include "frame_eval/interpreter/tracer.h"
 #include "frame_eval/record/frame_note.h"
 #include "frame_eval/record/trace.h"
+#include "ir/block_pool.h"
 #include "ir/leaks.h"
 
 namespace frametap {
 
-class Recorder {
+class Recorder : public Pooled {
  public:
   Recorder(SegmentCache& store, FrameState& base, FrameNote& note, const WorldState& world);
 

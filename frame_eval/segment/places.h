@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "guards/ref.h"
 #include "guards/stable_vector.h"
+#include "ir/block_pool.h"
 #include "ir/graph/graph.h"
 #include "ir/graph/ids.h"
 #include "ir/graph/position.h"
@@ -85,7 +86,7 @@ class Places {
   };
 
   StableVector<Site> sites_;
-  std::vector<Module> modules_;
+  std::vector<Module, PoolAllocator<Module>> modules_;
   std::vector<Ref<>> codes_;  // of the sites, once they are kept
 };
 

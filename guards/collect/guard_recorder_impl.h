@@ -22,6 +22,7 @@
 #include "guards/kinds/no_hooks.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
+#include "ir/block_pool.h"
 #include "ir/dcheck.h"
 
 namespace frametap {
@@ -56,7 +57,7 @@ struct PredicateKey {
   uint64_t Hash() const { return HashOfKey(source, static_cast<uint8_t>(kind), detail, object); }
 };
 
-struct GuardRecorder::Impl {
+struct GuardRecorder::Impl : Pooled {
   explicit Impl(WorldState w) : world(w) {}
 
   NamesRead& Names() {
@@ -66,7 +67,7 @@ struct GuardRecorder::Impl {
   }
 
   void Reserve() {
-    constexpr size_t kUsual = 128;  // of a small model
+    constexpr size_t kUsual = 256;  // of a small model
     seen.reserve(kUsual);
     numbers.reserve(kUsual);
     uses.reserve(kUsual);
@@ -76,12 +77,12 @@ struct GuardRecorder::Impl {
 
   WorldState world;
   Steps steps;
-  std::vector<Ref<>> seen;
-  std::vector<int64_t> numbers;
+  std::vector<Ref<>, PoolAllocator<Ref<>>> seen;
+  std::vector<int64_t, PoolAllocator<int64_t>> numbers;
   struct Uses {
     uint32_t children = 0, predicates = 0, relations = 0;  // those that stand with another source
   };
-  std::vector<Uses> uses;
+  std::vector<Uses, PoolAllocator<Uses>> uses;
   InternTable<SourceKey> sources;  // of `steps`
 
   std::unique_ptr<NamesRead> names;  // outlives `predicates`; made when something is read, as it is large

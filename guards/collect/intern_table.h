@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/block_pool.h"
 #include "ir/dcheck.h"
 
 namespace frametap {
@@ -56,6 +57,7 @@ class InternTable {
  private:
   // The hash above the number, which is counted from one: an empty table is zeros, which cost least to write.
   using Slot = uint64_t;
+  using Slots = std::vector<Slot, PoolAllocator<Slot>>;
   static constexpr Slot kEmpty = 0;
   static Slot SlotFor(uint32_t hash, uint32_t number) { return Slot{hash} << 32 | (number + 1); }
   static uint32_t NumberOf(Slot slot) { return static_cast<uint32_t>(slot) - 1; }
@@ -72,15 +74,15 @@ class InternTable {
   }
   // A table of `size`, a power of two, for the keys that there are.
   void Grow(size_t size) {
-    slots_ = std::vector<Slot>(size);
+    slots_ = Slots(size);
     for (size_t number = 0; number < keys_.size(); ++number) {
       const uint32_t hash = HashOf(keys_[number]);
       slots_[SlotOf(keys_[number], hash)] = SlotFor(hash, static_cast<uint32_t>(number));
     }
   }
 
-  std::vector<Key> keys_;
-  std::vector<Slot> slots_;
+  std::vector<Key, PoolAllocator<Key>> keys_;
+  Slots slots_;
 };
 
 }  // namespace frametap

@@ -17,11 +17,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "guards/ref.h"
+#include "ir/block_pool.h"
 
 namespace frametap {
 
 // Names by which a recording may have asked a class for something: those in its code, and computed ones.
-class NamesRead {
+class NamesRead : public Pooled {
  public:
   void Add(PyObject* name) {
     // Names are small objects of several sizes: the low bits alone would put many of them into one place.

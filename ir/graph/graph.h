@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/block_pool.h"
 #include "ir/graph/ids.h"
 #include "ir/graph/position.h"
 #include "ir/graph/type.h"
@@ -138,10 +139,10 @@ struct SizeSymbol {
 };
 
 struct Graph {
-  std::vector<Value> values;
+  std::vector<Value, PoolAllocator<Value>> values;
   std::vector<ValueId> inputs;
   std::vector<std::pair<ValueId, at::Tensor>> constants;  // tensors made from Python data while recording
-  std::vector<Node> nodes;
+  std::vector<Node, PoolAllocator<Node>> nodes;
   std::vector<ValueId> outputs;
   std::vector<EagerState> states;   // at least one; states[0] is the state at the entry
   std::vector<SizeSymbol> symbols;  // what they were stands in the tensors' types

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "ir/block_pool.h"
+
 namespace frametap {
 
 struct ObjectRecord;
@@ -62,6 +64,7 @@ class ObjectTable {
   size_t size() const { return size_; }
 
  private:
+  using Entries = std::vector<Entry, PoolAllocator<Entry>>;
   static constexpr int kLeastBits = 8;
 
   size_t mask() const { return entries_.size() - 1; }
@@ -72,7 +75,7 @@ class ObjectTable {
   }
 
   void Grow() {
-    const std::vector<Entry> old = std::exchange(entries_, std::vector<Entry>(2 * entries_.size()));
+    const Entries old = std::exchange(entries_, Entries(2 * entries_.size()));
     --shift_;
     size_ = 0;
     for (const Entry& entry : old) {
@@ -80,7 +83,7 @@ class ObjectTable {
     }
   }
 
-  std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kLeastBits);  // a power of two
+  Entries entries_ = Entries(size_t{1} << kLeastBits);  // a power of two
   int shift_ = 64 - kLeastBits;
   size_t size_ = 0;
 };

@@ -7,11 +7,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "ir/block_pool.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {
@@ -61,7 +63,9 @@ class TensorValues {
 
  private:
   Graph* const graph_;
-  absl::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
+  using Tensors = absl::flat_hash_map<c10::TensorImpl*, KnownTensor, absl::Hash<c10::TensorImpl*>, std::equal_to<>,
+                                      PoolAllocator<std::pair<c10::TensorImpl* const, KnownTensor>>>;
+  Tensors tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
   std::vector<std::pair<SourceId, ValueId>> inputs_;           // parallel to the inputs of the graph
 };
