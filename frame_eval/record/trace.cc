@@ -6,6 +6,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "guards/objects/torch_tensor.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -74,6 +75,7 @@ Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
 Trace::~Trace() { aten.Stop(); }
 
 void Rewind(Trace& trace, const Mark& mark) {
+  FT_DCHECK(mark.effects <= trace.effects.Now() && mark.decisions <= trace.decisions.size());  // effects/E1
   trace.aten.Rewind(mark.aten);
   trace.guards.Rewind(mark.guards);
   trace.effects.Rewind(mark.effects);

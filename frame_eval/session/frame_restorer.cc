@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "frame_eval/cpython/frame_view.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 namespace {
@@ -22,6 +23,7 @@ Tracer::Go FrameRestorer::LeaveWith(FrameState& f, FrameRestore landing) {
   ReplaceStack(f, std::move(landing.content.stack));
   f.result = landing.result.Release();
   if (landing.yields != nullptr) {
+    FT_DCHECK(landing.content.locals.size() == landing.yields->slots.size());
     for (size_t i = 0; i < landing.content.locals.size(); ++i) {
       const Ref<> old =
           Ref<>::Steal(std::exchange(f.objects[landing.yields->slots[i]], landing.content.locals[i].Release()));
@@ -38,6 +40,7 @@ Tracer::Go FrameRestorer::UnwindTo(FrameState& f, std::vector<FrameRestore> leav
   ascending_ = std::make_unique<SignalsHeld>();
   for (FrameRestore& one : leaving) {
     FrameState* left = std::exchange(target, NoteOf(*target).caller);
+    FT_DCHECK(target != nullptr);
     NoteOf(*left).entry.landing = std::make_unique<FrameRestore>(std::move(one));
   }
   NoteOf(*target).entry.landing = std::make_unique<FrameRestore>(std::move(landing));
@@ -54,6 +57,7 @@ Tracer::Go FrameRestorer::Resume(FrameState& f, FrameRestore landing) {
 
 void FrameRestorer::Land(FrameState& f, FrameRestore landing) {
   const SnapshotFrame& frame = landing.segment->ir.exit.frames[landing.frame];
+  FT_DCHECK(landing.content.locals.size() == frame.slots.size());
   const bool is_new = landing.frame > 0;
   if (is_new && f.function->func_closure != nullptr) {
     PyObject* closure = f.function->func_closure;

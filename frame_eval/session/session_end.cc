@@ -13,6 +13,7 @@
 #include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
 #include "guards/objects/torch_tensor.h"
+#include "ir/dcheck.h"
 #include "ir/text/text.h"
 
 namespace frametap {
@@ -78,6 +79,7 @@ void Session::EndWithFrame(FrameState& f, FrameEnd end, PyObject* value, Shadow 
 }
 
 void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow) {
+  FT_DCHECK(&f == &trace().frames.base());
   const Position at = BreakPosition(trace());
   Break why{Reason::internal_error, ""};
   const auto finish = [&] { return FinishReturn(trace(), value, shadow); };

@@ -26,6 +26,7 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -535,6 +536,7 @@ void AddEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::str
 
 void PushEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name,
                 const std::vector<PyObject*>& values, std::vector<Shadow> shadows) {
+  FT_DCHECK(values.size() == shadows.size());
   PendingEffect effect;
   effect.kind = kind;
   effect.target = Ref<>::New(target);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/record/trace/size_dependence.h"
+#include "ir/dcheck.h"
 #include "ir/graph/eager_state.h"
 #include "ir/passes/writes.h"
 
@@ -181,6 +182,8 @@ void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
 }
 
 void AtenRecorder::Rewind(const Mark& mark) {
+  FT_DCHECK(places_.size() == graph_.nodes.size());
+  FT_DCHECK(mark.nodes <= graph_.nodes.size() && mark.values <= graph_.values.size());
   tensors.Rewind(mark.tensors);
   memory.Rewind(mark.values);
   resized.Rewind(mark.values, mark.nodes);

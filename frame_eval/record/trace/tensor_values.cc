@@ -1,5 +1,7 @@
 #include "frame_eval/record/trace/tensor_values.h"
 
+#include "ir/dcheck.h"
+
 namespace frametap {
 
 void TensorValues::Reserve(size_t count) {
@@ -21,6 +23,7 @@ bool TensorValues::AddSource(const at::Tensor& tensor, SourceId source) {
 std::optional<ValueId> TensorValues::ValueOf(const at::Tensor& tensor) {
   KnownTensor* known = Find(tensor);
   if (known == nullptr) return std::nullopt;
+  FT_DCHECK(!known->value.valid() || known->value.raw() < graph_->values.size());
   if (!known->value.valid()) {
     if (!known->source.valid()) return std::nullopt;
     known->value = graph_->AddInput("", Type::Of(tensor));
@@ -68,6 +71,8 @@ std::optional<at::Tensor> TensorValues::TensorOfInput(ValueId id) {
 }
 
 void TensorValues::Rewind(const Mark& mark) {
+  FT_DCHECK(mark.journal <= journal_.size() && mark.inputs <= inputs_.size());
+  FT_DCHECK(inputs_.size() == graph_->inputs.size());
   while (journal_.size() > mark.journal) {
     const auto [impl, before] = journal_.back();
     journal_.pop_back();

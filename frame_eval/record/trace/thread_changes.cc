@@ -1,10 +1,12 @@
 #include "frame_eval/record/trace/thread_changes.h"
 
 #include "guards/collect/guard_recorder.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
 void ThreadChanges::Rewind(const Mark& mark) {
+  FT_DCHECK(mark.sets <= sets_.size() && mark.resets <= resets_);
   state = mark.state;
   backends = mark.backends;
   autocast_nesting = mark.autocast_nesting;
@@ -30,6 +32,7 @@ void ThreadChanges::SetContext(PyObject* variable, uint32_t epoch) {
 bool ThreadChanges::ResetContext(PyObject* variable, uint32_t token) {
   auto* const last = const_cast<ContextSet*>(LastSet(variable));
   if (last == nullptr || last->epoch != token) return false;
+  FT_DCHECK(live_ > 0);
   last->reset = ++resets_;
   --live_;
   return true;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/dcheck.h"
+
 namespace frametap {
 
 bool ValueRanks::FollowsFromSizes(ValueId value) const {
@@ -9,6 +11,7 @@ bool ValueRanks::FollowsFromSizes(ValueId value) const {
 }
 
 void ValueRanks::Settle(ValueId value) {
+  FT_DCHECK(FollowsFromSizes(value));
   unsettled_.erase(std::lower_bound(unsettled_.begin(), unsettled_.end(), value));
 }
 
@@ -22,6 +25,7 @@ void ValueRanks::Add(const Node& node, bool by_size) {
     ForEachUse(node.args, [&](ValueId use) { by_size = by_size || FollowsFromSizes(use); });
   }
   if (by_size) unsettled_.insert(unsettled_.end(), node.outputs.begin(), node.outputs.end());
+  FT_DCHECK(std::is_sorted(unsettled_.begin(), unsettled_.end()));
 }
 
 void ValueRanks::Rewind(size_t values) {
