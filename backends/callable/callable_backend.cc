@@ -77,7 +77,7 @@ class NumberCheck {
     }
     for (const Node& node : graph.nodes) {
       if (!node.is_scalar()) continue;
-      Step step{node.scalar_op, {}};
+      Step step{node.builtin_op, {}};
       bool known = true;
       for (size_t i = 0; i < node.args.size(); ++i) {
         const Arg& arg = node.args[i];

@@ -187,7 +187,7 @@ class NativeExecutable : public Executable {
   static void RunScalar(const Plan& plan, const PlannedStep& step, torch::jit::Stack* stack, Values& values) {
     PushArgs(plan, step, stack, values, false);
     const c10::IValue none;
-    c10::IValue result = Evaluate(step.scalar_op, stack->front(), stack->size() > 1 ? (*stack)[1] : none);
+    c10::IValue result = Evaluate(step.builtin_op, stack->front(), stack->size() > 1 ? (*stack)[1] : none);
     stack->clear();
     stack->push_back(std::move(result));
   }

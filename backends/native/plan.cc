@@ -186,7 +186,7 @@ class Planner {
                 : FactsOf(*node.op).factory ? PlannedStep::Kind::kFactory
                                             : PlannedStep::Kind::kOp;
     step.changes = node.op && FactsOf(*node.op).changes_what_was();
-    step.scalar_op = node.scalar_op;
+    step.builtin_op = node.builtin_op;
     step.op = node.op;
     step.state = node.state.raw();
     const OpVerdict& verdict = VerdictOn(node);

@@ -47,7 +47,7 @@ struct PlannedStep {
   Kind kind = Kind::kOp;
   bool changes = false;                                    // what existed before
   BelowAutograd below_autograd = BelowAutograd::kDiffers;  // in this step's state
-  BuiltinOp scalar_op = BuiltinOp::kNone;
+  BuiltinOp builtin_op = BuiltinOp::kNone;
   uint32_t state = 0;
   uint32_t args_begin = 0, args_end = 0;        // into Plan::args
   uint32_t results_begin = 0, results_end = 0;  // into Plan::results

@@ -47,7 +47,7 @@ std::optional<Piece> PieceOf(const Node& list, int64_t index) {
 
 // The node that makes the list of which `item` takes an element, or an invalid id.
 NodeId ListOf(const Graph& graph, const Node& item) {
-  if (item.scalar_op != BuiltinOp::kListItem || item.args[0].kind != Arg::Kind::kValue) return NodeId();
+  if (item.builtin_op != BuiltinOp::kListItem || item.args[0].kind != Arg::Kind::kValue) return NodeId();
   return graph.value(item.args[0].value).def;
 }
 

@@ -112,7 +112,7 @@ Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
   for (size_t i = 0; i < parent_.size(); ++i) parent_[i] = static_cast<uint32_t>(i);
   const auto join = [&](ValueId a, ValueId b) { parent_[root(a)] = root(b); };
   for (const Node& node : graph.nodes) {
-    if (node.scalar_op == BuiltinOp::kListItem) ForEachUse(node.args, [&](ValueId v) { join(v, node.outputs[0]); });
+    if (node.builtin_op == BuiltinOp::kListItem) ForEachUse(node.args, [&](ValueId v) { join(v, node.outputs[0]); });
     if (node.is_scalar()) continue;
     const OpRow* row = RowOf(node);
     if (row != nullptr && row->fresh) continue;

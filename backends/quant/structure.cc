@@ -141,7 +141,7 @@ class Namer {
     std::string text[2];
     for (const bool is_loose : {false, true}) {
       std::string& one = text[is_loose];
-      one = node.is_scalar() ? absl::StrCat("scalar ", static_cast<int>(node.scalar_op))
+      one = node.is_scalar() ? absl::StrCat("scalar ", static_cast<int>(node.builtin_op))
                              : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
       if (IsUnderAutocast(graph_, node)) one += " autocast";
       for (size_t i = 0; i < node.args.size(); ++i) {

@@ -57,7 +57,7 @@ NodeId GraphInterpreter::Step() {
   if (node.is_scalar()) {
     std::vector<c10::IValue> args(2);
     for (size_t i = 0; i < node.args.size(); ++i) args[i] = Boxed(node.args[i], *c10::AnyType::get());
-    Replace(node.outputs[0], Evaluate(node.scalar_op, args[0], args[1]));
+    Replace(node.outputs[0], Evaluate(node.builtin_op, args[0], args[1]));
   } else {
     const std::vector<c10::Argument>& parameters = node.op->schema().arguments();
     torch::jit::Stack stack;

@@ -182,7 +182,7 @@ struct EntryState {
   bool at_entry = false;  // the next instruction is an entry point
   bool skip_one = false;  // the breaking instruction is to run before the next entry
   int wait_offset = -1;   // the same, once the frame gets there
-  std::unique_ptr<FrameRestore> landing;
+  std::unique_ptr<FrameRestore> restore;
   // Frames that an exit continues in and that have not come yet: this one calls the last.
   std::vector<FrameRestore> awaited;
 };

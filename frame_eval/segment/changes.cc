@@ -82,7 +82,7 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
   bool changed = segment.uses_random, sizes_from_elements = false;
   for (const Node& node : segment.ir.graph.nodes) {
     // An assumption that is checked after a change must be checked before it.
-    segment.raises_on_elements |= changed && node.scalar_op == BuiltinOp::kContiguous;
+    segment.raises_on_elements |= changed && node.builtin_op == BuiltinOp::kContiguous;
     if (!node.op) continue;
     const OpFacts& facts = FactsOf(*node.op);
     changed = changed || facts.changes_what_was();

@@ -26,11 +26,11 @@ namespace {
 thread_local constinit std::vector<std::pair<const void*, Session*>> sessions;
 
 // The last of them; it calls the others.
-FrameRestore TakeOutermost(std::vector<FrameRestore> landings) {
-  FrameRestore landing = std::move(landings.back());
-  landings.pop_back();
-  landing.above = std::move(landings);
-  return landing;
+FrameRestore TakeOutermost(std::vector<FrameRestore> restores) {
+  FrameRestore restore = std::move(restores.back());
+  restores.pop_back();
+  restore.above = std::move(restores);
+  return restore;
 }
 
 // Whether the instruction begins or ends the handling of an exception.
@@ -155,7 +155,7 @@ void Session::Enter(FrameState& f) {
     outermost_ = &f;
   }
   if (IsAwaited(f)) {
-    note->entry.landing = std::make_unique<FrameRestore>(TakeOutermost(std::move(NoteOf(*note->caller).entry.awaited)));
+    note->entry.restore = std::make_unique<FrameRestore>(TakeOutermost(std::move(NoteOf(*note->caller).entry.awaited)));
     f.observed = true;
     return;
   }
@@ -252,7 +252,7 @@ bool Session::Cross(FrameState& f, FrameNote& note) {
 
 Tracer::Go Session::AtInstruction(FrameState& f) {
   FrameNote& note = NoteOf(f);
-  if (note.entry.landing != nullptr) return landings_.Resume(f, std::move(*std::exchange(note.entry.landing, nullptr)));
+  if (note.entry.restore != nullptr) return restorer_.Resume(f, std::move(*std::exchange(note.entry.restore, nullptr)));
   // Our own exception comes where the program's could: what closes a handler (its POP_EXCEPT, the moves before it) is
   // not covered, and would leave the handled exception with the thread.
   ExceptionHandler covering;

@@ -11,7 +11,7 @@
 //       is left by yielding where it has not returned.
 //   N5  Frames that an exit has above the entry frame come back through the calls that made them. The entry frame makes
 //       its call again, and the callee's frame gets the values of the exit before its first instruction. Until the
-//       last one has landed no code of the program runs.
+//       last one has them no code of the program runs.
 //   N6  A refused call (fullgraph) ends without another instruction of the program. The operation that would end the
 //       graph is not done, and each frame that is left or entered gets the error at its next instruction. When the
 //       last frame is gone, the changes of the recording are taken back.
@@ -142,7 +142,7 @@ class Session : public FrameFilter, public Tracer {
   LibraryFilter library_;
   RefusedCall refusal_;
   Publisher publisher_;
-  FrameRestorer landings_;
+  FrameRestorer restorer_;
   State state_;
   MadeClasses made_classes_;
   const FrameState* outermost_ = nullptr;  // the frame of Run's callee, if it is seen

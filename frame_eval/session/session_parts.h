@@ -65,8 +65,8 @@ template <class F>
   return Guarded(step, [this](const Break& b, bool is_fault) { is_fault ? Internal(b.detail) : End(b); });
 }
 
-inline PyCodeObject* CodeOf(const FrameRestore& landing) {
-  return reinterpret_cast<PyCodeObject*>(landing.segment->frame_codes[landing.frame].get());
+inline PyCodeObject* CodeOf(const FrameRestore& restore) {
+  return reinterpret_cast<PyCodeObject*>(restore.segment->frame_codes[restore.frame].get());
 }
 
 inline bool IsAwaitedBy(const FrameNote& caller, PyCodeObject* code) {
@@ -82,7 +82,7 @@ inline bool IsAwaited(const FrameState& f) {
 // A recording may continue in `caller` when `f` returns, and an exit may leave `f` for it.
 inline bool MayGoOnIn(const FrameState& caller, const FrameState& f) {
   return caller.observed && caller.handlers == 0 && (!caller.is_generator || IsPlainGenerator(caller.code)) &&
-         NoteOf(caller).entry.landing == nullptr && IsDirectCall(caller, f);
+         NoteOf(caller).entry.restore == nullptr && IsDirectCall(caller, f);
 }
 
 // Returns whether the frame has caught the exception that a refusal waits for, before a statement of an `except` block runs.

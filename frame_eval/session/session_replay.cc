@@ -15,10 +15,10 @@ namespace frametap {
 namespace {
 
 FrameRestore Returning(Ref<> result) {
-  FrameRestore landing;
-  landing.leaves = true;
-  landing.result = std::move(result);
-  return landing;
+  FrameRestore restore;
+  restore.leaves = true;
+  restore.result = std::move(result);
+  return restore;
 }
 
 Roots RootsOf(const FrameState& f) {
@@ -219,25 +219,25 @@ Tracer::Go Session::Replay(FrameState& f, FrameNote& note, const std::shared_ptr
   if (!reifier.Prepare()) return Go::kRaise;
   std::vector<FrameRestore> leaving;
   for (FrameState* left = &f; leaving.size() < up; left = NoteOf(*left).caller) {
-    FrameRestore& landing = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
-    if (left->is_generator) landing.yields = reifier.TakeYield(left->raw, &landing.content);
-    landing.segment = shared;
+    FrameRestore& restore = leaving.emplace_back(Returning(Ref<>::New(Py_None)));
+    if (left->is_generator) restore.yields = reifier.TakeYield(left->raw, &restore.content);
+    restore.segment = shared;
   }
   if (exit.kind == Exit::Kind::kReturn) {
     Ref<> result = reifier.Make(exit.result);
     if (!result || !reifier.Commit()) return Go::kRaise;
-    return landings_.UnwindTo(f, std::move(leaving), Returning(std::move(result)));
+    return restorer_.UnwindTo(f, std::move(leaving), Returning(std::move(result)));
   }
   FrameRestore outermost;
   for (size_t i = 0; i < exit.frames.size(); ++i) {
-    FrameRestore& landing = i == 0 ? outermost : outermost.above.emplace_back();
-    landing.segment = shared;
-    landing.frame = i;
-    if (!reifier.MakeContent(exit.frames[i], &landing.content)) return Go::kRaise;
+    FrameRestore& restore = i == 0 ? outermost : outermost.above.emplace_back();
+    restore.segment = shared;
+    restore.frame = i;
+    if (!reifier.MakeContent(exit.frames[i], &restore.content)) return Go::kRaise;
   }
   if (!reifier.Commit()) return Go::kRaise;
   std::reverse(outermost.above.begin(), outermost.above.end());
-  return landings_.UnwindTo(f, std::move(leaving), std::move(outermost));
+  return restorer_.UnwindTo(f, std::move(leaving), std::move(outermost));
 }
 
 }  // namespace frametap

@@ -33,7 +33,7 @@ at::Tensor OwnCopy(const at::Tensor& tensor) {
 }  // namespace
 
 std::string Node::op_name() const {
-  if (is_scalar()) return RowOf(scalar_op).name;
+  if (is_scalar()) return RowOf(builtin_op).name;
   return DottedName(op->operator_name());
 }
 

@@ -10,9 +10,11 @@
 #include <ATen/core/ivalue.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/block_pool.h"
+#include "ir/dcheck.h"
 #include "ir/graph/ids.h"
 #include "ir/graph/position.h"
 #include "ir/graph/type.h"
@@ -113,8 +115,8 @@ struct EagerState {
 };
 
 struct Node {
-  std::optional<c10::OperatorHandle> op;  // empty: `scalar_op` says what it is
-  BuiltinOp scalar_op = BuiltinOp::kNone;
+  std::optional<c10::OperatorHandle> op;  // empty: `builtin_op` says what it is
+  BuiltinOp builtin_op = BuiltinOp::kNone;
   std::vector<Arg> args;         // G2
   std::vector<ValueId> outputs;  // one for each return of the schema; one for a scalar op
   StateId state;                 // into Graph::states
@@ -156,9 +158,15 @@ struct Graph {
   StateId AddState(const EagerState& state);  // finds an equal one
   NodeId AddNode(Node node);                  // sets def of the outputs
 
-  const Value& value(ValueId id) const { return values[id.raw()]; }
-  Value& value(ValueId id) { return values[id.raw()]; }
-  const Node& node(NodeId id) const { return nodes[id.raw()]; }
+  const Value& value(ValueId id) const {
+    FT_DCHECK(id.raw() < values.size());
+    return values[id.raw()];
+  }
+  Value& value(ValueId id) { return const_cast<Value&>(std::as_const(*this).value(id)); }
+  const Node& node(NodeId id) const {
+    FT_DCHECK(id.raw() < nodes.size());
+    return nodes[id.raw()];
+  }
 };
 
 template <class F>

@@ -408,7 +408,7 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
   const Node* node = &graph.node(asked.def);
   ValueId result = value;
   int64_t item = -1;
-  if (node->scalar_op == BuiltinOp::kListItem) {
+  if (node->builtin_op == BuiltinOp::kListItem) {
     const Arg& list = node->args[0];
     const Arg& index = node->args[1];
     if (list.kind != Arg::Kind::kValue || index.kind != Arg::Kind::kConst || !index.constant.isInt()) {

@@ -21,7 +21,7 @@ bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, co
   if (!def.valid()) return false;
   const Node& node = graph.node(def);
   const auto operand = [&](size_t i) { return IsNatural(graph, known, node.args[i], depth - 1); };
-  switch (node.scalar_op) {
+  switch (node.builtin_op) {
     case BuiltinOp::kSize:
     case BuiltinOp::kIntAbs:
       return true;

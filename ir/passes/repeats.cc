@@ -40,7 +40,7 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 }
 
 bool ReadsTensor(const Node& node) {
-  return !node.is_scalar() || node.scalar_op == BuiltinOp::kSize || IsAssumption(node.scalar_op);
+  return !node.is_scalar() || node.builtin_op == BuiltinOp::kSize || IsAssumption(node.builtin_op);
 }
 
 class Finder {
@@ -93,7 +93,7 @@ class Finder {
 
   bool MayRepeat(uint32_t i) const {
     const Node& node = graph_.nodes[i];
-    if (node.is_scalar()) return node.scalar_op != BuiltinOp::kListItem;
+    if (node.is_scalar()) return node.builtin_op != BuiltinOp::kListItem;
     return IsBelow(node) && (roles_.empty() || roles_[i].repeatable);
   }
 
@@ -115,7 +115,7 @@ class Finder {
   uint64_t HashOf(uint32_t i) const {
     const Node& node = graph_.nodes[i];
     uint64_t hash =
-        node.is_scalar() ? static_cast<uint64_t>(node.scalar_op) + 1 : reinterpret_cast<uintptr_t>(&node.op->schema());
+        node.is_scalar() ? static_cast<uint64_t>(node.builtin_op) + 1 : reinterpret_cast<uintptr_t>(&node.op->schema());
     for (const Arg& arg : node.args) hash = Mix(hash, HashOf(arg, i));
     return hash;
   }
@@ -139,7 +139,7 @@ class Finder {
 
   bool Same(uint32_t i, uint32_t j) const {
     const Node &a = graph_.nodes[i], &b = graph_.nodes[j];
-    if (a.is_scalar() != b.is_scalar() || a.scalar_op != b.scalar_op) return false;
+    if (a.is_scalar() != b.is_scalar() || a.builtin_op != b.builtin_op) return false;
     if (!a.is_scalar() && &a.op->schema() != &b.op->schema()) return false;
     if (ReadsTensor(a) && WritesBefore(i) != WritesBefore(j)) return false;
     return Same(a.args, i, b.args, j);

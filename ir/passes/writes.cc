@@ -52,7 +52,7 @@ bool WritesTo(const Node& node, size_t arg) {
 }
 
 bool MayShareMemory(const Graph& graph, const Node& node, size_t arg, ValueId in) {
-  if (!node.op) return node.scalar_op == BuiltinOp::kListItem;
+  if (!node.op) return node.builtin_op == BuiltinOp::kListItem;
   const Type& from = graph.value(in).type;
   if (from.kind == Type::Kind::kInt || from.kind == Type::Kind::kFloat || from.kind == Type::Kind::kBool) return false;
   const auto may_be_of = [&](ValueId out) {

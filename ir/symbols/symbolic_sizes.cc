@@ -30,7 +30,7 @@ class Finder {
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.is_scalar() && node.scalar_op != BuiltinOp::kListItem) {
+      if (node.is_scalar() && node.builtin_op != BuiltinOp::kListItem) {
         FindNumber(node);
       } else if (IsFixed(node)) {
         fixed_lists_.insert(node.outputs.begin(), node.outputs.end());
@@ -98,11 +98,11 @@ class Finder {
 
   void FindNumber(const Node& node) {
     std::optional<Formula> number;
-    if (node.scalar_op == BuiltinOp::kSize) {
+    if (node.builtin_op == BuiltinOp::kSize) {
       const auto dim = static_cast<size_t>(node.args[1].constant.toInt());
       const Sizes& sizes = sizes_[node.args[0].value.raw()];
       if (dim < sizes.size()) number = sizes[dim];
-    } else if (RowOf(node.scalar_op).result == Type::Kind::kInt) {
+    } else if (RowOf(node.builtin_op).result == Type::Kind::kInt) {
       Formula operands[2];
       const size_t arity = std::min<size_t>(node.args.size(), 2);
       for (size_t i = 0; i < arity; ++i) {
@@ -115,7 +115,7 @@ class Finder {
           return;
         }
       }
-      number = Formula::Of(node.scalar_op, operands[0], operands[1]);
+      number = Formula::Of(node.builtin_op, operands[0], operands[1]);
     }
     if (!number) return;
     if (number->natural()) naturals_.insert(node.outputs[0]);

@@ -184,7 +184,7 @@ class GraphParser {
     }
     if (name.empty()) lex_.Fail("expected the name of an operator");
     if (const std::optional<BuiltinOp> scalar = ParseScalarOp(name)) {
-      node.scalar_op = *scalar;
+      node.builtin_op = *scalar;
       ScalarArgs(&node);
     } else if ((node.op = FindOp(name))) {
       OpArgs(&node);

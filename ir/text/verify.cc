@@ -126,8 +126,8 @@ absl::Status CheckArg(const Graph& graph, const Arg& arg, const c10::Type* type,
 }
 
 absl::Status VerifyScalar(const Graph& graph, const Node& node) {
-  if (node.scalar_op == BuiltinOp::kNone) return Bad("neither an operator nor a scalar op");
-  const ScalarRow& row = RowOf(node.scalar_op);
+  if (node.builtin_op == BuiltinOp::kNone) return Bad("neither an operator nor a scalar op");
+  const ScalarRow& row = RowOf(node.builtin_op);
   if (node.args.size() != row.arity)
     return Bad(absl::StrCat("takes ", row.arity, " arguments, not ", node.args.size()));
   for (size_t i = 0; i < node.args.size(); ++i) {
@@ -143,8 +143,8 @@ absl::Status VerifyScalar(const Graph& graph, const Node& node) {
                                      : graph.value(arg.value).type.kind;
     bool fits = kind == Type::Kind::kNone || kind == Type::Kind::kOpaque;
     if (row.operands == Type::Kind::kNone) {
-      const Type::Kind of = node.scalar_op == BuiltinOp::kListItem ? Type::Kind::kTensorList : Type::Kind::kTensor;
-      fits = i == 0 || node.scalar_op == BuiltinOp::kAnother
+      const Type::Kind of = node.builtin_op == BuiltinOp::kListItem ? Type::Kind::kTensorList : Type::Kind::kTensor;
+      fits = i == 0 || node.builtin_op == BuiltinOp::kAnother
                  ? !constant && (fits || kind == of)
                  : constant && kind == Type::Kind::kInt && arg.constant.toInt() >= 0;
     } else {

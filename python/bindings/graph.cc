@@ -241,7 +241,7 @@ void BindNode(py::module_& m) {
           "is_scalar", [](const NodeView& self) { return self.node().is_scalar(); },
           "Arithmetic on Python numbers, not an op of torch.")
       .def_property_readonly(
-          "may_raise", [](const NodeView& self) { return MayRaise(self.node().scalar_op); },
+          "may_raise", [](const NodeView& self) { return MayRaise(self.node().builtin_op); },
           "Arithmetic on Python numbers that raises for some of them: `int(inf)`.")
       .def_property_readonly("args", NodeArgs)
       .def_property_readonly("schema_args", SchemaArgs)

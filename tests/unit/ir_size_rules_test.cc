@@ -501,7 +501,7 @@ class Recorded {
     for (const auto& [list, tensors] : lists) {
       for (size_t i = 0; i < tensors.size(); ++i) {
         Node item;
-        item.scalar_op = BuiltinOp::kListItem;
+        item.builtin_op = BuiltinOp::kListItem;
         item.state = StateId(0);
         item.args = {Arg::Of(list), Arg::Const(static_cast<int64_t>(i))};
         item.outputs = {graph.NewValue(Name(), TypeOf(tensors[i]))};
@@ -568,7 +568,7 @@ class Recorded {
     type.kind = Type::Kind::kTensor;
     type.sizes = {-1};
     Node size;
-    size.scalar_op = BuiltinOp::kSize;
+    size.builtin_op = BuiltinOp::kSize;
     size.state = StateId(0);
     size.args = {Arg::Of(graph.AddInput(Name(), type)), Arg::Const(0)};
     const ValueId id = graph.NewValue(Name(), Type::Scalar(Type::Kind::kInt));
@@ -745,7 +745,7 @@ class OneNode {
 
   ValueId SizeOfInput(ValueId tensor) {
     Node node;
-    node.scalar_op = BuiltinOp::kSize;
+    node.builtin_op = BuiltinOp::kSize;
     node.state = StateId(0);
     node.args = {Arg::Of(tensor), Arg::Const(0)};
     node.outputs = {graph_.NewValue("n", Type::Scalar(Type::Kind::kInt))};

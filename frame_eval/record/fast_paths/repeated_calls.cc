@@ -279,7 +279,7 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* memo) const {
       memo->is_random = memo->is_random || facts.random;
       const auto is_on_cpu = [&](ValueId out) { return graph.value(out).type.device.is_cpu(); };
       if (facts.random && !std::all_of(node.outputs.begin(), node.outputs.end(), is_on_cpu)) return false;
-    } else if (node.scalar_op == BuiltinOp::kSize) {
+    } else if (node.builtin_op == BuiltinOp::kSize) {
       return false;
     }
     const auto is_list = [&](ValueId out) { return graph.value(out).type.kind == Type::Kind::kTensorList; };

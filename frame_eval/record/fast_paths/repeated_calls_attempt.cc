@@ -255,7 +255,7 @@ bool RepeatedCalls::Attempt::Op(size_t i, PlaceId at) {
 bool RepeatedCalls::Attempt::Bind(size_t was, size_t is) {
   const Graph& graph = trace_.aten.graph();
   const Node &old = graph.nodes[was], &now = graph.nodes[is];
-  if (old.op.has_value() != now.op.has_value() || old.scalar_op != now.scalar_op ||
+  if (old.op.has_value() != now.op.has_value() || old.builtin_op != now.builtin_op ||
       old.outputs.size() != now.outputs.size()) {
     return false;
   }
@@ -281,17 +281,17 @@ bool RepeatedCalls::Attempt::Bind(size_t was, size_t is) {
 // For numbers, or for assumptions that are checked at run time.
 bool RepeatedCalls::Attempt::Scalar(size_t i, PlaceId at) {
   const Node was = trace_.aten.graph().nodes[i];
-  if (was.scalar_op == BuiltinOp::kListItem) return false;  // comes with its list
+  if (was.builtin_op == BuiltinOp::kListItem) return false;  // comes with its list
   std::vector<Arg> args;
   std::vector<c10::IValue> values(was.args.size());
   for (size_t k = 0; k < was.args.size(); ++k) args.push_back(Now(was.args[k], &values[k], *c10::AnyType::get()));
-  if (RowOf(was.scalar_op).result == Type::Kind::kInt && RowOf(was.scalar_op).operands == Type::Kind::kInt &&
+  if (RowOf(was.builtin_op).result == Type::Kind::kInt && RowOf(was.builtin_op).operands == Type::Kind::kInt &&
       std::equal(args.begin(), args.end(), was.args.begin(), AreSameOperands)) {
     Slot(was.outputs[0]).id = was.outputs[0];  // IntOp finds it
     return true;
   }
-  if (was.scalar_op == BuiltinOp::kContiguous && !values.at(0).toTensor().is_contiguous()) return false;
-  if (was.scalar_op == BuiltinOp::kAnother && values.at(0).toTensor().is_same(values.at(1).toTensor())) return false;
+  if (was.builtin_op == BuiltinOp::kContiguous && !values.at(0).toTensor().is_contiguous()) return false;
+  if (was.builtin_op == BuiltinOp::kAnother && values.at(0).toTensor().is_same(values.at(1).toTensor())) return false;
   const ValueId now = trace_.aten.AddAgain(NodeId(static_cast<uint32_t>(i)), std::move(args), at);
   Slot(was.outputs[0]).id = now;
   if (trace_.numbers.not_negative.contains(was.outputs[0])) trace_.numbers.not_negative.insert(now);

@@ -70,7 +70,7 @@ static bool ErrorsAreSeen(const Trace& trace) {
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (!node.op) {
-      if (changed && IsAssumption(node.scalar_op)) return true;
+      if (changed && IsAssumption(node.builtin_op)) return true;
       continue;
     }
     const OpFacts& facts = FactsOf(*node.op);
@@ -95,7 +95,7 @@ static void Compact(Trace& trace, Segment* segment) {
   std::vector<bool> keep(old.nodes.size());
   for (size_t i = old.nodes.size(); i-- > 0;) {
     const Node& node = old.nodes[i];
-    bool needed = !node.is_scalar() || IsAssumption(node.scalar_op) || MayRaise(node.scalar_op);
+    bool needed = !node.is_scalar() || IsAssumption(node.builtin_op) || MayRaise(node.builtin_op);
     for (ValueId out : node.outputs) needed = needed || used[out.raw()];
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });

@@ -98,8 +98,8 @@ bool IsDynamic(Trace& trace, ValueId value) {
     const NodeId def = trace.aten.graph().value(id).def;
     if (!def.valid()) continue;
     const Node& node = trace.aten.graph().node(def);
-    if (node.scalar_op == BuiltinOp::kSize && !trace.numbers.sizes_open()) continue;
-    if (!node.is_scalar() || node.scalar_op == BuiltinOp::kSize) return true;
+    if (node.builtin_op == BuiltinOp::kSize && !trace.numbers.sizes_open()) continue;
+    if (!node.is_scalar() || node.builtin_op == BuiltinOp::kSize) return true;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return false;
@@ -419,7 +419,7 @@ static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vec
   const NodeId def = trace.aten.graph().value(value).def;
   if (!def.valid() || !trace.aten.graph().node(def).is_scalar()) return false;
   const Node& node = trace.aten.graph().node(def);
-  if (RowOf(node.scalar_op).operands == Type::Kind::kNone) return false;
+  if (RowOf(node.builtin_op).operands == Type::Kind::kNone) return false;
   for (const Arg& arg : node.args) {
     if (arg.kind == Arg::Kind::kValue) {
       if (!ExpressValue(trace, arg.value, expr, sources)) return false;
@@ -431,7 +431,7 @@ static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vec
       return false;
     }
   }
-  return expr->Push(node.scalar_op);
+  return expr->Push(node.builtin_op);
 }
 
 // The program branches on the comparison of `a` and `b`: only the outcome is fixed. Returns false, with nothing
@@ -556,7 +556,7 @@ c10::IValue NumberAt(Trace& trace, ValueId value) {
     }
   } else if (def.valid() && trace.aten.graph().node(def).is_scalar()) {
     const Node& node = trace.aten.graph().node(def);
-    if (node.scalar_op == BuiltinOp::kSize) {
+    if (node.builtin_op == BuiltinOp::kSize) {
       const Type& type = trace.aten.graph().value(node.args[0].value).type;
       return number = type.sizes[static_cast<size_t>(node.args[1].constant.toInt())];
     }
@@ -568,7 +568,7 @@ c10::IValue NumberAt(Trace& trace, ValueId value) {
       known = operands[i].isScalar();
     }
     try {
-      if (known) number = Evaluate(node.scalar_op, operands[0], operands[1]);
+      if (known) number = Evaluate(node.builtin_op, operands[0], operands[1]);
     } catch (const std::exception&) {  // no graph value either: replay restarts in Python
     }
   }

@@ -210,7 +210,7 @@ bool IsNotNegative(const Trace& trace, const IntTerm& term) {
 static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, BuiltinOp op, const IntTerm& term) {
   if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
   const NodeId def = trace.aten.graph().value(ValueId(term.shadow.id)).def;
-  if (!def.valid() || trace.aten.graph().node(def).scalar_op != op) return std::nullopt;
+  if (!def.valid() || trace.aten.graph().node(def).builtin_op != op) return std::nullopt;
   IntTerm terms[2];
   for (size_t i = 0; i < 2; ++i) {
     const Arg& arg = trace.aten.graph().node(def).args[i];

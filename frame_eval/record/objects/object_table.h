@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/block_pool.h"
+#include "ir/dcheck.h"
 
 namespace frametap {
 
@@ -36,6 +37,7 @@ class ObjectTable {
     if (entries_[at].object == nullptr) ++size_;
     entries_[at] = {object, known};
     if (2 * size_ > entries_.size()) Grow();
+    FT_DCHECK(2 * size_ <= entries_.size());  // T1
   }
 
   void Erase(const PyObject* object) {
@@ -44,6 +46,7 @@ class ObjectTable {
       if (entries_[at].object == nullptr) return;
       at = After(at);
     }
+    FT_DCHECK(size_ > 0);
     --size_;
     for (size_t next = After(at); entries_[next].object != nullptr; next = After(next)) {
       // Entries found from `at` onwards may stand there.

@@ -148,7 +148,7 @@ void AtenRecorder::NoteWritesTo(const std::vector<ValueId>& values) {
 
 ValueId AtenRecorder::AddScalarNode(BuiltinOp op, std::vector<Arg> args, Type type) {
   Node node;
-  node.scalar_op = op;
+  node.builtin_op = op;
   node.args = std::move(args);
   return AddMade(std::move(node), std::move(type), place());
 }
@@ -415,7 +415,7 @@ void AtenRecorder::RunAgain(NodeId like, std::vector<Arg> args, torch::jit::Stac
 
 ValueId AtenRecorder::AddAgain(NodeId like, std::vector<Arg> args, PlaceId at) {
   Node node;
-  node.scalar_op = graph_.node(like).scalar_op;
+  node.builtin_op = graph_.node(like).builtin_op;
   node.args = std::move(args);
   return AddMade(std::move(node), graph_.value(graph_.node(like).outputs[0]).type, at);
 }
@@ -451,7 +451,7 @@ NodeId AtenRecorder::AddOp(Node node, const torch::jit::Stack& stack, PlaceId at
     int64_t index = 0;
     for (const at::Tensor& tensor : value.toTensorVector()) {
       Node item;
-      item.scalar_op = BuiltinOp::kListItem;
+      item.builtin_op = BuiltinOp::kListItem;
       item.args = {Arg::Of(list), Arg::Const(c10::IValue(index++))};
       item.state = graph_.node(id).state;
       NodeId item_id(graph_.nodes.size());

@@ -262,7 +262,7 @@ struct PartBuilder {
       const Node& node = whole.nodes[n];
       Node copy;
       copy.op = node.op;
-      copy.scalar_op = node.scalar_op;
+      copy.builtin_op = node.builtin_op;
       for (const Arg& arg : node.args) copy.args.push_back(Mapped(arg));
       copy.state = part.AddState(relative(whole.states[node.state.raw()]));
       for (const ValueId out : node.outputs) {

@@ -36,7 +36,7 @@ static bool IsOfNumbers(const AtenRecorder& aten, ValueId value) {
       continue;
     }
     const Node& node = graph.node(def);
-    if (node.scalar_op == BuiltinOp::kSize) continue;
+    if (node.builtin_op == BuiltinOp::kSize) continue;
     if (!is_number && (type.kind != Type::Kind::kTensor || aten.memory.MayBeWritten(id))) return false;
     const std::string_view name = node.op ? std::string_view(node.op->operator_name().name) : "";
     if (node.op && name != "aten::item" && name != "aten::scalar_tensor" && !IsPlainFunction(*node.op)) return false;
