@@ -56,6 +56,7 @@ const Scheme& SchemeOf(Products products) {
 struct Kernel {
   const Scheme* scheme;
   NodeId layer;
+  NodeId view;     // or invalid: between the layer and the ops below
   NodeId add;      // or invalid
   NodeId curve;    // or invalid
   ValueId addend;  // with `add`
@@ -205,11 +206,16 @@ class Lowering {
     if (!reason_[n.raw()].empty()) return;
     kernel.scheme = &ChooseScheme(from_.node(n), &reason_[n.raw()]);
     if (kernel.scheme->takes_more && !IsWritten(*TensorArg(from_.node(n), "input"))) {
-      NodeId next = After(n);
-      if (next.valid() && TakeSum(next, &kernel)) next = After(next);
-      if (next.valid() && quant::CurveOf(from_.node(next))) kernel.curve = next;
+      const NodeId next = After(n);
+      if (next.valid() && IsView(from_.node(next))) {
+        kernel.view = next;
+        TakeMore(After(next), &kernel);
+        if (kernel.last() == n || IsPartOfResult(kernel.last())) kernel.view = kernel.add = kernel.curve = NodeId();
+      } else {
+        TakeMore(next, &kernel);
+      }
     }
-    for (const NodeId part : {kernel.layer, kernel.add, kernel.curve}) {
+    for (const NodeId part : {kernel.layer, kernel.view, kernel.add, kernel.curve}) {
       if (part.valid()) kernel_of_[part.raw()] = n;
     }
     kernels_.emplace(n, kernel);
@@ -275,12 +281,28 @@ class Lowering {
     return is_plain && !quant::IsUnderAutocast(from_, node) ? next : NodeId();
   }
 
+  void TakeMore(NodeId next, Kernel* kernel) const {
+    if (next.valid() && TakeSum(next, kernel)) next = After(next);
+    if (next.valid() && quant::CurveOf(from_.node(next))) kernel->curve = next;
+  }
+
+  // Returns whether it gives a matrix more dimensions, as some models do after a linear layer.
+  bool IsView(const Node& node) const {
+    return (Is(node, "aten::view") || Is(node, "aten::reshape")) && TypeOf(*TensorArg(node, "self")).sizes.size() == 2;
+  }
+  // Returns whether the program sees that the result is a tensor of its own, and would see a view.
+  bool IsPartOfResult(NodeId n) const {
+    const ValueId v = from_.node(n).outputs[0];
+    return IsWritten(v) || std::any_of(from_.outputs.begin(), from_.outputs.end(),
+                                       [&](ValueId output) { return aliases_.same(v, output); });
+  }
+
   bool TakeSum(NodeId add, Kernel* kernel) const {
     const Node& node = from_.node(add);
     if (!Is(node, "aten::add", "Tensor") || quant::ConstNumber(quant::FindArg(node, "alpha")) != 1.0) return false;
     const auto a = TensorArg(node, "self"), b = TensorArg(node, "other");
     if (!a || !b) return false;
-    const ValueId result = from_.node(kernel->layer).outputs[0];
+    const ValueId result = from_.node(kernel->view.valid() ? kernel->view : kernel->layer).outputs[0];
     const ValueId addend = *a == result ? *b : *a;
     const Type& type = TypeOf(addend);
     if (!quant::IsFloatTensor(type) || type.sizes != TypeOf(result).sizes || IsWritten(addend)) return false;
@@ -392,15 +414,46 @@ class Lowering {
     std::vector<Arg> args{Arg::Of(images),
                           Arg::Of(out_.AddConstant(name, Packed(*kernel.scheme, LayerOf(kernel), sizes)))};
     if (kernel.scheme->takes_more) {
-      args.push_back(kernel.add.valid() ? Arg::Of(Read(kernel.addend, node, false, is_half_[result.raw()]))
-                                        : Arg::Const(c10::IValue()));
+      args.push_back(kernel.add.valid() ? Arg::Of(Addend(kernel, is_half_[result.raw()])) : Arg::Const(c10::IValue()));
     }
     const char* const op = convolution ? "frametap::packed_conv" : kernel.scheme->linear;
-    const Type type = quant::Retyped(TypeOf(result), is_half_[result.raw()] ? at::kBFloat16 : at::kFloat);
-    const ValueId now =
-        out_.Emit(quant::FindOperator(op), std::move(args), from_.value(result).name, type, result, node);
+    const at::ScalarType dtype = is_half_[result.raw()] ? at::kBFloat16 : at::kFloat;
+    const std::string& result_name = from_.value(result).name;
+    const ValueId product = kernel.view.valid() ? node.outputs[0] : result;
+    ValueId now =
+        out_.Emit(quant::FindOperator(op), std::move(args), kernel.view.valid() ? result_name + "_rows" : result_name,
+                  quant::Retyped(TypeOf(product), dtype), product, node);
+    if (kernel.view.valid()) {
+      now = EmitView(*from_.node(kernel.view).op, now, SizesOfView(kernel), result_name,
+                     quant::Retyped(TypeOf(result), dtype), result, node);
+    }
     out_.Map(result, now);
     SetImage(result, convolution.has_value(), node);
+  }
+
+  Arg SizesOfView(const Kernel& kernel) {
+    return quant::WithValues({from_.node(kernel.view).args[1]}, [&](ValueId v) { return out_.at(v); })[0];
+  }
+  ValueId EmitView(const c10::OperatorHandle& op, ValueId x, Arg sizes, const std::string& name, const Type& type,
+                   ValueId origin, const Node& like) {
+    return out_.Emit(op, {Arg::Of(x), std::move(sizes)}, name, type, origin, like);
+  }
+
+  // Returns the addend as the kernel adds it: before the view. It is expanded first, because with other sizes it may be
+  // broadcast, or not fit.
+  ValueId Addend(const Kernel& kernel, bool is_half) {
+    const Node& node = from_.node(kernel.layer);
+    const ValueId addend = Read(kernel.addend, node, false, is_half);
+    if (!kernel.view.valid()) return addend;
+    const at::ScalarType dtype = is_half ? at::kBFloat16 : at::kFloat;
+    const std::string& name = from_.value(kernel.addend).name;
+    const ValueId expanded =
+        out_.Emit(quant::FindOperator("aten::expand"), {Arg::Of(addend), SizesOfView(kernel), Arg::Const(false)},
+                  name + "_expanded", quant::Retyped(TypeOf(kernel.addend), dtype), kernel.addend, node);
+    const Type& type = TypeOf(node.outputs[0]);
+    const int64_t width = normal_.FrozenFloat(node, "weight").size(0);
+    return EmitView(quant::FindOperator("aten::reshape"), expanded, Arg::Const(c10::List<int64_t>({-1, width})),
+                    name + "_rows", quant::Retyped(type, dtype), kernel.addend, node);
   }
 
   at::Tensor Packed(const Scheme& scheme, onednn::Layer layer, const Sizes& x) const {

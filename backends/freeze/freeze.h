@@ -6,7 +6,8 @@
 //   F3  Values differ from the float graph's by rounding. Batch norms are folded into weights in float64, and sums are taken
 //       in another order. With bfloat16, factors of products are rounded to it, and sums are of float32.
 //   F4  A layer takes the ops after it into its kernel if nothing else reads the values between them. These are the sum with a
-//       tensor of its result's sizes, then a curve (relu, gelu …).
+//       tensor of its result's sizes, then a curve (relu, gelu …). A view of a linear layer's matrix may stand before them,
+//       unless their result is one of the graph's: it is taken of the kernel's result.
 //   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read contiguous copies.
 //   F6  No gradients: all ops run in no-grad mode.
 //   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.

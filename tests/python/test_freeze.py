@@ -328,6 +328,70 @@ def test_curves_are_part_of_the_kernel(name: str, layer: nn.Module, after_sum: b
     assert {form for op, form in _forms(frozen).items()} == {"kernel", "fused"}
 
 
+def _by_matrix(m: Any, x: Tensor) -> Tensor:
+    """A linear layer as transformers' Conv1D has it."""
+    product = torch.addmm(m.a.bias, x.reshape(-1, 6), m.a.weight.t())
+    return product.view(x.shape[0], x.shape[1], 6)
+
+
+def _reads_twice(m: Any, x: Tensor, y: Tensor) -> Tensor:
+    product = _by_matrix(m, x)
+    return F.relu(product) + product
+
+
+def _writes(m: Any, x: Tensor, y: Tensor) -> Tensor:
+    product = _by_matrix(m, x)
+    product.mul_(2)
+    return F.relu(product).exp()
+
+
+# Each with whether something is part of the kernel.
+BY_MATRIX: dict[str, tuple[Callable[[Any, Tensor, Tensor], Tensor], bool]] = {
+    "curve": (lambda m, x, y: torch.tanh(_by_matrix(m, x)) * 2, True),
+    "sum": (lambda m, x, y: (_by_matrix(m, x) + y) * 2, True),
+    "sum on the left, curve": (lambda m, x, y: F.gelu(y + _by_matrix(m, x)) * 2, True),
+    "before a layer": (lambda m, x, y: _by_matrix(m, F.relu(_by_matrix(m, x) + y)) * 2, True),
+    "result of the graph": (lambda m, x, y: F.relu(_by_matrix(m, x)), False),
+    "view of the result": (lambda m, x, y: F.relu(_by_matrix(m, x))[:, 0], False),
+    "nothing follows": (lambda m, x, y: _by_matrix(m, x).softmax(-1), False),
+    "read twice": (_reads_twice, False),
+    "written": (_writes, False),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", BY_MATRIX)
+def test_a_view_may_stand_before_the_sum_and_the_curve(name: str, dtype: torch.dtype) -> None:
+    f, is_fused = BY_MATRIX[name]
+    model = Program(f, nn.Linear(6, 6)).eval()
+    frozen = frametap.freeze(model, dtype=dtype)
+    _compare(model, frozen, torch.randn(2, 5, 6), torch.randn(2, 5, 6))
+    assert ("fused" in _forms(frozen).values()) == is_fused
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", frametap.FrametapWarning)
+        for a, b in [
+            ((3, 4, 6), (3, 4, 6)),
+            ((3, 4, 6), (1, 4, 6)),  # broadcast
+            ((1, 4, 6), (3, 4, 6)),
+            ((3, 4, 6), (6,)),
+            ((3, 1, 6), (3, 1, 6)),
+            ((0, 4, 6), (0, 4, 6)),
+            ((2, 5, 6), (2, 5, 6)),
+        ]:
+            x, y = torch.randn(a), torch.randn(b)
+            _compare(model, frozen, x, y)
+            with torch.no_grad():
+                assert frozen(x, y)._is_view() == model(x, y)._is_view()
+
+
+def test_an_addend_that_fits_the_matrix_only_is_refused_as_by_torch() -> None:
+    model = Program(BY_MATRIX["sum"][0], nn.Linear(6, 6)).eval()
+    frozen = frametap.freeze(model)
+    _compare(model, frozen, torch.randn(2, 4, 6), torch.randn(2, 4, 6))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        frozen(torch.randn(2, 6, 6), torch.randn(1, 12, 6))
+
+
 @BOTH
 def test_sizes_may_change_from_call_to_call(dtype: torch.dtype) -> None:
     model, _ = _model_of("residual")
