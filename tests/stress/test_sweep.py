@@ -52,3 +52,12 @@ def test_memory_that_ends_while_an_effect_is_made() -> None:
     """Nothing else is made after that: a constructor called with the exception pending raises SystemError."""
     for sweep in finished(pieces(["one_tensor_in_a_cache"], lambda _: ["alloc:12", "alloc:24"])):
         assert not sweep.problems
+
+
+def test_memory_that_ends_while_a_class_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a struct sequence has hidden fields: made without them, its end reads past its memory."""
+    monkeypatch.setenv("PYTHONMALLOC", "debug")  # so that no luck is needed to see it
+    monkeypatch.delenv("FRAMETAP_SELF_CHECK")  # it allocates, too
+    faults = ["alloc:9", "alloc:21"]
+    for sweep in finished(pieces(["struct_sequences_with_hidden_fields"], lambda _: faults)):
+        assert not sweep.problems
