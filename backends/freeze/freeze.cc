@@ -172,6 +172,13 @@ class Lowering {
   // The type in which the new graph has the value.
   Type StoredType(ValueId v) const { return is_half_[v.raw()] ? quant::Retyped(TypeOf(v), at::kBFloat16) : TypeOf(v); }
   bool IsWritten(ValueId v) const { return normal_.written[v.raw()]; }
+  // Returns whether the program can see how the value is stored: it is written, or shares memory with a result.
+  bool IsSeen(ValueId v) const {
+    return IsWritten(v) || std::any_of(from_.outputs.begin(), from_.outputs.end(),
+                                       [&](ValueId output) { return aliases_.same(v, output); });
+  }
+
+  ValueId ResultOf(const Kernel& kernel) const { return from_.node(kernel.last()).outputs[0]; }
 
   // Why torch runs the layer; "" if a kernel does, which is then given its convolution.
   std::string WhyNot(Kernel* kernel) const {
@@ -210,7 +217,8 @@ class Lowering {
       if (next.valid() && IsView(from_.node(next))) {
         kernel.view = next;
         TakeMore(After(next), &kernel);
-        if (kernel.last() == n || IsPartOfResult(kernel.last())) kernel.view = kernel.add = kernel.curve = NodeId();
+        // The result was a tensor of its own, and is a view then.
+        if (kernel.last() == n || IsSeen(ResultOf(kernel))) kernel.view = kernel.add = kernel.curve = NodeId();
       } else {
         TakeMore(next, &kernel);
       }
@@ -290,12 +298,6 @@ class Lowering {
   bool IsView(const Node& node) const {
     return (Is(node, "aten::view") || Is(node, "aten::reshape")) && TypeOf(*TensorArg(node, "self")).sizes.size() == 2;
   }
-  // Returns whether the program sees that the result is a tensor of its own, and would see a view.
-  bool IsPartOfResult(NodeId n) const {
-    const ValueId v = from_.node(n).outputs[0];
-    return IsWritten(v) || std::any_of(from_.outputs.begin(), from_.outputs.end(),
-                                       [&](ValueId output) { return aliases_.same(v, output); });
-  }
 
   bool TakeSum(NodeId add, Kernel* kernel) const {
     const Node& node = from_.node(add);
@@ -331,11 +333,7 @@ class Lowering {
   bool CanBeHalf(NodeId n, const std::vector<bool>& can_be) const {
     const Node& node = from_.node(n);
     const ValueId v = node.outputs[0];
-    const auto shares = [&](ValueId other) { return aliases_.same(v, other); };
-    if (!quant::IsFloatTensor(TypeOf(v)) || IsWritten(v) || quant::IsUnderAutocast(from_, node) ||
-        std::any_of(from_.outputs.begin(), from_.outputs.end(), shares)) {
-      return false;
-    }
+    if (!quant::IsFloatTensor(TypeOf(v)) || IsSeen(v) || quant::IsUnderAutocast(from_, node)) return false;
     if (const auto found = kernels_.find(kernel_of_[n.raw()]); found != kernels_.end()) {
       return found->second.last() == n && found->second.scheme->products == Products::kBfloat16;
     }
@@ -356,7 +354,7 @@ class Lowering {
     const Kernel& kernel = found->second;
     if (!ReadsHalf(kernel)) return false;
     if (n == kernel.layer) return TensorArg(node, "input") == v;
-    return n == kernel.add && v == kernel.addend && is_half_[from_.node(kernel.last()).outputs[0].raw()];
+    return n == kernel.add && v == kernel.addend && is_half_[ResultOf(kernel).raw()];
   }
   static bool ReadsHalf(const Kernel& kernel) {
     return kernel.scheme->products == Products::kBfloat16 && onednn::HasBfloat16Products();
@@ -386,7 +384,7 @@ class Lowering {
     layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
     layer.reads_bfloat16 = ReadsHalf(kernel);
-    layer.gives_bfloat16 = is_half_[from_.node(kernel.last()).outputs[0].raw()];
+    layer.gives_bfloat16 = is_half_[ResultOf(kernel).raw()];
     if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
     if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
     return layer;
@@ -402,7 +400,7 @@ class Lowering {
   void EmitKernel(const Kernel& kernel) {
     const Node& node = from_.node(kernel.layer);
     const ValueId x = *TensorArg(node, "input");
-    const ValueId result = from_.node(kernel.last()).outputs[0];
+    const ValueId result = ResultOf(kernel);
     const auto& convolution = kernel.convolution;
     ValueId images = Read(x, node, false, ReadsHalf(kernel));
     Sizes sizes = TypeOf(x).sizes;
@@ -417,27 +415,23 @@ class Lowering {
       args.push_back(kernel.add.valid() ? Arg::Of(Addend(kernel, is_half_[result.raw()])) : Arg::Const(c10::IValue()));
     }
     const char* const op = convolution ? "frametap::packed_conv" : kernel.scheme->linear;
-    const at::ScalarType dtype = is_half_[result.raw()] ? at::kBFloat16 : at::kFloat;
+    const Type type = quant::Retyped(TypeOf(result), is_half_[result.raw()] ? at::kBFloat16 : at::kFloat);
     const std::string& result_name = from_.value(result).name;
-    const ValueId product = kernel.view.valid() ? node.outputs[0] : result;
-    ValueId now =
-        out_.Emit(quant::FindOperator(op), std::move(args), kernel.view.valid() ? result_name + "_rows" : result_name,
-                  quant::Retyped(TypeOf(product), dtype), product, node);
+    ValueId now;
     if (kernel.view.valid()) {
-      now = EmitView(*from_.node(kernel.view).op, now, SizesOfView(kernel), result_name,
-                     quant::Retyped(TypeOf(result), dtype), result, node);
+      const ValueId product = node.outputs[0];
+      now = out_.Emit(quant::FindOperator(op), std::move(args), result_name + "_rows",
+                      quant::Retyped(TypeOf(product), type.dtype), product, node);
+      now =
+          out_.Emit(*from_.node(kernel.view).op, {Arg::Of(now), SizesOfView(kernel)}, result_name, type, result, node);
+    } else {
+      now = out_.Emit(quant::FindOperator(op), std::move(args), result_name, type, result, node);
     }
     out_.Map(result, now);
     SetImage(result, convolution.has_value(), node);
   }
 
-  Arg SizesOfView(const Kernel& kernel) {
-    return quant::WithValues({from_.node(kernel.view).args[1]}, [&](ValueId v) { return out_.at(v); })[0];
-  }
-  ValueId EmitView(const c10::OperatorHandle& op, ValueId x, Arg sizes, const std::string& name, const Type& type,
-                   ValueId origin, const Node& like) {
-    return out_.Emit(op, {Arg::Of(x), std::move(sizes)}, name, type, origin, like);
-  }
+  Arg SizesOfView(const Kernel& kernel) { return out_.Args({from_.node(kernel.view).args[1]})[0]; }
 
   // Returns the addend as the kernel adds it: before the view. It is expanded first, because with other sizes it may be
   // broadcast, or not fit.
@@ -450,10 +444,11 @@ class Lowering {
     const ValueId expanded =
         out_.Emit(quant::FindOperator("aten::expand"), {Arg::Of(addend), SizesOfView(kernel), Arg::Const(false)},
                   name + "_expanded", quant::Retyped(TypeOf(kernel.addend), dtype), kernel.addend, node);
-    const Type& type = TypeOf(node.outputs[0]);
+    const Type& type = TypeOf(node.outputs[0]);  // whose sizes may be unknown
     const int64_t width = normal_.FrozenFloat(node, "weight").size(0);
-    return EmitView(quant::FindOperator("aten::reshape"), expanded, Arg::Const(c10::List<int64_t>({-1, width})),
-                    name + "_rows", quant::Retyped(type, dtype), kernel.addend, node);
+    return out_.Emit(quant::FindOperator("aten::reshape"),
+                     {Arg::Of(expanded), Arg::Const(c10::List<int64_t>({-1, width}))}, name + "_rows",
+                     quant::Retyped(type, dtype), kernel.addend, node);
   }
 
   at::Tensor Packed(const Scheme& scheme, onednn::Layer layer, const Sizes& x) const {
