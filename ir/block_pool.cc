@@ -8,12 +8,6 @@
 namespace frametap {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeeps = false;
-#else
-constexpr bool kKeeps = true;
-#endif
-
 constexpr size_t kLeast = 1024, kMost = 16384;  // in bytes; smaller ones are at hand in any C library, larger ones rare
 constexpr size_t kStepsOfDoubling = 8;          // at most an eighth of a block is left over
 constexpr size_t kSizes = kStepsOfDoubling * static_cast<size_t>(std::bit_width(kMost / kLeast) - 1);
@@ -31,7 +25,7 @@ struct Kept {
 };
 constinit thread_local Kept kept{};
 
-bool IsPooled(size_t bytes) { return kKeeps && bytes > kLeast && bytes <= kMost; }
+bool IsPooled(size_t bytes) { return BlockPool::kKeeps && bytes > kLeast && bytes <= kMost; }
 
 // The number of the least size that holds `bytes`, and that size. Sizes of one doubling are equal steps apart.
 struct SizeOf {
@@ -67,9 +61,10 @@ void Watch() {
 void* BlockPool::Take(size_t bytes) {
   if (!IsPooled(bytes)) return ::operator new(bytes);
   const SizeOf size(bytes);
-  Free*& list = kept.blocks[size.number];
+  Kept& mine = kept;
+  Free*& list = mine.blocks[size.number];
   if (list == nullptr) return ::operator new(size.size);
-  kept.bytes -= size.size;
+  mine.bytes -= size.size;
   return std::exchange(list, list->next);
 }
 

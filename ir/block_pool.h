@@ -15,6 +15,11 @@ namespace frametap {
 class BlockPool {
  public:
   static constexpr size_t kMostKept = size_t{256} << 10;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr bool kKeeps = false;
+#else
+  static constexpr bool kKeeps = true;
+#endif
 
   // Returns a block of at least `bytes` bytes, aligned for any fundamental type. Throws std::bad_alloc.
   static void* Take(size_t bytes);
@@ -43,7 +48,7 @@ struct PoolAllocator {
   }
 };
 
-// A base of classes whose objects are made one by one.
+// A base of classes of more than a kilobyte whose objects are made one by one.
 struct Pooled {
   static void* operator new(size_t bytes) { return BlockPool::Take(bytes); }
   static void operator delete(void* block, size_t bytes) noexcept { BlockPool::Give(block, bytes); }

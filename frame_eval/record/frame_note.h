@@ -20,7 +20,6 @@
 #include "frame_eval/segment/segment.h"
 #include "frame_eval/state/aten_pause.h"
 #include "guards/collect/guard_recorder.h"
-#include "ir/block_pool.h"
 
 namespace frametap {
 
@@ -187,7 +186,7 @@ struct EntryState {
   std::vector<FrameRestore> awaited;
 };
 
-struct FrameNote : FrameRecord, Pooled {
+struct FrameNote : FrameRecord {
   // The frame becomes part of a recording.
   void Join() {
     if (!is_clean) Part();

@@ -57,7 +57,7 @@ struct PredicateKey {
   uint64_t Hash() const { return HashOfKey(source, static_cast<uint8_t>(kind), detail, object); }
 };
 
-struct GuardRecorder::Impl : Pooled {
+struct GuardRecorder::Impl {
   explicit Impl(WorldState w) : world(w) {}
 
   NamesRead& Names() {

@@ -10,12 +10,6 @@
 namespace frametap {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeeps = false;
-#else
-constexpr bool kKeeps = true;
-#endif
-
 struct Taken {
   char* block;
   size_t bytes;
@@ -33,7 +27,7 @@ TEST(BlockPool, HandsOutABlockAgain) {
   void* const first = BlockPool::Take(3000);
   BlockPool::Give(first, 3000);
   void* const second = BlockPool::Take(2999);  // of the same size of blocks
-  EXPECT_EQ(first == second, kKeeps);
+  EXPECT_EQ(first == second, BlockPool::kKeeps);
   BlockPool::Give(second, 2999);
 }
 
@@ -72,7 +66,7 @@ TEST(BlockPool, ABlockMayBeGivenBackInAnotherThread) {
   const size_t kept = BlockPool::BytesKept();
   std::thread([&] {
     for (void* block : blocks) BlockPool::Give(block, 2000);
-    EXPECT_EQ(BlockPool::BytesKept() > 0, kKeeps);
+    EXPECT_EQ(BlockPool::BytesKept() > 0, BlockPool::kKeeps);
   }).join();  // block_pool/P2: they are freed with the thread, as the leak check of a sanitizer sees
   EXPECT_EQ(BlockPool::BytesKept(), kept);
 }

@@ -28,7 +28,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "frame_eval/record/trace.h"
 #include "guards/kinds/tensor.h"
-#include "ir/block_pool.h"
 
 namespace frametap {
 
@@ -36,7 +35,7 @@ namespace frametap {
 bool RepeatModuleCalls(bool on);
 uint64_t RepeatedModuleCalls();  // so many were
 
-class RepeatedCalls : public Pooled {
+class RepeatedCalls {
  public:
   explicit RepeatedCalls(Trace& trace) : trace_(trace) {}
   // None if calls are not repeated here, in no recording that begins now.
