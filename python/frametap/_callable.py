@@ -21,7 +21,7 @@ import importlib
 import logging
 import traceback
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -123,6 +123,7 @@ class Program:
     ) -> None:
         inputs = list(graph.inputs)
         self._graph = graph
+        self._graph_inputs = inputs
         self._is_open = list(is_open)
         self._sizes = {inputs[i]: (inputs[tensor], dim) for i, tensor, dim in sizes}
         self._open_variants: list[_OpenVariant] = []
@@ -134,7 +135,7 @@ class Program:
         host = self._numbers.values if self._numbers else frozenset()
         self._passed = [i for i, value in enumerate(graph.inputs) if value not in host]
         self._given = [value for value in self._outputs if value not in host]
-        self._variants: dict[Hashable, Callable[..., Any]] = {}
+        self._variants: dict[Hashable, _Variant] = {}
         # If all inputs are tensors and no two of them need to be distinguished, one compiled form
         # serves all calls.
         self._needs_one_form = not (self._is_open or host or self._watch_aliases)
@@ -156,10 +157,10 @@ class Program:
         if self._is_open:
             return self._run_open(inputs)
         numbers = self._evaluate(inputs)
-        compiled = self._find(inputs, numbers)
-        if compiled is None:
+        variant = self._find(inputs, numbers)
+        if variant is None:
             return list(self._plain_module()(*inputs))
-        results = self._checked(compiled(*(inputs[i] for i in self._passed)))
+        results = self._checked(variant.run(*(inputs[i] for i in variant.passed)))
         return self._with_numbers(results, numbers)
 
     def _with_numbers(self, results: list[Any], numbers: dict[_C.Value, Any]) -> list[Any]:
@@ -217,7 +218,8 @@ class Program:
         ``examples``: the values of the symbols. ``fake``: for tensors that are passed beside the
         inputs.
         """
-        values = list(self._graph.inputs)
+        values = self._graph_inputs
+        again = self._given_again(examples)
         is_open = {value for value, open_ in zip(values, self._is_open, strict=True) if open_}
         free, as_tensors = self._numbers.free_floats(is_open)
         baked = {
@@ -229,11 +231,23 @@ class Program:
             and not isinstance(inputs[i], torch.SymInt)
         }
         numbers = self._numbers.evaluate_from({values[i]: n for i, n in baked.items()})
-        module = fx.build(self._graph, numbers, self._sizes, self._numbers.values, free, as_tensors)
+        module = fx.build(
+            self._graph,
+            numbers,
+            self._sizes,
+            self._numbers.values,
+            free,
+            as_tensors,
+            again=again,
+            traced=True,
+        )
         passed = [
             i
             for i, value in enumerate(values)
-            if i not in baked and value not in self._sizes and value not in free
+            if i not in baked
+            and value not in self._sizes
+            and value not in free
+            and value not in again
         ]
         floats = self._evaluate(examples) if as_tensors else {}
         tensors = [fake(_tensor_of(floats[value])) for value in as_tensors]
@@ -276,19 +290,17 @@ class Program:
     def _evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
         return self._numbers.evaluate(inputs) if self._numbers else {}
 
-    def _find(
-        self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]
-    ) -> Callable[..., Any] | None:
+    def _find(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> _Variant | None:
         key = self._key(inputs, numbers)
-        compiled = self._variants.get(key)
-        if compiled is None:
+        variant = self._variants.get(key)
+        if variant is None:
             if len(self._variants) >= MAX_VARIANTS:
                 self._warn_once()
                 return None
-            compiled = self._variants[key] = self._compile(inputs, numbers)
+            variant = self._variants[key] = self._compile(inputs, numbers)
             if self._needs_one_form:
-                self._one_form = compiled
-        return compiled
+                self._one_form = variant.run
+        return variant
 
     def _key(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Hashable:
         baked = self._numbers.baked if self._numbers else ()
@@ -297,9 +309,21 @@ class Program:
             _alias_key(inputs) if self._watch_aliases else (),
         )
 
-    def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Callable[..., Any]:
-        module = fx.build(self._graph, numbers)
-        return self._call_backend(module, [inputs[i] for i in self._passed])
+    def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> _Variant:
+        again = self._given_again(inputs)
+        module = fx.build(self._graph, numbers, again=again, traced=self._numbers is not None)
+        passed = [i for i in self._passed if self._graph_inputs[i] not in again]
+        return _Variant(self._call_backend(module, [inputs[i] for i in passed]), passed)
+
+    def _given_again(self, inputs: Sequence[Any]) -> dict[_C.Value, _C.Value]:
+        """The inputs that are the tensor of an earlier input, where the graph writes to tensors.
+
+        AOTAutograd fails if such a tensor is passed twice (torch 2.13).
+        """
+        if not self._watch_aliases:
+            return {}
+        values = self._graph_inputs
+        return {values[i]: values[first] for i, _, first, *_ in _alias_key(inputs) if first != i}
 
     def _call_backend(
         self, module: torch.fx.GraphModule, examples: list[Any]
@@ -344,6 +368,13 @@ class Program:
                 self._name,
                 MAX_VARIANTS,
             )
+
+
+class _Variant(NamedTuple):
+    """The form compiled for fixed sizes, and the inputs that it takes."""
+
+    run: Callable[..., Any]
+    passed: list[int]
 
 
 class _OpenVariant:
@@ -466,8 +497,12 @@ def _number_key(number: Any) -> Hashable:
     return number.hex() if isinstance(number, float) else number  # 0.0 is not -0.0, nan is nan
 
 
-def _alias_key(inputs: Sequence[Any]) -> Hashable:
+def _alias_key(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """For each tensor whose memory an earlier one shares: its index, the earlier one's, that of the first place where
+    the tensor itself is given, and the two offsets.
+    """
     first: dict[int, int] = {}
+    first_place: dict[int, int] = {}
     shared = []
     for index, tensor in enumerate(inputs):
         if not isinstance(tensor, torch.Tensor):
@@ -480,5 +515,6 @@ def _alias_key(inputs: Sequence[Any]) -> Hashable:
         if owner != index:
             other = inputs[owner]
             offsets = tensor.storage_offset(), other.storage_offset()
-            shared.append((index, owner, tensor is other, *offsets))
+            shared.append((index, owner, first_place.get(id(tensor), index), *offsets))
+        first_place.setdefault(id(tensor), index)
     return tuple(shared)

@@ -53,6 +53,19 @@ def require_another(tensor: torch.Tensor, made: torch.Tensor) -> bool:
     return True
 
 
+def require_traced_sizes(tensor: torch.Tensor) -> bool:
+    """Fails where a tracer takes a tensor that an op has resized to be as it was.
+
+    Outside of a trace, and in one that sees the new sizes, nothing is required.
+    """
+    traced = sys.modules.get("torch._subclasses.functional_tensor")
+    if traced is None or not isinstance(tensor, traced.FunctionalTensor):
+        return True
+    if tensor.elem.shape != tensor.shape:
+        raise AssumptionFails("`out=` had the sizes of the result when this graph was recorded")
+    return True
+
+
 # On plain numbers and on symbols.
 SCALAR_OPS: dict[str, Callable[..., Any]] = {
     "int.add": operator.add,
@@ -141,15 +154,20 @@ def build(
     left_out: Collection[_C.Value] = (),
     free: Collection[_C.Value] = (),
     as_tensors: Sequence[_C.Value] = (),
+    *,
+    again: Mapping[_C.Value, _C.Value] | None = None,
+    traced: bool = False,
 ) -> torch.fx.GraphModule:
     """The module for the graph with the values in ``numbers`` replaced by plain numbers.
 
     Inputs, nodes and outputs that ``numbers`` covers do not appear in the module. Inputs in ``sizes``
     do not either: the module reads that size from the input. Outputs in ``left_out`` are not outputs.
     Numbers in ``free`` do not appear, except numbers in ``as_tensors``. These are arguments after the
-    inputs, float64 tensors without dimensions (:func:`takes_tensor`).
+    inputs, float64 tensors without dimensions (:func:`takes_tensor`). Inputs in ``again`` do not appear, because
+    each has the tensor of an earlier input. ``traced``: for a compiler that traces the
+    module. What it would not see raises :class:`AssumptionFails`.
     """
-    builder = _Builder(graph, numbers, sizes or {}, free, as_tensors)
+    builder = _Builder(graph, numbers, sizes or {}, free, as_tensors, again or {}, traced)
     return builder.module({*numbers, *left_out})
 
 
@@ -233,8 +251,12 @@ class _Builder:
         sizes: Mapping[_C.Value, tuple[_C.Value, int]],
         free: Collection[_C.Value],
         as_tensors: Sequence[_C.Value],
+        again: Mapping[_C.Value, _C.Value],
+        traced: bool,
     ) -> None:
         self.graph = graph
+        self.again = again
+        self.traced = traced
         self.sizes = sizes
         self.free = free
         self.as_tensors = as_tensors
@@ -248,7 +270,9 @@ class _Builder:
 
     def module(self, left_out: Collection[_C.Value]) -> torch.fx.GraphModule:
         for value in self.graph.inputs:
-            if value not in self.env and value not in self.sizes and value not in self.free:
+            if value in self.again:
+                self.env[value] = self.env[self.again[value]]
+            elif value not in self.env and value not in self.sizes and value not in self.free:
                 self.env[value] = self._placeholder(_identifier(value.name, "arg"))
         for i, value in enumerate(self.as_tensors):
             self.env[value] = self._placeholder(f"number{i}")
@@ -314,6 +338,9 @@ class _Builder:
         call.meta.update(meta)
         if node.may_raise:
             self.may_raise.add(call)
+        if self.traced and not node.is_scalar:
+            for out in _out_arguments(target_of(op), kwargs):
+                self.fx.call_function(require_traced_sizes, (out,)).meta.update(meta)
         if len(outputs) == 1:
             self.env[outputs[0]] = call
             return
@@ -442,6 +469,14 @@ def _call_form(target: Any, args: list[Any]) -> tuple[list[Any], dict[str, Any]]
     while positional and _is_default(schema[len(positional) - 1], positional[-1]):
         positional.pop()
     return positional, keyword
+
+
+def _out_arguments(target: Any, keyword: dict[str, Any]) -> Iterator[torch.fx.Node]:
+    """The tensors that are passed as ``out=`` or by the name that the op has for it."""
+    for argument in target._schema.arguments:
+        if argument.is_out:
+            given = keyword[argument.name]
+            yield from given if isinstance(given, list) else [given]
 
 
 def _drops_nothing(_: Any, p: Any, train: Any) -> bool:

@@ -673,3 +673,40 @@ def test_an_interrupt_of_a_compilation_is_itself(interrupt: type[BaseException])
     for _ in range(2):
         with pytest.raises(interrupt):
             compiled(torch.ones(2))
+
+
+def _resized(x: torch.Tensor, n: int) -> tuple[Any, ...]:
+    out = torch.zeros(n)
+    torch.add(x, 1, out=out)
+    return out.shape, out.numel(), out * 2, out.view(-1).shape
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_out_that_an_op_resizes_has_its_new_sizes(dynamic: bool | None) -> None:
+    captured = frametap.compile(_resized, backend="aot_eager", dynamic=dynamic)
+    for size, n in [(3, 3), (5, 3), (4, 0), (4, 4), (6, 2)]:
+        for _ in range(2):
+            want, got = _resized(torch.ones(size), n), captured(torch.ones(size), n)
+            assert (got[0], got[1], got[3]) == (want[0], want[1], want[3])
+            assert got[2].equal(want[2])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_P1_one_tensor_in_two_places_that_are_written(dynamic: bool | None) -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            a.mul_(2)
+            b.add_(1)
+        return w @ a
+
+    captured = frametap.compile(f, backend="aot_eager", dynamic=dynamic)
+    for is_one in (False, True, True, False, True):
+        results = []
+        for call in (f, captured):
+            a, w = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+            b = a if is_one else torch.full((2, 2), 3.0, requires_grad=True)
+            result = call(a, b, w)
+            result.sum().backward()
+            results.append([t.tolist() for t in (result, a, b, w, a.grad, w.grad)])
+        assert results[0] == results[1]

@@ -4,6 +4,8 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/checks/fault_observer.h"
@@ -20,6 +22,11 @@ thread_local constinit AtenRecorder* tls_recorder = nullptr;
 // Frames of kernels in Python that a recording follows. Plain Python counts no ops below them.
 thread_local constinit int kernel_frames = 0;
 thread_local constinit bool saw_every_op = false;  // before the recording
+
+bool HasOut(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) { return one.is_out(); });
+}
 
 // Compilers cannot trace quantized tensors.
 std::optional<Break> QuantizedAmong(c10::ArrayRef<c10::IValue> values) {
@@ -361,11 +368,13 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (pending) return;
   if (foretells_sizes) pending = QuantizedAmong(torch::jit::last(*stack, schema.returns().size()));
   if (pending) return;
+  // A compiler that traces an op with `out=` does not see that the op has resized it (torch 2.13, FunctionalTensor).
+  const bool may_change = facts.changes_metadata && !(foretells_sizes && HasOut(schema));
   for (const MetadataBefore& w : written) {
-    if (facts.changes_metadata) {
-      SeeMetadata(w, *stack, schema.returns().size(), NodeId(graph_.nodes.size()));
-    } else if (!w.IsAsItWas()) {
+    if (!w.IsAsItWas() && !may_change) {
       pending = Break{Reason::tensor_metadata_change, ""};
+    } else if (facts.changes_metadata) {
+      SeeMetadata(w, *stack, schema.returns().size(), NodeId(graph_.nodes.size()));
     }
     if (!pending) continue;
     pending->detail = op.operator_name().name;
