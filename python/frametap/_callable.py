@@ -498,8 +498,10 @@ def _number_key(number: Any) -> Hashable:
 
 
 def _alias_key(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """For each tensor whose memory an earlier one shares: its index, the earlier one's, that of the first place where
-    the tensor itself is given, and the two offsets.
+    """Returns the tensors that share memory with an earlier input, the owner.
+
+    An entry has the index of the tensor, the index of the owner, the first index that has the same tensor, and the
+    offsets of both.
     """
     first: dict[int, int] = {}
     first_place: dict[int, int] = {}

@@ -165,7 +165,7 @@ def build(
     Numbers in ``free`` do not appear, except numbers in ``as_tensors``. These are arguments after the
     inputs, float64 tensors without dimensions (:func:`takes_tensor`). Inputs in ``again`` do not appear, because
     each has the tensor of an earlier input. ``traced``: for a compiler that traces the
-    module. What it would not see raises :class:`AssumptionFails`.
+    module. A fact that it would not see raises :class:`AssumptionFails`.
     """
     builder = _Builder(graph, numbers, sizes or {}, free, as_tensors, again or {}, traced)
     return builder.module({*numbers, *left_out})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -710,3 +711,14 @@ def test_P1_one_tensor_in_two_places_that_are_written(dynamic: bool | None) -> N
             result.sum().backward()
             results.append([t.tolist() for t in (result, a, b, w, a.grad, w.grad)])
         assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_of_numpy_are_left_to_python(dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, n: Any) -> tuple[Any, ...]:
+        return x * n, x.new_full((2,), n) + 1, n + 1, type(n)
+
+    captured = frametap.compile(f, backend="aot_eager", dynamic=dynamic)
+    for n in (np.int64(1), np.int64(1), np.int64(2), np.float64(0.5), 4, np.int32(3)):
+        want, got = f(torch.ones(4), n), captured(torch.ones(4), n)
+        assert want[0].equal(got[0]) and want[1].equal(got[1]) and want[2:] == got[2:]

@@ -135,6 +135,7 @@ static ValueId AddArrayNode(Trace& trace, std::shared_ptr<ArrayCall> call, Type 
 }
 
 Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain) {
+  if (!trace.store.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
   const bool is_float = PyNumber_Check(number) && !PyIndex_Check(number);
   auto call = std::make_unique<ArrayCall>();
   call->access = ArrayAccess::kNumber;
