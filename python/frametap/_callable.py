@@ -152,6 +152,8 @@ class Program:
         self._find(examples, self._evaluate(examples))
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        if self._numbers and _saving_is_watched():
+            return list(self._plain_module()(*inputs))
         if self._one_form is not None:
             return self._checked(self._one_form(*inputs))
         if self._is_open:
@@ -404,6 +406,17 @@ class _OpenVariant:
             if _number_key(inputs[index]) != key:
                 return False
         return self._condition(inputs)
+
+
+def _saving_is_watched() -> bool:
+    """Whether hooks compare the tensors that ops save, as the forward pass of ``torch.utils.checkpoint`` does.
+
+    A compiled form saves other tensors than the ops of the graph, which Python runs in the recomputation.
+    """
+    return torch.is_grad_enabled() and _top_hooks(False) is not None
+
+
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _assumption_in(error: BaseException | None) -> fx.AssumptionFails | None:

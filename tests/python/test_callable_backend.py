@@ -722,3 +722,23 @@ def test_numbers_of_numpy_are_left_to_python(dynamic: bool | None) -> None:
     for n in (np.int64(1), np.int64(1), np.int64(2), np.float64(0.5), 4, np.int32(3)):
         want, got = f(torch.ones(4), n), captured(torch.ones(4), n)
         assert want[0].equal(got[0]) and want[1].equal(got[1]) and want[2:] == got[2:]
+
+
+def test_a_checkpoint_of_a_captured_function_recomputes_what_its_forward_saved() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    w = torch.randn(3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout((x * w).sin(), 0.5) * w
+
+    captured = frametap.compile(block, backend="aot_eager")
+    for _ in range(3):
+        grads = []
+        for call in (block, captured):
+            torch.manual_seed(0)
+            x = torch.ones(3, requires_grad=True)
+            checkpoint(call, x, use_reentrant=False).sum().backward()
+            grads.append((x.grad, w.grad))
+            w.grad = None
+        assert grads[0][0].equal(grads[1][0]) and grads[0][1].equal(grads[1][1])
