@@ -1,5 +1,5 @@
-// Must, InternedName, Interned: names, and results of the C-API that the process cannot do without. An answer of -1 is not
-// taken for a no.
+// Must, InternedName, Interned, ItemNamed: names, and results of the C-API that the process cannot do without. An answer of
+// -1 is not taken for a no.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
 //       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
 //   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.
@@ -25,6 +25,20 @@ inline bool Must(int answer) {
 }
 
 inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }
+
+// Returns an item of a dict, borrowed. It is null if there is none, and with an exception set if it cannot be looked up.
+// PyDict_GetItemString finds nothing, too, where there is no memory for the key.
+inline PyObject* ItemOrError(PyObject* dict, const char* name) {
+  const Ref<> key = Ref<>::Steal(PyUnicode_InternFromString(name));
+  return key ? PyDict_GetItemWithError(dict, key.get()) : nullptr;
+}
+
+// The same by M1.
+inline PyObject* ItemNamed(PyObject* dict, const char* name) {
+  PyObject* const item = ItemOrError(dict, name);
+  if (item == nullptr && PyErr_Occurred() != nullptr) throw std::bad_alloc();
+  return item;
+}
 
 // The one string that stands for all equal to `name`, as instructions have it.
 inline Ref<> Interned(PyObject* name) {

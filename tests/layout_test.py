@@ -779,6 +779,22 @@ def l26_opcode_names(tree: Tree) -> list[str]:
     ]
 
 
+# Of these, a look-up that fails (no memory) is one that finds nothing.
+LOSES_ERRORS = re.compile(
+    r"\b(?:PyDict_GetItem|PyDict_GetItemString|PyObject_HasAttr|PyObject_HasAttrString|PyMapping_HasKey"
+    r"|PyMapping_HasKeyString)\("
+)
+
+
+def l29_look_ups_lose_no_error(tree: Tree) -> list[str]:
+    return [
+        f"{path} calls {call[:-1]}: see guards/throw_if_null.h"
+        for path, text in tree.items()
+        if is_cpp(path) and folder_of(path) in FOLDERS
+        for call in LOSES_ERRORS.findall(text)
+    ]
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -809,6 +825,7 @@ RULES: list[Rule] = [
     l26_opcode_names,
     l27_sizes,
     l28_laws_of_tests,
+    l29_look_ups_lose_no_error,
 ]
 
 
@@ -930,6 +947,7 @@ BAD: list[tuple[Rule, Tree]] = [
     (l23_regular_expressions, {"python/frametap/_a.py": "import ast\nimport re\n"}),
     (l24_predicates_page, {"ir/segment/predicates.def": 'FORM(kToy, "toy", "a toy", "a toy")\n'}),
     (l25_effects, {"frame_eval/session/a.cc": "if (effect.kind == Effect::Kind::kToy) return;\n"}),
+    (l29_look_ups_lose_no_error, {"guards/a.cc": "return PyDict_GetItemString(dict, name) != nullptr;\n"}),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (

@@ -7,6 +7,7 @@
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -15,9 +16,9 @@ namespace {
 std::string FolderOf(const char* module) {
   const ErrScope keep;
   PyObject* modules = PyImport_GetModuleDict();
-  PyObject* object = modules != nullptr ? PyDict_GetItemString(modules, module) : nullptr;
+  PyObject* object = modules != nullptr ? ItemOrError(modules, module) : nullptr;
   PyObject* dict = object != nullptr && PyModule_Check(object) ? PyModule_GetDict(object) : nullptr;
-  PyObject* path = dict != nullptr ? PyDict_GetItemString(dict, "__file__") : nullptr;
+  PyObject* path = dict != nullptr ? ItemOrError(dict, "__file__") : nullptr;
   const char* text = path != nullptr && PyUnicode_Check(path) ? PyUnicode_AsUTF8(path) : nullptr;
   const char* slash = text != nullptr ? std::strrchr(text, '/') : nullptr;
   return slash == nullptr ? "" : std::string(text, slash + 1 - text);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -73,8 +74,11 @@ TypesOfNumPy types_of_numpy;
 
 bool LoadArrays() {
   const Ref<> modules = Ref<>::New(PyImport_GetModuleDict());
-  PyObject* const found = PyDict_GetItemString(modules.get(), "numpy");
-  if (found == nullptr) return false;
+  PyObject* const found = ItemOrError(modules.get(), "numpy");
+  if (found == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
   const Ref<> module = Ref<>::New(found);
   NumPy numpy;
   numpy.array = TypeIn(module, "ndarray");

@@ -12,7 +12,7 @@ namespace {
 PyObject* Attribute(PyObject* tensor, const char* name) {
   PyObject** dict = _PyObject_GetDictPtr(tensor);
   if (dict == nullptr || *dict == nullptr) return nullptr;
-  return PyDict_GetItemString(*dict, name);
+  return ItemNamed(*dict, name);
 }
 
 // `def`: for None and for a value that is not an int.

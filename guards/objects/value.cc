@@ -129,7 +129,8 @@ bool Same(PyObject* a, PyObject* b, int depth) {
 
 // An attribute that CPython keeps in a type's own dict, without a look-up that could run code.
 PyObject* OwnStr(PyTypeObject* type, const char* name) {
-  PyObject* found = type->tp_dict != nullptr ? PyDict_GetItemString(type->tp_dict, name) : nullptr;
+  const ErrScope keep;
+  PyObject* found = type->tp_dict != nullptr ? ItemOrError(type->tp_dict, name) : nullptr;
   return found != nullptr && PyUnicode_CheckExact(found) ? found : nullptr;
 }
 

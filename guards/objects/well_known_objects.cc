@@ -5,6 +5,7 @@
 #include "guards/cpython/iterator_view.h"
 #include "guards/objects/import.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {
@@ -102,7 +103,7 @@ bool LoadKnownObjects() {
   objects.tensor_hash_code = reinterpret_cast<PyCodeObject*>(hash_code.Release());
   objects.function_base = type("torch._C", {"_FunctionBase"});
   if (objects.function_base == nullptr) return false;
-  objects.function_apply = Py_XNewRef(PyDict_GetItemString(objects.function_base->tp_dict, "apply"));
+  objects.function_apply = Py_XNewRef(ItemOrError(objects.function_base->tp_dict, "apply"));
   objects.op_overload = type("torch._ops", {"OpOverload"});
   objects.op_packet = type("torch._ops", {"OpOverloadPacket"});
   objects.inference_mode = type("torch._C", {"_InferenceMode"});

@@ -106,8 +106,10 @@ std::optional<std::array<PyObject*, 4>> NoHooksOf(PyObject* object) {
 
 bool LoadModuleCalls() {
   const PyTypeObject* module = Objects().module;
-  PyObject* wrapped = PyDict_GetItemString(module->tp_dict, "_wrapped_call_impl");
-  if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) return true;
+  PyObject* wrapped = ItemOrError(module->tp_dict, "_wrapped_call_impl");
+  if (wrapped == nullptr || !PyFunction_Check(wrapped) || Objects().module_call_code == nullptr) {
+    return PyErr_Occurred() == nullptr;
+  }
   ways.wrapped = KnownCode(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(wrapped)), kWrappedDigest);
   ways.call = KnownCode(Objects().module_call_code, kCallDigest);
   if (PyErr_Occurred() != nullptr) return false;

@@ -36,12 +36,8 @@ bool IsPythonClassOf(PyTypeObject* type, PyTypeObject* builtin) {
 // Whether it is a struct sequence with fields that are not among its items, as time.struct_time and os.stat_result have.
 bool HasHiddenFields(PyTypeObject* type) {
   while (IsPythonClass(type)) type = type->tp_base;
-  // Not by PyDict_GetItemString: where there is no memory for the key, that finds nothing. A replay would then make a tuple
-  // that is too short for the fields.
-  static PyObject* const fields_name = InternedName("n_fields");
-  static PyObject* const items_name = InternedName("n_sequence_fields");
-  PyObject* const fields = PyDict_GetItemWithError(type->tp_dict, fields_name);
-  PyObject* const items = PyDict_GetItemWithError(type->tp_dict, items_name);
+  PyObject* const fields = ItemNamed(type->tp_dict, "n_fields");
+  PyObject* const items = ItemNamed(type->tp_dict, "n_sequence_fields");
   return fields != nullptr && items != nullptr && !Must(PyObject_RichCompareBool(fields, items, Py_EQ));
 }
 

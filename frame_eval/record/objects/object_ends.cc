@@ -63,7 +63,6 @@ namespace {
 PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
   static const absl::flat_hash_set<std::string>* const kKeeping = new absl::flat_hash_set<std::string>{
       "__call__", "add", "append", "extend", "insert", "reverse", "setdefault", "sort"};
-  // Not by PyDict_GetItemString: where there is no memory for the key, that finds nothing.
   const auto key_of = [](const std::string& text) { return Must(PyUnicode_InternFromString(text.c_str())); };
   switch (kind) {
     case Effect::Kind::kSetAttr:

@@ -78,7 +78,8 @@ class StrictReactions {
                 none = Ref<>::Steal(PyTuple_New(0)), raise = Ref<>::Steal(PyUnicode_FromString("raise"));
     if (!told || !named || !none || !raise) return Ref<>();
     for (const char* name : {"divide", "over", "under", "invalid"}) {
-      PyObject* const reaction = PyDict_GetItemString(told.get(), name);
+      PyObject* const reaction = ItemOrError(told.get(), name);
+      if (reaction == nullptr && PyErr_Occurred() != nullptr) return Ref<>();
       const bool is_ignored =
           reaction != nullptr && PyUnicode_Check(reaction) && PyUnicode_CompareWithASCIIString(reaction, "ignore") == 0;
       if (PyDict_SetItemString(named.get(), name, is_ignored ? reaction : raise.get()) < 0) return Ref<>();

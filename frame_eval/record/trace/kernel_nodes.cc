@@ -15,6 +15,7 @@
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -29,7 +30,7 @@ Break RefuseKernel(const c10::OperatorHandle& op, const char* why) {
 // A module that is imported later: until then none of its code runs.
 const void* GlobalsOf(const char* module) {
   PyObject* const modules = PyImport_GetModuleDict();
-  PyObject* const found = modules != nullptr ? PyDict_GetItemString(modules, module) : nullptr;
+  PyObject* const found = modules != nullptr ? ItemNamed(modules, module) : nullptr;
   if (found == nullptr || !PyModule_Check(found)) return nullptr;
   return Py_NewRef(PyModule_GetDict(found));  // kept for ever, so that the address stays its own
 }
