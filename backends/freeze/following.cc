@@ -189,7 +189,8 @@ std::shared_ptr<Executable> FollowingExecutable::ExecutableFor(const std::vector
     }
   }
   last_ = static_cast<size_t>(form - forms_.data());
-  return form->executable != nullptr ? form->executable : recorded_;
+  const bool runs_frozen = form->executable != nullptr && AreFinite(form->frozen->checked, inputs);
+  return runs_frozen ? form->executable : recorded_;
 }
 
 FollowingExecutable::Form* FollowingExecutable::Find(const std::vector<c10::IValue>& inputs, bool images_last) {

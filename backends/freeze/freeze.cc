@@ -12,6 +12,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "backends/freeze/finite.h"
+#include "backends/freeze/op_traits.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/convolution.h"
@@ -69,44 +71,6 @@ struct Sequence {
   quant::Recurrence recurrence;
 };
 
-// Whether torch's op computes each element from elements at its place or around it, in any layout and floating type.
-bool WorksAroundElements(const Node& node) {
-  switch (quant::FamilyOf(node)) {
-    case Family::kAdd:
-    case Family::kMul:
-    case Family::kRelu:
-    case Family::kCurve:
-    case Family::kMaxPool:
-    case Family::kAvgPool:
-    case Family::kAdaptivePool:
-    case Family::kCat:
-      return true;
-    case Family::kMove:
-      return absl::StrContains(node.op->operator_name().name, "upsample");
-    default:
-      return false;
-  }
-}
-
-// Whether torch's op gives images of the layout of its arguments, whatever that is.
-bool KeepsLayout(const Node& node) {
-  const Family family = quant::FamilyOf(node);
-  return WorksAroundElements(node) || family == Family::kMean || family == Family::kBatchNorm ||
-         Is(node, "aten::div", "Tensor");
-}
-
-// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded.
-bool TakesBfloat16(const Node& node) {
-  if (Is(node, "aten::scaled_dot_product_attention")) {
-    // The least number of float32 in a mask would become minus infinity.
-    return quant::IsNone(quant::FindArg(node, "attn_mask")) &&
-           quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
-  }
-  const Family family = quant::FamilyOf(node);
-  if (family == Family::kMean) return quant::IsNone(quant::FindArg(node, "dtype"));
-  return WorksAroundElements(node) || family == Family::kShape;
-}
-
 class Lowering {
  public:
   Lowering(const quant::NormalizedGraph& normal, const Config& config, quant::FrozenWeights* frozen)
@@ -116,6 +80,7 @@ class Lowering {
         frozen_(frozen),
         uses_(from_),
         aliases_(from_),
+        elements_(ElementsOf(normal)),
         out_(from_, &normal.origin) {
     for (EagerState& state : out_.graph.states) {
       if (!config_.keeps_grad_mode) state.grad_mode = false;  // F6
@@ -150,6 +115,17 @@ class Lowering {
     }
     for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, Node(), true, false));
     return std::move(out_.graph);
+  }
+
+  // finite/N1
+  std::vector<CheckedInput> CheckedInputs() const {
+    std::vector<ValueId> lossy;
+    for (const auto& [layer, kernel] : kernels_) {
+      const bool mixes_neighbours = kernel.convolution && kernel.scheme->products == Products::kBfloat16;
+      const auto op = kernel.curve.valid() ? quant::CurveOf(from_.node(kernel.curve)) : std::nullopt;
+      if (mixes_neighbours || (op && LosesNaN(*op, IsTransposed(kernel)))) lossy.push_back(ResultOf(kernel));
+    }
+    return InputsToCheck(normal_, lossy);
   }
 
   bool IsInt8(NodeId n) const {
@@ -212,6 +188,10 @@ class Lowering {
     reason_[n.raw()] = WhyNot(&kernel);
     if (!reason_[n.raw()].empty()) return;
     kernel.scheme = &ChooseScheme(from_.node(n), &reason_[n.raw()]);
+    if (kernel.scheme->products == Products::kBfloat16 && IsTransposed(kernel) && !CanBePacked(kernel)) {
+      kernel.scheme = &kFloat32;
+      reason_[n.raw()] = "in float32: oneDNN has no kernel of bfloat16 for this transposed convolution";
+    }
     if (kernel.scheme->takes_more && !IsWritten(*TensorArg(from_.node(n), "input"))) {
       const NodeId next = After(n);
       if (next.valid() && IsView(from_.node(next))) {
@@ -291,8 +271,20 @@ class Lowering {
 
   void TakeMore(NodeId next, Kernel* kernel) const {
     if (next.valid() && TakeSum(next, kernel)) next = After(next);
-    if (next.valid() && quant::CurveOf(from_.node(next))) kernel->curve = next;
+    if (next.valid() && TakesCurve(next, *kernel)) kernel->curve = next;
   }
+
+  // finite/N2
+  bool TakesCurve(NodeId curve, const Kernel& kernel) const {
+    const auto op = quant::CurveOf(from_.node(curve));
+    if (!op || !LosesNaN(*op, IsTransposed(kernel))) return op.has_value();
+    bool is_finite = !kernel.add.valid() || elements_[kernel.addend.raw()] == Elements::kFinite;
+    ForEachUse(from_.node(kernel.layer).args,
+               [&](ValueId v) { is_finite = is_finite && elements_[v.raw()] == Elements::kFinite; });
+    return is_finite;
+  }
+
+  static bool IsTransposed(const Kernel& kernel) { return kernel.convolution && kernel.convolution->is_transposed; }
 
   // Returns whether it gives a matrix more dimensions, as some models do after a linear layer.
   bool IsView(const Node& node) const {
@@ -403,14 +395,12 @@ class Lowering {
     const ValueId result = ResultOf(kernel);
     const auto& convolution = kernel.convolution;
     ValueId images = Read(x, node, false, ReadsHalf(kernel));
-    Sizes sizes = TypeOf(x).sizes;
     if (convolution) {
       images = quant::PaddedAtEnd(*convolution, images, out_.graph.value(images).type, 0, node, &out_);
-      sizes = quant::SizesAtEnd(*convolution, std::move(sizes));
     }
     const std::string name = absl::StrCat(from_.value(*TensorArg(node, "weight")).name, "_kernel");
     std::vector<Arg> args{Arg::Of(images),
-                          Arg::Of(out_.AddConstant(name, Packed(*kernel.scheme, LayerOf(kernel), sizes)))};
+                          Arg::Of(out_.AddConstant(name, Packed(*kernel.scheme, LayerOf(kernel), SizesRead(kernel))))};
     if (kernel.scheme->takes_more) {
       args.push_back(kernel.add.valid() ? Arg::Of(Addend(kernel, is_half_[result.raw()])) : Arg::Const(c10::IValue()));
     }
@@ -449,6 +439,21 @@ class Lowering {
     return out_.Emit(quant::FindOperator("aten::reshape"),
                      {Arg::Of(expanded), Arg::Const(c10::List<int64_t>({-1, width}))}, name + "_rows",
                      quant::Retyped(type, dtype), kernel.addend, node);
+  }
+
+  bool CanBePacked(const Kernel& kernel) const {
+    try {
+      Packed(*kernel.scheme, LayerOf(kernel), SizesRead(kernel));
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+  }
+
+  // The sizes of the images that a layer's kernel reads.
+  Sizes SizesRead(const Kernel& kernel) const {
+    const Sizes& sizes = TypeOf(*TensorArg(from_.node(kernel.layer), "input")).sizes;
+    return kernel.convolution ? quant::SizesAtEnd(*kernel.convolution, sizes) : sizes;
   }
 
   at::Tensor Packed(const Scheme& scheme, onednn::Layer layer, const Sizes& x) const {
@@ -516,6 +521,7 @@ class Lowering {
   quant::FrozenWeights* const frozen_;
   const quant::Uses uses_;
   const quant::Aliases aliases_;
+  const std::vector<Elements> elements_;
   quant::Rewrite out_;
   const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
@@ -576,6 +582,7 @@ absl::StatusOr<FrozenGraph> Freeze(const Graph& graph, const std::vector<at::Ten
     Lowering lowering(*normal, config, frozen);
     FrozenGraph made;
     made.graph = lowering.Run();
+    made.checked = lowering.CheckedInputs();
     made.report = ReportOf(graph, *normal, lowering);
     made.kernels = static_cast<int>(std::count_if(made.report.begin(), made.report.end(),
                                                   [](const OpReport& row) { return row.form == Form::kKernel; }));

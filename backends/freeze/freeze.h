@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "backends/freeze/finite.h"
 #include "backends/quant/frozen.h"
 #include "backends/quant/quantize.h"
 #include "backends/quant/reported_op.h"
@@ -63,6 +64,7 @@ struct FrozenGraph {
   Graph graph;
   std::vector<OpReport> report;  // by node of the float graph
   int kernels = 0;
+  std::vector<CheckedInput> checked;  // finite/N1
 };
 
 // Returns kInvalidArgument if weights and graph do not fit, and kUnimplemented if oneDNN is missing or has no kernel.

@@ -4,6 +4,23 @@
 
 namespace frametap::freeze {
 
+std::vector<c10::IValue> FreezeExecutable::Run(const std::vector<c10::IValue>& inputs, bool* changed) {
+  ++runs_;
+  return (AreFinite(frozen_.checked, inputs) ? *inner_ : Recorded()).Run(inputs, changed);
+}
+
+// The recorded ops, without gradients (freeze/F6).
+Executable& FreezeExecutable::Recorded() {
+  std::call_once(is_recorded_made_, [this] {
+    recorded_graph_ = graph_;
+    for (EagerState& state : recorded_graph_.states) state.grad_mode = false;
+    auto made = MakeNativeBackend()->Compile(recorded_graph_);
+    TORCH_CHECK(made.ok(), made.status().message());
+    recorded_ = *std::move(made);
+  });
+  return *recorded_;
+}
+
 FreezeBackend::FreezeBackend(const std::vector<at::Tensor>& weights, Config config) : config_(config) {
   for (const at::Tensor& weight : weights) weights_.Add(weight);
 }
@@ -23,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Executable>> FreezeBackend::CompileFor(const Grap
   if (problem.ok()) {
     auto inner = native_->Compile(frozen->graph);
     if (inner.ok()) {
-      return std::make_unique<FreezeExecutable>(*std::move(frozen), *std::move(inner));
+      return std::make_unique<FreezeExecutable>(graph, *std::move(frozen), *std::move(inner));
     }
     problem = inner.status();
   }

@@ -1,6 +1,7 @@
 // FreezeBackend: the backend of a frozen function. Each graph is frozen as soon as it is recorded.
 //   B1  An input is a weight if it is one of the tensors that were given when the backend was made, by identity.
 //   B2  A graph that cannot be frozen runs as it was recorded, and says why.
+//   B3  A call with NaN or infinity in its inputs runs as it was recorded (finite/N1).
 // Not here: what freezing does (freeze.h); the texts that users read (python/frametap/_freeze.py).
 #pragma once
 
@@ -19,14 +20,13 @@ namespace frametap::freeze {
 
 class FreezeExecutable : public Executable {
  public:
-  FreezeExecutable(FrozenGraph frozen, std::unique_ptr<Executable> inner)
-      : frozen_(std::move(frozen)), inner_(std::move(inner)) {}
+  // `graph`: as it was recorded; it outlives the executable.
+  FreezeExecutable(const Graph& graph, FrozenGraph frozen, std::unique_ptr<Executable> inner)
+      : graph_(graph), frozen_(std::move(frozen)), inner_(std::move(inner)) {}
 
-  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override {
-    ++runs_;
-    return inner_->Run(inputs, changed);
-  }
-  bool Reads(size_t input) override { return inner_->Reads(input); }
+  std::vector<c10::IValue> Run(const std::vector<c10::IValue>& inputs, bool* changed) override;
+  // A run of the recorded ops reads weights that the frozen graph does not.
+  bool Reads(size_t input) override { return !frozen_.checked.empty() || inner_->Reads(input); }
   bool runs_recorded_ops() const override { return false; }
   bool releases_gil() const override { return inner_->releases_gil(); }
   bool approximates() const override { return frozen_.kernels > 0; }
@@ -35,8 +35,14 @@ class FreezeExecutable : public Executable {
   uint64_t runs() const { return runs_; }
 
  private:
+  Executable& Recorded();
+
+  const Graph& graph_;
   const FrozenGraph frozen_;
   const std::unique_ptr<Executable> inner_;
+  std::once_flag is_recorded_made_;
+  Graph recorded_graph_;
+  std::unique_ptr<Executable> recorded_;
   std::atomic<uint64_t> runs_ = 0;
 };
 

@@ -360,6 +360,23 @@ BY_MATRIX: dict[str, tuple[Callable[[Any, Tensor, Tensor], Tensor], bool]] = {
 
 
 @BOTH
+@pytest.mark.parametrize("curve", [nn.Identity(), nn.ReLU(), nn.Sigmoid()])
+@pytest.mark.parametrize("channels", [(3, 16), (6, 6), (16, 5)])
+def test_every_transposed_convolution_has_a_kernel(
+    channels: tuple[int, int], curve: nn.Module, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(
+        nn.ConvTranspose2d(*channels, 3), curve, nn.Conv2d(channels[1], 4, 3)
+    ).eval()
+    images = torch.randn(2, channels[0], 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frozen = frametap.freeze(model, [images], dtype=dtype)
+        _compare(model, frozen, images)
+    assert [row["form"] for row in frozen.report if "conv" in row["op"]] == ["kernel", "kernel"]
+
+
+@BOTH
 @pytest.mark.parametrize("name", BY_MATRIX)
 def test_a_view_may_stand_before_the_sum_and_the_curve(name: str, dtype: torch.dtype) -> None:
     f, is_fused = BY_MATRIX[name]

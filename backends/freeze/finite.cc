@@ -1,0 +1,256 @@
+#include "backends/freeze/finite.h"
+
+#include <ATen/ops/_is_all_true.h>
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "backends/quant/op_table.h"
+#include "backends/quant/rewrite.h"
+
+namespace frametap::freeze {
+namespace {
+
+using quant::Family;
+
+constexpr uint32_t kMinusInfinityBits = 0xFF800000;
+constexpr uint32_t kExponent = 0x7F800000;
+
+// How elements of a result follow from elements of the arguments.
+enum class Way : uint8_t {
+  kMoves,     // elements of an argument, or numbers of the call
+  kComputes,  // finite if all arguments are
+  kMakes,     // finite
+};
+
+struct Row {
+  absl::string_view name;
+  Way way;
+};
+
+// Ops of aten that the quantizer's table does not have, or has without a family. By the alphabet. An op that is not here may
+// make NaN.
+constexpr Row kRows[] = {
+    {"_softmax", Way::kComputes},
+    {"_to_copy", Way::kMoves},
+    {"addmm", Way::kComputes},
+    {"amax", Way::kMoves},
+    {"amin", Way::kMoves},
+    {"arange", Way::kMakes},
+    {"baddbmm", Way::kComputes},
+    {"bmm", Way::kComputes},
+    {"clamp_max", Way::kMoves},
+    {"clamp_min", Way::kMoves},
+    {"clone", Way::kMoves},
+    {"cos", Way::kComputes},
+    {"cumsum", Way::kComputes},
+    {"einsum", Way::kComputes},
+    {"embedding", Way::kMoves},
+    {"erf", Way::kComputes},
+    {"expand_as", Way::kMoves},
+    {"full", Way::kMoves},
+    {"full_like", Way::kMakes},
+    {"gather", Way::kMoves},
+    {"group_norm", Way::kComputes},
+    {"index", Way::kMoves},
+    {"index_select", Way::kMoves},
+    {"instance_norm", Way::kComputes},
+    {"layer_norm", Way::kComputes},
+    {"masked_fill", Way::kMoves},
+    {"matmul", Way::kComputes},
+    {"maximum", Way::kMoves},
+    {"mean", Way::kComputes},
+    {"minimum", Way::kMoves},
+    {"mm", Way::kComputes},
+    {"ones", Way::kMakes},
+    {"ones_like", Way::kMakes},
+    {"reshape_as", Way::kMoves},
+    {"scaled_dot_product_attention", Way::kComputes},
+    {"sin", Way::kComputes},
+    {"softmax", Way::kComputes},
+    {"split", Way::kMoves},
+    {"sum", Way::kComputes},
+    {"to", Way::kMoves},
+    {"tril", Way::kMoves},
+    {"triu", Way::kMoves},
+    {"type_as", Way::kMoves},
+    {"unbind", Way::kMoves},
+    {"unflatten", Way::kMoves},
+    {"view_as", Way::kMoves},
+    {"where", Way::kMoves},
+    {"zeros", Way::kMakes},
+    {"zeros_like", Way::kMakes},
+};
+static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
+                             [](const Row& a, const Row& b) { return a.name < b.name; }));
+
+// Returns null for an op that may make NaN.
+const Way* WayOf(const Node& node) {
+  static constexpr Way kMoves = Way::kMoves, kComputes = Way::kComputes;
+  switch (quant::FamilyOf(node)) {
+    case Family::kShape:
+    case Family::kMove:
+    case Family::kCat:
+    case Family::kMaxPool:
+    case Family::kDropout:
+      return &kMoves;
+    case Family::kAdd:
+      return quant::Is(node, "aten::add", "Tensor") ? &kMoves : &kComputes;
+    case Family::kFloat: {
+      absl::string_view name = node.op->operator_name().name;
+      if (!absl::ConsumePrefix(&name, "aten::")) return nullptr;
+      const auto row = std::lower_bound(std::begin(kRows), std::end(kRows), name,
+                                        [](const Row& r, absl::string_view n) { return r.name < n; });
+      return row != std::end(kRows) && row->name == name ? &row->way : nullptr;
+    }
+    case Family::kCurve:
+      // A quotient by a number is one.
+      return quant::Is(node, "aten::div", "Tensor") && quant::ConstNumber(quant::FindArg(node, "other")) == 0.0
+                 ? nullptr
+                 : &kComputes;
+    default:
+      return &kComputes;
+  }
+}
+
+Elements ElementsIn(const c10::IValue& constant) {
+  if (!constant.isDouble() || std::isfinite(constant.toDouble())) return Elements::kFinite;
+  return constant.toDouble() == -HUGE_VAL ? Elements::kMinusInfinity : Elements::kAny;
+}
+
+bool IsFloat(const Type& type) { return type.kind == Type::Kind::kTensor && c10::isFloatingType(type.dtype); }
+
+// Whether a value of this type may hold NaN or infinity.
+bool MayHold(const Type& type) {
+  return IsFloat(type) || type.kind == Type::Kind::kTensorList || type.kind == Type::Kind::kFloat;
+}
+
+Elements WorstOf(const Node& node, const std::vector<Elements>& of) {
+  // Running statistics of a batch norm count as written, and are inputs like others: they are checked.
+  const size_t count = quant::FamilyOf(node) == Family::kBatchNorm ? 3 : node.args.size();
+  Elements worst = Elements::kFinite;
+  for (size_t i = 0; i < count; ++i) {
+    const Arg& arg = node.args[i];
+    if (arg.kind == Arg::Kind::kConst) worst = std::max(worst, ElementsIn(arg.constant));
+    ForEachUseIn(arg, [&](ValueId v) { worst = std::max(worst, of[v.raw()]); });
+  }
+  return worst;
+}
+
+Elements ResultOf(const Node& node, const std::vector<Elements>& of) {
+  const Way* const way = node.is_scalar() ? nullptr : WayOf(node);
+  if (way == nullptr) return Elements::kAny;
+  const Elements worst = WorstOf(node, of);
+  switch (*way) {
+    case Way::kMoves:
+      return worst;
+    case Way::kComputes:
+      return worst == Elements::kFinite ? worst : Elements::kAny;
+    case Way::kMakes:
+      return Elements::kFinite;
+  }
+  return Elements::kAny;
+}
+
+// The values that ops compute with. Others are masks, or may be: they are added, or select elements.
+std::vector<bool> ComputedWith(const Graph& graph) {
+  std::vector<bool> is_read(graph.values.size(), false);
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    const Way* const way = node.is_scalar() ? nullptr : WayOf(node);
+    if (way == nullptr) continue;
+    const auto mask = quant::TensorArg(node, "attn_mask");
+    const bool moves_read =
+        std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return is_read[v.raw()]; });
+    if (*way != Way::kComputes && (*way != Way::kMoves || !moves_read || quant::FamilyOf(node) == Family::kAdd))
+      continue;
+    ForEachUse(node.args, [&](ValueId v) { is_read[v.raw()] = is_read[v.raw()] || v != mask; });
+  }
+  return is_read;
+}
+
+}  // namespace
+
+Elements ElementsIn(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return Elements::kFinite;
+  if (tensor.scalar_type() != at::kFloat || !tensor.is_cpu() || tensor.layout() != at::kStrided ||
+      !tensor.is_non_overlapping_and_dense()) {
+    if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return Elements::kAny;
+    return at::_is_all_true(at::isfinite(tensor)).item<bool>() ? Elements::kFinite : Elements::kAny;
+  }
+  // One pass without branches, which the compiler makes one of vectors.
+  const auto* const bits = static_cast<const uint32_t*>(tensor.const_data_ptr());
+  const int64_t count = tensor.numel();
+  uint32_t any = 0, minus = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool is_special = (bits[i] & kExponent) == kExponent, is_minus = bits[i] == kMinusInfinityBits;
+    any |= static_cast<uint32_t>(is_special && !is_minus);
+    minus |= static_cast<uint32_t>(is_minus);
+  }
+  return any != 0 ? Elements::kAny : minus != 0 ? Elements::kMinusInfinity : Elements::kFinite;
+}
+
+std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal) {
+  const Graph& graph = normal.graph;
+  const std::vector<bool> is_read = ComputedWith(graph);
+  std::vector<Elements> of(graph.values.size(), Elements::kFinite);
+  for (size_t i = 0; i < of.size(); ++i) {
+    if (graph.values[i].def.valid()) continue;
+    if (normal.known[i].defined()) {
+      of[i] = ElementsIn(normal.known[i]);
+    } else if (IsFloat(graph.values[i].type)) {
+      of[i] = is_read[i] ? Elements::kFinite : Elements::kMinusInfinity;
+    } else if (MayHold(graph.values[i].type)) {
+      of[i] = Elements::kAny;  // a number is not checked
+    }
+    if (normal.written[i]) of[i] = Elements::kAny;
+  }
+  for (const Node& node : graph.nodes) {
+    const Elements result = ResultOf(node, of);
+    for (const ValueId v : node.outputs) {
+      if (MayHold(graph.value(v).type)) of[v.raw()] = normal.written[v.raw()] ? Elements::kAny : result;
+    }
+  }
+  return of;
+}
+
+bool LosesNaN(const quant::CurveOp& curve, bool is_transposed) {
+  using onednn::Curve;
+  return is_transposed || curve.curve == Curve::kRelu || curve.curve == Curve::kClamp ||
+         curve.curve == Curve::kHardsigmoid || (curve.curve == Curve::kLeakyRelu && curve.low == 0);
+}
+
+std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, const std::vector<ValueId>& lossy) {
+  const Graph& graph = normal.graph;
+  std::vector<bool> leads(graph.values.size(), false);
+  for (const ValueId v : lossy) leads[v.raw()] = true;
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const Node& node = graph.nodes[i];
+    const bool is_on_way =
+        std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return leads[v.raw()]; });
+    if (is_on_way)
+      ForEachUse(node.args, [&](ValueId v) { leads[v.raw()] = leads[v.raw()] || MayHold(graph.value(v).type); });
+  }
+  const std::vector<bool> is_read = ComputedWith(graph);
+  std::vector<CheckedInput> checked;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const ValueId v = graph.inputs[i];
+    if (leads[v.raw()] && IsFloat(graph.value(v).type) && !normal.known[v.raw()].defined()) {
+      checked.push_back({i, !is_read[v.raw()]});
+    }
+  }
+  return checked;
+}
+
+bool AreFinite(const std::vector<CheckedInput>& checked, const std::vector<c10::IValue>& inputs) {
+  return std::all_of(checked.begin(), checked.end(), [&](const CheckedInput& input) {
+    const Elements found = ElementsIn(inputs[input.index].toTensor());
+    return found == Elements::kFinite || (input.may_be_mask && found == Elements::kMinusInfinity);
+  });
+}
+
+}  // namespace frametap::freeze
