@@ -173,7 +173,9 @@ void Session::End(const Break& given, const FrameState* until) {
   const int offset = recorder().base_offset();
   const std::vector<FrameState*> frames =
       trace().frames.inlined;  // the end of the recording needs what is noted of them
-  if (EntryPoint& entry = publisher_.entry_point(); row.once && !entry.put_off) {
+  // An import may run anything, which fullgraph refuses before it acts.
+  const bool waits = row.once && !(reason.reason == Reason::import_statement && store_->options().fullgraph);
+  if (EntryPoint& entry = publisher_.entry_point(); waits && !entry.put_off) {
     entry.put_off = true;
     StopRecording(frames, SIZE_MAX, &trace().frames.base());
     publisher_.Abort(reason, at, false);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import io
 import logging
 import math
 import random
@@ -196,6 +197,12 @@ class Multiplies(torch.autograd.Function):
 def says(x: Tensor) -> Tensor:
     print("said although refused")
     return x.clone()
+
+
+with contextlib.redirect_stdout(io.StringIO()):
+    says(
+        torch.ones(2)
+    )  # torch imports modules at the first call, which is work of a first call to us
 
 
 CAUSES: list[Act] = [

@@ -152,8 +152,38 @@ def test_what_an_import_runs_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     captured(torch.ones(2))
     captured(torch.ones(2))
     report = frametap.explain(captured)
-    assert {row.file for row in report.breaks} == {__file__}
+    assert report.breaks == []
+    assert {(row.reason, row.file) for row in report.aborts} == {("import_statement", __file__)}
     assert {s.function for s in frametap.segments(captured)} == {"f"}
+
+
+def test_an_import_of_a_library_is_no_break_of_later_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer of torch imports a module at its first call with a mask. Only fullgraph refuses it."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "imports_late.py").write_text(
+        "def scaled(x):\n    import imported_late\n    return x * imported_late.SCALE\n"
+    )
+    (packages / "imported_late.py").write_text("SCALE = 3\n")
+    monkeypatch.syspath_prepend(packages)
+    import imports_late  # type: ignore[import-not-found]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return imports_late.scaled(x + 1)  # type: ignore[no-any-return]
+
+    for _ in range(2):
+        with pytest.raises(frametap.FullGraphError, match="an import statement runs"):
+            frametap.compile(f, fullgraph=True)(torch.ones(2))
+    assert "imported_late" not in sys.modules
+    captured = frametap.compile(f)
+    for _ in range(3):
+        assert torch.equal(captured(torch.ones(2)), torch.full((2,), 6.0))
+    report = frametap.explain(captured)
+    assert (report.graph_count, report.break_count) == (1, 0)
+    for name in ("imports_late", "imported_late"):
+        del sys.modules[name]
 
 
 def generates(x: torch.Tensor) -> Iterator[torch.Tensor]:
