@@ -947,7 +947,10 @@ BAD: list[tuple[Rule, Tree]] = [
     (l23_regular_expressions, {"python/frametap/_a.py": "import ast\nimport re\n"}),
     (l24_predicates_page, {"ir/segment/predicates.def": 'FORM(kToy, "toy", "a toy", "a toy")\n'}),
     (l25_effects, {"frame_eval/session/a.cc": "if (effect.kind == Effect::Kind::kToy) return;\n"}),
-    (l29_look_ups_lose_no_error, {"guards/a.cc": "return PyDict_GetItemString(dict, name) != nullptr;\n"}),
+    (
+        l29_look_ups_lose_no_error,
+        {"guards/a.cc": "return PyDict_GetItemString(dict, name) != nullptr;\n"},
+    ),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (

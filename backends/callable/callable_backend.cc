@@ -6,7 +6,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "backends/callable/thread_state.h"
 #include "backends/callable/values.h"
@@ -44,27 +43,15 @@ class Held {
   py::object object_;
 };
 
-// Carries the exception's text as the message and the traceback as a payload (the key of python/bindings/errors.h). A
-// BackendError names its backend itself.
-absl::Status ToStatus(const std::string& name, py::error_already_set& error) {
-  std::string text;
-  std::string traceback;
-  try {
-    if (error.matches(Imported("frametap._errors").attr("BackendError"))) {
-      text = py::str(error.value());
-    } else {
-      const std::string type = py::str(error.type().attr("__name__"));
-      text = absl::StrCat("the backend '", name, "' could not compile a graph: ", type, ": ",
-                          std::string(py::str(error.value())));
-    }
-    py::object lines = Imported("traceback").attr("format_exception")(error.type(), error.value(), error.trace());
-    traceback = py::str(py::str("").attr("join")(lines));
-  } catch (const py::error_already_set&) {
-    text = error.what();
-  }
-  absl::Status status = absl::InternalError(text);
-  if (!traceback.empty()) status.SetPayload("frametap/traceback", absl::Cord(traceback));
-  return status;
+// Raises BackendError(text) with the exception as its cause; a BackendError stays as it is.
+[[noreturn]] void RaiseAsBackendError(const std::string& name, py::error_already_set& error) {
+  const py::object type = Imported("frametap._errors").attr("BackendError");
+  if (error.matches(type)) throw error;
+  const std::string text = absl::StrCat(
+      "the backend '", name, "' could not compile a graph: ", std::string(py::str(error.type().attr("__name__"))), ": ",
+      std::string(py::str(error.value())));
+  py::raise_from(error, type.ptr(), text.c_str());
+  throw py::error_already_set();
 }
 
 // Numbers that follow from numbers of the inputs. Compilers have symbols for them, which neither overflow nor raise.
@@ -292,7 +279,7 @@ class CallableBackend : public Backend, public HoldsObjects {
       return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, is_fixed, graph);
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception)) throw;  // an interrupt, or an exit of the process
-      return ToStatus(name_, error);
+      RaiseAsBackendError(name_, error);
     }
   }
 

@@ -2,7 +2,8 @@
 //   D1  The function is called with examples that are real inputs, or stand for them: at once if the caller of
 //       CompileFor has them, else at the first Run.
 //   D2  An executable whose results do not fit the graph (number, kinds of results) raises; it never returns less.
-//   D3  Run is called in the state of the graph's entry (states[0]); guards see to it.
+//   D3  A function that raises is a BackendError with that exception as its cause, which Compile and Run throw.
+//   D4  Run is called in the state of the graph's entry (states[0]); guards see to it.
 // The Python half (torch.fx, specialisation on numbers and aliases) is frametap/_callable.py.
 #pragma once
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "frame_eval/checks/self_checking.h"
+#include "frame_eval/replay/faults.h"
 #include "frame_eval/replay/run_graph.h"
+#include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
@@ -84,8 +87,19 @@ bool Publisher::Compile(Segment& segment) {
     SetPythonErrorFromException();
   }
   if (PyErr_Occurred() == nullptr && Errors().backend != nullptr) refusal_.Set(Errors().backend, problem);
+  if (PyErr_ExceptionMatches(Errors().backend)) NameGraph();
   refusal_.TakePending();
   return false;
+}
+
+// Adds to the notes of the pending exception which graph it was.
+void Publisher::NameGraph() const {
+  const Position at = PositionAt(code_, offset_);
+  const Ref<> error = TakeException();
+  const std::string note =
+      absl::StrCat("the graph of ", at.function.str(), " that begins at ", at.file.str(), ":", at.line);
+  if (!Ref<>::Steal(PyObject_CallMethod(error.get(), "add_note", "s", note.c_str()))) PyErr_Clear();
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
 }
 
 double Publisher::TakeTime() {

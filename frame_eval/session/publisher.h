@@ -39,6 +39,7 @@ class Publisher {
 
  private:
   bool Compile(Segment& segment);
+  void NameGraph() const;
   void Log(LogEntry::Kind kind, const std::string& segment, const Break& reason, const Position& at);
   void NoteFollowed(const Segment& segment);
 

@@ -3,7 +3,6 @@
 #include <exception>
 #include <string>
 
-#include "absl/strings/cord.h"
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "python/bindings/bindings.h"
@@ -14,9 +13,7 @@ namespace py = pybind11;
 
 void Throw(const absl::Status& status, const char* exception) {
   py::object type = Imported("frametap._errors").attr(exception);
-  py::object error = type(std::string(status.message()));
-  if (auto traceback = status.GetPayload(kTracebackPayload)) error.attr("add_note")(std::string(*traceback));
-  PyErr_SetObject(type.ptr(), error.ptr());
+  PyErr_SetString(type.ptr(), std::string(status.message()).c_str());
   throw py::error_already_set();
 }
 

@@ -1,5 +1,5 @@
 // From Status and C++ exceptions to Python's: the one map.
-//   E1  A Status becomes a class of frametap._errors; its payload kTracebackPayload becomes a note of the exception.
+//   E1  A Status becomes a class of frametap._errors.
 //   E2  A C++ exception of a torch op becomes what torch's own bindings would raise.
 #pragma once
 
@@ -11,9 +11,6 @@
 #include "absl/status/statusor.h"
 
 namespace frametap {
-
-// Python's traceback of an exception that a Python callable raised and a Status carries.
-inline constexpr char kTracebackPayload[] = "frametap/traceback";
 
 // `exception`: a class of frametap._errors ("BackendError"). Needs Python's lock.
 [[noreturn]] void Throw(const absl::Status& status, const char* exception);

@@ -108,8 +108,21 @@ def accepting(batch: Batch, who: str, which: str, error: type[FrametapError]) ->
     except Exception as cause:  # whatever the model makes of data that does not fit
         raise error(
             f"{who}: the model does not accept {which} ({described(batch)}): {type(cause).__name__}: {cause}\n"
-            "  a batch is a tensor, a tuple of positional or a dict of keyword arguments"
+            f"  {_advice(batch, cause)}"
         ) from cause
+
+
+def _advice(batch: Batch, cause: Exception) -> str:
+    args, kwargs = batch
+    if isinstance(cause, TypeError) and len(args) > 1:
+        return "each item of a tuple is an argument of the model: leave labels out"
+    if isinstance(cause, TypeError) and kwargs:
+        return "a dict holds keyword arguments: for a dict as the argument itself, give ({...},)"
+    others = {tensor.dtype for tensor in tensors(batch)} - {torch.float32, torch.int64, torch.bool}
+    if isinstance(cause, RuntimeError) and others:
+        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in others))
+        return f"the batch holds {names}: convert it to the type of the model's inputs, as with .float()"
+    return "a batch is a tensor, a tuple of positional or a dict of keyword arguments"
 
 
 class ProgressLine:

@@ -348,12 +348,15 @@ class Program:
         return compiled
 
     def _checked(self, results: Any) -> list[Any]:
+        given = f"{len(results)}" if isinstance(results, tuple | list) else "one"
         if not isinstance(results, tuple | list):
             results = (results,)
         if len(results) != len(self._given):
+            count = len(self._given)
             raise BackendError(
-                f"the backend {self._name!r} gave {len(results)} results, the graph has "
-                f"{len(self._given)}: {', '.join(f'%{value.name}' for value in self._given)}"
+                f"the backend {self._name!r} gave {given} result{'s' * (given not in ('1', 'one'))}, the graph has "
+                f"{count}: {', '.join(f'%{value.name}' for value in self._given)}; the callable that it returns must "
+                "give a tuple with one value for each"
             )
         return list(results)
 

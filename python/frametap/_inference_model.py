@@ -9,6 +9,7 @@ Not here: R2, which says when a part of a call was not converted (``_quantized_m
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 import types
 import warnings
@@ -175,6 +176,12 @@ def captured_copy(
                 f"{model!r:.60}"
             )
         return _compiled(model, make_backend(None)), None
+    for name, tensor in itertools.chain(owner.named_parameters(), owner.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise error(
+                f"{who}: {name} of {type(owner).__name__} is on the device {tensor.device}; frametap computes on the "
+                "CPU: load the weights there, or move the model with .to('cpu')"
+            )
     try:
         twin = copy.deepcopy(owner).eval()
     except Exception as cause:

@@ -143,7 +143,7 @@ def _static(
             iterate(calibration_data, "quantize: calibration_data", QuantizationError)
         ):
             batch = arguments(raw, f"quantize: calibration batch {number}", QuantizationError)
-            _refuse_infinite(batch, number)
+            _refuse_unusable(batch, number)
             line.show(number)
             with accepting(batch, "quantize", f"calibration batch {number}", QuantizationError):
                 calibration.add(batch)
@@ -151,6 +151,10 @@ def _static(
         raise QuantizationError(
             "quantize: the calibration data is empty; give some batches as the model will meet them "
             "(an iterator can be read only once)"
+        )
+    if not calibration.has_elements:
+        raise QuantizationError(
+            "quantize: the tensors of the calibration data have no elements; give batches of at least one row"
         )
     converted = _convert(compiled, calibration, options)
     state.put_back()
@@ -217,8 +221,9 @@ def _options(
     bias_correction: bool,
 ) -> dict[str, Any]:
     if observer not in _OBSERVERS:
+        near = difflib.get_close_matches(str(observer), _OBSERVERS, n=1, cutoff=0.4)
         raise QuantizationError(
-            f"quantize: observer must be 'histogram' or 'minmax', not {observer!r}"
+            f"quantize: observer must be 'histogram' or 'minmax', not {observer!r:.60}{_did_you_mean(near)}"
         )
     if bits not in (None, 7, 8):
         raise QuantizationError(f"quantize: activation_bits must be 7, 8 or None, not {bits!r}")
@@ -230,17 +235,32 @@ def _options(
     if bits is not None:
         options["activation_bits"] = bits
     for name, value in (("float_ops", float_ops), ("float_scopes", float_scopes)):
-        if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-            raise QuantizationError(f"quantize: {name} must be a list of strings, not {value!r}")
-        options[name] = list(value)
+        if isinstance(value, str) or not isinstance(value, Collection):
+            raise QuantizationError(
+                f"quantize: {name} must be a list of strings, not {value!r:.60}"
+            )
+        items = [_name_of_op(item) if name == "float_ops" else item for item in value]
+        if not all(isinstance(item, str) for item in items):
+            raise QuantizationError(
+                f"quantize: {name} must be a list of strings, not {value!r:.60}"
+            )
+        options[name] = items
     return options
+
+
+def _name_of_op(op: Any) -> Any:
+    """The op as a report names it: ``torch.ops.aten.conv2d.default`` is ``"aten.conv2d"``."""
+    if isinstance(op, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        op = str(op)
+    return op.removesuffix(".default") if isinstance(op, str) else op
 
 
 def _refuse_unknown_names(options: dict[str, Any], owner: torch.nn.Module | None) -> None:
     """Raises for an op that torch does not have, and for a module that the model does not have."""
     for name in options["float_ops"]:
-        if name not in _ops_of_torch():
-            near = difflib.get_close_matches(name, _ops_of_torch(), n=3, cutoff=0.75)
+        if name not in (known := _ops_of_torch()):
+            bare = f"aten.{name}"
+            near = [bare] if bare in known else difflib.get_close_matches(name, known, 3, 0.75)
             raise QuantizationError(
                 f"quantize: float_ops has {name!r}, and torch has no such op{_did_you_mean(near)}; an op is "
                 "named as in the report ('aten.add.Tensor'), or without its overload ('aten.add')"
@@ -267,7 +287,13 @@ def _did_you_mean(near: list[str]) -> str:
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
-def _refuse_infinite(batch: Batch, number: int) -> None:
+def _refuse_unusable(batch: Batch, number: int) -> None:
+    for tensor in tensors(batch):
+        if tensor.device.type != "cpu":
+            raise QuantizationError(
+                f"quantize: calibration batch {number} ({described(batch)}) is on the device {tensor.device}; "
+                "frametap computes on the CPU: move data and model there"
+            )
     if not all(map(_may_be_calibrated, tensors(batch))):
         raise QuantizationError(
             f"quantize: calibration batch {number} ({described(batch)}) has NaN or infinite "
@@ -308,6 +334,7 @@ class _Calibration:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.batches = 0
+        self.has_elements = False
         self.observations: dict[_C.Segment, _C.Observation] = {}
         self._compiled = compiled_of(model, "quantize")
         self.kept: list[tuple[Batch, list[tuple[str, torch.Tensor]]]] = []
@@ -324,6 +351,7 @@ class _Calibration:
             if segment not in self.observations:
                 self._observe(segment)
         self.batches += 1
+        self.has_elements = self.has_elements or any(t.numel() for t in tensors(batch))
         if len(self.kept) < _KEPT_BATCHES:
             self.kept.append(
                 (copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])

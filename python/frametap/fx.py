@@ -136,11 +136,19 @@ def to_fx(
 ) -> torch.fx.GraphModule:
     """The graph as an fx module whose ``forward`` takes the graph's inputs and returns a tuple.
 
+    Weights are inputs, too: ``graph.weights`` has the parameter or buffer of each input, or ``None`` for
+    an argument of the call.
+
     ``fake``: fill ``meta["val"]`` by running the module on fake tensors, made from ``examples`` (the
     inputs' values) or else from the recorded types, contiguous.
     """
     if level != "aten":
         raise ValueError(f"to_fx: level must be 'aten', not {level!r}")
+    if not isinstance(graph, _C.Graph):
+        raise TypeError(
+            f"to_fx: a graph expected, got {type(graph).__name__}; frametap.graph(f) gives the graph of a captured "
+            "function, and each of frametap.segments(f) has one"
+        )
     module = build(graph, {})
     if fake:
         _propagate(module, graph, examples)

@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+import traceback
 import warnings
 
 import pytest
@@ -286,8 +287,12 @@ def test_a_backend_that_cannot_compile_is_an_error_at_the_first_call():
     g = frametap.compile(f, backend=broken)
     with pytest.raises(
         BackendError, match="'broken' could not compile a graph: KeyError: 'lowering'"
-    ):
+    ) as raised:
         g(torch.ones(2))
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert traceback.extract_tb(raised.value.__cause__.__traceback__)[-1].name == "broken"
+    line = f.__code__.co_firstlineno + 1
+    assert raised.value.__notes__ == [f"the graph of f that begins at {__file__}:{line}"]
 
 
 @pytest.mark.parametrize(

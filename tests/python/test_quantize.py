@@ -272,7 +272,11 @@ def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
         ([images(4), None], "batch 1 is NoneType"),
         ([images(4), images(4) / 0], r"batch 1 \(float32 \[4, 1, 8, 8\]\) has NaN or infinite"),
         ([torch.rand(4, 3, 8, 8)], r"batch 0 \(float32 \[4, 3, 8, 8\]\): RuntimeError: .*channels"),
-        ([images(4), (images(4), 1.0, 2.0)], "batch 1 .*TypeError"),
+        ([images(4), (images(4), 1.0, 2.0)], "batch 1 .*TypeError.*\n.*leave labels out"),
+        ([{"picture": images(4)}], r"batch 0 .*TypeError.*\n.*give \(\{...\},\)"),
+        ([images(4).double()], r"batch 0 \(float64 .*\n.*the batch holds float64: .*\.float\(\)"),
+        ([images(4), images(4).to("meta")], "batch 1 .* is on the device meta"),
+        ([images(0), images(0)], "have no elements; give batches of at least one row"),
     ],
 )
 def test_data_that_does_not_fit(data: Any, words: str) -> None:
@@ -287,6 +291,9 @@ def test_data_that_does_not_fit(data: Any, words: str) -> None:
     ("options", "words"),
     [
         ({"observer": "median"}, "'histogram' or 'minmax', not 'median'"),
+        ({"observer": "hist"}, r"not 'hist' \(did you mean 'histogram'\?\)"),
+        ({"float_ops": ["conv2d"]}, r"no such op \(did you mean 'aten.conv2d'\?\)"),
+        ({"float_ops": [3]}, "float_ops must be a list of strings"),
         ({"activation_bits": 4}, "activation_bits must be 7, 8 or None, not 4"),
         ({"float_ops": "aten.linear"}, "float_ops must be a list of strings"),
         ({"float_scopes": [1]}, "float_scopes must be a list of strings"),
