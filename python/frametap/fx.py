@@ -341,6 +341,13 @@ class _Builder:
         if op == "aten.dropout" and _drops_nothing(*node.args):
             self.env[outputs[0]] = args[0]
             return
+        if op == "aten.dropout" and self.traced and _drops_everything(*node.args):
+            zero = self.fx.call_function(torch.ops.aten.new_zeros.default, (args[0], []))
+            product = self.fx.call_function(torch.ops.aten.mul.Tensor, (args[0], zero))
+            for made in (zero, product):
+                made.meta.update(meta)
+            self.env[outputs[0]] = product
+            return
         name = _identifier(outputs[0].name, "") if len(outputs) == 1 else ""
         call = self.fx.create_node("call_function", target, tuple(args), kwargs, name=name or None)
         call.meta.update(meta)
@@ -490,6 +497,11 @@ def _out_arguments(target: Any, keyword: dict[str, Any]) -> Iterator[torch.fx.No
 def _drops_nothing(_: Any, p: Any, train: Any) -> bool:
     """Gives its argument back, where AOTAutograd's own form of dropout makes a copy."""
     return train is False or (isinstance(p, int | float) and p == 0)
+
+
+def _drops_everything(_: Any, p: Any, train: Any) -> bool:
+    """Draws no random numbers, where AOTAutograd's own form of dropout does."""
+    return train is True and isinstance(p, int | float) and p == 1
 
 
 def _is_default(argument: Any, value: Any) -> bool:

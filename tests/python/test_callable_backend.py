@@ -744,3 +744,20 @@ def test_a_checkpoint_of_a_captured_function_recomputes_what_its_forward_saved()
             grads.append((x.grad, w.grad))
             w.grad = None
         assert grads[0][0].equal(grads[1][0]) and grads[0][1].equal(grads[1][1])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_dropout_draws_as_many_random_numbers_as_plain_python(dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.dropout(x, p) + 1, torch.rand(2)
+
+    captured = frametap.compile(f, backend="aot_eager", dynamic=dynamic)
+    x = torch.tensor([1.0, -1.0, float("nan")], requires_grad=True)
+    for p in (0.5, 0.2, 1.0, 1.0, 0.0, 0.0, 1.0):
+        results = []
+        for call in (f, captured):
+            torch.manual_seed(0)
+            dropped, drawn = call(x, p)
+            (grad,) = torch.autograd.grad(dropped.sum(), x)
+            results.append(str((dropped.tolist(), drawn.tolist(), grad.tolist())))
+        assert results[0] == results[1]
