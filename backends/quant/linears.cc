@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -163,6 +164,7 @@ class WeightOps {
   }
 
   bool contains(NodeId n) const { return makes_weight_[n.raw()]; }
+  bool is_output(ValueId v) const { return uses_.outputs[v.raw()] > 0; }
 
  private:
   bool OnFrozenAlone(const Node& node) const {
@@ -184,7 +186,7 @@ class WeightOps {
   }
 
   bool OnlyLayersRead(ValueId v) const {
-    if (uses_.outputs[v.raw()] > 0 || uses_.nodes[v.raw()].empty()) return false;
+    if (uses_.nodes[v.raw()].empty()) return false;
     for (const NodeId reader : uses_.nodes[v.raw()]) {
       const Node& node = graph_.node(reader);
       if (makes_weight_[reader.raw()]) continue;
@@ -246,6 +248,7 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
   const c10::OperatorHandle linear = FindOperator("aten::linear");
   std::vector<at::Tensor> known = given;
   const WeightOps weight_ops(graph, known);
+  absl::flat_hash_map<ValueId, ValueId> handed_out;  // results of weight ops that the graph gives, too: a tensor a run
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     std::optional<at::Tensor> computed;
@@ -253,6 +256,12 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
     if (computed) {
       const ValueId result = node.outputs[0];
       known[result.raw()] = *computed;
+      if (weight_ops.is_output(result)) {
+        step.fates[i].now = out.Copy(node);
+        handed_out[result] = out.at(result);
+        out.Map(result, out.AddConstant(graph.value(result).name, *computed));
+        continue;
+      }
       out.Map(result, out.AddConstant(graph.value(result).name, *computed));
       step.fates[i].folded = "computed once, of frozen weights";
       continue;
@@ -282,7 +291,10 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
             out.Emit(linear, {input[0], Arg::Of(weight), bias}, result.name, result.type, node.outputs[0], node));
     step.fates[i].now = NodeId(out.graph.nodes.size() - 1);
   }
-  out.CopyOutputs();
+  for (const ValueId v : graph.outputs) {
+    const auto handed = handed_out.find(v);
+    out.graph.outputs.push_back(handed == handed_out.end() ? out.at(v) : handed->second);
+  }
   return step;
 }
 

@@ -2,7 +2,8 @@
 //   L1  x @ w, x.mm(w), addmm(b, x, w), and an einsum or a bmm that is one, become linear(x, w.t(), b) where w is a
 //       frozen matrix.
 //   L2  A transposition of a frozen tensor is computed here, once. Other ops on frozen tensors alone are, too, if
-//       only layers read their results as weights: norms of weights, parts, factors.
+//       only layers read their results as weights: norms of weights, parts, factors. A result that the graph gives as
+//       well is also made at each run (torch's old weight norm assigns it to the module).
 //   L3  A weight that is dequantized from bytes stays so: the bytes are what its layer will read.
 // Not here: decisions on 8 bits; products of two activations, which stay as they are.
 #pragma once

@@ -108,6 +108,18 @@ std::vector<ValueId> WrittenBy(const Node& node) {
   return written;
 }
 
+namespace {
+
+// Returns whether the op gives its elements another type, so that its result is new memory.
+bool IsConversion(const Graph& graph, const Node& node) {
+  if (node.op->operator_name().name != "aten::to" || node.args[0].kind != Arg::Kind::kValue) return false;
+  const Type& from = graph.value(node.args[0].value).type;
+  const Type& to = graph.value(node.outputs[0]).type;
+  return from.kind == Type::Kind::kTensor && to.kind == Type::Kind::kTensor && from.dtype != to.dtype;
+}
+
+}  // namespace
+
 Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
   for (size_t i = 0; i < parent_.size(); ++i) parent_[i] = static_cast<uint32_t>(i);
   const auto join = [&](ValueId a, ValueId b) { parent_[root(a)] = root(b); };
@@ -115,7 +127,7 @@ Aliases::Aliases(const Graph& graph) : parent_(graph.values.size()) {
     if (node.builtin_op == BuiltinOp::kListItem) ForEachUse(node.args, [&](ValueId v) { join(v, node.outputs[0]); });
     if (node.is_scalar()) continue;
     const OpRow* row = RowOf(node);
-    if (row != nullptr && row->fresh) continue;
+    if ((row != nullptr && row->fresh) || IsConversion(graph, node)) continue;
     const auto& schema = node.op->schema();
     // Results that are not annotated: results of an op that writes are its written arguments; others may be any
     // argument.

@@ -362,6 +362,68 @@ def test_an_in_place_addition_to_a_new_tensor_is_no_write_to_an_input(name: str)
         assert "existed before" not in row["reason"], row
 
 
+class Photos(nn.Module):
+    """Takes bytes, as a decoder of images gives them, and drops in place."""
+
+    def __init__(self, drop: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.head, self.drop = nn.Conv2d(3, 8, 3), nn.Linear(8, 4), drop
+
+    def forward(self, photos: Tensor) -> Tensor:
+        x = photos.float().div_(255).sub_(0.5).div_(0.25)
+        x = torch.relu(self.conv(x)).mean((2, 3))
+        return self.head(self.drop(x))
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        nn.Dropout(0.5, inplace=True),
+        nn.AlphaDropout(0.5),
+        nn.AlphaDropout(0.5, inplace=True),
+        nn.FeatureAlphaDropout(0.5),
+        lambda x: torch.nn.functional.dropout(x, 0.5, False, True),
+        lambda x: torch.feature_dropout_(x, 0.5, False),
+    ],
+)
+def test_writes_to_new_memory_and_dropout_in_place_leave_layers_int8(drop: Any) -> None:
+    torch.manual_seed(0)
+    model = Photos(drop).eval()
+    data = [torch.randint(0, 256, (2, 3, 9, 9), dtype=torch.uint8) for _ in range(3)]
+    quantized = frametap.quantize(model, data, progress=False)
+    rows = {row["op"]: row for row in quantized.report}
+    assert rows["aten.conv2d"]["decision"] == rows["aten.linear"]["decision"] == "int8"
+    assert [row["decision"] for row in quantized.report if "dropout" in row["op"]] == ["folded"]
+    with torch.no_grad():
+        want = model(data[0])
+        assert decibels(want, quantized(data[0])) > 30
+        assert decibels(want, frametap.freeze(model)(data[0])) > 90
+
+
+def test_a_weight_that_is_computed_and_handed_out_is_int8() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v, self.g = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(4, 1))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            weight = torch._weight_norm(self.v, self.g)
+            return torch.nn.functional.linear(x, weight), weight
+
+    torch.manual_seed(0)
+    model, x = Scaled().eval(), torch.randn(3, 8)
+    quantized = frametap.quantize(model, [x], progress=False)
+    for converted in (quantized, frametap.freeze(model)):
+        with torch.no_grad():
+            first, want = converted(x), model(x)
+            assert decibels(want[0], first[0]) > 30
+            assert torch.equal(want[1], first[1])
+            first[1].zero_()  # is the caller's
+            assert torch.equal(converted(x)[1], want[1])
+            assert decibels(want[0], converted(x)[0]) > 30
+    assert [r["decision"] for r in quantized.report if r["op"] == "aten.linear"] == ["int8"]
+
+
 def test_a_function_after_a_linear_layer_is_in_its_kernel() -> None:
     class After(nn.Module):
         def __init__(self) -> None:
