@@ -11,6 +11,7 @@
 
 #include "backends/quant/decomposed_operators.h"
 #include "backends/quant/dynamic_linear.h"
+#include "backends/quant/finite_checks.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
@@ -204,12 +205,14 @@ void RegisterOperators() {
     RegisterKernelOperators();
     RegisterRecurrentOperators();
     RegisterDecomposedOperators();
+    RegisterFiniteChecks();
     // They run without gradients only (quantize/Q5), and have none. torch's own kernel for ops that have none takes
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name : {"dequantize_per_channel",
                              "dequantize_per_tensor",
+                             "note_if_not_finite",
                              "planes",
                              "qadaptive_avg_pool2d",
                              "qadd",

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "backends/quant/finite_checks.h"
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 
@@ -70,7 +71,8 @@ void QuantExecutable::NoteRecordedRun() {
 }
 
 absl::StatusOr<std::unique_ptr<Executable>> QuantBackend::MakeExecutable(Converted converted) {
-  auto inner = native_->Compile(converted.quantized.lowered);
+  const Graph& lowered = converted.quantized.lowered;
+  auto inner = native_->Compile(checks_finite_ ? WithFiniteChecks(lowered) : lowered);
   if (!inner.ok()) return inner.status();
   return std::make_unique<QuantExecutable>(std::move(converted), *std::move(inner));
 }

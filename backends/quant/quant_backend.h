@@ -59,6 +59,9 @@ class QuantExecutable : public Executable {
 
 class QuantBackend : public Backend {
  public:
+  // `checks_finite`: NaN and infinity are noted where they would become bytes (finite_checks.h).
+  explicit QuantBackend(bool checks_finite = false) : checks_finite_(checks_finite) {}
+
   std::string name() const override { return "quant"; }
   bool reads_words() const override { return is_calibrated_; }
   bool keeps_first_values() const override { return !is_calibrated_; }
@@ -71,6 +74,7 @@ class QuantBackend : public Backend {
 
  private:
   const std::unique_ptr<Backend> native_ = MakeNativeBackend();
+  const bool checks_finite_;
   Conversions conversions_;
   bool is_calibrated_ = false;
 };

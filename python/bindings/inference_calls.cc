@@ -11,6 +11,7 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include "backends/freeze/freeze_backend.h"
+#include "backends/quant/finite_checks.h"
 #include "backends/quant/quant_backend.h"
 #include "frame_eval/cpython/eval_function.h"
 #include "frame_eval/interpreter/hook.h"
@@ -115,6 +116,7 @@ py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObje
   const std::shared_ptr<SegmentCache> store = StoreOf(compiled);
   const uint64_t segments_before = store->hits + store->recordings;
   quant::Tally tally;
+  const quant::FiniteNotes notes;
   const PlainLayers plain_layers(tally, calls.weights, RunsPlainParts(*store));
   py::object result;
   {
@@ -130,7 +132,8 @@ py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObje
   // Under modes, all graphs belong to the Python code of the mode.
   const bool is_plain = tally.int8 == 0 && (store->hits + store->recordings == segments_before || HasActiveModes());
   const bool has_problems = calls.freezes != nullptr && calls.freezes->has_problems();
-  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0 && !has_problems) {
+  if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0 && !has_problems &&
+      notes.first().empty()) {
     ++calls.quiet;
     return result;
   }
@@ -138,6 +141,7 @@ py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObje
   said["recorded"] = tally.recorded;
   said["unconverted"] = tally.unconverted;
   said["lost"] = tally.lost;
+  said["not_finite"] = notes.first();
   said["plain_layer"] = plain_layers.first();
   said["modes"] = ActiveModes();
   *problem = std::move(said);

@@ -7,6 +7,7 @@
 #include "backends/callable/values.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/choose.h"
+#include "backends/quant/finite_checks.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/observe.h"
 #include "backends/quant/operators.h"
@@ -156,14 +157,18 @@ void BindQuant(py::module_& m) {
       "Quantizes a graph with the observations of calibration.");
   m.def(
       "quant_lower",
-      [](const GraphHandle& reference) {
-        return Handle(ValueOrThrow(quant::Lower(*reference.graph), kError), reference.weights);
+      [](const GraphHandle& reference, bool checks_finite) {
+        Graph lowered = ValueOrThrow(quant::Lower(*reference.graph), kError);
+        return Handle(checks_finite ? quant::WithFiniteChecks(lowered) : std::move(lowered), reference.weights);
       },
-      py::arg("reference"), "The int8 kernels of a reference graph, as after loading it from a file.");
+      py::arg("reference"), py::arg("checks_finite") = false,
+      "The int8 kernels of a reference graph, as after loading it from a file.");
+  m.def("take_not_finite", &quant::TakeNotFinite,
+        "The first finding of the checks of this thread since the last call: \"the input x\", or \"\".");
   py::class_<quant::QuantBackend, Backend, QuantBackendHandle>(
       m, "QuantBackend",
       "Runs graphs as they are until calibration ends, and makes int8 ones of all that are recorded then.")
-      .def(py::init<>())
+      .def(py::init<bool>(), py::arg("checks_finite") = false)
       .def(
           "add",
           [](quant::QuantBackend& self, const GraphHandle& graph, const quant::Observation& observation) {

@@ -437,6 +437,7 @@ class Program:
         False  # ... and its first parameter is ``*args``, which begins with the object
     )
     frozen: Frozen | None = None
+    checks_finite: bool = False  # NaN and infinity that would become bytes are refused
 
 
 _COMPARE = {
@@ -571,6 +572,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         "is_bound": program.is_bound,
         "owner_in_args": program.owner_in_args,
         "frozen": _encode(program.frozen),
+        "checks_finite": program.checks_finite,
         "parameters": _encode(program.parameters),
         "entry": list(program.entry),
         "state": _encode(program.state),
@@ -646,6 +648,7 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
             is_bound=bool(manifest.get("is_bound", False)),
             owner_in_args=bool(manifest.get("owner_in_args", False)),
             frozen=_decode(manifest.get("frozen")),
+            checks_finite=bool(manifest.get("checks_finite", False)),
         )
     except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
         _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
@@ -708,7 +711,9 @@ class LoadedProgram:
         self._frozen = _frozen_graphs(program)
         native = _C.native_backend()
         self._compiled = {
-            block.name: _C.compile(native, self._frozen.get(block.name) or _graph_of(block))
+            block.name: _C.compile(
+                native, self._frozen.get(block.name) or _graph_of(block, program.checks_finite)
+            )
             for block in program.blocks
         }
 
@@ -752,6 +757,10 @@ class LoadedProgram:
                     f"{self.program.name}: the graph of block {block.name!r} does not take these "
                     f"arguments ({described}): {error}"
                 ) from error
+            if self.program.checks_finite and (place := _C.take_not_finite()):
+                raise QuantizationError(
+                    f"{self.program.name}: NaN or infinity reached an int8 op, in {place}; bytes hold neither"
+                )
             slots.update(zip(block.outputs, results, strict=True))
             way_out = block.exit
             if isinstance(way_out, Return):
@@ -967,13 +976,13 @@ def _weights_among(
     ]
 
 
-def _graph_of(block: Block) -> _C.Graph:
+def _graph_of(block: Block, checks_finite: bool = False) -> _C.Graph:
     try:
         graph = _C.parse_graph(block.graph_text, block.constants)
         _C.verify(graph)
         _refuse_saturation(graph)
         if block.int8:
-            graph = _C.quant_lower(graph)
+            graph = _C.quant_lower(graph, checks_finite)
     except GraphError as error:
         raise ArtifactError(f"the graph of block {block.name!r} is wrong: {error}") from error
     except QuantizationError as error:

@@ -60,6 +60,7 @@ def quantize(
     float_scopes: Collection[str] = (),
     bias_correction: bool = True,
     strict: bool = False,
+    check_finite: bool = False,
     progress: bool | None = None,
 ) -> QuantizedModel | DynamicModel:
     """Captures `model` on the calibration data and gives it back in int8.
@@ -83,13 +84,20 @@ def quantize(
     needs it. `float_ops` (``"aten.linear"``) and `float_scopes` (``"head"``) stay in float.
     `bias_correction`: biases take back by how much rounded weights shift the mean of a layer's result.
     `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
+    `check_finite`: a call in which NaN or infinity reaches an int8 op raises. Bytes hold neither, so that it would become
+    a number.
     `progress`: a line on stderr; by default if that is a terminal.
 
     Raises :class:`QuantizationError` if the data is empty, not finite or does not fit the model, and if
     there is nothing to quantize. A model that computes gradients in its own call is refused, too.
     """
-    if not isinstance(strict, bool):
-        raise QuantizationError(f"quantize: strict must be True or False, not {strict!r}")
+    for name, flag in (("strict", strict), ("check_finite", check_finite)):
+        if not isinstance(flag, bool):
+            raise QuantizationError(f"quantize: {name} must be True or False, not {flag!r:.60}")
+    if progress is not None and not isinstance(progress, bool):
+        raise QuantizationError(
+            f"quantize: progress must be True, False or None, not {progress!r:.60}"
+        )
     make = _SCHEMES.get(scheme) if isinstance(scheme, str) else None
     if make is None:
         near = difflib.get_close_matches(str(scheme), _SCHEMES, n=1, cutoff=0.4)
@@ -106,7 +114,7 @@ def quantize(
         options["choices"] = _C.QuantChoices(_checked_sqnr(min_sqnr))
     elif min_sqnr is not None:
         raise QuantizationError(f"quantize: min_sqnr belongs to scheme='auto', not to {scheme!r}")
-    return make(model, calibration_data, options, strict, progress)
+    return make(model, calibration_data, options, strict, check_finite, progress)
 
 
 def _checked_sqnr(min_sqnr: Any) -> float:
@@ -124,6 +132,7 @@ def _static(
     calibration_data: Iterable[Any] | None,
     options: dict[str, Any],
     strict: bool,
+    check_finite: bool,
     progress: bool | None,
 ) -> QuantizedModel:
     if calibration_data is None:
@@ -132,7 +141,7 @@ def _static(
             "scheme='dynamic' needs none"
         )
     compiled, owner = captured_copy(
-        model, "quantize", QuantizationError, lambda _: _C.QuantBackend()
+        model, "quantize", QuantizationError, lambda _: _C.QuantBackend(check_finite)
     )
     _refuse_unknown_names(options, owner)
     state = _PlainState(owner)
@@ -162,7 +171,11 @@ def _static(
         measured = measured_on_graphs(converted, calibration.observations)
     later = functools.partial(_measured_on_calls, kept=calibration.kept, state=state)
     return QuantizedModel(
-        compiled, converted, later if measured is None else measured, strict=strict
+        compiled,
+        converted,
+        later if measured is None else measured,
+        strict=strict,
+        checks_finite=check_finite,
     )
 
 
@@ -171,8 +184,13 @@ def _dynamic(
     data: Iterable[Any] | None,
     options: dict[str, Any],
     strict: bool,
+    check_finite: bool,
     progress: bool | None,
 ) -> DynamicModel:
+    if check_finite:
+        raise QuantizationError(
+            "quantize: check_finite belongs to the other schemes; in the dynamic one NaN and infinity stay NaN"
+        )
     if options["observer"] != _OBSERVERS[0]:
         raise QuantizationError(
             "quantize: an observer belongs to the static scheme; the dynamic one takes the extremes of each row"
@@ -225,7 +243,7 @@ def _options(
         raise QuantizationError(
             f"quantize: observer must be 'histogram' or 'minmax', not {observer!r:.60}{_did_you_mean(near)}"
         )
-    if bits not in (None, 7, 8):
+    if bits is not None and (type(bits) is not int or bits not in (7, 8)):
         raise QuantizationError(f"quantize: activation_bits must be 7, 8 or None, not {bits!r}")
     if not isinstance(bias_correction, bool):
         raise QuantizationError(
@@ -294,6 +312,11 @@ def _refuse_unusable(batch: Batch, number: int) -> None:
                 f"quantize: calibration batch {number} ({described(batch)}) is on the device {tensor.device}; "
                 "frametap computes on the CPU: move data and model there"
             )
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            what = "is nested" if tensor.is_nested else f"has the layout {tensor.layout}"
+            raise QuantizationError(
+                f"quantize: calibration batch {number} ({described(batch)}) {what}; ranges are taken from dense tensors"
+            )
     if not all(map(_may_be_calibrated, tensors(batch))):
         raise QuantizationError(
             f"quantize: calibration batch {number} ({described(batch)}) has NaN or infinite "
@@ -351,7 +374,8 @@ class _Calibration:
             if segment not in self.observations:
                 self._observe(segment)
         self.batches += 1
-        self.has_elements = self.has_elements or any(t.numel() for t in tensors(batch))
+        sizes = [tensor.numel() for tensor in tensors(batch)]
+        self.has_elements = self.has_elements or not sizes or any(sizes)
         if len(self.kept) < _KEPT_BATCHES:
             self.kept.append(
                 (copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])

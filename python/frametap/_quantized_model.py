@@ -47,8 +47,10 @@ class QuantizedModel(InferenceModel):
         measured: dict[str, float] | Callable[[QuantizedModel], dict[str, float]],
         *,
         strict: bool = False,
+        checks_finite: bool = False,
     ) -> None:
         super().__init__(model)
+        self.checks_finite = checks_finite
         self._converted = dict(converted)
         self._strict = strict
         self._causes: Counter[str] = Counter()
@@ -80,6 +82,10 @@ class QuantizedModel(InferenceModel):
         return Counter({"int8": self._calls.quiet, "float": self._causes.total()})
 
     def _note_call(self, problem: dict[str, Any]) -> None:
+        if problem["not_finite"]:
+            raise QuantizationError(
+                f"NaN or infinity reached an int8 op, in {problem['not_finite']}; bytes hold neither"
+            )
         cause = _cause_of(problem, self._frametap)
         self._causes[cause] += 1
         text = f"a quantized model ran in float: {cause}"

@@ -147,6 +147,7 @@ class _Converter:
             weights=self.weights,
             state=self.initial,
             frozen=self.frozen,
+            checks_finite=self.quantized is not None and self.quantized.checks_finite,
         )
 
     # -- what is settled --

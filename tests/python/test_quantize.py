@@ -178,6 +178,27 @@ def test_forms_of_calibration_data(data: Any) -> None:
     assert any(row["decision"] == "int8" for row in quantized.report)
 
 
+class Rows(nn.Module):
+    """Takes no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.register_buffer("rows", torch.randn(9, 8))
+
+    def forward(self, count: int) -> Tensor:
+        assert isinstance(self.rows, Tensor)
+        return self.second(self.first(self.rows[:count]))
+
+
+def test_batches_without_tensors() -> None:
+    model = Rows().eval()
+    quantized = frametap.quantize(model, [(5,), (9,)])
+    with torch.no_grad():
+        want = model(3)
+    assert (want - quantized(3)).abs().max() < 0.05 * want.abs().max()
+
+
 def test_an_iterator_is_read_once() -> None:
     quantized = frametap.quantize(Small().eval(), (images(4, seed) for seed in range(3)))
     assert quantized.sqnr > 25
@@ -277,6 +298,11 @@ def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
         ([images(4).double()], r"batch 0 \(float64 .*\n.*the batch holds float64: .*\.float\(\)"),
         ([images(4), images(4).to("meta")], "batch 1 .* is on the device meta"),
         ([images(0), images(0)], "have no elements; give batches of at least one row"),
+        ([images(4).to_sparse()], r"batch 0 .* has the layout torch.sparse_coo"),
+        (
+            [torch.nested.nested_tensor([torch.rand(3)], layout=torch.jagged)],
+            "batch 0 .* is nested",
+        ),
     ],
 )
 def test_data_that_does_not_fit(data: Any, words: str) -> None:
@@ -298,6 +324,12 @@ def test_data_that_does_not_fit(data: Any, words: str) -> None:
         ({"float_ops": "aten.linear"}, "float_ops must be a list of strings"),
         ({"float_scopes": [1]}, "float_scopes must be a list of strings"),
         ({"strict": "no"}, "strict must be True or False, not 'no'"),
+        ({"float_ops": None}, "float_ops must be a list of strings, not None"),
+        ({"float_scopes": 3}, "float_scopes must be a list of strings, not 3"),
+        ({"activation_bits": 7.0}, "activation_bits must be 7, 8 or None, not 7.0"),
+        ({"progress": "yes"}, "progress must be True, False or None, not 'yes'"),
+        ({"check_finite": 1}, "check_finite must be True or False, not 1"),
+        ({"check_finite": True, "scheme": "dynamic"}, "check_finite belongs to the other schemes"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
