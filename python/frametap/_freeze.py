@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from frametap import _C
-from frametap._batches import ProgressLine, accepting, arguments, iterate
+from frametap._batches import ProgressLine, accepting, arguments, copied, iterate
 from frametap._errors import FrametapError, FrametapWarning, FreezeError
 from frametap._inference_model import InferenceModel, captured_copy, outside
+from frametap._model_state import ModelState
 from frametap._quant_report import place_of, render_table
 from frametap._read_weights import weights_reached_by
 
@@ -69,20 +70,21 @@ def freeze(
     backend = functools.partial(
         freezing_backend, "freeze", FreezeError, products_of(dtype), {}, model
     )
-    compiled, _ = captured_copy(model, "freeze", FreezeError, backend)
+    compiled, _, state = captured_copy(model, "freeze", FreezeError, backend)
     frozen = FrozenModel(compiled, products_of(dtype), {})
-    record(frozen, "freeze", FreezeError, data, progress)
+    record(frozen, state, "freeze", FreezeError, data, progress)
     return frozen
 
 
 def record(
     model: FrozenModel,
+    state: ModelState,
     who: str,
     error: type[FrametapError],
     data: Iterable[Any] | None,
     progress: bool | None,
 ) -> None:
-    """Calls the model once for each batch of the data, if there are any."""
+    """Calls the model once for each batch of the data, if there are any. Data and model stay as they are."""
     if data is None:
         return
     with ProgressLine(who, data, progress) as line:
@@ -90,7 +92,9 @@ def record(
             batch = arguments(raw, f"{who}: batch {number}", error)
             line.show(number)
             with accepting(batch, who, f"batch {number}", error):
-                model(*batch[0], **batch[1])
+                args, kwargs = copied(batch)  # the program may write to it
+                model(*args, **kwargs)
+    state.put_back()
 
 
 def checked_dtype(dtype: torch.dtype, who: str, error: type[FrametapError]) -> None:

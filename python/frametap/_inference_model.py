@@ -13,16 +13,18 @@ import itertools
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
 
 from frametap import _C
+from frametap._batches import tensors
 from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._decomposed import take_decomposed
 from frametap._errors import FrametapError, FrametapWarning
 from frametap._exported import leave_dynamo_settings_out
+from frametap._model_state import ModelState
 
 __all__ = ["InferenceModel", "captured_copy", "outside"]
 
@@ -159,8 +161,10 @@ def captured_copy(
     who: str,
     error: type[FrametapError],
     make_backend: Callable[[torch.nn.Module | None], _C.Backend],
-) -> tuple[Any, torch.nn.Module | None]:
-    """The captured object and the module that it belongs to: a deep copy in eval mode, if a module or a method was given.
+) -> tuple[Any, torch.nn.Module | None, ModelState]:
+    """The captured object, the module that it belongs to, and the state of that.
+
+    If a module or a method was given, the module is a deep copy in eval mode.
 
     `who`: the function that asks, for errors.
     """
@@ -175,15 +179,16 @@ def captured_copy(
                 f"{who}: a torch.nn.Module or a function expected, got {type(model).__name__} "
                 f"{model!r:.60}"
             )
-        return _compiled(model, make_backend(None)), None
+        return _compiled(model, make_backend(None)), None, ModelState(None)
     for name, tensor in itertools.chain(owner.named_parameters(), owner.named_buffers()):
         if tensor.device.type != "cpu":
             raise error(
                 f"{who}: {name} of {type(owner).__name__} is on the device {tensor.device}; frametap computes on the "
                 "CPU: load the weights there, or move the model with .to('cpu')"
             )
+    memo = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(owner)}
     try:
-        twin = copy.deepcopy(owner).eval()
+        twin = copy.deepcopy(owner, memo).eval()
     except Exception as cause:
         raise error(
             f"{who}: {type(owner).__name__} cannot be copied ({type(cause).__name__}: {cause}); "
@@ -192,14 +197,24 @@ def captured_copy(
     take_decomposed(twin)
     leave_dynamo_settings_out(twin)
     backend = make_backend(twin)
+    state = ModelState(twin, {id(made) for made in memo.values()})
     method = getattr(model, "__func__", None)  # of the module, if that was given
     if model is owner:
         method = getattr(type(twin), "forward", None)
         if not isinstance(method, _C.CompiledFunction) and not _is_plain_fx(twin):
-            return _compiled(twin, backend), twin
+            return _compiled(twin, backend), twin, state
     if isinstance(method, _C.CompiledFunction):  # @frametap.compile stands over it
         method = method._function
-    return _compiled(types.MethodType(method, twin), backend), twin
+    return _compiled(types.MethodType(method, twin), backend), twin, state
+
+
+def _computed_tensors(owner: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Those in attributes that torch does not copy, because they have a history: hidden states, old weight norms."""
+    for module in owner.modules():
+        for holder in (vars(module), module._buffers):
+            for value in tensors(list(holder.values())):
+                if not value.is_leaf:
+                    yield value
 
 
 def _is_plain_fx(module: torch.nn.Module) -> bool:

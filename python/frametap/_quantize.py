@@ -37,6 +37,7 @@ from frametap._errors import QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._inference_model import captured_copy
+from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
 from frametap._quantized_model import QuantizedModel
@@ -140,11 +141,10 @@ def _static(
             f"quantize: the {'auto' if 'choices' in options else 'static'} scheme needs calibration data; "
             "scheme='dynamic' needs none"
         )
-    compiled, owner = captured_copy(
+    compiled, owner, state = captured_copy(
         model, "quantize", QuantizationError, lambda _: _C.QuantBackend(check_finite)
     )
     _refuse_unknown_names(options, owner)
-    state = _PlainState(owner)
     calibration = _Calibration(compiled)
     line = ProgressLine("calibration", calibration_data, progress)
     with line, torch.no_grad(), FUSED_ATTENTION_OFF:
@@ -203,9 +203,9 @@ def _dynamic(
         _refuse_unknown_names(options, owner)
         return made
 
-    compiled, _ = captured_copy(model, "quantize", QuantizationError, backend)
+    compiled, _, state = captured_copy(model, "quantize", QuantizationError, backend)
     quantized = DynamicModel(compiled, options, strict=strict)
-    record(quantized, "quantize", QuantizationError, data, progress)
+    record(quantized, state, "quantize", QuantizationError, data, progress)
     return quantized
 
 
@@ -215,16 +215,18 @@ _SCHEMES = {"static": _static, "dynamic": _dynamic, "auto": _static}
 def _measured_on_calls(
     model: QuantizedModel,
     kept: list[tuple[Batch, list[tuple[str, torch.Tensor]]]],
-    state: _PlainState,
+    state: ModelState,
 ) -> dict[str, float]:
     """dB by output, measured by calling the program on batches of the calibration."""
     noise = OutputNoise()
+    now = state.of_now()
+    state.put_back()
     for batch, want in kept:
         args, kwargs = copied(batch)
         got = dict(named_tensors(model(*args, **kwargs)))
         for name, tensor in want:
             noise.add(name, tensor, got.get(name, tensor.new_empty(0)))
-    state.put_back()
+    now.put_back()
     return noise.decibels()
 
 
@@ -330,27 +332,6 @@ def _may_be_calibrated(tensor: torch.Tensor) -> bool:
 
 
 # -- calibration --
-
-
-class _PlainState:
-    """The numbers and strings that hang on a model (a counter of calls): calibration must not show in them."""
-
-    _KINDS = (bool, int, float, complex, str, bytes, type(None))
-
-    def __init__(self, owner: torch.nn.Module | None) -> None:
-        modules = owner.modules() if owner is not None else ()
-        self._saved = [
-            (module, name, value)
-            for module in modules
-            for name, value in vars(module).items()
-            if type(value) in self._KINDS
-        ]
-
-    def put_back(self) -> None:
-        for module, name, value in self._saved:
-            now = vars(module).get(name, value)
-            if now is not value and type(now) in self._KINDS:
-                object.__setattr__(module, name, value)
 
 
 class _Calibration:

@@ -113,7 +113,7 @@ def test_Q2_each_batch_is_observed_once() -> None:
     from frametap._inference_model import captured_copy
     from frametap._quantize import _Calibration
 
-    compiled, _ = captured_copy(
+    compiled, _, _ = captured_copy(
         Small(), "quantize", frametap.QuantizationError, lambda _: _C.QuantBackend()
     )
     calibration = _Calibration(compiled)

@@ -400,6 +400,27 @@ def test_writes_to_new_memory_and_dropout_in_place_leave_layers_int8(drop: Any) 
         assert decibels(want, frametap.freeze(model)(data[0])) > 90
 
 
+def test_a_conversion_to_the_same_type_is_not_new_memory() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            h.float().sub_(1)
+            x.to(torch.float32).sub_(1)
+            return self.second(h - x)
+
+    torch.manual_seed(0)
+    model, x = Centred().eval(), torch.randn(3, 8)
+    for converted in (frametap.quantize(model, [x], progress=False), frametap.freeze(model, [x])):
+        want, got = x.clone(), x.clone()
+        with torch.no_grad():
+            assert decibels(model(want), converted(got)) > 30
+        assert torch.equal(want, got)
+
+
 def test_a_weight_that_is_computed_and_handed_out_is_int8() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
