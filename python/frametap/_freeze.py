@@ -171,6 +171,9 @@ class FrozenModel(InferenceModel):
             )
         return problems
 
+    def _how_to_keep(self) -> str:
+        return "; use frametap.save for that"
+
     def frozen_graph(self, segment: _C.Segment) -> _C.Graph | None:
         """The graph that runs for a segment; None if it runs as it was recorded."""
         made = _C.freeze_of(segment.executable)

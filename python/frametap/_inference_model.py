@@ -80,6 +80,8 @@ class InferenceModel(torch.nn.Module):
         """Ends a call that did not run in converted graphs throughout."""
         if problem["modes"] and _is_traced_below():
             self._refuse("cannot be traced: the program would be the float one", "trace")
+        if problem["modes"] and _is_differentiated():
+            self._refuse("has no gradients: torch.func would give zeros", "differentiate")
         self._note_call(problem)
 
     def _note_call(self, problem: dict[str, Any]) -> None:
@@ -91,7 +93,7 @@ class InferenceModel(torch.nn.Module):
         raise self._error(f"a {self._kind} model {text}; {self._instead.format(verb)}")
 
     def train(self, mode: bool = True) -> Any:
-        if mode:
+        if mode and not _is_part_of_the_caller(self):
             raise self._error(
                 f"train: a {self._kind} model has no gradients; train {self._original_name}, then "
                 f"{self._verb} again"
@@ -168,6 +170,7 @@ def captured_copy(
 
     `who`: the function that asks, for errors.
     """
+    model = _under_torch_compile(model)
     if isinstance(model, CompiledModule):
         model = type(model)._orig_mod
     if isinstance(model, InferenceModel):
@@ -206,6 +209,13 @@ def captured_copy(
     if isinstance(method, _C.CompiledFunction):  # @frametap.compile stands over it
         method = method._function
     return _compiled(types.MethodType(method, twin), backend), twin, state
+
+
+def _under_torch_compile(model: Any) -> Any:
+    """The module that was given to torch.compile, or `model` itself."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # which torch imports when it is needed
+    is_compiled = dynamo is not None and isinstance(model, dynamo.OptimizedModule)
+    return model._orig_mod if is_compiled else model
 
 
 def _computed_tensors(owner: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -247,6 +257,14 @@ def _compiled(model: Any, backend: _C.Backend) -> Any:
     )
 
 
+def _is_part_of_the_caller(model: torch.nn.Module) -> bool:
+    """Returns whether the method of a module around the model has called a method of the same name of the model."""
+    frame = sys._getframe(2)
+    return (
+        frame.f_code is torch.nn.Module.train.__code__ and frame.f_locals.get("self") is not model
+    )
+
+
 def _has_proxy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether torch.fx.symbolic_trace is the caller, which may give one proxy for all."""
     # Loops, because a generator would take longer than all other checks of a call.
@@ -268,6 +286,13 @@ def _is_traced_below() -> bool:
     return any(
         torch._C._get_dispatch_mode(mode) is not None for mode in (key.PROXY, key.FUNCTIONAL)
     )
+
+
+def _is_differentiated() -> bool:
+    """By torch.func.grad and what is built on it. Derivatives of the other mode pass through plain Python."""
+    functorch = torch._C._functorch
+    top = functorch.peek_interpreter_stack()
+    return top is not None and top.key() == functorch.TransformType.Grad
 
 
 def _in_float32(value: Any) -> Any:

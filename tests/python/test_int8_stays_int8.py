@@ -669,6 +669,28 @@ def test_R3_what_changes_nothing_works() -> None:
     assert torch.equal(quantized(x), want)
 
 
+def test_R3_a_module_around_it_is_trained() -> None:
+    _, quantized, x = made(Net, 2, 3, 8, 8)
+    want = quantized(x)
+    outer = nn.Sequential(quantized, nn.Linear(want.shape[-1], 3), nn.Dropout(0.5))
+    assert outer.train() is outer
+    assert outer[2].training
+    assert not quantized.training
+    outer(x).sum().backward()
+    assert outer[1].weight.grad is not None
+    assert torch.equal(quantized(x), want)
+
+
+def test_R3_gradients_of_torch_func_are_refused() -> None:
+    _, quantized, x = made(Net, 2, 3, 8, 8)
+    with pytest.raises(frametap.QuantizationError, match="has no gradients: torch.func"):
+        torch.func.grad(lambda x: quantized(x).sum())(x)
+    with pytest.raises(frametap.QuantizationError, match="has no gradients: torch.func"):
+        torch.func.jacrev(quantized)(x)
+    with no_warning():
+        quantized(x)
+
+
 def test_R3_the_state_dict_of_a_module_around_it() -> None:
     _, quantized, _ = made(Net, 2, 3, 8, 8)
     with pytest.warns(frametap.FrametapWarning, match="leaves out the quantized model"):

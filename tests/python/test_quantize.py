@@ -243,6 +243,18 @@ def test_compiled_and_decorated_models() -> None:
     assert torch.equal(frametap.quantize(twin, [images(4)])(images(4)), want)
 
 
+def test_what_torch_compile_gives_stands_for_what_it_was_given() -> None:
+    model, data = Small().eval(), [images(4)]
+    compiled = torch.compile(model, backend="eager")
+    compiled(data[0])
+    for convert in (
+        lambda m: frametap.quantize(m, data),
+        lambda m: frametap.quantize(m, data, scheme="dynamic"),
+        lambda m: frametap.freeze(m, data),
+    ):
+        assert repr(convert(compiled)) == repr(convert(model))
+
+
 def test_a_function() -> None:
     weight = torch.randn(8, 8)
 
