@@ -14,6 +14,15 @@
 namespace frametap::quant {
 namespace {
 
+// Why an op that computes with a value of this type has no int8 form.
+std::string NotFloat32(const Type& type) {
+  if (type.is_number()) return "one of its operands is a number that may differ from call to call";
+  if (type.kind != Type::Kind::kTensor || !type.device.is_cpu())
+    return "it computes with something else than a tensor on the CPU";
+  return absl::StrCat("it computes in ", DtypeName(type.dtype),
+                      "; int8 takes the place of float32: call .float() on the model and its data");
+}
+
 // A7.
 constexpr int64_t kLargeWeight = 512 * 1024;
 
@@ -98,8 +107,10 @@ class Annotator {
     why = Excluded(n);
     if (!why.empty()) return;
     const auto input = TensorArg(node, "input");
-    if (!input || !IsFloatTensor(type(*input)) || !IsFloatTensor(type(node.outputs[0]))) {
-      why = "its input is not a float32 tensor on the CPU";
+    if (!input || !IsFloatTensor(type(*input))) {
+      why = input ? NotFloat32(type(*input)) : "its input is a constant";
+    } else if (!IsFloatTensor(type(node.outputs[0]))) {
+      why = NotFloat32(type(node.outputs[0]));
     } else if (!FrozenFloat(node, "weight", false) || !FrozenFloat(node, "bias", true)) {
       why = "its weight or bias is not a frozen float32 parameter";
     } else if (kind == Family::kConv) {
@@ -233,7 +244,7 @@ class Annotator {
     if (!why->empty()) return false;
     for (ValueId v : ActivationsOf(graph_.node(n))) {
       if (!IsFloatTensor(type(v))) {
-        *why = "its input is not a float32 tensor on the CPU";
+        *why = NotFloat32(type(v));
         return false;
       }
     }

@@ -99,7 +99,7 @@ absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::ve
     if (is_int8 || !FloatByRequest(config_, node).empty()) continue;
     const bool is_met = seen.met[node.outputs[0].raw()];
     if (is_met && !int8_weights_.contains(weight)) continue;  // as after calibration
-    converted.lost.push_back(absl::StrCat(NameWithPlace(node), ": ", is_met ? row.reason : kNotMet));
+    converted.lost.push_back({NameWithPlace(node), is_met ? row.reason : kNotMet});
   }
   return converted;
 }

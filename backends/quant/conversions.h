@@ -20,10 +20,17 @@
 
 namespace frametap::quant {
 
+// A layer that runs in float, and is int8 elsewhere.
+struct LostLayer {
+  std::string layer;  // "aten.linear in head"; "" of a whole graph
+  std::string why;
+  std::string Text() const { return layer.empty() ? why : layer + ": " + why; }
+};
+
 struct Converted {
   QuantizedGraph quantized;
-  bool is_int8 = false;           // some op of it
-  std::vector<std::string> lost;  // K3: "aten.linear in head: why"
+  bool is_int8 = false;         // some op of it
+  std::vector<LostLayer> lost;  // K3
 };
 
 class Conversions {

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Executable>> QuantBackend::CompileFor(const Graph
   if (converted.ok()) {
     in_float = *std::move(converted);
   } else {
-    in_float.lost = {std::string(converted.status().message())};
+    in_float.lost = {{"", std::string(converted.status().message())}};
   }
   return std::make_unique<QuantExecutable>(std::move(in_float), *std::move(native));
 }

@@ -19,11 +19,11 @@ namespace frametap::quant {
 
 // The parts that ran in one call on this thread.
 struct Tally {
-  int int8 = 0;                   // runs of graphs with int8 ops
-  int recorded = 0;               // recordings of such graphs, which ran in float
-  int unconverted = 0;            // runs of graphs in float, or with layers in float that were int8 after calibration
-  std::vector<std::string> lost;  // why, of the last of these
-  int running = 0;                // graphs that run at this moment
+  int int8 = 0;                 // runs of graphs with int8 ops
+  int recorded = 0;             // recordings of such graphs, which ran in float
+  int unconverted = 0;          // runs of graphs in float, or with layers in float that were int8 after calibration
+  std::vector<LostLayer> lost;  // of the last of these
+  int running = 0;              // graphs that run at this moment
 };
 
 // While alive, runs on this thread are counted in `tally`. Nests; the innermost counts.

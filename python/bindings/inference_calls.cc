@@ -140,7 +140,9 @@ py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObje
   py::dict said;
   said["recorded"] = tally.recorded;
   said["unconverted"] = tally.unconverted;
-  said["lost"] = tally.lost;
+  py::list lost;
+  for (const quant::LostLayer& one : tally.lost) lost.append(one.Text());
+  said["lost"] = lost;
   said["not_finite"] = notes.first();
   said["plain_layer"] = plain_layers.first();
   said["modes"] = ActiveModes();

@@ -203,7 +203,10 @@ void BindQuant(py::module_& m) {
         py::dict d;
         d["runs"] = executable->runs();
         d["is_int8"] = executable->converted().is_int8;
-        d["lost"] = executable->converted().lost;
+        py::list lost;
+        for (const quant::LostLayer& one : executable->converted().lost)
+          lost.append(py::make_tuple(one.layer, one.why));
+        d["lost"] = lost;
         d["quantized"] = HandleOf(executable->converted().quantized, {});
         return d;
       },

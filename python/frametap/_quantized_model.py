@@ -8,6 +8,7 @@ Not here: R1 and R3 (``_inference_model.py``), calibration and conversion (``_qu
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -179,5 +180,27 @@ def _how_it_runs(segment: _C.Segment) -> str:
     if made is None:
         return "has no layers"
     lost = made["lost"]
-    runs = f"{'runs in int8' if made['is_int8'] else 'runs in float'} ({made['runs']} runs)"
-    return runs + (f"; in float: {'; '.join(lost)}" if lost else "")
+    count = f"{made['runs']} run{'s' * (made['runs'] != 1)}"
+    layers: dict[str, list[str]] = {}
+    for layer, why in lost:
+        layers.setdefault(why, []).append(layer or "all of it")
+    if not made["is_int8"]:
+        runs = f"runs in float ({count})"
+    elif lost:
+        runs = f"runs in int8 except {len(lost)} layer{'s' * (len(lost) > 1)} ({count})"
+    else:
+        runs = f"runs in int8 ({count})"
+    return "\n".join(
+        [
+            runs,
+            *(
+                textwrap.fill(
+                    f"in float: {', '.join(names)}: {why}",
+                    width=120,
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                )
+                for why, names in layers.items()
+            ),
+        ]
+    )

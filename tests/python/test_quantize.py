@@ -141,9 +141,10 @@ def test_Q4_an_arm_that_calibration_never_took_is_named() -> None:
     assert "runs in float" not in quantized.report_text()
     with torch.no_grad():
         assert torch.equal(quantized(-x), model.down(-x))
-    (line,) = [line for line in quantized.report_text().splitlines() if "runs in float" in line]
-    assert "calibration did not meet it" in line
-    assert frametap.segments(quantized)[-1].name in line
+    lines = quantized.report_text().splitlines()
+    (at,) = [i for i, line in enumerate(lines) if "runs in float" in line]
+    assert frametap.segments(quantized)[-1].name in lines[at]
+    assert lines[at + 1].startswith("  in float: aten.linear in down: calibration did not meet it")
 
 
 def test_counters_start_where_the_model_had_them() -> None:
@@ -154,6 +155,26 @@ def test_counters_start_where_the_model_had_them() -> None:
     quantized(images(4))
     assert quantized._model.calls == 8
     assert model.calls == 7
+
+
+class Mixed(nn.Module):
+    """Layers of float32 and float64, and a product with a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.exact = nn.Linear(32, 32).double()
+
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        return self.b(self.a(x) * scale), self.exact(x.double())
+
+
+def test_an_op_on_numbers_or_other_types_says_so() -> None:
+    x = torch.randn(8, 32)
+    report = frametap.quantize(Mixed(), [(x, 0.5), (x, 0.75)]).report
+    reasons = {(row["op"], row["scope"]): row["reason"] for row in report}
+    assert "a number that may differ from call to call" in reasons["aten.mul.Tensor", ""]
+    assert "it computes in f64" in reasons["aten.linear", "exact"]
 
 
 # -- what goes in --
