@@ -15,7 +15,7 @@ A3  A call is refused, with the argument's name, unless it is one of those that 
 A4  Slots do not outlive a jump except those that it assigns; `state` slots outlive the call.
 
 The file is a zip: ``manifest.json`` (versions, blocks, checksums), ``graphs/N.txt`` (text form),
-``tensors.pt`` (``torch.save``, readable with ``weights_only``).
+``tensors.pt`` (``torch.save``, readable with ``weights_only``), ``report.json`` (the table of a converted model).
 
 Not here: making a program from captured segments (``_save.py``).
 """
@@ -70,6 +70,7 @@ __all__ = [
     "Ref",
     "Relates",
     "Relation",
+    "Report",
     "Return",
     "Same",
     "TensorLike",
@@ -420,6 +421,17 @@ class Frozen:
 
 
 @dataclass(frozen=True)
+class Report:
+    """The table of a converted model as it was when it was saved; of plain JSON values."""
+
+    rows: Sequence[Mapping[str, Any]] = ()  # one an op
+    text: str = ""
+    output_sqnr: Mapping[str, float] = field(
+        default_factory=dict
+    )  # dB; empty if it was not measured
+
+
+@dataclass(frozen=True)
 class Program:
     """Blocks, where a call begins (candidates, as in Jump), its parameters, and what persists."""
 
@@ -438,6 +450,7 @@ class Program:
     )
     frozen: Frozen | None = None
     checks_finite: bool = False  # NaN and infinity that would become bytes are refused
+    report: Report = Report()
 
 
 _COMPARE = {
@@ -562,6 +575,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
     )
     files = {name: text.encode() for name, text in graphs.items()}
     files["tensors.pt"] = tensors.getvalue()
+    files["report.json"] = json.dumps(dataclasses.asdict(program.report)).encode()
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -649,6 +663,7 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
             owner_in_args=bool(manifest.get("owner_in_args", False)),
             frozen=_decode(manifest.get("frozen")),
             checks_finite=bool(manifest.get("checks_finite", False)),
+            report=Report(**json.loads(files.get("report.json", b"{}"))),
         )
     except Exception as error:  # noqa: BLE001  whatever a foreign manifest leads to
         _refuse(source, f"its content cannot be read ({type(error).__name__}: {error})", error)
@@ -731,6 +746,20 @@ class LoadedProgram:
     def frozen_graphs(self) -> dict[str, _C.Graph]:
         """The graph that runs for each block of a frozen model; empty for another program."""
         return dict(self._frozen)
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """The rows of a quantized or frozen model as it was when it was saved; none of another program."""
+        return [dict(row) for row in self.program.report.rows]
+
+    @property
+    def output_sqnr(self) -> dict[str, float]:
+        """dB by output, as :class:`QuantizedModel` has it; empty if it was not measured before the model was saved."""
+        return dict(self.program.report.output_sqnr)
+
+    def report_text(self) -> str:
+        """The table of a quantized or frozen model as it was when it was saved."""
+        return self.program.report.text
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, and what else persists between calls."""

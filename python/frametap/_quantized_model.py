@@ -74,6 +74,11 @@ class QuantizedModel(InferenceModel):
         return self._measured
 
     @property
+    def measured_sqnr(self) -> dict[str, float] | None:
+        """`output_sqnr` if it has been measured."""
+        return dict(self._measured) if isinstance(self._measured, dict) else None
+
+    @property
     def sqnr(self) -> float:
         """dB of the worst output; infinite if no output is a float tensor, or if none differs."""
         return next(iter(self.output_sqnr.values()), math.inf)

@@ -91,6 +91,9 @@ class _Converter:
     def __init__(self, f: Any) -> None:
         self.frozen = _frozen_form(f) if isinstance(f, FrozenModel) else None
         self.quantized = f if isinstance(f, QuantizedModel) else None
+        self.report = (
+            _report_of(f) if isinstance(f, (FrozenModel, QuantizedModel)) else art.Report()
+        )
         self.compiled = compiled_of(f, "save")
         self.owner, self.function = _entry_function(self.compiled)
         self.code = self.function.__code__
@@ -147,6 +150,7 @@ class _Converter:
             weights=self.weights,
             state=self.initial,
             frozen=self.frozen,
+            report=self.report,
             checks_finite=self.quantized is not None and self.quantized.checks_finite,
         )
 
@@ -750,6 +754,11 @@ def _fields(cls: type) -> tuple[str, ...]:
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _report_of(model: FrozenModel | QuantizedModel) -> art.Report:
+    measured = model.measured_sqnr if isinstance(model, QuantizedModel) else None
+    return art.Report(model.report, model.report_text(), measured or {})
 
 
 def _frozen_form(model: FrozenModel) -> art.Frozen:

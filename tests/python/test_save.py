@@ -313,6 +313,43 @@ def test_int8_files_hold_no_float_weights(tmp_path: Path) -> None:
     assert (tmp_path / "int8").stat().st_size < 0.4 * (tmp_path / "float").stat().st_size
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda m, d: frametap.quantize(m, d),
+        lambda m, d: frametap.quantize(m, d, scheme="dynamic"),
+        lambda m, d: frametap.freeze(m, d),
+        lambda m, d: frametap.freeze(m, d, dtype=torch.bfloat16),
+    ],
+    ids=["static", "dynamic", "float32", "bfloat16"],
+)
+def test_a_file_has_the_report(reload: Any, convert: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)).eval()
+    converted = convert(model, [torch.randn(4, 8)])
+    program = reload(converted)
+    assert program.report == converted.report
+    assert program.report
+    assert program.report_text() == converted.report_text()
+    if isinstance(program.report[0].get("sqnr"), float):
+        assert program.output_sqnr == converted.output_sqnr
+
+
+def test_a_program_in_float_has_no_report(reload: Any) -> None:
+    captured = frametap.compile(nn.Linear(4, 4))
+    captured(torch.randn(2, 4))
+    program = reload(captured)
+    assert (program.report, program.report_text(), program.output_sqnr) == ([], "", {})
+
+
+def test_noise_that_nobody_asked_for_is_not_measured_by_saving(reload: Any) -> None:
+    model = MODELS["digits"].build().eval()
+    images = torch.rand(4, 1, 8, 8)
+    quantized = frametap.quantize(model, [images, images * 16])
+    assert reload(quantized).output_sqnr == {}
+    assert quantized.output_sqnr
+    assert reload(quantized).output_sqnr == quantized.output_sqnr
+
+
 def test_a_fresh_process(tmp_path: Path) -> None:
     model = MODELS["digits"].build().eval()
     images = torch.rand(4, 1, 8, 8)
