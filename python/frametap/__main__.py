@@ -8,6 +8,7 @@ import importlib.util
 import platform
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,6 +66,12 @@ def _explain(target: str, examples: list[str], with_segments: bool) -> int:
     if not examples:
         _stop("explain", "give at least one call: --example 'torch.ones(2, 3)'")
     function = _found(target)
+    if isinstance(function, type) or not callable(function):
+        _stop(
+            "explain",
+            f"{target} is {'a class' if isinstance(function, type) else type(function).__name__}; name a function, or "
+            "a module object such as MODEL in `MODEL = Net()`",
+        )
     captured = frametap.compile(function)
     names = {"torch": torch, **vars(sys.modules[_module_of(function)])}
     for example in examples:
@@ -73,7 +80,15 @@ def _explain(target: str, examples: list[str], with_segments: bool) -> int:
         except SyntaxError as error:
             _stop("explain", f"the example {example!r} is not Python: {error.msg}")
         print(f">>> {target.rpartition(':')[2]}({example})")
-        print(f"{eval(call, {**names, '_call': captured})!r:.400}")
+        try:
+            result = eval(call, {**names, "_call": captured})
+        except Exception as error:  # noqa: BLE001 - of the program or of the example
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            _stop(
+                "explain",
+                f"the call raised {type(error).__name__}: {error} ({line.filename}:{line.lineno})",
+            )
+        print(f"{result!r:.400}")
     print()
     if with_segments:
         for segment in frametap.segments(captured):

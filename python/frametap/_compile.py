@@ -246,9 +246,12 @@ def compiled_of(f: Any, caller: str) -> Any:
     inner = getattr(f, "_frametap", None)
     if isinstance(inner, _C.CompiledFunction):
         return inner
+    hint = ""
+    if hasattr(f, "_torchdynamo_orig_callable") or hasattr(f, "_orig_mod"):
+        hint = "; torch.compile's front end makes its graphs, which TORCH_LOGS=graph_code shows"
     raise FrametapError(
         f"{caller}: {getattr(f, '__qualname__', type(f).__name__)} was not captured; pass what "
-        "frametap.compile returned"
+        f"frametap.compile returned{hint}"
     )
 
 
@@ -262,7 +265,7 @@ def graph(f: Any) -> _C.Graph:
 
     Raises :class:`CaptureError` if nothing was captured yet, or if there are several segments.
     """
-    found = segments(f)
+    found = _C.segments(compiled_of(f, "graph"))
     if len(found) == 1:
         return found[0].graph
     if not found:
@@ -276,7 +279,7 @@ def graph(f: Any) -> _C.Graph:
 def guards(f: Any) -> list[Guard]:
     """Returns the conditions of the captured segments, in the order of reading; see :class:`Guard`."""
     found = []
-    for segment in segments(f):
+    for segment in _C.segments(compiled_of(f, "guards")):
         found += [guard_of(segment, row) for row in segment.guard_rows if row["predicate"]]
         state = " ".join(f"{field}({value})" for field, value in segment.state.items())
         found.append(Guard(segment.name, "state", state, "state", segment.state))

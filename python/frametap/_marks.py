@@ -74,6 +74,10 @@ def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None
 
 def _mark_dynamic(t: torch.Tensor, index: int, low: int | None, high: int | None) -> None:
     size = t.shape[index]
+    if low is not None and high is not None and low > high:
+        raise FrametapError(
+            f"mark_dynamic: dimension {index} has min={low} and max={high}; min must be at most max"
+        )
     if (low is not None and size < low) or (high is not None and size > high):
         raise FrametapError(
             f"mark_dynamic: dimension {index} has {size}, outside of the range from "

@@ -51,6 +51,10 @@ import torch
 SIZE = 3
 
 
+class Net(torch.nn.Module):
+    pass
+
+
 def step(x, scale=2.0):
     if x.sum() > 0:
         x = x * scale
@@ -63,7 +67,7 @@ def test_explain_a_function_of_a_file(tmp_path: Path) -> None:
     calls = ["--example", "torch.ones(SIZE)", "--example", "-torch.ones(2), scale=3.0"]
     out = run("explain", "program.py:step", *calls, folder=tmp_path).stdout
     assert "tensor([2., 2., 2.])" in out
-    assert "step:8" in out
+    assert "step:12" in out
     assert "if x.sum() > 0:" in out
     assert "torch.where" in out
     assert "segment step#0 {" not in out
@@ -80,11 +84,22 @@ def test_explain_a_function_of_a_file(tmp_path: Path) -> None:
         ("nowhere:f", "torch.ones(2)", "nowhere.py:f"),
         ("program.py:step", "torch.ones(", "is not Python"),
         ("program.py:step", None, "give at least one call"),
+        (
+            "program.py:step",
+            "",
+            "the call raised TypeError: step() missing 1 required positional argument",
+        ),
+        (
+            "program.py:Net",
+            "torch.ones(2)",
+            "program.py:Net is a class; name a function, or a module object",
+        ),
+        ("program.py:SIZE", "torch.ones(2)", "program.py:SIZE is int; name a function"),
     ],
 )
 def test_explain_of_nothing(tmp_path: Path, target: str, example: str | None, words: str) -> None:
     (tmp_path / "program.py").write_text(SOURCE)
-    options = ["--example", example] if example else []
+    options = ["--example", example] if example is not None else []
     assert words in run("explain", target, *options, code=2, folder=tmp_path).stderr
 
 

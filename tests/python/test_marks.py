@@ -173,6 +173,10 @@ def test_dynamic_false_heeds_no_marks() -> None:
             "has 9, outside of the range from 0 to 8",
         ),
         (
+            lambda: frametap.mark_dynamic(torch.ones(3), 0, min=5, max=2),
+            "has min=5 and max=2; min must be at most max",
+        ),
+        (
             lambda: frametap.mark_dynamic(torch.ones(2), {0: "n"}),
             "a torch.export.Dim or None expected, got 'n'",
         ),
