@@ -44,7 +44,7 @@ struct Scheme {
 
 constexpr Scheme kSchemes[] = {
     {Products::kFloat32, "frametap::packed_linear", true, true, ""},
-    {Products::kBfloat16, "frametap::packed_linear", true, true, ""},
+    {Products::kBfloat16, "frametap::packed_linear", true, true, "factors of bfloat16"},
     {Products::kDynamicInt8, "frametap::dynamic_linear", false, false, "int8, dynamic"},
 };
 constexpr const Scheme& kFloat32 = kSchemes[0];
@@ -254,7 +254,8 @@ class Lowering {
       *words = "in float, packed: a convolution has no dynamic int8 kernel; give quantize calibration data for int8";
     }
     if (!words->empty()) return kFloat32;
-    *words = asked.words;
+    const bool has_products = asked.products != Products::kBfloat16 || onednn::HasBfloat16Products();
+    *words = has_products ? asked.words : "in float32: the processor has no products of bfloat16";
     return asked;
   }
 
