@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/rewrite.h"
+#include "backends/quant/wide_loop.h"
 
 namespace frametap::freeze {
 namespace {
@@ -117,6 +118,18 @@ const Way* WayOf(const Node& node) {
   }
 }
 
+// `bits`: of float32. Without branches, so that it is a loop of vectors.
+FRAMETAP_WIDE_LOOP Elements ElementsIn(const uint32_t* bits, int64_t count) {
+  uint32_t any = 0, minus = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t is_special = (bits[i] & kExponent) == kExponent ? 1 : 0;
+    const uint32_t is_minus = bits[i] == kMinusInfinityBits ? 1 : 0;
+    any |= is_special & ~is_minus;
+    minus |= is_minus;
+  }
+  return any != 0 ? Elements::kAny : minus != 0 ? Elements::kMinusInfinity : Elements::kFinite;
+}
+
 Elements ElementsIn(const c10::IValue& constant) {
   if (!constant.isDouble() || std::isfinite(constant.toDouble())) return Elements::kFinite;
   return constant.toDouble() == -HUGE_VAL ? Elements::kMinusInfinity : Elements::kAny;
@@ -182,16 +195,7 @@ Elements ElementsIn(const at::Tensor& tensor) {
     if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return Elements::kAny;
     return at::_is_all_true(at::isfinite(tensor)).item<bool>() ? Elements::kFinite : Elements::kAny;
   }
-  // One pass without branches, which the compiler makes one of vectors.
-  const auto* const bits = static_cast<const uint32_t*>(tensor.const_data_ptr());
-  const int64_t count = tensor.numel();
-  uint32_t any = 0, minus = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const bool is_special = (bits[i] & kExponent) == kExponent, is_minus = bits[i] == kMinusInfinityBits;
-    any |= static_cast<uint32_t>(is_special && !is_minus);
-    minus |= static_cast<uint32_t>(is_minus);
-  }
-  return any != 0 ? Elements::kAny : minus != 0 ? Elements::kMinusInfinity : Elements::kFinite;
+  return ElementsIn(static_cast<const uint32_t*>(tensor.const_data_ptr()), tensor.numel());
 }
 
 std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal) {
