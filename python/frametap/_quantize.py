@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -33,10 +34,10 @@ from frametap._batches import (
 from frametap._compile import compiled_of
 from frametap._decomposed import has_decomposed
 from frametap._dynamic_model import DynamicModel
-from frametap._errors import QuantizationError
+from frametap._errors import FrametapWarning, QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._inference_model import captured_copy
+from frametap._inference_model import captured_copy, outside
 from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
@@ -206,6 +207,14 @@ def _dynamic(
     compiled, _, state = captured_copy(model, "quantize", QuantizationError, backend)
     quantized = DynamicModel(compiled, options, strict=strict)
     record(quantized, state, "quantize", QuantizationError, data, progress)
+    rows = quantized.report
+    if rows and not any(row["decision"] == "int8" for row in rows):
+        text = "quantize: no op of the given batches runs in int8"
+        if strict:
+            raise QuantizationError(f"{text}:\n{render_report(rows)}")
+        warnings.warn(
+            f"{text}; report_text() has the reasons", FrametapWarning, stacklevel=outside(globals())
+        )
     return quantized
 
 

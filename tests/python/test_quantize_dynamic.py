@@ -135,12 +135,30 @@ def test_convolutions_are_packed_in_float_and_say_so() -> None:
     assert rows["aten.linear"]["decision"] == "int8"
 
 
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(2, 3, 8, 8)),
+        (nn.Linear(8, 4).double(), torch.randn(2, 8).double()),
+    ],
+)
+def test_a_model_without_an_int8_op_is_named(model: nn.Module, x: Tensor) -> None:
+    words = "no op of the given batches runs in int8"
+    with pytest.warns(frametap.FrametapWarning, match=words) as warned:
+        quantized = frametap.quantize(model, [x], scheme="dynamic", progress=False)
+    assert warned[0].filename == __file__
+    assert _int8(quantized) == []
+    with pytest.raises(frametap.QuantizationError, match=rf"(?s){words}:.*float"):
+        frametap.quantize(model, [x], scheme="dynamic", progress=False, strict=True)
+
+
 def test_float_ops_and_scopes_stay_in_float() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval(), torch.randn(3, 8)
     quantized = frametap.quantize(model, [x], scheme="dynamic", float_scopes=["1"], progress=False)
     assert [row["decision"] for row in quantized.report] == ["int8", "float"]
     assert quantized.report[1]["reason"] == "left in float by request (float_scopes: 1)"
-    quantized = frametap.quantize(model, [x], scheme="dynamic", float_ops=["aten.linear"])
+    with pytest.warns(frametap.FrametapWarning, match="no op of the given batches runs in int8"):
+        quantized = frametap.quantize(model, [x], scheme="dynamic", float_ops=["aten.linear"])
     assert _int8(quantized) == []
     assert torch.allclose(quantized(x), model(x), atol=1e-6)
 
