@@ -4,14 +4,12 @@
 #include <torch/csrc/autograd/forward_grad.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <string>
 
 #include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "ir/ops/dispatcher_door.h"
 #include "ir/ops/in_place.h"
+#include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
 namespace frametap {
@@ -50,12 +48,7 @@ BelowAutograd BelowAutogradOf(const c10::OperatorHandle& op) {
 }
 
 bool ConvertsNumber(const c10::OperatorHandle& op) {
-  constexpr std::array<absl::string_view, 8> kArithmetic = {"aten::add",  "aten::sub",  "aten::mul",  "aten::div",
-                                                            "aten::add_", "aten::sub_", "aten::mul_", "aten::div_"};
-  const c10::OperatorName& name = op.operator_name();
-  return name.overload_name == "Tensor" &&
-         std::find(kArithmetic.begin(), kArithmetic.end(), name.name) != kArithmetic.end() && HasTorchsAutograd(op) &&
-         HasTorchsKernelOnCpu(op);
+  return OpRowOf(op.operator_name()).Has(ops::kConvertsNumber) && HasTorchsAutograd(op) && HasTorchsKernelOnCpu(op);
 }
 
 std::atomic<uint64_t> kernels_noted{0};

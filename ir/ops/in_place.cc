@@ -2,20 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "ir/ops/below_autograd.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap {
 namespace {
-
-// Each is one pass over the elements by TensorIterator, whose result of floats has their dtype.
-constexpr const char* kOps[] = {
-    "abs",        "add.Tensor", "clamp",      "clamp_max",   "clamp_min", "cos",        "div.Tensor",
-    "elu",        "erf",        "exp",        "gelu",        "hardtanh",  "log",        "hardswish",
-    "leaky_relu", "mish",       "mul.Tensor", "hardsigmoid", "neg",       "reciprocal", "relu",
-    "rsqrt",      "sigmoid",    "silu",       "sin",         "sqrt",      "sub.Tensor", "tanh",
-};
 
 bool IsFloat(c10::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -48,10 +39,7 @@ bool IsBroadcastTo(const c10::TensorImpl& other, const c10::TensorImpl& self) {
 
 std::optional<c10::OperatorHandle> InPlaceForm(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
-  if (!absl::StartsWith(name.name, "aten::")) return std::nullopt;
-  const std::string known =
-      absl::StrCat(name.name.substr(6), name.overload_name.empty() ? "" : ".", name.overload_name);
-  if (std::find(std::begin(kOps), std::end(kOps), known) == std::end(kOps)) return std::nullopt;
+  if (!OpRowOf(name).Has(ops::kOverwrites)) return std::nullopt;
   const std::optional<c10::OperatorHandle> form =
       c10::Dispatcher::singleton().findSchema({name.name + "_", name.overload_name});
   return form && HasTorchsKernelOnCpu(op) && HasTorchsKernelOnCpu(*form) ? form : std::nullopt;
@@ -77,10 +65,6 @@ bool MayOverwrite(const std::vector<c10::IValue>& stack) {
   return keeps_dtype && IsBroadcastTo(other, self);
 }
 
-std::vector<std::string> OpsWithInPlaceForm() {
-  std::vector<std::string> names;
-  for (const char* op : kOps) names.push_back(absl::StrCat("aten::", op));
-  return names;
-}
+std::vector<std::string> OpsWithInPlaceForm() { return OpsWith(ops::kOverwrites); }
 
 }  // namespace frametap

@@ -1,7 +1,8 @@
 // In-place forms: an elementwise op on floats whose result may lie in place of its first operand, once that is dead.
 // Saves the allocation, and for large tensors the page faults of fresh memory.
 //   I1  The in-place form writes the same bits as the op, into a tensor that cannot be distinguished from the op's own
-//       result. Its dtype, sizes, strides, offset, size of the storage and version are equal.
+//       result. Its dtype, sizes, strides, offset, size of the storage and version are equal. Such an op is one pass over
+//       the elements by TensorIterator, whose result of floats has their dtype.
 //   I2  It holds below autograd only (below_autograd.h): writes are not recorded there.
 //   I3  Both kernels are torch's own; ask again when others may have been registered (below_autograd/A3).
 #pragma once

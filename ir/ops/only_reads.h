@@ -1,6 +1,6 @@
 // OnlyReads: whether an op does nothing with an operand except read it while it runs.
 //   K1  The op does not write to the operand, does not give it or a view of it as a result, and does not keep it.
-//   K2  A doubt errs towards false: kernels outside aten are trusted only if this file names them. Each is one of our
+//   K2  A doubt errs towards false: kernels outside aten are trusted only if their rows say so. Each is one of our
 //       own byte kernels.
 // Not here: which operands share memory with a result (gives_argument.h, ir/passes/writes.h).
 #pragma once

@@ -1,8 +1,9 @@
-// OpFacts: what an op does beyond computing tensors from tensors. One row an op kind (op_facts.cc); an op without a row
-// has what its schema and its tags say.
+// OpFacts: what an op does beyond computing tensors from tensors. Its schema, its tags and its row (ops.def) say so.
 //   F1  A doubt errs towards true: a fact that is false has been decided, by the schema, by a tag or by a row.
 //   F2  The answer depends on the op alone, never on its arguments, and is never stale. An op that was removed and
 //       registered again under the same name is judged by its new schema.
+//   F3  An op raises for some elements and not for others (an index out of range, a matrix without an inverse), unless its
+//       row says that it does not. The exceptions are torch's tag for pointwise ops, and a schema that declares a view.
 // Not here: shapes, and how an op is run.
 #pragma once
 

@@ -5,7 +5,7 @@
 //   O2  Results lie in memory of their own, whatever else the schema leaves open. Operands are not written to, not kept
 //       and not returned, and their identity is not read.
 //   O3  The kernel is torch's own; ask again when others may have been registered (below_autograd/A3).
-// A doubtful op is left out of the list, and runs as often as the program calls it. Examples are var and std, which warn
+// The row of a doubtful op does not say it, and the op runs as often as the program calls it. Examples are var and std, which warn
 // each time, and multi-head attention, which compares query and key. Another one is native_dropout. Like _unsafe_view and
 // unsafe_split, it may return memory of its operand, and its schema does not show that.
 #pragma once

@@ -1,10 +1,11 @@
-// Size rules: the size of a result from the sizes of the arguments. One row a rule, which names its ops
-// (size_rules*.cc).
+// Size rules: the size of a result from the sizes of the arguments. ops.def names the rule of each op.
 //   Z1  A rule is right for every call of the op that succeeds, or has no answer. A doubt (one of two operands may be
 //       broadcast; a size follows from elements) has no answer.
 //   Z2  The answer may use the ranks and dtypes in the graph's types, which every guard holds, and the node's
 //       constants. The sizes in the types belong to one run. A rule may use them only to choose between answers
 //       that are all right.
+//   Z3  An op that writes to its first argument and returns it needs no row, unless it changes that argument's metadata
+//       (sizes_follow/M1). The result has that argument's sizes.
 // Not here: sizes of inputs, and what a graph does with the answer (frame_eval).
 #pragma once
 
@@ -51,7 +52,7 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);
 
-// The ops of ATen that have one, as "aten::add.Tensor", in the order of the rows.
+// Returns the ops of ATen that have one, as "aten::add.Tensor".
 std::vector<std::string> OpsWithSizeRules();
 
 }  // namespace frametap

@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "ir/ops/op_rows.h"
 #include "ir/ops/size_rules.h"
 
 namespace frametap {
@@ -124,16 +125,19 @@ class OpCall {
   const absl::flat_hash_set<ValueId>& naturals_;
 };
 
-// A rule and the ops that follow it, without "aten::", separated by white space.
-struct SizeRow {
-  Shape (*rule)(const OpCall& call);
-  const char* ops;
-};
+// The rules that ops.def names.
+namespace ops {
 
-absl::Span<const SizeRow> ViewSizeRows();  // size_rules_view.cc
-absl::Span<const SizeRow> NnSizeRows();    // size_rules_nn.cc
+SizeRule Like, Broadcast, Reduce, Loss, ClassLoss, CosineSimilarity, MatMul, Linear, Mm, AddMm, Bmm, BaddBmm, AddBmm,
+    Histogram, GroupedMm, Mv, AddMv, Outer, AddR, Dot, Inner, TensorDot, Einsum, CDist, Bilinear, One;  // size_rules.cc
+SizeRule View, Expand, LikeOther, Sized, Permute, Transpose, TransposeLast, Reverse, MoveDim, Rot90, Unsqueeze, Squeeze,
+    Flatten, Unflatten, Ravel, AtLeast1d, Select, Slice, Narrow, Diagonal, DiagEmbed, Diag, Unfold, Diff, TopK,
+    Multinomial, Repeat, RepeatInterleave, Cat, HStack, VStack, Stack, Split, Chunk, SplitWithSizes, TensorSplit,
+    TensorSplitAt, BroadcastList, MeshGrid, Index, IndexSelect, LikeIndex, TakeAlongDim, MaskedScatter, LikeSelf,
+    OneHot, ViewDtype, ViewAsReal, ViewAsComplex, Arange, Eye, RandPerm, LinSpace, Window;  // size_rules_view.cc
+SizeRule Conv, Pool1d, Pool2d, Pool3d, AdaptivePool1d, AdaptivePool2d, AdaptivePool3d, Im2Col, Col2Im, Upsample,
+    PixelShuffle, GridSample, AffineGrid, Pad, NativeLayerNorm, NativeGroupNorm, NativeBatchNorm, Glu, Embedding,
+    Attention, Recurrent, RecurrentCell, Fft, RealFft, InverseRealFft;  // size_rules_nn.cc
 
-// A rule that rows of more than one file name: as the first argument.
-Shape Like(const OpCall& call);
-
+}  // namespace ops
 }  // namespace frametap

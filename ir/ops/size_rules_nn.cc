@@ -4,11 +4,10 @@
 
 #include "ir/ops/size_rules_call.h"
 
-namespace frametap {
-namespace {
+namespace frametap::ops {
 
 // One entry for each of `n` dimensions; a list of one is meant for all.
-std::vector<Size> Spatial(const OpCall& call, const char* name, int64_t n, const Size& otherwise) {
+static std::vector<Size> Spatial(const OpCall& call, const char* name, int64_t n, const Size& otherwise) {
   if (!call.Has(name)) return std::vector<Size>(n, otherwise);
   const auto ints = call.Ints(name);
   if (!ints || (ints->size() != 1 && static_cast<int64_t>(ints->size()) != n)) return std::vector<Size>(n);
@@ -16,7 +15,7 @@ std::vector<Size> Spatial(const OpCall& call, const char* name, int64_t n, const
 }
 
 // From the first to the last element that a window takes.
-Size Reach(const Size& kernel, const Size& dilation) { return dilation * (kernel - 1); }
+static Size Reach(const Size& kernel, const Size& dilation) { return dilation * (kernel - 1); }
 
 // ---- Convolutions ----
 
@@ -53,8 +52,7 @@ Shape Conv(const OpCall& call) {
 
 // ---- Pools ----
 
-template <int64_t n>
-Shape Pool(const OpCall& call) {
+static Shape Pool(const OpCall& call, int64_t n) {
   const Shape x = call.First();
   const auto ceil = call.Flag("ceil_mode");
   const auto strides = call.Ints("stride");
@@ -75,10 +73,17 @@ Shape Pool(const OpCall& call) {
   return result;
 }
 
-template <int64_t n>
-Shape AdaptivePool(const OpCall& call) {
+Shape Pool1d(const OpCall& call) { return Pool(call, 1); }
+Shape Pool2d(const OpCall& call) { return Pool(call, 2); }
+Shape Pool3d(const OpCall& call) { return Pool(call, 3); }
+
+static Shape AdaptivePool(const OpCall& call, int64_t n) {
   return call.First().Range(0, -n).Then(Spatial(call, "output_size", n, Size()));
 }
+
+Shape AdaptivePool1d(const OpCall& call) { return AdaptivePool(call, 1); }
+Shape AdaptivePool2d(const OpCall& call) { return AdaptivePool(call, 2); }
+Shape AdaptivePool3d(const OpCall& call) { return AdaptivePool(call, 3); }
 
 Shape Im2Col(const OpCall& call) {
   const Shape x = call.First();
@@ -252,47 +257,4 @@ Shape InverseRealFft(const OpCall& call) {
   return dim ? x.With(*dim, call.IsNone("n") ? 2 * (x[*dim] - 1) : call.Int("n")) : Shape();
 }
 
-constexpr SizeRow kRows[] = {
-    {Conv, R"(
-      _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_transpose1d
-      conv_transpose2d.input conv_transpose3d.input convolution)"},
-    {Pool<1>, "avg_pool1d max_pool1d max_pool1d_with_indices"},
-    {Pool<2>, "avg_pool2d max_pool2d max_pool2d_with_indices"},
-    {Pool<3>, "avg_pool3d max_pool3d max_pool3d_with_indices"},
-    {AdaptivePool<1>, "adaptive_avg_pool1d adaptive_max_pool1d"},
-    {AdaptivePool<2>, "_adaptive_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d"},
-    {AdaptivePool<3>, "adaptive_avg_pool3d adaptive_max_pool3d"},
-    {Im2Col, "im2col"},
-    {Col2Im, "col2im"},
-    {Upsample, R"(
-      upsample_bicubic2d upsample_bicubic2d.vec upsample_bilinear2d upsample_bilinear2d.vec upsample_linear1d
-      upsample_linear1d.vec upsample_nearest1d upsample_nearest1d.vec upsample_nearest2d upsample_nearest2d.vec
-      upsample_nearest3d upsample_nearest3d.vec upsample_trilinear3d upsample_trilinear3d.vec
-      _upsample_nearest_exact2d _upsample_nearest_exact2d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec)"},
-    {PixelShuffle, "pixel_shuffle"},
-    {Like, "channel_shuffle"},
-    {GridSample, "grid_sampler"},
-    {AffineGrid, "affine_grid_generator"},
-    {Pad, R"(
-      constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-      replication_pad3d)"},
-    {Like, "batch_norm group_norm instance_norm layer_norm rms_norm"},
-    {NativeLayerNorm, "native_layer_norm"},
-    {NativeGroupNorm, "native_group_norm"},
-    {NativeBatchNorm, "native_batch_norm"},
-    {Like, "prelu"},
-    {Glu, "glu"},
-    {Embedding, "embedding"},
-    {Attention, "scaled_dot_product_attention"},
-    {Recurrent, "gru.input lstm.input rnn_relu.input rnn_tanh.input"},
-    {RecurrentCell, "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell"},
-    {Fft, "fft_fft fft_ifft"},
-    {RealFft, "fft_ihfft fft_rfft"},
-    {InverseRealFft, "fft_hfft fft_irfft"},
-};
-
-}  // namespace
-
-absl::Span<const SizeRow> NnSizeRows() { return kRows; }
-
-}  // namespace frametap
+}  // namespace frametap::ops

@@ -7,13 +7,12 @@
 
 #include "ir/ops/size_rules_call.h"
 
-namespace frametap {
-namespace {
+namespace frametap::ops {
 
 // ---- Sizes that are given ----
 
 // The sizes `entries` of `total` elements. One entry may be -1: what is left. A number of unknown sign may be that one.
-Shape Infer(const std::vector<Size>& entries, const Size& total) {
+static Shape Infer(const std::vector<Size>& entries, const Size& total) {
   const bool has_hole = std::any_of(entries.begin(), entries.end(), [](const Size& e) { return e.is(-1); });
   std::vector<Size> result;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -73,13 +72,13 @@ Shape Sized(const OpCall& call) {
 
 // ---- Order of dimensions ----
 
-Shape Permuted(const Shape& x, const std::vector<int64_t>& order) {
+static Shape Permuted(const Shape& x, const std::vector<int64_t>& order) {
   std::vector<Size> sizes;
   for (const int64_t d : order) sizes.push_back(x[d]);
   return sizes;
 }
 
-std::vector<int64_t> DimsInOrder(int64_t rank) {
+static std::vector<int64_t> DimsInOrder(int64_t rank) {
   std::vector<int64_t> dims;
   for (int64_t d = 0; d < rank; ++d) dims.push_back(d);
   return dims;
@@ -91,7 +90,7 @@ Shape Permute(const OpCall& call) {
   return order ? Permuted(x, *order) : Shape();
 }
 
-Shape Swapped(const Shape& x, int64_t a, int64_t b) {
+static Shape Swapped(const Shape& x, int64_t a, int64_t b) {
   if (x.rank() == 0) return x;
   return x.With(a, x[b]).With(b, x[a]);
 }
@@ -199,14 +198,14 @@ Shape Select(const OpCall& call) {
 }
 
 // A bound of a slice: a negative one counts from the end; then it is moved into the range.
-Size Clamp(const Size& bound, const Size& size) {
+static Size Clamp(const Size& bound, const Size& size) {
   if (bound.is(std::numeric_limits<int64_t>::max())) return size;
   if (bound.natural()) return Min(bound, size);
   if (bound.constant()) return Max(size + bound, 0);
   return Min(Max(bound + IsNegative(bound) * size, 0), size);
 }
 
-Size SliceLength(const Size& size, const Size& start, const Size& end, const Size& step) {
+static Size SliceLength(const Size& size, const Size& start, const Size& end, const Size& step) {
   const Size from = Clamp(start, size);
   const Size to = Clamp(end, size);
   const Size length = to - from;
@@ -228,7 +227,7 @@ Shape Narrow(const OpCall& call) {
   return dim ? x.With(*dim, call.Int("length")) : Shape();
 }
 
-Size DiagonalLength(const Size& rows, const Size& columns, int64_t offset) {
+static Size DiagonalLength(const Size& rows, const Size& columns, int64_t offset) {
   return Max(offset >= 0 ? Min(rows, columns - offset) : Min(rows + offset, columns), 0);
 }
 
@@ -294,7 +293,7 @@ Shape Multinomial(const OpCall& call) { return call.First().With(-1, call.Int("n
 
 // ---- More of the same ----
 
-Shape Tiled(Shape x, std::vector<Size> times) {
+static Shape Tiled(Shape x, std::vector<Size> times) {
   while (x.known() && x.rank() < static_cast<int64_t>(times.size())) x = x.Inserted(0, 1);
   while (static_cast<int64_t>(times.size()) < x.rank()) times.insert(times.begin(), 1);
   std::vector<Size> sizes;
@@ -318,7 +317,7 @@ Shape RepeatInterleave(const OpCall& call) {
 // ---- Lists ----
 
 // A tensor of one dimension beside others of more is empty, or the call fails: cat passes over it.
-Shape Joined(const std::vector<Shape>& shapes, int64_t dim, int64_t rank) {
+static Shape Joined(const std::vector<Shape>& shapes, int64_t dim, int64_t rank) {
   Shape result;
   Size sum = 0;
   for (const Shape& s : shapes) {
@@ -358,7 +357,7 @@ Shape Stack(const OpCall& call) {
   return dim ? shapes->front().Inserted(*dim, static_cast<int64_t>(shapes->size())) : Shape();
 }
 
-Size PieceLength(const Size& size, const Size& piece, int64_t item) { return Min(piece, size - piece * item); }
+static Size PieceLength(const Size& size, const Size& piece, int64_t item) { return Min(piece, size - piece * item); }
 
 Shape Split(const OpCall& call) {
   const Shape x = call.First();
@@ -419,7 +418,7 @@ Shape MeshGrid(const OpCall& call) {
 
 // ---- Indices ----
 
-bool IsMask(c10::ScalarType dtype) { return dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte; }
+static bool IsMask(c10::ScalarType dtype) { return dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte; }
 
 // Integer indices are broadcast with each other. They take the place of the dimensions they index if these are
 // neighbours, and come first otherwise.
@@ -505,70 +504,4 @@ Shape RandPerm(const OpCall& call) { return {call.Int("n")}; }
 Shape LinSpace(const OpCall& call) { return {call.Int("steps")}; }
 Shape Window(const OpCall& call) { return {call.Int("window_length")}; }
 
-constexpr SizeRow kRows[] = {
-    {View, "_reshape_alias _unsafe_view reshape view view_copy"},
-    {Expand, "broadcast_to expand expand_copy"},
-    {LikeOther, "expand_as reshape_as view_as"},
-    {Sized, R"(
-      as_strided as_strided_copy empty.memory_format empty_strided full new_empty new_empty_strided new_full new_ones
-      new_zeros ones rand rand.generator randint randint.generator randint.low randint.low_generator randn
-      randn.generator sum_to_size zeros)"},
-    {Permute, "permute permute_copy"},
-    {Transpose, "swapaxes swapdims transpose.int transpose_copy.int"},
-    {TransposeLast, "adjoint mH mT t t_copy"},
-    {Reverse, "matrix_H numpy_T"},
-    {MoveDim, "moveaxis.int moveaxis.intlist movedim.int movedim.intlist"},
-    {Rot90, "rot90"},
-    {Unsqueeze, "unsqueeze unsqueeze_copy"},
-    {Squeeze, "squeeze squeeze.dim squeeze.dims squeeze_copy squeeze_copy.dim squeeze_copy.dims"},
-    {Flatten, "flatten.using_ints"},
-    {Unflatten, "unflatten.int"},
-    {Ravel, "ravel"},
-    {AtLeast1d, "atleast_1d"},
-    {Select, "select.int select_copy.int"},
-    {Slice, "slice.Tensor slice_copy.Tensor"},
-    {Narrow, "narrow narrow.Tensor narrow_copy"},
-    {Diagonal, "diagonal diagonal_copy linalg_diagonal"},
-    {DiagEmbed, "diag_embed"},
-    {Diag, "diag"},
-    {Unfold, "unfold unfold_copy"},
-    {Diff, "diff"},
-    {TopK, "topk"},
-    {Multinomial, "multinomial"},
-    {Repeat, "repeat tile"},
-    {RepeatInterleave, "repeat_interleave.self_int"},
-    {Cat, "cat concat concatenate"},
-    {HStack, "hstack"},
-    {VStack, "row_stack vstack"},
-    {Stack, "stack"},
-    {Split, "split.Tensor split_copy.Tensor unsafe_split.Tensor"},
-    {Chunk, "chunk unsafe_chunk"},
-    {SplitWithSizes, "split.sizes split_with_sizes split_with_sizes_copy unsafe_split_with_sizes"},
-    {TensorSplit, "tensor_split.sections"},
-    {TensorSplitAt, "tensor_split.indices"},
-    {Select, "unbind.int unbind_copy.int"},
-    {BroadcastList, "broadcast_tensors"},
-    {MeshGrid, "meshgrid meshgrid.indexing"},
-    {Index, "_unsafe_index.Tensor index.Tensor"},
-    {IndexSelect, "index_select"},
-    {LikeIndex, "gather take"},
-    {TakeAlongDim, "take_along_dim"},
-    {MaskedScatter, "masked_scatter"},
-    {LikeSelf, "bucketize.Tensor searchsorted.Tensor"},
-    {Like, "isin.Tensor_Scalar isin.Tensor_Tensor"},
-    {OneHot, "one_hot"},
-    {ViewDtype, "view.dtype"},
-    {ViewAsReal, "view_as_real"},
-    {ViewAsComplex, "view_as_complex"},
-    {Arange, "arange arange.start arange.start_step"},
-    {Eye, "eye eye.m"},
-    {RandPerm, "randperm randperm.generator"},
-    {LinSpace, "linspace logspace"},
-    {Window, "hamming_window hann_window hann_window.periodic"},
-};
-
-}  // namespace
-
-absl::Span<const SizeRow> ViewSizeRows() { return kRows; }
-
-}  // namespace frametap
+}  // namespace frametap::ops

@@ -1,6 +1,6 @@
 // Every op with a size rule is called with arguments of many shapes, and what its rule says is compared with the sizes
 // of the results. FRAMETAP_SIZE_SHAPES: how many calls an op (default 20).
-// Laws: size_rules/Z1, size_rules/Z2
+// Laws: size_rules/Z1, size_rules/Z2, size_rules/Z3
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
@@ -26,7 +26,7 @@ using c10::IValue;
 using c10::TypeKind;
 
 // Arguments of ops, by name. `:nk` is a tensor of two dimensions, and a letter is the same random size wherever it is (a
-// capital is a larger one). `:(4h,i)` has products, `:n!i` integer elements, and `:n!b` bools. `[:n,:k]` is a list of
+// capital is a larger one). `:(4h,i)` has products, `:n!i` integer elements, `:n!w` 32-bit ones, and `:n!b` bools. `[:n,:k]` is a list of
 // tensors, `(n,-1)` of ints, `{2.0}` of floats; `~` is None, T and F are bools, `'…'` is text. One of the alternatives
 // a|b is taken. An argument that is not named is chosen by its type (see Pick).
 struct Pattern {
@@ -46,7 +46,7 @@ constexpr Pattern kPatterns[] = {
      "norm_weight_1=:(8) norm_bias_1=:(8) norm_weight_2=:(8) norm_bias_2=:(8) ffn_weight_1=:(16,8) ffn_bias_1=:(16) "
      "ffn_weight_2=:(8,16) ffn_bias_2=:(8) mask=~ mask_type=~"},
     {"baddbmm baddbmm_", "self=:bnm|:m|:|:1nm batch1=:bnk batch2=:bkm"},
-    {"addbmm addbmm_", "self=:nm|:m|: batch1=:bnk batch2=:bkm"},
+    {"addbmm", "self=:nm|:m|: batch1=:bnk batch2=:bkm"},
     {"mv", "self=:nk vec=:k"},
     {"addmv addmv_", "self=:n|:1|: mat=:nk vec=:k"},
     {"ger outer", "self=:n vec2=:k"},
@@ -138,7 +138,8 @@ constexpr Pattern kPatterns[] = {
     {"index_add index_add_ index_copy index_copy_", "self=:nk dim=0|1 index=:a!i|:!i source=:ak|:na"},
     {"index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_fill_.int_Tensor",
      "self=:nk|: dim=0|-1 index=:a!i|:!i value=:|1"},
-    {"index_put index_put_", "self=:nk indices=[:a!i]|[:a!i,:a!i]|[~,:a!i]|[:n!b] values=:|:a|:ak"},
+    {"index_put index_put_ _index_put_impl_", "self=:nk indices=[:a!i]|[:a!i,:a!i]|[~,:a!i]|[:n!b] values=:|:a|:ak"},
+    {"index_reduce_", "self=:nk dim=0|1 index=:a!i|:!i source=:ak|:na reduce='amax'|'mean'"},
     {"masked_scatter", "self=:nk|:n1|:k mask=:nk!b|:k!b|:bnk!b source=:88"},
     {"masked_scatter_", "self=:nk mask=:nk!b|:k!b source=:88"},
     {"masked_fill.Scalar masked_fill_.Scalar", "self=:nk|:n1|:k mask=:nk!b|:k!b|:bnk!b"},
@@ -154,6 +155,8 @@ constexpr Pattern kPatterns[] = {
     {"scatter_reduce.two scatter_reduce_.two",
      "self=:nk|: dim=0|-1 index=:nk!i|:n1!i|:!i src=:nk|:n1|: reduce='sum'|'amax' include_self=T"},
     {"scatter.value scatter_.value", "self=:nk|: dim=0|-1 index=:nk!i|:n1!i|:!i value=1"},
+    {"scatter_.value_reduce", "self=:nk|: dim=0|-1 index=:nk!i|:n1!i|:!i value=2 reduce='add'|'multiply'"},
+    {"_amp_update_scale_", "self=:(1) growth_tracker=:(1)!w found_inf=:(1)"},
     {"select_scatter", "self=:nk src=:k|:n dim=0|1 index=0|-1"},
     {"slice_scatter", "self=:nk src=:nk|:n1|:1k dim=0|1 start=~|0|1 end=~|1|9 step=1"},
     {"diagonal_scatter", "self=:nn src=:n offset=0 dim1=0 dim2=1"},
@@ -369,6 +372,7 @@ class Maker {
     }
     index_ = part.second == "i";
     const c10::ScalarType dtype = part.second == "i"   ? c10::kLong
+                                  : part.second == "w" ? c10::kInt
                                   : part.second == "b" ? c10::kBool
                                   : part.second == "c" ? c10::kComplexFloat
                                                        : dtype_;
@@ -723,6 +727,7 @@ TEST(SizeRulesTest, Z1_EveryAnswerIsTheSizeOfTheResult) {
   for (const std::string& name : ops) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(HasSizeRule(OpOf(name)));
+    if (!OpOf(name).hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
     const Tally tally = Check(name, shapes);
     EXPECT_GT(tally.calls, 0) << "no arguments found for it";
     EXPECT_TRUE(tally.asked == 0 || tally.answered > 0) << "never answers";
@@ -798,6 +803,17 @@ TEST(SizeRulesTest, Z2_ANumberThatIsASizeIsNotNegative) {
   const Arg none = Arg::Const(IValue());
   EXPECT_EQ(g.Sizes("aten::slice.Tensor", {Arg::Of(x), Arg::Const(0), none, Arg::Of(n), Arg::Const(1)}, 3),
             "int.min(value(1), size(0,0)); size(0,1); size(0,2)");
+}
+
+TEST(SizeRulesTest, Z3_InPlaceTheSizesAreThoseOfTheFirstArgument) {
+  OneNode g;
+  const Arg x = Arg::Of(g.Input(2));
+  const Arg row = Arg::Of(g.Input(1));
+  EXPECT_EQ(g.Sizes("aten::absolute_", {x}, 2), "size(0,0); size(0,1)");
+  EXPECT_EQ(g.Sizes("aten::mul_.Tensor", {x, row}, 2), "size(0,0); size(0,1)");
+  for (const char* name : {"aten::transpose_", "aten::resize_", "aten::addbmm_", "aten::_mkldnn_transpose_"}) {
+    EXPECT_FALSE(HasSizeRule(OpOf(name))) << name;
+  }
 }
 
 TEST(SizeRulesTest, Z2_ATypeOfAnotherRankHasNoAnswer) {
