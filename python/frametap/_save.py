@@ -548,7 +548,7 @@ class _Converter:
                     view.segment,
                     f"it {_change(effect)}, and a program keeps only numbers, strings and tensors that are "
                     "attributes of the model, its buffers, or items of its dicts",
-                    "return the value instead of storing it",
+                    "call the model once before you save it if this fills a cache; else return the value instead of storing it",
                     effect["position"],
                 )
             state[slot] = self._operand(view, effect["value"], f"the new value of {slot}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,6 +181,29 @@ def test_measuring_the_noise_leaves_the_state_alone() -> None:
         assert _decibels(model(data[0]), quantized(data[0])) > 25
         assert quantized.sqnr > 25  # runs the program
         assert _decibels(model(data[1]), quantized(data[1])) > 25
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.scales: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] not in self.scales:
+            self.scales[x.shape[1]] = torch.full((1, x.shape[1]), 0.5)
+        return self.second(self.first(x) * self.scales[x.shape[1]])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_with_a_cache_is_saved_once_it_is_full(form: str, tmp_path: Path) -> None:
+    x, path = torch.randn(4, 8), tmp_path / "program"
+    converted = FORMS[form](Caching().eval(), [x, x])
+    with pytest.raises(frametap.ArtifactError, match="call the model once before you save it"):
+        frametap.save(converted, path)
+    want = converted(x)
+    frametap.save(converted, path)
+    assert torch.equal(frametap.load(path)(x), want)
 
 
 class Sharing(nn.Module):
