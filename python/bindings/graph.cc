@@ -333,6 +333,18 @@ void BindGraph(py::module_& m) {
         "Returns the graph with this text. `constants` are tensors in the text's order, `weights` map inputs to "
         "tensors.");
   m.def(
+      "builtin_ops",
+      [] {
+        py::list out;
+        for (size_t op = 1; op <= static_cast<size_t>(BuiltinOp::kAnother); ++op) {
+          const ScalarRow& row = RowOf(static_cast<BuiltinOp>(op));
+          out.append(py::make_tuple(row.name, row.arity, row.notation));
+        }
+        return out;
+      },
+      "(name, arity, notation) for each op that is not an op of torch: \"int.floordiv\", 2, \" // \". The notation is "
+      "an operator of Python or the name of a function; None if formulas do not have the op.");
+  m.def(
       "verify", [](const GraphHandle& handle) { ThrowIfError(Verify(*handle.graph), "GraphError"); }, py::arg("graph"),
       "Raises GraphError if the graph breaks a rule.");
 }

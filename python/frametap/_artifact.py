@@ -42,7 +42,7 @@ import torch
 from frametap import _C
 from frametap import _saved_objects as objects
 from frametap._errors import ArtifactError, FreezeError, GraphError, QuantizationError
-from frametap._formula import Formula
+from frametap._formula import COMPARISONS, Formula
 from frametap._version import __version__
 
 __all__ = [
@@ -306,14 +306,14 @@ class Relation:
     number: float
 
     def __post_init__(self) -> None:
-        if self.op not in _COMPARE:
+        if self.op not in COMPARISONS:
             raise ValueError(f"a relation has no operator {self.op!r}")
 
     def __str__(self) -> str:
         return f"a number {self.op} {self.number}"
 
     def refusal(self, value: Any) -> str | None:
-        if isinstance(value, bool | int | float) and _COMPARE[self.op](value, self.number):
+        if isinstance(value, bool | int | float) and COMPARISONS[self.op](value, self.number):
             return None
         return _described(value)
 
@@ -453,14 +453,6 @@ class Program:
     report: Report = Report()
 
 
-_COMPARE = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
 _STEPS = {
     "item": lambda value, key: value[key],
     "attr": getattr,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from frametap import _C, fx
+from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails
 from frametap._errors import BackendError
 from frametap._symbolic import Condition, Symbols
 
@@ -201,7 +202,7 @@ class Program:
             with symbols.tracing():
                 variant = self._make_open(symbols.values, inputs, shared, symbols.fixed)
             return variant.under(symbols.condition())
-        except fx.AssumptionFails:
+        except AssumptionFails:
             raise
         except Exception as error:  # noqa: BLE001  of the backend, or of torch's symbols; the sizes are plain below
             log.warning("%s. It is compiled for these sizes alone.", error)
@@ -422,9 +423,9 @@ def _saving_is_watched() -> bool:
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def _assumption_in(error: BaseException | None) -> fx.AssumptionFails | None:
+def _assumption_in(error: BaseException | None) -> AssumptionFails | None:
     """Compilers put what is raised while they trace into exceptions of their own."""
-    while error is not None and not isinstance(error, fx.AssumptionFails):
+    while error is not None and not isinstance(error, AssumptionFails):
         error = error.__cause__ or error.__context__
     return error
 
@@ -458,7 +459,7 @@ class _Numbers:
             args = node.args
             if node.is_scalar and all(not isinstance(a, _C.Value) or a in known for a in args):
                 (out,) = node.outputs
-                self._nodes.append((fx.SCALAR_OPS[node.op], args, out))
+                self._nodes.append((BUILTIN_OPS[node.op], args, out))
                 known.add(out)
             else:
                 for value in _values(args):

@@ -5,24 +5,26 @@ that is loaded runs no code.
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from frametap import _C
+from frametap._builtin_ops import BUILTIN_OPS
+
+__all__ = ["COMPARISONS", "Formula"]
+
 _BITS = 64  # of a number; where a result has more, a guard does not hold
 
 
-def broadcast_size(a: int, b: int) -> int:
-    """Returns the size of two broadcast sizes: the one that is not 1."""
-    return b if a == 1 else a
-
-
 def _power(a: float, b: float) -> Any:
-    """``a**b``; OverflowError instead of the work of making a huge int."""
+    """``a**b``; an error instead of the work of making a huge int, and instead of a complex number."""
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > _BITS:
         raise OverflowError
-    return a**b
+    result = a**b
+    if isinstance(result, complex):
+        raise ValueError(f"{a}**{b} is not a real number")  # noqa: TRY004
+    return result
 
 
 def _shift(a: int, b: int) -> int:
@@ -31,44 +33,48 @@ def _shift(a: int, b: int) -> int:
     return a << b
 
 
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Div: operator.truediv,
-    ast.Pow: _power,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: _shift,
-    ast.RShift: operator.rshift,
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-    ast.Not: operator.not_,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "int": int,
-    "float": float,
-    "sqrt": math.sqrt,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round": round,
-    "exp": math.exp,
-    "log": math.log,
-    "log2": math.log2,
-    "broadcast": broadcast_size,
-}
+
+
+def _operation(node: ast.AST) -> tuple[str | type[ast.AST] | None, list[ast.expr]]:
+    """The name of the function or the class of the operator, and the operands."""
+    match node:
+        case ast.UnaryOp(op=op, operand=operand):
+            return type(op), [operand]
+        case ast.BinOp(left=left, op=op, right=right):
+            return type(op), [left, right]
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return type(op), [left, right]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name, args
+    return None, []
+
+
+def _operations() -> dict[tuple[str | type[ast.AST] | None, int], Callable[..., Any]]:
+    """The functions of all operations that a formula may have, by operation and number of operands."""
+    bounded = {"int.pow": _power, "float.pow": _power, "int.lshift": _shift}
+    forms: dict[str, Callable[..., Any]] = {f"a {op} b": f for op, f in COMPARISONS.items()}
+    forms["not a"] = operator.not_
+    for name, arity, notation in _C.builtin_ops():
+        if notation is not None:
+            operands = ", ".join("ab"[:arity])
+            form = f"a{notation}b" if notation.startswith(" ") else f"{notation}({operands})"
+            forms[form] = bounded.get(name, BUILTIN_OPS[name])
+    found = {}
+    for form, function in forms.items():
+        operation, of = _operation(ast.parse(form, mode="eval").body)
+        found[operation, len(of)] = function
+    return found
+
+
+_OPERATIONS = _operations()
 
 
 class Formula:
@@ -98,21 +104,9 @@ class Formula:
                 return value
             case ast.Name(id=name) if name in self._names:
                 return None if numbers is None else numbers[name]
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-                return self._apply(_OPERATORS[type(op)], [operand], numbers)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return self._apply(_OPERATORS[type(op)], [left, right], numbers)
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-                return self._apply(_OPERATORS[type(op)], [left, right], numbers)
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-                return self._apply(_FUNCTIONS[name], args, numbers)
-        raise ValueError(f"a formula has no {ast.unparse(node)!r}")
-
-    def _apply(
-        self,
-        function: Callable[..., Any],
-        operands: Sequence[ast.AST],
-        numbers: dict[str, Any] | None,
-    ) -> Any:
+        operation, operands = _operation(node)
+        function = _OPERATIONS.get((operation, len(operands)))
+        if function is None:
+            raise ValueError(f"a formula has no {ast.unparse(node)!r}")
         values = [self._read(operand, numbers) for operand in operands]
         return None if numbers is None else function(*values)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import operator
 import sys
 from collections import OrderedDict
@@ -28,29 +27,9 @@ import torch
 import torch.fx
 
 from frametap import _C
-from frametap._formula import broadcast_size
+from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails, require_another, require_contiguous
 
-__all__ = ["SCALAR_OPS", "entry_state", "to_fx"]
-
-
-class AssumptionFails(RuntimeError):
-    """An assumption of the graph about a tensor that is made on the way does not hold."""
-
-
-def require_contiguous(tensor: torch.Tensor) -> bool:
-    if not tensor.is_contiguous():
-        raise AssumptionFails(
-            "a tensor was contiguous when this graph was recorded, and is not now"
-        )
-    return True
-
-
-def require_another(tensor: torch.Tensor, made: torch.Tensor) -> bool:
-    if made is tensor:
-        raise AssumptionFails(
-            "an op made a new tensor when this graph was recorded, and does not now"
-        )
-    return True
+__all__ = ["entry_state", "to_fx"]
 
 
 def require_traced_sizes(tensor: torch.Tensor) -> bool:
@@ -66,57 +45,8 @@ def require_traced_sizes(tensor: torch.Tensor) -> bool:
     return True
 
 
-# On plain numbers and on symbols.
-SCALAR_OPS: dict[str, Callable[..., Any]] = {
-    "int.add": operator.add,
-    "int.sub": operator.sub,
-    "int.mul": operator.mul,
-    "int.neg": operator.neg,
-    "int.floordiv": operator.floordiv,
-    "int.mod": operator.mod,
-    "int.truediv": operator.truediv,
-    "int.min": torch.sym_min,
-    "int.max": torch.sym_max,
-    "int.abs": operator.abs,
-    "int.pow": operator.pow,
-    "int.and": operator.and_,
-    "int.or": operator.or_,
-    "int.xor": operator.xor,
-    "int.lshift": operator.lshift,
-    "int.rshift": operator.rshift,
-    "int.invert": operator.invert,
-    "int.of": torch.sym_int,
-    "int.floor": math.floor,
-    "int.ceil": math.ceil,
-    "int.round": round,
-    "int.broadcast": broadcast_size,
-    "float.add": operator.add,
-    "float.sub": operator.sub,
-    "float.mul": operator.mul,
-    "float.div": operator.truediv,
-    "float.neg": operator.neg,
-    "float.floordiv": operator.floordiv,
-    "float.mod": operator.mod,
-    "float.pow": operator.pow,
-    "float.min": torch.sym_min,
-    "float.max": torch.sym_max,
-    "float.abs": operator.abs,
-    "float.round": round,
-    "float.of": torch.sym_float,
-    "float.sqrt": math.sqrt,
-    "float.exp": math.exp,
-    "float.log": math.log,
-    "float.log2": math.log2,
-    "float.cos": math.cos,
-    "float.sin": math.sin,
-    "list.item": operator.getitem,
-    "size": torch.ops.aten.sym_size.int,
-    "contiguous": require_contiguous,
-    "another": require_another,
-}
-
 # Without effect where its result is unused, except for errors that it may raise.
-_NUMBERS_ONLY = frozenset(SCALAR_OPS.values()) - {
+_NUMBERS_ONLY = frozenset(BUILTIN_OPS.values()) - {
     operator.getitem,
     require_contiguous,
     require_another,
@@ -205,8 +135,8 @@ def takes_tensor(node: _C.Node, value: _C.Value) -> bool:
 
 def target_of(op: str) -> Callable[..., Any]:
     """``aten.add.Tensor`` -> ``torch.ops.aten.add.Tensor``; ``aten.relu`` -> its default overload."""
-    if op in SCALAR_OPS:
-        return SCALAR_OPS[op]
+    if op in BUILTIN_OPS:
+        return BUILTIN_OPS[op]
     namespace, name, *overload = op.split(".")
     packet = getattr(getattr(torch.ops, namespace), name)
     return getattr(packet, overload[0] if overload else "default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -37,6 +38,12 @@ def sizes(x, xx):
     return x + 1
 
 
+def waves(x, phase):
+    if math.cos(phase) * 2 > math.sin(phase):
+        return x * 2
+    return x + 1
+
+
 X = torch.ones(2)
 
 
@@ -46,8 +53,9 @@ X = torch.ones(2)
         (n2, (X, 2, 5), [(X, 1, 9), (X, 5, 2)]),
         (dotted, (X, {"n": 1, "L.n": 2}, 3), [(X, {"n": 2, "L.n": 2}, 2)]),
         (sizes, (X, torch.ones(4)), [(X, torch.ones(5)), (torch.ones(3), torch.ones(7))]),
+        (waves, (X, 0.5), [(X, 0.75)]),
     ],
-    ids=["prefix", "key_like_a_name", "sizes"],
+    ids=["prefix", "key_like_a_name", "sizes", "waves"],
 )
 def test_names_in_formulas(f, args, others, tmp_path):
     loaded = saved(f, tmp_path / "p", args)
