@@ -19,6 +19,8 @@ import contextlib
 import difflib
 import importlib
 import logging
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -37,6 +39,18 @@ MAX_VARIANTS = 8
 CompilerFn = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 
 log = logging.getLogger("frametap")
+
+_own_lock = threading.RLock()
+
+
+def _one_compilation() -> contextlib.AbstractContextManager[Any]:
+    """Returns the lock for compilations, which torch.compile takes as well.
+
+    torch's tracers keep state of the process (``CURRENT_PATCHER`` of torch.fx, in torch 2.13).
+    """
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    return getattr(module, "compile_lock", _own_lock)
+
 
 # Names of torch's registry that run the module as it is: nothing relies on sizes.
 _RUNS_THE_MODULE = frozenset({"eager"})
@@ -332,7 +346,7 @@ class Program:
         self, module: torch.fx.GraphModule, examples: list[Any]
     ) -> Callable[..., Any]:
         try:
-            with fx.entry_state(self._graph.entry_state):
+            with _one_compilation(), fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
             if (fails := _assumption_in(error)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -761,3 +762,30 @@ def test_dropout_draws_as_many_random_numbers_as_plain_python(dynamic: bool | No
             (grad,) = torch.autograd.grad(dropped.sum(), x)
             results.append(str((dropped.tolist(), drawn.tolist(), grad.tolist())))
         assert results[0] == results[1]
+
+
+def test_threads_compile_one_after_the_other() -> None:
+    def f(x: torch.Tensor, k: int) -> torch.Tensor:
+        return torch.layer_norm(x.sin() * k, (4,)) + x.shape[0]
+
+    captured = frametap.compile(f, backend="aot_eager")
+    errors: list[object] = []
+
+    def work(seed: int) -> None:
+        for i in range(40):
+            x = torch.full((1 + (i + seed) % 5, 4), 0.5, requires_grad=i % 2 == 0)
+            try:
+                assert captured(x, i % 3).shape == x.shape
+            except BackendError as error:
+                errors.append(error)
+            except SystemError as error:
+                # The tracer of another thread turns anomaly mode on for the process, and the self-check sees that.
+                if "anomaly_mode" not in str(error):
+                    errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
