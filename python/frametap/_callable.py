@@ -268,7 +268,8 @@ class Program:
         ]
         floats = self._evaluate(examples) if as_tensors else {}
         tensors = [fake(_tensor_of(floats[value])) for value in as_tensors]
-        run = self._call_backend(module, [*(inputs[i] for i in passed), *tensors])
+        shares = bool(shared) and inputs is examples
+        run = self._call_backend(module, [*(inputs[i] for i in passed), *tensors], shares)
         keys = {i: _number_key(n) for i, n in baked.items()}
         return _OpenVariant(run, passed, as_tensors, keys, shared)
 
@@ -330,7 +331,8 @@ class Program:
         again = self._given_again(inputs)
         module = fx.build(self._graph, numbers, again=again, traced=self._numbers is not None)
         passed = [i for i in self._passed if self._graph_inputs[i] not in again]
-        return _Variant(self._call_backend(module, [inputs[i] for i in passed]), passed)
+        shares = self._watch_aliases and bool(_alias_key(inputs))
+        return _Variant(self._call_backend(module, [inputs[i] for i in passed], shares), passed)
 
     def _given_again(self, inputs: Sequence[Any]) -> dict[_C.Value, _C.Value]:
         """The inputs that are the tensor of an earlier input, where the graph writes to tensors.
@@ -343,14 +345,22 @@ class Program:
         return {values[i]: values[first] for i, _, first, *_ in _alias_key(inputs) if first != i}
 
     def _call_backend(
-        self, module: torch.fx.GraphModule, examples: list[Any]
+        self, module: torch.fx.GraphModule, examples: list[Any], shares: bool
     ) -> Callable[..., Any]:
+        """``shares``: the graph writes to tensors, and inputs share memory. Not every compiler can do that."""
         try:
             with _one_compilation(), fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
             if (fails := _assumption_in(error)) is not None:
                 raise fails from error
+            if shares:
+                log.warning(
+                    "backend %r: %s. The graph runs uncompiled where its inputs share memory.",
+                    self._name,
+                    error,
+                )
+                return module
             raise BackendError(
                 f"the backend {self._name!r} could not compile a graph: "
                 f"{type(error).__name__}: {error}"

@@ -789,3 +789,22 @@ def test_threads_compile_one_after_the_other() -> None:
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def test_shared_memory_that_a_compiler_refuses_runs_uncompiled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    w = torch.ones(2, 2, requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        w.data.mul_(2)
+        return w @ x
+
+    captured = frametap.compile(f, backend="aot_eager")
+    results = []
+    for call in (f, captured):
+        with torch.no_grad():
+            w.fill_(1)
+        results.append([call(x).tolist() for x in (torch.ones(2, 2), w.data, w.data, w)])
+    assert results[0] == results[1]
+    assert any("share memory" in record.message for record in caplog.records)
