@@ -62,8 +62,8 @@ FOLDERS = {"ir", "guards", "backends", "frame_eval", "python"}
 # Which rooms a room may include files of, beside its own. A folder inside of a room belongs to it.
 ROOMS = {
     "ir/graph": set(),
-    "ir/ops": {"graph"},
-    "ir/symbols": {"ops", "graph"},
+    "ir/symbols": {"graph"},
+    "ir/ops": {"symbols", "graph"},
     "ir/passes": {"ops", "graph"},
     "ir/segment": {"symbols", "graph"},
     "ir/text": {"segment", "symbols", "ops", "graph"},

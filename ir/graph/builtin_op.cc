@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 
@@ -71,6 +73,10 @@ constexpr bool RowsAreInOrder() {
 }
 static_assert(RowsAreInOrder());
 static_assert(std::size(kRows) == static_cast<size_t>(BuiltinOp::kAnother) + 1);
+
+bool IsOneOf(BuiltinOp op, std::initializer_list<BuiltinOp> ops) {
+  return std::find(ops.begin(), ops.end(), op) != ops.end();
+}
 
 ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
@@ -142,35 +148,21 @@ double ToDecimals(double x, int places) {
 const ScalarRow& RowOf(BuiltinOp op) { return kRows[static_cast<size_t>(op)]; }
 
 bool Commutes(BuiltinOp op) {
-  switch (op) {
-    case BuiltinOp::kIntAdd:
-    case BuiltinOp::kIntMul:
-    case BuiltinOp::kIntMin:
-    case BuiltinOp::kIntMax:
-    case BuiltinOp::kIntBroadcast:
-    case BuiltinOp::kIntAnd:
-    case BuiltinOp::kIntOr:
-    case BuiltinOp::kIntXor:
-      return true;
-    default:
-      return false;
-  }
+  using enum BuiltinOp;
+  return IsOneOf(op, {kIntAdd, kIntMul, kIntMin, kIntMax, kIntBroadcast, kIntAnd, kIntOr, kIntXor});
+}
+
+bool GivesNatural(BuiltinOp op, bool a, bool b) {
+  using enum BuiltinOp;
+  if (op == kIntMod) return b;  // has the sign of the divisor
+  if (op == kIntMax) return a || b;
+  if (IsOneOf(op, {kIntAdd, kIntMul, kIntFloorDiv, kIntMin, kIntBroadcast})) return a && b;
+  return op == kIntAbs || op == kSize;
 }
 
 bool MayRaise(BuiltinOp op) {
-  switch (op) {
-    case BuiltinOp::kIntOf:
-    case BuiltinOp::kIntFloor:
-    case BuiltinOp::kIntCeil:
-    case BuiltinOp::kIntRound:
-    case BuiltinOp::kFloatPow:
-    case BuiltinOp::kFloatExp:
-    case BuiltinOp::kFloatCos:
-    case BuiltinOp::kFloatSin:
-      return true;
-    default:
-      return false;
-  }
+  using enum BuiltinOp;
+  return IsOneOf(op, {kIntOf, kIntFloor, kIntCeil, kIntRound, kFloatPow, kFloatExp, kFloatCos, kFloatSin});
 }
 
 std::optional<BuiltinOp> ParseScalarOp(const std::string& name) {
@@ -184,11 +176,11 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
   int64_t out = 0;
   switch (op) {
     case BuiltinOp::kIntAdd:
-      return __builtin_add_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case BuiltinOp::kIntSub:
-      return __builtin_sub_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
-    case BuiltinOp::kIntMul:
-      return __builtin_mul_overflow(a.i, b.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+    case BuiltinOp::kIntMul: {
+      const std::optional<int64_t> value = ComputeInts(op, a.i, b.i);
+      return value ? GiveInt(*value, result) : ScalarFault::kOverflow;
+    }
     case BuiltinOp::kIntNeg:
       return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
     case BuiltinOp::kIntAbs:

@@ -26,6 +26,8 @@ struct ScalarRow {
 const ScalarRow& RowOf(BuiltinOp op);  // not for kNone
 // Of an int op of two arguments. That two sizes are broadcast with each other does, where it succeeds.
 bool Commutes(BuiltinOp op);
+// Whether the result of an op is an int that is never negative, by whether its operands are such ints.
+bool GivesNatural(BuiltinOp op, bool a, bool b);
 std::optional<BuiltinOp> ParseScalarOp(const std::string& name);
 
 // A Python number: an exact int of 64 bits, or a float.
@@ -52,6 +54,21 @@ inline constexpr int64_t kMostDecimals = 100;
 
 // The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
 ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept;
+// The same for an op from ints to an int; none where that has no result. Guards compute the usual ones, which are inline.
+inline std::optional<int64_t> ComputeInts(BuiltinOp op, int64_t a, int64_t b) noexcept {
+  Number result;
+  switch (op) {
+    case BuiltinOp::kIntAdd:
+      return __builtin_add_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+    case BuiltinOp::kIntSub:
+      return __builtin_sub_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+    case BuiltinOp::kIntMul:
+      return __builtin_mul_overflow(a, b, &a) ? std::nullopt : std::optional(a);
+    default:
+      if (Compute(op, Number::Int(a), Number::Int(b), &result) != ScalarFault::kNone) return std::nullopt;
+      return result.i;
+  }
+}
 
 // The integer result does not fit 64 bits; Python's would.
 struct IntOverflow : std::overflow_error {

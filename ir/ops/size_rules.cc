@@ -196,75 +196,6 @@ std::optional<size_t> OutputIndex(const Node& node, ValueId value) {
 
 }  // namespace
 
-SizeExpr SizeExpr::Const(int64_t number) {
-  SizeExpr e;
-  e.number = number;
-  return e;
-}
-
-SizeExpr SizeExpr::SizeOf(ValueId tensor, int64_t dim) {
-  SizeExpr e;
-  e.kind = Kind::kSizeOf;
-  e.value = tensor;
-  e.number = dim;
-  return e;
-}
-
-SizeExpr SizeExpr::Value(ValueId value) {
-  SizeExpr e;
-  e.kind = Kind::kValue;
-  e.value = value;
-  return e;
-}
-
-SizeExpr SizeExpr::Of(BuiltinOp op, SizeExpr a, SizeExpr b) {
-  const auto is = [](const SizeExpr& e, int64_t n) { return e.kind == Kind::kConst && e.number == n; };
-  const bool commutes = Commutes(op);
-  if (a.kind == Kind::kConst && b.kind == Kind::kConst) {
-    Number result;
-    if (Compute(op, Number::Int(a.number), Number::Int(b.number), &result) == ScalarFault::kNone && !result.is_float) {
-      return Const(result.i);
-    }
-  } else if (commutes && a.kind == Kind::kConst) {
-    std::swap(a, b);
-  }
-  switch (op) {
-    case BuiltinOp::kIntAdd:
-      if (is(b, 0)) return a;
-      if (b.kind == Kind::kConst && a.kind == Kind::kOp && a.op == op && a.operands[1].kind == Kind::kConst) {
-        return Of(op, a.operands[0], Of(op, a.operands[1], b));
-      }
-      break;
-    case BuiltinOp::kIntSub:
-      if (a == b) return Const(0);
-      if (b.kind == Kind::kConst && b.number != INT64_MIN) return Of(BuiltinOp::kIntAdd, a, Const(-b.number));
-      break;
-    case BuiltinOp::kIntMul:
-      if (is(b, 0)) return b;
-      if (is(b, 1)) return a;
-      break;
-    case BuiltinOp::kIntFloorDiv:
-      if (is(b, 1)) return a;
-      break;
-    case BuiltinOp::kIntMin:
-    case BuiltinOp::kIntMax:
-    case BuiltinOp::kIntBroadcast:
-      if (a == b) return a;
-      break;
-    default:
-      break;
-  }
-  SizeExpr e;
-  e.kind = Kind::kOp;
-  e.op = op;
-  e.operands = {std::move(a), std::move(b)};
-  return e;
-}
-
-bool operator==(const SizeExpr& a, const SizeExpr& b) {
-  return a.kind == b.kind && a.number == b.number && a.value == b.value && a.op == b.op && a.operands == b.operands;
-}
-
 std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
                                              const absl::flat_hash_set<ValueId>& naturals) {
   const Value& asked = graph.value(value);
@@ -295,12 +226,6 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
   sizes.reserve(shape.sizes().size());
   for (const Size& size : shape.sizes()) sizes.push_back(size.expr());
   return sizes;
-}
-
-std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
-                               const absl::flat_hash_set<ValueId>& naturals) {
-  std::vector<std::optional<SizeExpr>> sizes = SizesOf(graph, value, naturals);
-  return dim >= 0 && dim < static_cast<int64_t>(sizes.size()) ? std::move(sizes[dim]) : std::nullopt;
 }
 
 bool HasSizeRule(const c10::OperatorHandle& op) { return RuleOf(op) != nullptr; }

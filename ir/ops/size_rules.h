@@ -16,36 +16,13 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "ir/graph/graph.h"
+#include "ir/symbols/size_expr.h"
 
 namespace frametap {
 
-struct SizeExpr {
-  enum class Kind : uint8_t {
-    kConst,   // `number`
-    kSizeOf,  // size `number` of the tensor `value`, an argument of the node
-    kValue,   // `value`, a number that is an argument of the node
-    kOp,      // `op` of `operands`: int ops only
-  };
-  Kind kind = Kind::kConst;
-  int64_t number = 0;
-  ValueId value;
-  BuiltinOp op = BuiltinOp::kNone;
-  std::vector<SizeExpr> operands;
-
-  static SizeExpr Const(int64_t number);
-  static SizeExpr SizeOf(ValueId tensor, int64_t dim);
-  static SizeExpr Value(ValueId value);
-  static SizeExpr Of(BuiltinOp op, SizeExpr a, SizeExpr b);  // may be simpler than it says, and equal
-
-  friend bool operator==(const SizeExpr& a, const SizeExpr& b);
-};
-
-// Size `dim` (0 <= dim < rank) of `value`, which a node of the graph defines, in terms of that node's arguments.
-// `naturals` are numbers of the graph that are known to be never negative, beside those that their nodes show to be
-// so.
-std::optional<SizeExpr> SizeOf(const Graph& graph, ValueId value, int64_t dim,
-                               const absl::flat_hash_set<ValueId>& naturals = {});
-// … of all its dimensions, or nothing.
+// The sizes of `value`, which a node of the graph defines, in terms of that node's arguments; nothing if no rule gives
+// them. `naturals` are numbers of the graph that are known to be never negative, beside those that their nodes show to
+// be so.
 std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
                                              const absl::flat_hash_set<ValueId>& naturals = {});
 

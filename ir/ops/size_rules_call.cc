@@ -7,9 +7,8 @@
 namespace frametap {
 namespace {
 
-Size Apply(BuiltinOp op, const Size& a, const Size& b, bool natural) {
-  if (!a.expr() || !b.expr()) return Size();
-  return Size(SizeExpr::Of(op, *a.expr(), *b.expr()), natural);
+Size Apply(BuiltinOp op, const Size& a, const Size& b) {
+  return a.expr() && b.expr() ? Size(SizeExpr::Of(op, *a.expr(), *b.expr())) : Size();
 }
 
 // Whether a number is never negative, by the nodes that compute it. Deeper nests of them are rare.
@@ -20,24 +19,10 @@ bool IsNatural(const Graph& graph, const absl::flat_hash_set<ValueId>& known, co
   const NodeId def = graph.value(arg.value).def;
   if (!def.valid()) return false;
   const Node& node = graph.node(def);
-  const auto operand = [&](size_t i) { return IsNatural(graph, known, node.args[i], depth - 1); };
-  switch (node.builtin_op) {
-    case BuiltinOp::kSize:
-    case BuiltinOp::kIntAbs:
-      return true;
-    case BuiltinOp::kIntAdd:
-    case BuiltinOp::kIntMul:
-    case BuiltinOp::kIntFloorDiv:
-    case BuiltinOp::kIntMin:
-    case BuiltinOp::kIntBroadcast:
-      return operand(0) && operand(1);
-    case BuiltinOp::kIntMod:  // has the sign of the divisor
-      return operand(1);
-    case BuiltinOp::kIntMax:
-      return operand(0) || operand(1);
-    default:
-      return false;
-  }
+  const auto operand = [&](size_t i) {
+    return i < node.args.size() && IsNatural(graph, known, node.args[i], depth - 1);
+  };
+  return node.is_scalar() && GivesNatural(node.builtin_op, operand(0), operand(1));
 }
 
 bool IsNumberOrNone(const Graph& graph, const Arg& arg) {
@@ -58,25 +43,18 @@ std::optional<int64_t> Size::constant() const {
   return expr_->number;
 }
 
-Size operator+(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntAdd, a, b, a.natural() && b.natural()); }
-Size operator-(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntSub, a, b, false); }
-Size operator*(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntMul, a, b, a.natural() && b.natural()); }
-Size operator/(const Size& a, const Size& b) {
-  return Apply(BuiltinOp::kIntFloorDiv, a, b, a.natural() && b.natural());
+Size Size::AsNatural() const {
+  Size size = *this;
+  if (size.expr_) size.expr_->natural = true;
+  return size;
 }
 
-Size Min(const Size& a, const Size& b) {
-  if (a.is(0) && b.natural()) return a;
-  if (b.is(0) && a.natural()) return b;
-  return Apply(BuiltinOp::kIntMin, a, b, a.natural() && b.natural());
-}
-
-Size Max(const Size& a, const Size& b) {
-  if (a.is(0) && b.natural()) return b;
-  if (b.is(0) && a.natural()) return a;
-  return Apply(BuiltinOp::kIntMax, a, b, a.natural() || b.natural());
-}
-
+Size operator+(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntAdd, a, b); }
+Size operator-(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntSub, a, b); }
+Size operator*(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntMul, a, b); }
+Size operator/(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntFloorDiv, a, b); }
+Size Min(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntMin, a, b); }
+Size Max(const Size& a, const Size& b) { return Apply(BuiltinOp::kIntMax, a, b); }
 Size CeilDiv(const Size& a, const Size& b) { return (a + (b - 1)) / b; }
 
 Size IsNegative(const Size& a) { return a.natural() ? Size(0) : Min(Max(0 - a, 0), 1); }
@@ -87,19 +65,9 @@ Size Product(absl::Span<const Size> sizes) {
   return product;
 }
 
-Size BroadcastSize(std::vector<Size> sizes) {
-  std::vector<Size> parts;
-  for (Size& s : sizes) {
-    if (!s.expr()) return Size();
-    if (s.is(1)) continue;
-    if (s.constant()) return s;  // the others are as large, or 1
-    if (std::find(parts.begin(), parts.end(), s) == parts.end()) parts.push_back(std::move(s));
-  }
-  if (parts.empty()) return 1;
-  Size all = parts[0];
-  for (size_t i = 1; i < parts.size(); ++i) {
-    all = Apply(BuiltinOp::kIntBroadcast, all, parts[i], all.natural() && parts[i].natural());
-  }
+Size BroadcastSize(const std::vector<Size>& sizes) {
+  Size all = 1;
+  for (const Size& size : sizes) all = Apply(BuiltinOp::kIntBroadcast, all, size);
   return all;
 }
 
@@ -151,7 +119,7 @@ Shape BroadcastShape(absl::Span<const Shape> shapes) {
     for (const Shape& s : shapes) {
       if (s.rank() >= from_end) sizes.push_back(s[-from_end]);
     }
-    result.push_back(BroadcastSize(std::move(sizes)));
+    result.push_back(BroadcastSize(sizes));
   }
   return result;
 }
@@ -182,7 +150,7 @@ Shape OpCall::TensorOf(const Arg& arg) const {
     const Type& type = graph_.value(arg.value).type;
     if (type.kind != Type::Kind::kTensor) return Shape();
     for (size_t d = 0; d < type.sizes.size(); ++d) {
-      sizes.push_back(Size(SizeExpr::SizeOf(arg.value, static_cast<int64_t>(d)), true));
+      sizes.push_back(Size(SizeExpr::SizeOf(arg.value, static_cast<int64_t>(d))));
     }
     return sizes;
   }
@@ -243,7 +211,7 @@ std::optional<std::vector<Shape>> OpCall::List(absl::string_view name) const {
 Size OpCall::IntOf(const Arg& arg) const {
   if (arg.kind == Arg::Kind::kConst && arg.constant.isInt()) return arg.constant.toInt();
   if (arg.kind == Arg::Kind::kValue && graph_.value(arg.value).type.kind == Type::Kind::kInt) {
-    return Size(SizeExpr::Value(arg.value), IsNatural(graph_, naturals_, arg));
+    return Size(SizeExpr::Value(arg.value, IsNatural(graph_, naturals_, arg)));
   }
   return Size();
 }

@@ -19,22 +19,21 @@ namespace frametap {
 
 class Size {
  public:
-  Size() = default;                                                 // missing
-  Size(int64_t n) : expr_(SizeExpr::Const(n)), natural_(n >= 0) {}  // implicit: rules are arithmetic
-  Size(SizeExpr expr, bool natural) : expr_(std::move(expr)), natural_(natural) {}
+  Size() = default;                               // missing
+  Size(int64_t n) : expr_(SizeExpr::Const(n)) {}  // implicit: rules are arithmetic
+  explicit Size(std::optional<SizeExpr> expr) : expr_(std::move(expr)) {}
 
   const std::optional<SizeExpr>& expr() const { return expr_; }
   // Never negative in a call that succeeds. A size is; a number if it is computed from nothing else.
-  bool natural() const { return natural_; }
+  bool natural() const { return expr_ && expr_->natural; }
   std::optional<int64_t> constant() const;
   bool is(int64_t n) const { return constant() == n; }
-  Size AsNatural() const { return expr_ ? Size(*expr_, true) : Size(); }
+  Size AsNatural() const;
 
   friend bool operator==(const Size& a, const Size& b) { return a.expr_ && a.expr_ == b.expr_; }
 
  private:
   std::optional<SizeExpr> expr_;
-  bool natural_ = false;
 };
 
 Size operator+(const Size& a, const Size& b);
@@ -46,7 +45,7 @@ Size Max(const Size& a, const Size& b);
 Size CeilDiv(const Size& a, const Size& b);  // b > 0
 Size IsNegative(const Size& a);              // 1 or 0
 Size Product(absl::Span<const Size> sizes);
-Size BroadcastSize(std::vector<Size> sizes);  // of dimensions that are broadcast with each other
+Size BroadcastSize(const std::vector<Size>& sizes);  // of dimensions that are broadcast with each other
 
 class Shape {
  public:

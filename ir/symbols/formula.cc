@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/symbols/simplifier.h"
 
 namespace frametap {
 
@@ -21,12 +22,6 @@ struct Formula::Atom {
 namespace {
 
 bool Multiplies(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
-
-std::optional<int64_t> ComputeInts(BuiltinOp op, int64_t a, int64_t b) {
-  Number result;
-  if (Compute(op, Number::Int(a), Number::Int(b), &result) != ScalarFault::kNone) return std::nullopt;
-  return result.i;
-}
 
 }  // namespace
 
@@ -51,6 +46,20 @@ std::optional<int64_t> Formula::constant() const {
   return std::nullopt;
 }
 
+const Formula::Atom* Formula::only_atom() const {
+  return terms_.size() == 1 && terms_[0].factor == 1 && terms_[0].atoms.size() == 1 ? terms_[0].atoms[0].get()
+                                                                                    : nullptr;
+}
+
+bool operator==(const Formula& a, const Formula& b) {
+  const auto same_atom = [](const Formula::AtomPtr& x, const Formula::AtomPtr& y) { return x->text == y->text; };
+  return std::equal(a.terms_.begin(), a.terms_.end(), b.terms_.begin(), b.terms_.end(),
+                    [&](const Formula::Term& x, const Formula::Term& y) {
+                      return x.factor == y.factor &&
+                             std::equal(x.atoms.begin(), x.atoms.end(), y.atoms.begin(), y.atoms.end(), same_atom);
+                    });
+}
+
 bool Formula::natural() const {
   return std::all_of(terms_.begin(), terms_.end(), [](const Term& term) {
     return term.factor > 0 &&
@@ -58,48 +67,46 @@ bool Formula::natural() const {
   });
 }
 
+// Sums and products have a normal form, so the simplifier is not shown their operands.
+struct Formula::Terms {
+  using Term = Formula;
+
+  static Formula Constant(int64_t value) { return Formula::Constant(value); }
+  static std::optional<int64_t> ConstantOf(const Formula& f) { return f.constant(); }
+  static bool IsNatural(const Formula& f) { return f.natural(); }
+  static std::optional<std::pair<Formula, Formula>> OperandsOf(BuiltinOp op, const Formula& f) {
+    const Atom* atom = f.only_atom();
+    return atom != nullptr && atom->op == op ? std::optional(std::pair(atom->a, atom->b)) : std::nullopt;
+  }
+  static std::optional<Formula> Make(BuiltinOp op, const Formula& a, const Formula& b) {
+    switch (op) {
+      case BuiltinOp::kIntAdd:
+        return Sum(a, b, 1);
+      case BuiltinOp::kIntSub:
+        return Sum(a, b, -1);
+      case BuiltinOp::kIntNeg:
+        return Sum(Formula(), a, -1);
+      case BuiltinOp::kIntMul:
+        return Product(a, b);
+      case BuiltinOp::kIntFloorDiv:
+        return FloorDiv(a, b);
+      case BuiltinOp::kIntMod:
+        return Mod(a, b);
+      case BuiltinOp::kIntMin:
+      case BuiltinOp::kIntMax:
+        return Extreme(op, a, b);
+      default:
+        return Opaque(op, a, b);
+    }
+  }
+};
+
 std::optional<Formula> Formula::Of(BuiltinOp op, const Formula& a, const Formula& b) {
   const ScalarRow& row = RowOf(op);
   if (row.result != Type::Kind::kInt || row.operands != Type::Kind::kInt) return std::nullopt;
-  if (a.constant() && (row.arity == 1 || b.constant())) {
-    const std::optional<int64_t> value = ComputeInts(op, *a.constant(), b.constant().value_or(0));
-    return value ? std::optional(Constant(*value)) : std::nullopt;
-  }
-  std::optional<Formula> out;
-  switch (op) {
-    case BuiltinOp::kIntAdd:
-      out = Sum(a, b, 1);
-      break;
-    case BuiltinOp::kIntSub:
-      out = Sum(a, b, -1);
-      break;
-    case BuiltinOp::kIntNeg:
-      out = Sum(Formula(), a, -1);
-      break;
-    case BuiltinOp::kIntMul:
-      out = Product(a, b);
-      break;
-    case BuiltinOp::kIntFloorDiv:
-      out = FloorDiv(a, b);
-      break;
-    case BuiltinOp::kIntMod:
-      out = Mod(a, b);
-      break;
-    case BuiltinOp::kIntMin:
-    case BuiltinOp::kIntMax:
-      out = Extreme(op, a, b);
-      break;
-    case BuiltinOp::kIntBroadcast:
-      out = Broadcast(a, b);
-      break;
-    case BuiltinOp::kIntAbs:
-      out = a.natural() ? a : Opaque(op, a, Formula());
-      break;
-    default:
-      out = Opaque(op, a, b);
-  }
-  if (out && out->Text().size() > kLongest) return std::nullopt;
-  return out;
+  Terms terms;
+  std::optional<Formula> out = Simplifier(terms).Apply(op, a, b);
+  return out && out->Text().size() <= kLongest ? out : std::nullopt;
 }
 
 // ---- sums and products ----------------------------------------------------------------------------------------------
@@ -186,27 +193,17 @@ bool Formula::Cancel(Formula* a, Formula* b) {
   return true;
 }
 
-// (k*q + r)//k is q + r//k, and (a//m)//k is a//(m*k), for k > 0.
+// (k*q + r)//k is q + r//k.
 std::optional<Formula> Formula::FloorDiv(const Formula& dividend, const Formula& divisor) {
   Formula a = dividend, b = divisor;
   if (b.constant() == 0) return std::nullopt;
   if (b.terms_.size() != 1) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
-  Cancel(&a, &b);
-  const Term& by = b.terms_[0];
+  const bool is_reduced = Cancel(&a, &b);
   Formula quotient, rest;
-  if (!Split(a, by, &quotient, &rest)) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
+  if (!Split(a, b.terms_[0], &quotient, &rest)) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
   if (rest.terms_.empty()) return quotient;
-  if (rest.terms_.size() == 1 && b.constant() && *b.constant() > 0 && rest.terms_[0].factor == 1 &&
-      rest.terms_[0].atoms.size() == 1) {
-    const Atom& atom = *rest.terms_[0].atoms[0];
-    if (atom.op == BuiltinOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0) {
-      int64_t divisor = 0;
-      if (!Multiplies(*atom.b.constant(), *b.constant(), &divisor)) return std::nullopt;
-      const std::optional<Formula> nested = FloorDiv(atom.a, Constant(divisor));
-      return nested ? Sum(quotient, *nested, 1) : std::nullopt;
-    }
-  }
-  const std::optional<Formula> left = Opaque(BuiltinOp::kIntFloorDiv, rest, b);
+  if (!is_reduced && quotient.terms_.empty()) return Opaque(BuiltinOp::kIntFloorDiv, a, b);
+  const std::optional<Formula> left = Of(BuiltinOp::kIntFloorDiv, rest, b);
   return left ? Sum(quotient, *left, 1) : std::nullopt;
 }
 
@@ -214,22 +211,19 @@ std::optional<Formula> Formula::FloorDiv(const Formula& dividend, const Formula&
 std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
   if (b.constant() == 0) return std::nullopt;
   for (const Term& term : a.terms_) {
-    if (term.atoms.size() != 1 || term.atoms[0]->op != BuiltinOp::kIntMod || term.atoms[0]->b.Text() != b.Text())
-      continue;
+    if (term.atoms.size() != 1 || term.atoms[0]->op != BuiltinOp::kIntMod || !(term.atoms[0]->b == b)) continue;
     Formula remainder;
     remainder.terms_.push_back(term);
     const std::optional<Formula> dividend = Product(Constant(term.factor), term.atoms[0]->a);
     const std::optional<Formula> others = Sum(a, remainder, -1);
     const std::optional<Formula> all = dividend && others ? Sum(*others, *dividend, 1) : std::nullopt;
-    return all ? Mod(*all, b) : std::nullopt;
+    return all ? Of(BuiltinOp::kIntMod, *all, b) : std::nullopt;
   }
   if (b.terms_.size() != 1) return Opaque(BuiltinOp::kIntMod, a, b);
   Formula quotient, rest;
   if (!Split(a, b.terms_[0], &quotient, &rest)) return Opaque(BuiltinOp::kIntMod, a, b);
   if (rest.terms_.empty()) return Formula();
-  if (!rest.constant() || !b.constant()) return Opaque(BuiltinOp::kIntMod, rest, b);
-  const std::optional<int64_t> value = ComputeInts(BuiltinOp::kIntMod, *rest.constant(), *b.constant());
-  return value ? std::optional(Constant(*value)) : std::nullopt;
+  return quotient.terms_.empty() ? Opaque(BuiltinOp::kIntMod, a, b) : Of(BuiltinOp::kIntMod, rest, b);
 }
 
 // ---- the rest -------------------------------------------------------------------------------------------------------
@@ -238,33 +232,26 @@ std::optional<Formula> Formula::Mod(const Formula& a, const Formula& b) {
 bool Formula::IsAtMost(const Formula& a, const Formula& b) {
   const std::optional<Formula> difference = Sum(b, a, -1);
   if (difference && difference->natural()) return true;
-  if (a.terms_.size() != 1 || a.terms_[0].factor != 1 || a.terms_[0].atoms.size() != 1) return false;
-  const Atom& atom = *a.terms_[0].atoms[0];
-  if (atom.op == BuiltinOp::kIntMin) return IsAtMost(atom.a, b) || IsAtMost(atom.b, b);
-  return atom.op == BuiltinOp::kIntFloorDiv && atom.b.constant().value_or(0) > 0 && atom.a.natural() &&
-         IsAtMost(atom.a, b);
+  const Atom* atom = a.only_atom();
+  if (atom == nullptr) return false;
+  if (atom->op == BuiltinOp::kIntMin) return IsAtMost(atom->a, b) || IsAtMost(atom->b, b);
+  return atom->op == BuiltinOp::kIntFloorDiv && atom->b.constant().value_or(0) > 0 && atom->a.natural() &&
+         IsAtMost(atom->a, b);
 }
 
 std::optional<Formula> Formula::Extreme(BuiltinOp op, const Formula& a, const Formula& b) {
   const bool least = op == BuiltinOp::kIntMin;
   if (IsAtMost(a, b)) return least ? a : b;
   if (IsAtMost(b, a)) return least ? b : a;
-  return a.Text() <= b.Text() ? Opaque(op, a, b) : Opaque(op, b, a);
-}
-
-std::optional<Formula> Formula::Broadcast(const Formula& a, const Formula& b) {
-  if (a.constant() == 1 || a.Text() == b.Text()) return b;
-  if (b.constant() == 1) return a;
-  // One that is another constant is the result, whether the other one is 1 or the same.
-  if (a.constant()) return a;
-  if (b.constant()) return b;
-  return a.Text() <= b.Text() ? Opaque(BuiltinOp::kIntBroadcast, a, b) : Opaque(BuiltinOp::kIntBroadcast, b, a);
+  return Opaque(op, a, b);
 }
 
 std::optional<Formula> Formula::Opaque(BuiltinOp op, const Formula& a, const Formula& b) {
+  if (Commutes(op) && b.Text() < a.Text()) return Opaque(op, b, a);
   const ScalarRow& row = RowOf(op);
   auto atom = std::make_shared<Atom>();
   atom->op = op;
+  atom->natural = GivesNatural(op, a.natural(), b.natural());
   atom->a = a;
   atom->b = b;
   const auto operand = [](const Formula& f) { return f.is_factor() ? f.Text() : absl::StrCat("(", f.Text(), ")"); };
@@ -279,11 +266,6 @@ std::optional<Formula> Formula::Opaque(BuiltinOp op, const Formula& a, const For
   } else {
     atom->text = absl::StrCat(row.notation, "(", a.Text(), ")");
   }
-  const bool both = a.natural() && b.natural();
-  const bool is_positive_mod = is_mod && b.constant().value_or(0) > 0;
-  const bool is_max = op == BuiltinOp::kIntMax && (a.natural() || b.natural());
-  const bool keeps = is_div || is_mod || op == BuiltinOp::kIntMin || op == BuiltinOp::kIntBroadcast;
-  atom->natural = (keeps && both) || is_positive_mod || is_max || op == BuiltinOp::kIntAbs;
   Formula out;
   out.terms_.push_back({1, {std::move(atom)}});
   return out;
@@ -293,7 +275,7 @@ std::optional<Formula> Formula::Opaque(BuiltinOp op, const Formula& a, const For
 
 bool Formula::is_factor() const {
   if (constant()) return *constant() >= 0;
-  return terms_.size() == 1 && terms_[0].factor == 1 && terms_[0].atoms.size() == 1 && !terms_[0].atoms[0]->is_quotient;
+  return only_atom() != nullptr && !only_atom()->is_quotient;
 }
 
 std::string Formula::TextOf(const Term& term) {

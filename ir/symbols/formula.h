@@ -2,7 +2,7 @@
 // that no rule takes apart. Equal sums are equal texts: `n + n` and `2*n`, `(n - 1)//2//2` and `(n - 1)//4`.
 //   F1  Where the operations it was made of have a value in Python, the formula has the same. (It may have one where
 //       they have none: `n//n` is 1.)
-// Not here: which formula a size has (symbolic_sizes.h), numbers of guards at run time (number_expr.h).
+// Not here: which formula a size has (text/symbolic_sizes.h), numbers of guards at run time (number_expr.h).
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,11 @@ class Formula {
   using Values = std::function<std::optional<int64_t>(const std::string& symbol)>;
   std::optional<int64_t> Evaluate(const Values& values) const;
 
+  friend bool operator==(const Formula& a, const Formula& b);
+
  private:
   struct Atom;
+  struct Terms;  // as the simplifier knows it
   using AtomPtr = std::shared_ptr<const Atom>;
   struct Term {
     int64_t factor = 0;          // not 0
@@ -50,13 +53,13 @@ class Formula {
   static std::optional<Formula> Mod(const Formula& a, const Formula& b);
   static bool IsAtMost(const Formula& a, const Formula& b);
   static std::optional<Formula> Extreme(BuiltinOp op, const Formula& a, const Formula& b);
-  static std::optional<Formula> Broadcast(const Formula& a, const Formula& b);
   static std::optional<Formula> Opaque(BuiltinOp op, const Formula& a, const Formula& b);
   static std::string TextOf(const Term& term);  // without its sign
   // What `by` (of one term) divides term by term, and what is left.
   static bool Cancel(Formula* a, Formula* b);  // `b` has one term
   static bool Split(const Formula& a, const Term& by, Formula* quotient, Formula* rest);
-  bool is_factor() const;  // it may stand in a product or quotient without parentheses
+  const Atom* only_atom() const;  // the formula is that atom; null if it is another
+  bool is_factor() const;         // it may stand in a product or quotient without parentheses
   void Add(Term term, bool* overflow);
 
   std::vector<Term> terms_;

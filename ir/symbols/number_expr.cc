@@ -56,27 +56,10 @@ bool NumberExpr::EvaluateInts(const int64_t* inputs, int64_t* result) const noex
       stack[depth++] = term.is_input ? inputs[term.input] : term.constant.i;
       continue;
     }
-    const bool is_binary = RowOf(term.op).arity == 2;
-    const int64_t b = is_binary ? stack[--depth] : 0;
-    int64_t& a = stack[depth - 1];
-    bool overflow = false;
-    switch (term.op) {  // the usual ones in place
-      case BuiltinOp::kIntAdd:
-        overflow = __builtin_add_overflow(a, b, &a);
-        break;
-      case BuiltinOp::kIntSub:
-        overflow = __builtin_sub_overflow(a, b, &a);
-        break;
-      case BuiltinOp::kIntMul:
-        overflow = __builtin_mul_overflow(a, b, &a);
-        break;
-      default: {
-        Number out;
-        overflow = Compute(term.op, Number::Int(a), Number::Int(b), &out) != ScalarFault::kNone;
-        a = out.i;
-      }
-    }
-    if (overflow) return false;
+    const int64_t b = RowOf(term.op).arity == 2 ? stack[--depth] : 0;
+    const std::optional<int64_t> value = ComputeInts(term.op, stack[depth - 1], b);
+    if (!value) return false;
+    stack[depth - 1] = *value;
   }
   *result = stack[0];
   return depth == 1;

@@ -7,7 +7,7 @@
 #include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
 #include "ir/segment/rows.h"
-#include "ir/symbols/symbolic_sizes.h"
+#include "ir/text/symbolic_sizes.h"
 #include "ir/text/text.h"
 
 namespace frametap {

@@ -15,33 +15,29 @@ class SizeReader {
 
  private:
   struct Operator {
-    const char* text;
     int level;
     BuiltinOp op;
   };
   // `//` before operators that could be taken for a part of it.
   static constexpr Operator kOperators[] = {
-      {"|", 0, BuiltinOp::kIntOr},      {"^", 1, BuiltinOp::kIntXor},     {"&", 2, BuiltinOp::kIntAnd},
-      {"<<", 3, BuiltinOp::kIntLshift}, {">>", 3, BuiltinOp::kIntRshift}, {"+", 4, BuiltinOp::kIntAdd},
-      {"-", 4, BuiltinOp::kIntSub},     {"**", 6, BuiltinOp::kIntPow},    {"//", 5, BuiltinOp::kIntFloorDiv},
-      {"%", 5, BuiltinOp::kIntMod},     {"*", 5, BuiltinOp::kIntMul},
+      {0, BuiltinOp::kIntOr},     {1, BuiltinOp::kIntXor}, {2, BuiltinOp::kIntAnd}, {3, BuiltinOp::kIntLshift},
+      {3, BuiltinOp::kIntRshift}, {4, BuiltinOp::kIntAdd}, {4, BuiltinOp::kIntSub}, {5, BuiltinOp::kIntFloorDiv},
+      {5, BuiltinOp::kIntMod},    {5, BuiltinOp::kIntMul}, {6, BuiltinOp::kIntPow},
   };
   static constexpr int kUnary = 6;
   static constexpr int kDeepest = 32;
 
   std::optional<int64_t> Apply(BuiltinOp op, std::optional<int64_t> a, std::optional<int64_t> b, size_t at) const {
     if (!a || (RowOf(op).arity == 2 && !b)) return std::nullopt;
-    Number result;
-    if (Compute(op, Number::Int(*a), Number::Int(b.value_or(0)), &result) != ScalarFault::kNone) {
-      lex_.FailAt(at, "this size has no value: a division by zero, or more than 64 bits");
-    }
-    return result.i;
+    const std::optional<int64_t> value = ComputeInts(op, *a, b.value_or(0));
+    if (!value) lex_.FailAt(at, "this size has no value: a division by zero, or more than 64 bits");
+    return value;
   }
 
   const Operator* AcceptOperator(int level) {
     for (const Operator& op : kOperators) {
-      if (op.level != level || !lex_.AcceptToken(op.text)) continue;
-      return &op;
+      const std::string_view notation = RowOf(op.op).notation;  // between blanks
+      if (op.level == level && lex_.AcceptToken(notation.substr(1, notation.size() - 2))) return &op;
     }
     return nullptr;
   }

@@ -15,7 +15,7 @@
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/symbols/symbolic_sizes.h"
+#include "ir/text/symbolic_sizes.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"

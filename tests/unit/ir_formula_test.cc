@@ -31,7 +31,9 @@ TEST(Formula, IsCanonical) {
   EXPECT_EQ(Make(BuiltinOp::kIntSub, a, a).Text(), "0");
   EXPECT_EQ(Make(BuiltinOp::kIntMul, b, a).Text(), "a*b");
   EXPECT_EQ(Make(BuiltinOp::kIntSub, Formula::Constant(8), a).Text(), "8 - a");
-  EXPECT_EQ(Add(Half(Add(a, -1)), 1).Text(), "(a - 1)//2 + 1");
+  EXPECT_EQ(Add(Half(Add(a, -1)), 1).Text(), "(a + 1)//2");
+  EXPECT_EQ(Add(Half(a), 1).Text(), "a//2 + 1");
+  EXPECT_EQ(Half(Add(Times(a, 2), 3)).Text(), "a + 1");
   EXPECT_EQ(Half(Half(Add(a, -1))).Text(), "(a - 1)//4");
   EXPECT_EQ(Half(Add(Times(a, 4), 6)).Text(), "2*a + 3");
   EXPECT_EQ(Half(Times(a, 3)).Text(), "(3*a)//2");

@@ -530,8 +530,8 @@ class Recorded {
         return it == numbers_.end() ? std::nullopt : std::make_optional(it->second);
       }
       case SizeExpr::Kind::kOp: {
-        const auto a = ValueOf(e.operands.at(0));
-        const auto b = ValueOf(e.operands.at(1));
+        const auto a = ValueOf(e.operands->first);
+        const auto b = ValueOf(e.operands->second);
         Number result;
         if (!a || !b || Compute(e.op, Number::Int(*a), Number::Int(*b), &result) != ScalarFault::kNone)
           return std::nullopt;
@@ -626,7 +626,7 @@ std::string Text(const SizeExpr& e) {
     case SizeExpr::Kind::kValue:
       return absl::StrCat("value(", e.value.raw(), ")");
     case SizeExpr::Kind::kOp:
-      return absl::StrCat(RowOf(e.op).name, "(", Text(e.operands[0]), ", ", Text(e.operands[1]), ")");
+      return absl::StrCat(RowOf(e.op).name, "(", Text(e.operands->first), ", ", Text(e.operands->second), ")");
   }
   return "?";
 }
@@ -651,9 +651,10 @@ struct Tally {
 
 void Compare(const Recorded& recorded, const std::string& what, Tally* tally) {
   for (const auto& [id, tensor] : recorded.outputs) {
+    const auto exprs = SizesOf(recorded.graph, id);
     for (int64_t d = 0; d < tensor.dim(); ++d) {
       ++tally->asked;
-      const auto expr = SizeOf(recorded.graph, id, d);
+      const auto expr = static_cast<size_t>(d) < exprs.size() ? exprs[d] : std::nullopt;
       if (!expr) continue;
       ++tally->answered;
       const auto value = recorded.ValueOf(*expr);
@@ -772,9 +773,9 @@ class OneNode {
     node.outputs = {result};
     graph_.AddNode(std::move(node));
     std::vector<std::string> texts;
-    for (int64_t d = 0; d < rank; ++d) {
-      const auto expr = SizeOf(graph_, result, d);
-      texts.push_back(expr ? Text(*expr) : "?");
+    const auto exprs = SizesOf(graph_, result);
+    for (size_t d = 0; d < static_cast<size_t>(rank); ++d) {
+      texts.push_back(d < exprs.size() && exprs[d] ? Text(*exprs[d]) : "?");
     }
     return absl::StrJoin(texts, "; ");
   }

@@ -17,7 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/interpreter/shadow.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/ops/size_rules.h"
+#include "ir/symbols/size_expr.h"
 
 namespace frametap {
 

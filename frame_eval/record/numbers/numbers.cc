@@ -23,7 +23,6 @@
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
-#include "ir/ops/size_rules.h"
 
 namespace frametap {
 

@@ -13,13 +13,14 @@
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/size_rules.h"
+#include "ir/symbols/simplifier.h"
 
 namespace frametap {
 
 static const std::vector<std::optional<SizeExpr>>& RuledSizesOf(Trace& trace, ValueId value);
 static Shadow UnlessFixed(const Trace& trace, Shadow shadow);
 static bool DecideSqueeze(Trace& trace, const Node& node);
-static std::optional<Shadow> ShadowOf(Trace& trace, const SizeExpr& expr, int depth, int64_t* number);
+static std::optional<IntTerm> TermOf(Trace& trace, const SizeExpr& expr, int depth);
 
 Shadow SizeOf(Trace& trace, PyObject* object, int64_t dim) {
   KnownTensor* known = trace.aten.tensors.Find(TensorOf(object));
@@ -143,7 +144,8 @@ std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int de
   } else if (depth < kDeepest) {
     const auto& sizes = RuledSizesOf(trace, value);
     const auto at = static_cast<size_t>(dim);
-    if (dim >= 0 && at < sizes.size() && sizes[at]) traced = ShadowOf(trace, *sizes[at], depth, nullptr);
+    const bool is_ruled = dim >= 0 && at < sizes.size() && sizes[at];
+    if (const auto term = is_ruled ? TermOf(trace, *sizes[at], depth) : std::nullopt) traced = term->shadow;
   }
   if (traced) trace.numbers.traced_sizes[{value.raw(), dim}] = *traced;
   return traced ? std::optional(UnlessFixed(trace, *traced)) : std::nullopt;
@@ -168,35 +170,23 @@ static Shadow UnlessFixed(const Trace& trace, Shadow shadow) {
   return shadow.kind == Shadow::Kind::kSource && trace.guards.IsFixed(SourceId(shadow.id)) ? Shadow() : shadow;
 }
 
-// `*number`, if asked for and the result has no shadow: the constant.
-static std::optional<Shadow> ShadowOf(Trace& trace, const SizeExpr& expr, int depth, int64_t* number) {
-  const auto constant = [&](int64_t value) {
-    if (number != nullptr) *number = value;
-    return Shadow();
-  };
+static std::optional<IntTerm> TermOf(Trace& trace, const SizeExpr& expr, int depth) {
   switch (expr.kind) {
     case SizeExpr::Kind::kConst:
-      return constant(expr.number);
+      return IntTerm::Of(expr.number);
     case SizeExpr::Kind::kSizeOf: {
       const std::optional<Shadow> size = TraceSize(trace, expr.value, expr.number, depth + 1);
-      const Sizes& sizes = trace.aten.graph().value(expr.value).type.sizes;
-      if (size && size->kind == Shadow::Kind::kNone) constant(sizes[static_cast<size_t>(expr.number)]);
-      return size;
+      if (!size) return std::nullopt;
+      return IntTerm{*size, trace.aten.graph().value(expr.value).type.sizes[static_cast<size_t>(expr.number)]};
     }
     case SizeExpr::Kind::kValue:
-      return Canonical(trace, Shadow{Shadow::Kind::kValue, expr.value.raw()});
+      return IntTerm::Of(Canonical(trace, Shadow{Shadow::Kind::kValue, expr.value.raw()}));
     case SizeExpr::Kind::kOp:
       break;
   }
-  IntTerm operands[2];
-  for (size_t i = 0; i < expr.operands.size(); ++i) {
-    const std::optional<Shadow> operand = ShadowOf(trace, expr.operands[i], depth, &operands[i].constant);
-    if (!operand) return std::nullopt;
-    operands[i].shadow = *operand;
-  }
-  const std::optional<IntTerm> result = IntOp(trace, expr.op, operands[0], operands[1]);
-  if (!result) return std::nullopt;
-  return result->is_constant() ? constant(result->constant) : result->shadow;
+  const std::optional<IntTerm> a = TermOf(trace, expr.operands->first, depth);
+  const std::optional<IntTerm> b = a ? TermOf(trace, expr.operands->second, depth) : std::nullopt;
+  return b ? IntOp(trace, expr.op, *a, *b) : std::nullopt;
 }
 
 bool IsNotNegative(const Trace& trace, const IntTerm& term) {
@@ -206,165 +196,53 @@ bool IsNotNegative(const Trace& trace, const IntTerm& term) {
   return accessor == Accessor::kSize || accessor == Accessor::kLength;
 }
 
-// The operands of a number that `op` has made, if it has; constants have no shadow.
-static std::optional<std::pair<IntTerm, IntTerm>> MadeBy(const Trace& trace, BuiltinOp op, const IntTerm& term) {
-  if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
-  const NodeId def = trace.aten.graph().value(ValueId(term.shadow.id)).def;
-  if (!def.valid() || trace.aten.graph().node(def).builtin_op != op) return std::nullopt;
-  IntTerm terms[2];
-  for (size_t i = 0; i < 2; ++i) {
-    const Arg& arg = trace.aten.graph().node(def).args[i];
-    if (arg.kind == Arg::Kind::kConst) {
-      terms[i].constant = arg.constant.toInt();
-    } else {
-      terms[i].shadow = Canonical(trace, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+// The numbers of a recording, as the simplifier knows them. An operation is a node of the graph, made once.
+struct RecordedTerms {
+  using Term = IntTerm;
+
+  static IntTerm Constant(int64_t number) { return IntTerm::Of(number); }
+  static std::optional<int64_t> ConstantOf(const IntTerm& term) {
+    return term.is_constant() ? std::optional(term.constant) : std::nullopt;
+  }
+  bool IsNatural(const IntTerm& term) const { return IsNotNegative(trace, term); }
+  std::optional<std::pair<IntTerm, IntTerm>> OperandsOf(BuiltinOp op, const IntTerm& term) const {
+    if (term.shadow.kind != Shadow::Kind::kValue) return std::nullopt;
+    const NodeId def = trace.aten.graph().value(ValueId(term.shadow.id)).def;
+    if (!def.valid() || trace.aten.graph().node(def).builtin_op != op) return std::nullopt;
+    IntTerm terms[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const Arg& arg = trace.aten.graph().node(def).args[i];
+      terms[i] = arg.kind == Arg::Kind::kConst
+                     ? IntTerm::Of(arg.constant.toInt())
+                     : IntTerm::Of(Canonical(trace, Shadow{Shadow::Kind::kValue, arg.value.raw()}));
     }
+    return std::pair(terms[0], terms[1]);
   }
-  return std::pair(terms[0], terms[1]);
-}
+  std::optional<IntTerm> Make(BuiltinOp op, const IntTerm& a, const IntTerm& b) {
+    const auto key = std::tuple(op, a.Key(), b.Key());
+    if (const auto it = trace.numbers.int_ops.find(key); it != trace.numbers.int_ops.end()) {
+      return IntTerm::Of(it->second);
+    }
+    std::vector<Arg> args;
+    for (const IntTerm& operand : {a, b}) {
+      if (args.size() == RowOf(op).arity) break;
+      args.push_back(operand.is_constant() ? Arg::Const(c10::IValue(operand.constant))
+                                           : Arg::Of(NumberValue(trace, operand.shadow)));
+    }
+    const ValueId value = trace.aten.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
+    const Shadow shadow{Shadow::Kind::kValue, value.raw()};
+    trace.numbers.int_ops[key] = shadow;
+    if (GivesNatural(op, IsNatural(a), IsNatural(b))) trace.numbers.not_negative.insert(value);
+    return IntTerm::Of(shadow);
+  }
 
-// Returns a simpler expression of the same value, whatever the values in it, or none. Sizes pass through many ops, and
-// most results of the rules reduce to one of them.
-static std::optional<IntTerm> Simpler(const Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b) {
-  const auto is = [](const IntTerm& term, int64_t constant) { return term.is_constant() && term.constant == constant; };
-  switch (op) {
-    case BuiltinOp::kIntAdd:
-      if (is(a, 0)) return b;
-      if (is(b, 0)) return a;
-      if (const auto difference = MadeBy(trace, BuiltinOp::kIntSub, a); difference && difference->second == b) {
-        return difference->first;  // a - b + b
-      }
-      break;
-    case BuiltinOp::kIntSub:
-      if (is(b, 0)) return a;
-      if (a == b) return IntTerm::Of(0);
-      if (const auto sum = MadeBy(trace, BuiltinOp::kIntAdd, a)) {
-        if (sum->second == b) return sum->first;  // a + b - b
-        if (sum->first == b) return sum->second;
-      }
-      break;
-    case BuiltinOp::kIntMul:
-      if (is(a, 1)) return b;
-      if (is(b, 1)) return a;
-      if (is(a, 0) || is(b, 0)) return IntTerm::Of(0);
-      break;
-    case BuiltinOp::kIntFloorDiv:
-      if (is(b, 1)) return a;
-      if (b.is_constant() && b.constant != 0) {
-        if (const auto product = MadeBy(trace, BuiltinOp::kIntMul, a); product && product->second == b)
-          return product->first;
-      }
-      break;
-    case BuiltinOp::kIntMod:
-      if (is(b, 1)) return IntTerm::Of(0);
-      break;
-    case BuiltinOp::kIntMax:
-    case BuiltinOp::kIntMin:
-      if (a == b) return a;
-      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
-        if (x.is_constant() && x.constant <= 0 && IsNotNegative(trace, y)) {
-          if (op == BuiltinOp::kIntMax) return y;
-          if (x.constant == 0) return x;
-        }
-        const auto nested = MadeBy(trace, op, y);
-        if (nested && (nested->first == x || nested->second == x)) return y;  // max(x, max(x, z))
-      }
-      break;
-    case BuiltinOp::kIntBroadcast:
-      if (a == b || is(b, 1)) return a;
-      if (b.is_constant()) return b;  // the other is as large, or 1
-      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
-        const auto nested = MadeBy(trace, op, y);
-        if (nested && (nested->first == x || nested->second == x)) return y;
-      }
-      break;
-    default:
-      break;
-  }
-  return std::nullopt;
-}
-
-// Brings constants together, so that successive steps of layers are one step: (n - 2) // 2 + 1 is n // 2, and that
-// again by two is n // 4. Returns none if there is nothing to bring together.
-static std::optional<IntTerm> Gathered(Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b) {
-  constexpr int64_t kLarge = int64_t{1} << 31;
-  const auto is_small = [](const IntTerm& term) {
-    return term.is_constant() && term.constant > -kLarge && term.constant < kLarge;
-  };
-  if (!is_small(b)) return std::nullopt;
-  const int64_t c = b.constant;
-  if (op == BuiltinOp::kIntSub) return IntOp(trace, BuiltinOp::kIntAdd, a, IntTerm::Of(-c));
-  const auto sum = MadeBy(trace, BuiltinOp::kIntAdd, a), product = MadeBy(trace, BuiltinOp::kIntMul, a),
-             quotient = MadeBy(trace, BuiltinOp::kIntFloorDiv, a);
-  const auto then = [&](std::optional<IntTerm> first, BuiltinOp next, int64_t by) {
-    return first ? IntOp(trace, next, *first, IntTerm::Of(by)) : std::nullopt;
-  };
-  switch (op) {
-    case BuiltinOp::kIntAdd:
-      if (sum && is_small(sum->second)) return IntOp(trace, op, sum->first, IntTerm::Of(sum->second.constant + c));
-      if (quotient && is_small(quotient->second)) {
-        const int64_t by = quotient->second.constant;
-        return then(IntOp(trace, op, quotient->first, IntTerm::Of(c * by)), BuiltinOp::kIntFloorDiv, by);
-      }
-      break;
-    case BuiltinOp::kIntMul:
-      if (product && is_small(product->second))
-        return IntOp(trace, op, product->first, IntTerm::Of(product->second.constant * c));
-      if (sum && is_small(sum->second)) {
-        return then(IntOp(trace, op, sum->first, b), BuiltinOp::kIntAdd, sum->second.constant * c);
-      }
-      break;
-    case BuiltinOp::kIntFloorDiv:
-      if (c <= 0) break;
-      if (quotient && is_small(quotient->second) && quotient->second.constant > 0) {
-        return IntOp(trace, op, quotient->first, IntTerm::Of(quotient->second.constant * c));
-      }
-      if (product && is_small(product->second) && product->second.constant % c == 0) {
-        return IntOp(trace, BuiltinOp::kIntMul, product->first, IntTerm::Of(product->second.constant / c));
-      }
-      break;
-    default:
-      break;
-  }
-  return std::nullopt;
-}
+  Trace& trace;
+};
 
 // None if it cannot be computed from these constants.
-std::optional<IntTerm> IntOp(Trace& trace, BuiltinOp op, IntTerm a, IntTerm b) {
-  const bool is_unary = RowOf(op).arity == 1;
-  if (a.is_constant() && (is_unary || b.is_constant())) {
-    Number result;
-    const ScalarFault fault = Compute(op, Number::Int(a.constant), Number::Int(b.constant), &result);
-    if (fault != ScalarFault::kNone) return std::nullopt;
-    return IntTerm::Of(result.i);
-  }
-  if (!is_unary && Commutes(op) && a.is_constant()) std::swap(a, b);
-  if (is_unary) {
-    b = IntTerm();
-  } else if (const std::optional<IntTerm> simpler = Simpler(trace, op, a, b)) {
-    return simpler;
-  } else if (const std::optional<IntTerm> gathered = Gathered(trace, op, a, b)) {
-    return gathered;
-  }
-  const auto key = std::tuple(op, a.Key(), b.Key());
-  if (const auto it = trace.numbers.int_ops.find(key); it != trace.numbers.int_ops.end())
-    return IntTerm::Of(it->second);
-  std::vector<Arg> args;
-  for (const IntTerm& operand : {a, b}) {
-    if (args.size() == RowOf(op).arity) break;
-    args.push_back(operand.is_constant() ? Arg::Const(c10::IValue(operand.constant))
-                                         : Arg::Of(NumberValue(trace, operand.shadow)));
-  }
-  const ValueId value = trace.aten.AddScalarNode(op, std::move(args), Type::Scalar(Type::Kind::kInt));
-  const Shadow shadow{Shadow::Kind::kValue, value.raw()};
-  trace.numbers.int_ops[key] = shadow;
-  const bool keeps_sign = op == BuiltinOp::kIntAdd || op == BuiltinOp::kIntMul || op == BuiltinOp::kIntFloorDiv ||
-                          op == BuiltinOp::kIntMin || op == BuiltinOp::kIntMod || op == BuiltinOp::kIntBroadcast;
-  const bool is_max = op == BuiltinOp::kIntMax && (IsNotNegative(trace, a) || IsNotNegative(trace, b));
-  if (op == BuiltinOp::kIntAbs || is_max || (keeps_sign && IsNotNegative(trace, a) && IsNotNegative(trace, b))) {
-    trace.numbers.not_negative.insert(value);
-  }
-  return IntTerm::Of(shadow);
+std::optional<IntTerm> IntOp(Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b) {
+  RecordedTerms terms{trace};
+  return Simplifier(terms).Apply(op, a, b);
 }
 
 // Whether that the argument itself came back says nothing of sizes or strides: it follows from its dtype, from a switch,

@@ -14,7 +14,7 @@ void FixRank(Trace& trace, ValueId tensor);
 Shadow CountOfElements(Trace& trace, PyObject* tensor);
 std::optional<Shadow> TraceSize(Trace& trace, ValueId value, int64_t dim, int depth);
 bool IsNotNegative(const Trace& trace, const IntTerm& term);
-std::optional<IntTerm> IntOp(Trace& trace, BuiltinOp op, IntTerm a, IntTerm b);
+std::optional<IntTerm> IntOp(Trace& trace, BuiltinOp op, const IntTerm& a, const IntTerm& b);
 bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* result);
 bool IsKnownToBeNew(Trace& trace, const FrameNote& note, const Event& e, const KnownTensor& result);
 void ReadListLength(Trace& trace, const Node& node, const Event& e);

@@ -16,7 +16,6 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/ops/size_rules.h"
 
 namespace frametap {
 

@@ -1,4 +1,4 @@
-#include "ir/symbols/symbolic_sizes.h"
+#include "ir/text/symbolic_sizes.h"
 
 #include <algorithm>
 #include <optional>
@@ -68,12 +68,13 @@ class Finder {
   void FindSizes(NodeId node, ValueId output) {
     const Type& type = graph_.value(output).type;
     if (type.kind != Type::Kind::kTensor) return;
+    const std::vector<std::optional<SizeExpr>> rules = SizesOf(graph_, output, naturals_);
     for (size_t dim = 0; dim < type.sizes.size(); ++dim) {
-      const std::optional<SizeExpr> rule = SizeOf(graph_, output, static_cast<int64_t>(dim), naturals_);
-      std::optional<Formula> size = rule ? FormulaOf(*rule) : std::nullopt;
+      const bool is_ruled = dim < rules.size() && rules[dim];
+      std::optional<Formula> size = is_ruled ? FormulaOf(*rules[dim]) : std::nullopt;
       if (type.sizes[dim] >= 0 && (!size || !ComesTo(*size, type.sizes[dim]))) {
         size = Declare("u", &unforetold_, type.sizes[dim]);
-        if (!rule && (fresh_.empty() || fresh_.back() != node)) fresh_.push_back(node);
+        if (!is_ruled && (fresh_.empty() || fresh_.back() != node)) fresh_.push_back(node);
       }
       sizes_[output.raw()][dim] = size;
     }
@@ -103,18 +104,13 @@ class Finder {
       const Sizes& sizes = sizes_[node.args[0].value.raw()];
       if (dim < sizes.size()) number = sizes[dim];
     } else if (RowOf(node.builtin_op).result == Type::Kind::kInt) {
-      Formula operands[2];
-      const size_t arity = std::min<size_t>(node.args.size(), 2);
-      for (size_t i = 0; i < arity; ++i) {
-        const Arg& arg = node.args[i];
-        if (arg.kind == Arg::Kind::kValue) {
-          operands[i] = NumberOf(arg.value);
-        } else if (arg.constant.isInt()) {
-          operands[i] = Formula::Constant(arg.constant.toInt());
-        } else {
-          return;
-        }
+      std::vector<Formula> operands;
+      for (const Arg& arg : node.args) {
+        if (arg.kind != Arg::Kind::kValue && !arg.constant.isInt()) return;
+        const bool is_value = arg.kind == Arg::Kind::kValue;
+        operands.push_back(is_value ? NumberOf(arg.value) : Formula::Constant(arg.constant.toInt()));
       }
+      operands.resize(2);
       number = Formula::Of(node.builtin_op, operands[0], operands[1]);
     }
     if (!number) return;
@@ -141,13 +137,8 @@ class Finder {
       case SizeExpr::Kind::kOp:
         break;
     }
-    Formula operands[2];
-    for (size_t i = 0; i < expr.operands.size(); ++i) {
-      const std::optional<Formula> operand = FormulaOf(expr.operands[i]);
-      if (!operand) return std::nullopt;
-      operands[i] = *operand;
-    }
-    return Formula::Of(expr.op, operands[0], operands[1]);
+    const std::optional<Formula> a = FormulaOf(expr.operands->first), b = FormulaOf(expr.operands->second);
+    return a && b ? Formula::Of(expr.op, *a, *b) : std::nullopt;
   }
 
   // Y3; a formula with numbers of the graph cannot be asked.
