@@ -314,7 +314,7 @@ TO_DO: dict[tuple[str, str], int] = {
     ("H2", "frame_eval"): 5,
     ("H3", "frame_eval"): 3,
     ("H5", "frame_eval"): 4,
-    ("H8", "frame_eval"): 26,
+    ("H8", "frame_eval"): 25,
     ("H9", "frame_eval"): 4,
 }
 

@@ -15,6 +15,7 @@ struct Formula::Atom {
   std::string text;
   bool natural = false;
   bool is_quotient = false;  // `a//b`, `a % b`: binds as a product does
+  size_t nodes = 1;
   BuiltinOp op = BuiltinOp::kNone;
   Formula a, b;
 };
@@ -105,8 +106,7 @@ std::optional<Formula> Formula::Of(BuiltinOp op, const Formula& a, const Formula
   const ScalarRow& row = RowOf(op);
   if (row.result != Type::Kind::kInt || row.operands != Type::Kind::kInt) return std::nullopt;
   Terms terms;
-  std::optional<Formula> out = Simplifier(terms).Apply(op, a, b);
-  return out && out->Text().size() <= kLongest ? out : std::nullopt;
+  return Simplifier(terms).Apply(op, a, b);
 }
 
 // ---- sums and products ----------------------------------------------------------------------------------------------
@@ -251,6 +251,7 @@ std::optional<Formula> Formula::Opaque(BuiltinOp op, const Formula& a, const For
   const ScalarRow& row = RowOf(op);
   auto atom = std::make_shared<Atom>();
   atom->op = op;
+  atom->nodes = 1 + a.nodes() + (row.arity == 2 ? b.nodes() : 0);
   atom->natural = GivesNatural(op, a.natural(), b.natural());
   atom->a = a;
   atom->b = b;
@@ -289,6 +290,16 @@ std::string Formula::TextOf(const Term& term) {
     absl::StrAppend(&out, out.empty() ? "" : "*", in_parentheses ? absl::StrCat("(", atom->text, ")") : atom->text);
   }
   return out;
+}
+
+size_t Formula::nodes() const {
+  size_t nodes = terms_.empty() ? 1 : terms_.size() - 1;
+  for (const Term& term : terms_) {
+    const bool has_factor = term.factor != 1 && term.factor != -1;
+    nodes += term.atoms.empty() ? 1 : term.atoms.size() - 1 + (has_factor ? 2 : 0);
+    for (const AtomPtr& atom : term.atoms) nodes += atom->nodes;
+  }
+  return nodes;
 }
 
 // The added terms, the subtracted terms, the constant: `2*s0 - s1 + 1`; a constant stands first if nothing else is

@@ -2,7 +2,7 @@
 // that no rule takes apart. Equal sums are equal texts: `n + n` and `2*n`, `(n - 1)//2//2` and `(n - 1)//4`.
 //   F1  Where the operations it was made of have a value in Python, the formula has the same. (It may have one where
 //       they have none: `n//n` is 1.)
-// Not here: which formula a size has (text/symbolic_sizes.h), numbers of guards at run time (number_expr.h).
+// Not here: which formula a size has, how long one may be (text/symbolic_sizes.h); numbers of guards (number_expr.h).
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,16 @@ namespace frametap {
 
 class Formula {
  public:
-  static constexpr size_t kLongest = 48;  // characters of a text that people still read
-
   static Formula Constant(int64_t value);
   // `natural`: it is never negative.
   static Formula Symbol(std::string name, bool natural);
-  // Applies an op on ints; `b` is ignored by ops of one operand. Returns none if a constant needs more than 64 bits, a
-  // division is by zero, or the op is not an op on ints. Also returns none if the text would be longer than people
-  // read.
+  // Applies an op on ints; `b` is ignored by ops of one operand. Returns none for another op, a division by zero, and a
+  // constant of more than 64 bits. Also returns none if the product of two sums has too many terms.
   static std::optional<Formula> Of(BuiltinOp op, const Formula& a, const Formula& b);
 
   std::optional<int64_t> constant() const;
   bool natural() const;  // never negative, whatever its symbols are
+  size_t nodes() const;  // symbols, constants and operations in its text
   std::string Text() const;
   // Evaluates it with these values of its symbols (none if unknown). Returns none if Python would raise, or if more
   // than 64 bits are needed.

@@ -111,7 +111,7 @@ class Finder {
         operands.push_back(is_value ? NumberOf(arg.value) : Formula::Constant(arg.constant.toInt()));
       }
       operands.resize(2);
-      number = Formula::Of(node.builtin_op, operands[0], operands[1]);
+      number = Apply(node.builtin_op, operands[0], operands[1]);
     }
     if (!number) return;
     if (number->natural()) naturals_.insert(node.outputs[0]);
@@ -138,7 +138,14 @@ class Finder {
         break;
     }
     const std::optional<Formula> a = FormulaOf(expr.operands->first), b = FormulaOf(expr.operands->second);
-    return a && b ? Formula::Of(expr.op, *a, *b) : std::nullopt;
+    return a && b ? Apply(expr.op, *a, *b) : std::nullopt;
+  }
+
+  // Returns none if the formula would be longer than people read.
+  static std::optional<Formula> Apply(BuiltinOp op, const Formula& a, const Formula& b) {
+    constexpr size_t kMostNodes = 20;
+    std::optional<Formula> formula = Formula::Of(op, a, b);
+    return formula && formula->nodes() <= kMostNodes ? formula : std::nullopt;
   }
 
   // Y3; a formula with numbers of the graph cannot be asked.
