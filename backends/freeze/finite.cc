@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/rewrite.h"
 #include "backends/quant/wide_loop.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap::freeze {
 namespace {
@@ -23,98 +21,34 @@ constexpr uint32_t kExponent = 0x7F800000;
 
 // How elements of a result follow from elements of the arguments.
 enum class Way : uint8_t {
+  kUnknown,   // it may make NaN
   kMoves,     // elements of an argument, or numbers of the call
   kComputes,  // finite if all arguments are
-  kMakes,     // finite
 };
 
-struct Row {
-  absl::string_view name;
-  Way way;
-};
-
-// Ops of aten that the quantizer's table does not have, or has without a family. By the alphabet. An op that is not here may
-// make NaN.
-constexpr Row kRows[] = {
-    {"_softmax", Way::kComputes},
-    {"_to_copy", Way::kMoves},
-    {"addmm", Way::kComputes},
-    {"amax", Way::kMoves},
-    {"amin", Way::kMoves},
-    {"arange", Way::kMakes},
-    {"baddbmm", Way::kComputes},
-    {"bmm", Way::kComputes},
-    {"clamp_max", Way::kMoves},
-    {"clamp_min", Way::kMoves},
-    {"clone", Way::kMoves},
-    {"cos", Way::kComputes},
-    {"cumsum", Way::kComputes},
-    {"einsum", Way::kComputes},
-    {"embedding", Way::kMoves},
-    {"erf", Way::kComputes},
-    {"expand_as", Way::kMoves},
-    {"full", Way::kMoves},
-    {"full_like", Way::kMakes},
-    {"gather", Way::kMoves},
-    {"group_norm", Way::kComputes},
-    {"index", Way::kMoves},
-    {"index_select", Way::kMoves},
-    {"instance_norm", Way::kComputes},
-    {"layer_norm", Way::kComputes},
-    {"masked_fill", Way::kMoves},
-    {"matmul", Way::kComputes},
-    {"maximum", Way::kMoves},
-    {"mean", Way::kComputes},
-    {"minimum", Way::kMoves},
-    {"mm", Way::kComputes},
-    {"ones", Way::kMakes},
-    {"ones_like", Way::kMakes},
-    {"reshape_as", Way::kMoves},
-    {"scaled_dot_product_attention", Way::kComputes},
-    {"sin", Way::kComputes},
-    {"softmax", Way::kComputes},
-    {"split", Way::kMoves},
-    {"sum", Way::kComputes},
-    {"to", Way::kMoves},
-    {"tril", Way::kMoves},
-    {"triu", Way::kMoves},
-    {"type_as", Way::kMoves},
-    {"unbind", Way::kMoves},
-    {"unflatten", Way::kMoves},
-    {"view_as", Way::kMoves},
-    {"where", Way::kMoves},
-    {"zeros", Way::kMakes},
-    {"zeros_like", Way::kMakes},
-};
-static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
-                             [](const Row& a, const Row& b) { return a.name < b.name; }));
-
-// Returns null for an op that may make NaN.
-const Way* WayOf(const Node& node) {
-  static constexpr Way kMoves = Way::kMoves, kComputes = Way::kComputes;
+Way WayOf(const Node& node) {
   switch (quant::FamilyOf(node)) {
     case Family::kShape:
     case Family::kMove:
     case Family::kCat:
     case Family::kMaxPool:
     case Family::kDropout:
-      return &kMoves;
+      return Way::kMoves;
     case Family::kAdd:
-      return quant::Is(node, "aten::add", "Tensor") ? &kMoves : &kComputes;
+      return quant::Is(node, "aten::add", "Tensor") ? Way::kMoves : Way::kComputes;
     case Family::kFloat: {
-      absl::string_view name = node.op->operator_name().name;
-      if (!absl::ConsumePrefix(&name, "aten::")) return nullptr;
-      const auto row = std::lower_bound(std::begin(kRows), std::end(kRows), name,
-                                        [](const Row& r, absl::string_view n) { return r.name < n; });
-      return row != std::end(kRows) && row->name == name ? &row->way : nullptr;
+      const OpRow row = OpRowOf(node.op->operator_name());
+      return row.Has(ops::kMovesElements)      ? Way::kMoves
+             : row.Has(ops::kFiniteFromFinite) ? Way::kComputes
+                                               : Way::kUnknown;
     }
     case Family::kCurve:
       // A quotient by a number is one.
       return quant::Is(node, "aten::div", "Tensor") && quant::ConstNumber(quant::FindArg(node, "other")) == 0.0
-                 ? nullptr
-                 : &kComputes;
+                 ? Way::kUnknown
+                 : Way::kComputes;
     default:
-      return &kComputes;
+      return Way::kComputes;
   }
 }
 
@@ -155,18 +89,10 @@ Elements WorstOf(const Node& node, const std::vector<Elements>& of) {
 }
 
 Elements ResultOf(const Node& node, const std::vector<Elements>& of) {
-  const Way* const way = node.is_scalar() ? nullptr : WayOf(node);
-  if (way == nullptr) return Elements::kAny;
+  const Way way = node.is_scalar() ? Way::kUnknown : WayOf(node);
+  if (way == Way::kUnknown) return Elements::kAny;
   const Elements worst = WorstOf(node, of);
-  switch (*way) {
-    case Way::kMoves:
-      return worst;
-    case Way::kComputes:
-      return worst == Elements::kFinite ? worst : Elements::kAny;
-    case Way::kMakes:
-      return Elements::kFinite;
-  }
-  return Elements::kAny;
+  return way == Way::kMoves || worst == Elements::kFinite ? worst : Elements::kAny;
 }
 
 // The values that ops compute with. Others are masks, or may be: they are added, or select elements.
@@ -174,13 +100,12 @@ std::vector<bool> ComputedWith(const Graph& graph) {
   std::vector<bool> is_read(graph.values.size(), false);
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const Node& node = graph.nodes[i];
-    const Way* const way = node.is_scalar() ? nullptr : WayOf(node);
-    if (way == nullptr) continue;
+    const Way way = node.is_scalar() ? Way::kUnknown : WayOf(node);
+    if (way == Way::kUnknown) continue;
     const auto mask = quant::TensorArg(node, "attn_mask");
     const bool moves_read =
         std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) { return is_read[v.raw()]; });
-    if (*way != Way::kComputes && (*way != Way::kMoves || !moves_read || quant::FamilyOf(node) == Family::kAdd))
-      continue;
+    if (way == Way::kMoves && (!moves_read || quant::FamilyOf(node) == Family::kAdd)) continue;
     ForEachUse(node.args, [&](ValueId v) { is_read[v.raw()] = is_read[v.raw()] || v != mask; });
   }
   return is_read;

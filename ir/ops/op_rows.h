@@ -39,6 +39,8 @@ enum Fact : uint32_t {
   kPlain = 1 << 16,
   kOverwrites = 1 << 17,
   kConvertsNumber = 1 << 18,
+  kMovesElements = 1 << 19,
+  kFiniteFromFinite = 1 << 20,
 };
 
 }  // namespace ops
