@@ -6,18 +6,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/quant/extremes.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/rewrite.h"
-#include "backends/quant/wide_loop.h"
 #include "ir/ops/op_rows.h"
 
 namespace frametap::freeze {
 namespace {
 
 using quant::Family;
-
-constexpr uint32_t kMinusInfinityBits = 0xFF800000;
-constexpr uint32_t kExponent = 0x7F800000;
 
 // How elements of a result follow from elements of the arguments.
 enum class Way : uint8_t {
@@ -52,16 +49,17 @@ Way WayOf(const Node& node) {
   }
 }
 
-// `bits`: of float32. Without branches, so that it is a loop of vectors.
-FRAMETAP_WIDE_LOOP Elements ElementsIn(const uint32_t* bits, int64_t count) {
-  uint32_t any = 0, minus = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t is_special = (bits[i] & kExponent) == kExponent ? 1 : 0;
-    const uint32_t is_minus = bits[i] == kMinusInfinityBits ? 1 : 0;
-    any |= is_special & ~is_minus;
-    minus |= is_minus;
+Elements ElementsIn(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return Elements::kFinite;
+  if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return Elements::kAny;
+  if (tensor.scalar_type() != at::kFloat || !tensor.is_non_overlapping_and_dense()) {
+    return at::_is_all_true(at::isfinite(tensor)).item<bool>() ? Elements::kFinite : Elements::kAny;
   }
-  return any != 0 ? Elements::kAny : minus != 0 ? Elements::kMinusInfinity : Elements::kFinite;
+  const auto* const x = tensor.const_data_ptr<float>();
+  const int64_t count = tensor.numel();
+  if (quant::ExtremesOf(x, count, 0).finite()) return Elements::kFinite;
+  const bool is_below = std::all_of(x, x + count, [](float v) { return v < HUGE_VALF; });  // NaN is not
+  return is_below ? Elements::kMinusInfinity : Elements::kAny;
 }
 
 Elements ElementsIn(const c10::IValue& constant) {
@@ -112,16 +110,6 @@ std::vector<bool> ComputedWith(const Graph& graph) {
 }
 
 }  // namespace
-
-Elements ElementsIn(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_floating_point()) return Elements::kFinite;
-  if (tensor.scalar_type() != at::kFloat || !tensor.is_cpu() || tensor.layout() != at::kStrided ||
-      !tensor.is_non_overlapping_and_dense()) {
-    if (tensor.layout() != at::kStrided || !tensor.is_cpu()) return Elements::kAny;
-    return at::_is_all_true(at::isfinite(tensor)).item<bool>() ? Elements::kFinite : Elements::kAny;
-  }
-  return ElementsIn(static_cast<const uint32_t*>(tensor.const_data_ptr()), tensor.numel());
-}
 
 std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal) {
   const Graph& graph = normal.graph;

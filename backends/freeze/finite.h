@@ -8,7 +8,6 @@
 // Not here: bytes, which have neither (backends/quant).
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <cstddef>
@@ -26,9 +25,6 @@ enum class Elements : uint8_t {
   kMinusInfinity,  // finite or minus infinity, as in a mask
   kAny,
 };
-
-// The elements of a tensor.
-Elements ElementsIn(const at::Tensor& tensor);
 
 // N2. By value of the graph, for inputs that pass N1 and with the weights as they are.
 std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal);

@@ -63,7 +63,7 @@ Graph WithFiniteChecks(const Graph& lowered) {
 
 FiniteNotes::FiniteNotes() : before_(std::exchange(noted, "")) {}
 FiniteNotes::~FiniteNotes() { noted = std::move(before_); }
-std::string FiniteNotes::first() const { return noted; }
+const std::string& FiniteNotes::first() const { return noted; }
 
 std::string TakeNotFinite() { return std::exchange(noted, ""); }
 

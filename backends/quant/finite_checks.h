@@ -21,7 +21,7 @@ class FiniteNotes {
   FiniteNotes& operator=(const FiniteNotes&) = delete;
 
   // "the input %x", or "" if all was finite.
-  std::string first() const;
+  const std::string& first() const;
 
  private:
   std::string before_;
