@@ -30,6 +30,7 @@ import torch
 from frametap import _C, fx
 from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails
 from frametap._errors import BackendError
+from frametap._records import counted
 from frametap._symbolic import Condition, Symbols
 
 __all__ = ["MAX_VARIANTS", "Program", "resolve_backend"]
@@ -373,17 +374,16 @@ class Program:
         return compiled
 
     def _checked(self, results: Any) -> list[Any]:
-        given = f"{len(results)}" if isinstance(results, tuple | list) else "one"
-        if not isinstance(results, tuple | list):
-            results = (results,)
-        if len(results) != len(self._given):
-            count = len(self._given)
+        is_row = isinstance(results, tuple | list)
+        given = list(results) if is_row else [results]
+        if len(given) != len(self._given):
+            names = ", ".join(f"%{value.name}" for value in self._given)
             raise BackendError(
-                f"the backend {self._name!r} gave {given} result{'s' * (given not in ('1', 'one'))}, the graph has "
-                f"{count}: {', '.join(f'%{value.name}' for value in self._given)}; the callable that it returns must "
-                "give a tuple with one value for each"
+                f"the backend {self._name!r} gave {counted(len(given), 'result') if is_row else 'one result'}, the "
+                f"graph has {len(self._given)}: {names}; the callable that it returns must give a tuple with one "
+                "value for each"
             )
-        return list(results)
+        return given
 
     def _plain_module(self) -> torch.fx.GraphModule:
         if self._plain is None:

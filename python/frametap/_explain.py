@@ -11,7 +11,7 @@ from typing import Any
 from frametap import _C
 from frametap._compile import compiled_of, guard_of, root_name_of
 from frametap._guards import Guard
-from frametap._records import MissText
+from frametap._records import MissText, counted
 
 __all__ = ["BreakReport", "Explanation", "FaultReport", "MissText", "explain"]
 
@@ -115,10 +115,10 @@ class Explanation:
     def __str__(self) -> str:
         out = [
             (
-                f"{self.name}: {_count(self.graph_count, 'graph')}, {_count(self.break_count, 'break')}; "
+                f"{self.name}: {counted(self.graph_count, 'graph')}, {counted(self.break_count, 'break')}; "
                 f"{self.recordings} recorded in {_milliseconds(self.recording_seconds)}, "
-                f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
-                + (f", {_count(self.faults, 'fault')}" if self.faults else "")
+                f"{counted(self.hits, 'hit')}, {counted(self.misses, 'miss', 'misses')}"
+                + (f", {counted(self.faults, 'fault')}" if self.faults else "")
             )
         ]
         for segment in self.segments:
@@ -129,9 +129,9 @@ class Explanation:
             )
             count = sum(1 for row in segment.guard_rows if row["predicate"])
             out.append(
-                f"  {segment.name}: from {segment.entry}, {_count(nodes, 'op')}, "
-                f"{_count(count, 'guard')}, {end}; recorded in "
-                f"{_milliseconds(segment.recording_seconds)}, {_count(segment.hits, 'hit')}"
+                f"  {segment.name}: from {segment.entry}, {counted(nodes, 'op')}, "
+                f"{counted(count, 'guard')}, {end}; recorded in "
+                f"{_milliseconds(segment.recording_seconds)}, {counted(segment.hits, 'hit')}"
             )
         misses = Counter(map(str, self.miss_texts))
         faults = Counter(map(str, self.fault_reports))
@@ -152,7 +152,7 @@ class Explanation:
                 out += ["  " + line for line in lines]
         if (kernels := self.int8_kernels)["layers"]:
             out.append(
-                f"int8 kernels: {_count(kernels['layers'], 'layer')}, made ready {_count(kernels['made'], 'time')}, "
+                f"int8 kernels: {counted(kernels['layers'], 'layer')}, made ready {counted(kernels['made'], 'time')}, "
                 f"each for one size of its input; {kernels['dropped']} dropped again"
             )
         if not self.segments and not self.breaks and not self.aborts:
@@ -172,10 +172,6 @@ def _fixes_number(guard: Guard, row: _C.GuardRow) -> bool:
     is_number = type(guard.expected) in (int, float)
     from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}
     return guard.kind == "==" and is_number and from_call
-
-
-def _count(number: int, one: str, more: str = "") -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def _milliseconds(seconds: float) -> str:

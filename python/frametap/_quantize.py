@@ -264,12 +264,11 @@ def _options(
     if bits is not None:
         options["activation_bits"] = bits
     for name, value in (("float_ops", float_ops), ("float_scopes", float_scopes)):
-        if isinstance(value, str) or not isinstance(value, Collection):
-            raise QuantizationError(
-                f"quantize: {name} must be a list of strings, not {value!r:.60}"
-            )
-        items = [_name_of_op(item) if name == "float_ops" else item for item in value]
-        if not all(isinstance(item, str) for item in items):
+        is_list = isinstance(value, Collection) and not isinstance(value, str)
+        items = list(value) if is_list else []
+        if name == "float_ops":
+            items = [_name_of_op(item) for item in items]
+        if not is_list or not all(isinstance(item, str) for item in items):
             raise QuantizationError(
                 f"quantize: {name} must be a list of strings, not {value!r:.60}"
             )

@@ -19,6 +19,7 @@ from frametap._errors import FrametapWarning, QuantizationError
 from frametap._inference_model import InferenceModel, outside
 from frametap._quant_outputs import Decibels
 from frametap._quant_report import plain_parts, render_report
+from frametap._records import counted
 
 __all__ = ["QuantizedModel"]
 
@@ -185,14 +186,14 @@ def _how_it_runs(segment: _C.Segment) -> str:
     if made is None:
         return "has no layers"
     lost = made["lost"]
-    count = f"{made['runs']} run{'s' * (made['runs'] != 1)}"
+    count = counted(made["runs"], "run")
     layers: dict[str, list[str]] = {}
     for layer, why in lost:
         layers.setdefault(why, []).append(layer or "all of it")
     if not made["is_int8"]:
         runs = f"runs in float ({count})"
     elif lost:
-        runs = f"runs in int8 except {len(lost)} layer{'s' * (len(lost) > 1)} ({count})"
+        runs = f"runs in int8 except {counted(len(lost), 'layer')} ({count})"
     else:
         runs = f"runs in int8 ({count})"
     return "\n".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Exit", "MissText"]
+__all__ = ["Exit", "MissText", "counted"]
 
 
 class Exit(dict):
@@ -46,3 +46,8 @@ class MissText:
         if self.position and self.position != "?":
             lines.append(f"  read  {self.position}")
         return "\n".join(lines)
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """``1 graph``, ``2 graphs``. `more`: the plural if it is not formed by an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
