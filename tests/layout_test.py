@@ -779,7 +779,7 @@ def l26_opcode_names(tree: Tree) -> list[str]:
     ]
 
 
-# Of these, a look-up that fails (no memory) is one that finds nothing.
+# Without memory for the look-up, each of these says that there is nothing, and raises nothing.
 LOSES_ERRORS = re.compile(
     r"\b(?:PyDict_GetItem|PyDict_GetItemString|PyObject_HasAttr|PyObject_HasAttrString|PyMapping_HasKey"
     r"|PyMapping_HasKeyString)\("
