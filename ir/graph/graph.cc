@@ -83,8 +83,10 @@ NodeId Graph::AddNode(Node node) {
 Graph PartOf(Graph whole, const std::vector<bool>& used, const std::vector<bool>& kept, std::vector<ValueId>* now) {
   now->resize(whole.values.size());
   const auto is_used = [&](ValueId id) { return used[id.raw()]; };
+  size_t made = whole.inputs.size() + whole.constants.size();
+  for (const Node& node : whole.nodes) made += node.outputs.size();
   const bool all_stays =
-      std::find(kept.begin(), kept.end(), false) == kept.end() &&
+      made == whole.values.size() && std::find(kept.begin(), kept.end(), false) == kept.end() &&
       std::all_of(whole.inputs.begin(), whole.inputs.end(), is_used) &&
       std::all_of(whole.constants.begin(), whole.constants.end(), [&](const auto& one) { return is_used(one.first); });
   if (all_stays) {

@@ -1,6 +1,7 @@
 // The parts of a recording alone: what was done since a mark leaves nothing behind when it is taken back (trace/C6).
 #include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "frame_eval/record/numbers/number_records.h"
 #include "frame_eval/record/trace/aten_recorder.h"
 #include "frame_eval/record/trace/effects.h"
@@ -146,6 +148,39 @@ TEST(NumberRecords, ForgetDropsWhatRestsOnWhatIsGone) {
     EXPECT_EQ(std::ssize(records.not_negative), naturals);
     EXPECT_TRUE(records.sizes_read.empty() && records.strides_read.empty());
   }
+}
+
+// Returns the graph of `record` for two tensors, without values that nothing makes.
+static std::string Recorded(absl::FunctionRef<void(AtenRecorder&, const at::Tensor&, const at::Tensor&)> record) {
+  AtenRecorder recorder;
+  recorder.place = [] { return kNowhere; };
+  const at::Tensor a = at::ones({2, 3}), b = at::ones({2, 3});
+  recorder.AddSource(a, SourceId(0));
+  recorder.AddSource(b, SourceId(1));
+  recorder.Start();
+  record(recorder, a, b);
+  recorder.Stop();
+  EXPECT_EQ(recorder.places().size(), recorder.graph().nodes.size());
+  Graph graph = std::move(recorder.graph());
+  const std::vector<bool> used(graph.values.size(), true), kept(graph.nodes.size(), true);
+  std::vector<ValueId> now;
+  return Print(PartOf(std::move(graph), used, kept, &now));
+}
+
+TEST(AtenRecorder, DropsNodesThatTheLastOneDoesNotUse) {
+  ASSERT_STREQ(InstallFallback(), "");
+  const std::string with_less = Recorded([](AtenRecorder& recorder, const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor sum = at::add(a, b);
+    const at::Tensor product = at::mul(a, at::relu(at::neg(sum)));
+    recorder.graph().nodes.back().args[1] = Arg::Of(*recorder.tensors.ValueOf(sum));
+    recorder.DropBeforeLast(NodeId(1));
+    at::add(product, a);
+  });
+  const std::string plain = Recorded([](AtenRecorder&, const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor product = at::mul(a, at::add(a, b));
+    at::add(product, a);
+  });
+  EXPECT_EQ(with_less, plain);
 }
 
 TEST(RewoundGraph, IsAfterRewindAsItWasAtTheMark) {

@@ -85,7 +85,7 @@ void StoreItem(Trace& trace, Call& call) {
   RefuseForeignKey(call.args[1]);
   StoreSubscript(trace, call.note, call.args[0], call.args[1], is_set ? call.args[2] : nullptr, call.shadows[1],
                  is_set ? call.shadows[2] : Shadow());
-  call.note.op.is_index = false;
+  call.note.op.is_index = is_set && IsTensor(call.args[2]);
 }
 
 // x.__contains__(item), operator.contains(x, item)

@@ -25,6 +25,7 @@ static void LinkCall(Trace& trace, FrameNote& note, Node* node);
 static bool LinkIndices(Trace& trace, FrameNote& note, PyObject* tensor, PyObject* key, const std::vector<Node*>& made);
 static void Covers(Trace& trace, FrameNote& note, PyObject* tensor, int64_t dim, PyObject* stop, size_t item);
 static void Link(Trace& trace, SymbolicNumber* number, Node* node, size_t parameter);
+static void StoreAsItIs(Trace& trace, const FrameNote& note);
 namespace {
 
 bool IsSame(const c10::IValue& constant, PyObject* object) {
@@ -273,6 +274,7 @@ static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
 // numbers/N1, after the call.
 void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* result) {
   if (trace.aten.pending) return note.op.open.clear();
+  if (note.op.is_index && (result == nullptr || result == Py_None)) StoreAsItIs(trace, note);
   std::vector<Node*> made;
   for (size_t i = note.op.nodes_before; i < trace.aten.graph().nodes.size(); ++i) {
     Node& node = trace.aten.graph().nodes[i];
@@ -303,6 +305,52 @@ void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* r
     if (!number.linked) Specialize(trace, number.object, number.shadow);
   }
   note.op.open.clear();
+}
+
+// Returns how many dimensions x[indices] has, of those that index_put_ writes to.
+static size_t RankOfIndexed(const Graph& graph, const Node& index_put) {
+  const auto rank_of = [&](const Arg& arg) { return graph.value(arg.value).type.sizes.size(); };
+  size_t rank = rank_of(index_put.args[0]), of_indices = 0;
+  for (const Arg& index : index_put.args[1].items) {
+    if (index.kind != Arg::Kind::kValue) continue;
+    const c10::ScalarType dtype = graph.value(index.value).type.dtype;
+    const bool is_mask = dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte;
+    rank -= is_mask ? rank_of(index) : 1;
+    of_indices = std::max(of_indices, is_mask ? 1 : rank_of(index));
+  }
+  return rank + of_indices;
+}
+
+// x[…] = value: the binding takes the first dimensions off the value while their size is one, and may expand it, by views
+// with sizes of now. The op that writes does the same for all sizes, if the value has no more dimensions than it writes
+// to. Else these sizes are fixed.
+static void StoreAsItIs(Trace& trace, const FrameNote& note) {
+  const Graph& graph = trace.aten.graph();
+  const size_t end = graph.nodes.size();
+  if (end < note.op.nodes_before + 2 || !graph.nodes.back().op) return;
+  const std::string_view name = BaseName(*graph.nodes.back().op);
+  const bool is_copy = name == "copy", is_put = name == "index_put";
+  if (!is_copy && !is_put) return;
+  const size_t stored = is_copy ? 1 : 2;
+  const auto is_view = [&](size_t at, const char* wanted) {
+    const Node& made_of = graph.nodes[at + 1];
+    const Arg& arg = made_of.args[at + 2 == end ? stored : 0];
+    return at >= note.op.nodes_before && graph.nodes[at].op && BaseName(*graph.nodes[at].op) == wanted &&
+           arg.kind == Arg::Kind::kValue && arg.value == graph.nodes[at].outputs[0];
+  };
+  const bool is_expanded = is_copy && is_view(end - 2, "expand");
+  const size_t first = end - (is_expanded ? 3 : 2);
+  if (!is_view(first, "view")) return;
+  const ValueId value = graph.nodes[first].args[0].value, target = graph.nodes.back().args[0].value;
+  const size_t rank = graph.value(value).type.sizes.size();
+  if (rank <= (is_copy ? graph.value(target).type.sizes.size() : RankOfIndexed(graph, graph.nodes.back()))) {
+    trace.aten.graph().nodes.back().args[stored] = Arg::Of(value);
+    return trace.aten.DropBeforeLast(NodeId(first));
+  }
+  TensorRead read;
+  read.sizes = true;
+  FixValue(trace, value, read, &trace.numbers.sizes_read);
+  FixValue(trace, target, read, &trace.numbers.sizes_read);
 }
 
 // x * n, n - x, x > n. Reflected operators of Tensor are Python code that hands the number on: rsub, pow, and the product

@@ -362,7 +362,7 @@ void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject
     call.shadows.push_back(value_shadow);
     TorchCall(trace, note, &call, "");
     ReadRankOfIndexed(trace, container, key);
-    note.op.is_index = trace.numbers.any_open();
+    note.op.is_index = trace.numbers.any_open() || IsTensor(value);
     note.op.expect.kind = ResultSpec::Kind::kNothing;
     trace.aten.expect_constant =
         MakesIndices(key) || (IsScalar(value) && !HasOtherRows(key));  // a tensor of the number

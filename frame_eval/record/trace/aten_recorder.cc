@@ -207,6 +207,18 @@ void AtenRecorder::DropNodes(Mark since) {
   Rewind(since);
 }
 
+void AtenRecorder::DropBeforeLast(NodeId first) {
+  FT_DCHECK(first.raw() < graph_.nodes.size());
+  for (size_t i = first.raw(); i < graph_.nodes.size(); ++i) {
+    const bool stays = i + 1 == graph_.nodes.size();
+    for (const ValueId output : graph_.nodes[i].outputs) graph_.value(output).def = stays ? first : NodeId();
+  }
+  std::swap(graph_.nodes[first.raw()], graph_.nodes.back());
+  std::swap(places_[first.raw()], places_.back());
+  graph_.nodes.resize(first.raw() + 1);
+  places_.resize(first.raw() + 1);
+}
+
 ValueId AtenRecorder::NewOutput(const at::Tensor& tensor, NodeId node) {
   if (!tensor.defined()) return graph_.NewValue("", Type(), node);
   if (tensor.is_nested()) pending = Break{Reason::nested_tensor, ""};

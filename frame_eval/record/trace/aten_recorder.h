@@ -72,6 +72,8 @@ class AtenRecorder {
   void Rewind(const Mark& mark);
   // Takes back the nodes of the running call, for others in their place. That the program came to its ops stays so.
   void DropNodes(Mark since);
+  // Takes back the nodes from `first` up to the last one, which stays. Nothing may use their results any more.
+  void DropBeforeLast(NodeId first);
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   bool refuses = false;                // an op that cannot be recorded raises instead of running …
   bool has_refused = false;            // … as one has done; `pending` says why
