@@ -34,6 +34,8 @@
       OPCODE_NAMES says, and no more. Others ask for an instruction's role (instruction_roles.h).
   L27 A file of the product has at most 600 lines, and no class of frame_eval/record/ and session/ has a friend.
   L28 A unit test that has a law's id in its name (`V2_ChangedDefaultIsAMiss`) stands in a file that cites the law in full.
+  L30 Outside of ir/ops/, code makes and calls operators by name, and decides nothing by one: the facts of operators are rows
+      of ops.def. OP_NAMES has the exceptions.
 
 Each rule is a function from a tree (path -> text) to the list of its violations; the second half of
 this file shows each of them a small bad tree.
@@ -795,6 +797,38 @@ def l29_look_ups_lose_no_error(tree: Tree) -> list[str]:
     ]
 
 
+# Where a name of an operator decides, or names stand in a list, and why.
+OP_NAMES = {
+    "backends/freeze/": "rewrites patterns of ops, by the families of backends/quant/op_table.cc",
+    "backends/quant/": "rewrites patterns of ops, and has a table of its own for them",
+    "frame_eval/record/callables/": "functions of Python that have the names of operators",
+    "frame_eval/record/numbers/numbers.cc": "the node of each comparison of Python",
+    "frame_eval/record/numbers/numbers_in_tensors.cc": "the ops that a list as an index makes",
+    "frame_eval/record/numbers/symbolic_args.cc": "the ops that an index or a reflected operator makes",
+}
+OP_ROW = re.compile(r"^OP\((\w+)", re.MULTILINE)
+OP_NAME = re.compile(r'(\w+\(\s*)?(?<!`)"aten(?:::|\.)\w[\w.]*"')
+MAKES_OP = re.compile(r"(?:AddOpNode|findSchemaOrThrow|FindOperator)\(\s*$")
+LIST_OF_TEXTS = re.compile(r'[{(\[]\s*((?:"[\w.:]+",\s*)+"[\w.:]+",?)\s*[})\]]')
+CALLS_BASE_NAME = re.compile(r"\bBaseName\((?!const )")
+BARE_NAME = re.compile(r'"(?:aten(?:::|\.))?([\w.:]+?)(?:\.\w+)?"')
+
+
+def l30_op_names(tree: Tree) -> list[str]:
+    names = set(OP_ROW.findall(tree.get("ir/ops/ops.def", "")))
+    found = []
+    for path, text in tree.items():
+        is_product = path.endswith((".h", ".cc", ".py")) and folder_of(path) in ARROWS
+        if not is_product or path.startswith(("ir/ops/", *OP_NAMES)):
+            continue
+        code = re.sub(r"//.*", "", text) if is_cpp(path) else text
+        decides = [m for m in OP_NAME.finditer(code) if not MAKES_OP.match(m[1] or "")]
+        lists = [BARE_NAME.findall(words) for words in LIST_OF_TEXTS.findall(code)]
+        if decides or CALLS_BASE_NAME.search(code) or any(set(of) <= names for of in lists):
+            found.append(f"{path} decides by the name of an operator: see ir/ops/ops.def")
+    return found
+
+
 Rule = Callable[[Tree], list[str]]
 RULES: list[Rule] = [
     l1_arrows,
@@ -826,6 +860,7 @@ RULES: list[Rule] = [
     l27_sizes,
     l28_laws_of_tests,
     l29_look_ups_lose_no_error,
+    l30_op_names,
 ]
 
 
@@ -834,6 +869,7 @@ def test_tree_follows(rule: Rule) -> None:
     assert rule(our_tree()) == []
 
 
+OP_ROWS = "OP(add, kPlain)\nOP(sub, kPlain)\n"
 REASONS = 'BREAK(branch, "a branch", "advice")\nABORT(fault, "a fault", "advice")\n'
 OPCODES = "MAP(IS_OP, IsOp, arg)\nDATA(CACHE)\n"
 BAD: list[tuple[Rule, Tree]] = [
@@ -951,6 +987,16 @@ BAD: list[tuple[Rule, Tree]] = [
         l29_look_ups_lose_no_error,
         {"guards/a.cc": "return PyDict_GetItemString(dict, name) != nullptr;\n"},
     ),
+    (l30_op_names, {"ir/passes/a.cc": 'if (name == "aten::linear") return false;\n'}),
+    (l30_op_names, {"frame_eval/a.cc": 'return BaseName(*node.op) == "add";\n'}),
+    (
+        l30_op_names,
+        {"python/frametap/a.py": '_OVERLOADS = {"aten.rsub.Scalar": "aten.rsub.Tensor"}\n'},
+    ),
+    (
+        l30_op_names,
+        {"ir/ops/ops.def": OP_ROWS, "frame_eval/a.cc": 'kNames[] = {"add",\n            "sub"};\n'},
+    ),
 ]
 GOOD: list[tuple[Rule, Tree]] = [
     (
@@ -1013,6 +1059,16 @@ GOOD: list[tuple[Rule, Tree]] = [
         {
             "backends/onednn/a.cc": '#include "oneapi/dnnl/dnnl.h"\n#include "backends/onednn/api.h"\n',
             "backends/quant/a.cc": '#include "backends/onednn/library.h"\nonednn' + "::Load();\n",
+        },
+    ),
+    (
+        l30_op_names,
+        {
+            "ir/ops/ops.def": OP_ROWS,
+            "ir/ops/a.cc": 'if (op.name != "aten::linear") return false;\n',
+            "frame_eval/a.cc": 'aten.AddOpNode("aten::add", "", {});  // for "aten::sub"\n'
+            'constexpr const char* kHooks[] = {"add", "no_op"};\n',
+            "frame_eval/record/callables/a.cc": 'AddRows("operator", "", Conduct::kPure, {"add", "sub"});\n',
         },
     ),
     (

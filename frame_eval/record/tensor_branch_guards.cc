@@ -6,6 +6,7 @@
 #include "frame_eval/record/trace.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -15,15 +16,13 @@ constexpr size_t kMostNodes = 64;
 constexpr size_t kMostDecisions = 32;
 constexpr size_t kMostWrites = 256;  // each is followed to its origin
 
-bool IsOpOfTorch(const Node& node) { return node.op->operator_name().name.rfind("aten::", 0) == 0; }
-
 // Returns whether the ops of a cone may be run between guards and replay. Ops of others may be Python code.
-bool MayRunAgain(const Node& node) { return !node.op || (FactsOf(*node.op).pure() && IsOpOfTorch(node)); }
+bool MayRunAgain(const Node& node) { return !node.op || (FactsOf(*node.op).pure() && IsOfTorch(*node.op)); }
 
 // Returns whether the op only writes to tensors and gives one, so that it may be run again on memory of the trace.
 bool OnlyWrites(const Node& node) {
   const OpFacts& facts = FactsOf(*node.op);
-  return !facts.random && !facts.no_result && !facts.changes_metadata && !node.outputs.empty() && IsOpOfTorch(node);
+  return !facts.random && !facts.no_result && !facts.changes_metadata && !node.outputs.empty() && IsOfTorch(*node.op);
 }
 
 // A node that writes, and by value what memory it may write to.

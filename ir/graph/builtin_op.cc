@@ -3,11 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <iterator>
 #include <limits>
 
@@ -16,53 +14,68 @@ namespace {
 
 using Kind = Type::Kind;
 
-constexpr ScalarRow kRows[] = {
-    {BuiltinOp::kNone, "?", 0, Kind::kNone, Kind::kNone, nullptr},
-    {BuiltinOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt, " + "},
-    {BuiltinOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "},
-    {BuiltinOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "},
-    {BuiltinOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"},
-    {BuiltinOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "},
-    {BuiltinOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "},
-    {BuiltinOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "},
-    {BuiltinOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "},
-    {BuiltinOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"},
-    {BuiltinOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr},
-    {BuiltinOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "},
-    {BuiltinOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "},
-    {BuiltinOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "},
-    {BuiltinOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"},
-    {BuiltinOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"},
-    {BuiltinOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"},
-    {BuiltinOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "},
-    {BuiltinOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "},
-    {BuiltinOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "},
-    {BuiltinOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"},
-    {BuiltinOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"},
-    {BuiltinOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"},
-    {BuiltinOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"},
-    {BuiltinOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"},
-    {BuiltinOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"},
-    {BuiltinOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"},
-    {BuiltinOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"},
-    {BuiltinOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"},
-    {BuiltinOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"},
-    {BuiltinOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "},
-    {BuiltinOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "},
-    {BuiltinOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "},
-    {BuiltinOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "},
-    {BuiltinOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "},
-    {BuiltinOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "},
-    {BuiltinOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"},
-    {BuiltinOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"},
-    {BuiltinOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"},
-    {BuiltinOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"},
-    {BuiltinOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"},
-    {BuiltinOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"},
-    {BuiltinOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
-    {BuiltinOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr},
-    {BuiltinOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr},
-    {BuiltinOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr},
+// When the result is an int that is never negative.
+enum class Natural : uint8_t {
+  kUnknown,
+  kAlways,
+  kIfBoth,    // operands are such ints
+  kIfEither,  // operand is
+  kIfSecond,  // operand is: it has the sign of the divisor
+};
+constexpr uint8_t kCommutes = 1, kMayRaise = 2;
+
+struct Row : ScalarRow {
+  Natural natural = Natural::kUnknown;
+  uint8_t traits = 0;
+};
+
+constexpr Row kRows[] = {
+    {{BuiltinOp::kNone, "?", 0, Kind::kNone, Kind::kNone, nullptr}},
+    {{BuiltinOp::kIntAdd, "int.add", 2, Kind::kInt, Kind::kInt, " + "}, Natural::kIfBoth, kCommutes},
+    {{BuiltinOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "}},
+    {{BuiltinOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "}, Natural::kIfBoth, kCommutes},
+    {{BuiltinOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"}},
+    {{BuiltinOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "}},
+    {{BuiltinOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "}},
+    {{BuiltinOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "}},
+    {{BuiltinOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "}},
+    {{BuiltinOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"}},
+    {{BuiltinOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr}},
+    {{BuiltinOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "}, Natural::kIfBoth},
+    {{BuiltinOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "}, Natural::kIfSecond},
+    {{BuiltinOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "}},
+    {{BuiltinOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"}, Natural::kIfBoth, kCommutes},
+    {{BuiltinOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"}, Natural::kIfEither, kCommutes},
+    {{BuiltinOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"}, Natural::kAlways},
+    {{BuiltinOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "}},
+    {{BuiltinOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "}},
+    {{BuiltinOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"}},
+    {{BuiltinOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"}},
+    {{BuiltinOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"}},
+    {{BuiltinOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"}},
+    {{BuiltinOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"}},
+    {{BuiltinOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"}},
+    {{BuiltinOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "}},
+    {{BuiltinOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "}, Natural::kUnknown, kCommutes},
+    {{BuiltinOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "}, Natural::kUnknown, kCommutes},
+    {{BuiltinOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "}, Natural::kUnknown, kCommutes},
+    {{BuiltinOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "}},
+    {{BuiltinOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "}},
+    {{BuiltinOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"}},
+    {{BuiltinOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"}},
+    {{BuiltinOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"}},
+    {{BuiltinOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"}, Natural::kUnknown, kMayRaise},
+    {{BuiltinOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"}, Natural::kIfBoth, kCommutes},
+    {{BuiltinOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr}, Natural::kAlways},
+    {{BuiltinOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr}},
+    {{BuiltinOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr}},
 };
 
 constexpr bool RowsAreInOrder() {
@@ -74,9 +87,7 @@ constexpr bool RowsAreInOrder() {
 static_assert(RowsAreInOrder());
 static_assert(std::size(kRows) == static_cast<size_t>(BuiltinOp::kAnother) + 1);
 
-bool IsOneOf(BuiltinOp op, std::initializer_list<BuiltinOp> ops) {
-  return std::find(ops.begin(), ops.end(), op) != ops.end();
-}
+const Row& WholeRowOf(BuiltinOp op) { return kRows[static_cast<size_t>(op)]; }
 
 ScalarFault GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
@@ -145,24 +156,24 @@ double ToDecimals(double x, int places) {
 
 }  // namespace
 
-const ScalarRow& RowOf(BuiltinOp op) { return kRows[static_cast<size_t>(op)]; }
-
-bool Commutes(BuiltinOp op) {
-  using enum BuiltinOp;
-  return IsOneOf(op, {kIntAdd, kIntMul, kIntMin, kIntMax, kIntBroadcast, kIntAnd, kIntOr, kIntXor});
-}
+const ScalarRow& RowOf(BuiltinOp op) { return WholeRowOf(op); }
+bool Commutes(BuiltinOp op) { return (WholeRowOf(op).traits & kCommutes) != 0; }
+bool MayRaise(BuiltinOp op) { return (WholeRowOf(op).traits & kMayRaise) != 0; }
 
 bool GivesNatural(BuiltinOp op, bool a, bool b) {
-  using enum BuiltinOp;
-  if (op == kIntMod) return b;  // has the sign of the divisor
-  if (op == kIntMax) return a || b;
-  if (IsOneOf(op, {kIntAdd, kIntMul, kIntFloorDiv, kIntMin, kIntBroadcast})) return a && b;
-  return op == kIntAbs || op == kSize;
-}
-
-bool MayRaise(BuiltinOp op) {
-  using enum BuiltinOp;
-  return IsOneOf(op, {kIntOf, kIntFloor, kIntCeil, kIntRound, kFloatPow, kFloatExp, kFloatCos, kFloatSin});
+  switch (WholeRowOf(op).natural) {
+    case Natural::kUnknown:
+      return false;
+    case Natural::kAlways:
+      return true;
+    case Natural::kIfBoth:
+      return a && b;
+    case Natural::kIfEither:
+      return a || b;
+    case Natural::kIfSecond:
+      return b;
+  }
+  return false;
 }
 
 std::optional<BuiltinOp> ParseScalarOp(const std::string& name) {

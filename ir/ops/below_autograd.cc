@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "absl/strings/match.h"
 #include "ir/ops/dispatcher_door.h"
 #include "ir/ops/in_place.h"
 #include "ir/ops/op_rows.h"
@@ -32,7 +31,8 @@ bool IsComposedByTorch(const c10::OperatorHandle& op) {
          !op.hasKernelForDispatchKey(DispatchKey::AutogradCPU) && RunsCodeOfTorch(op, DispatchKey::AutogradCPU);
 }
 
-// linear of matrices is addmm or mm of a view that it makes and drops; of other ranks, it gives a view.
+// linear of matrices is addmm or mm of a view that it makes and drops; of other ranks, it gives a view. This speaks of one op,
+// because the answer takes its parts: each of them must be torch's own, and no other op of ATen is made of these.
 bool IsTorchsLinear(const c10::OperatorHandle& op) {
   if (op.operator_name().name != "aten::linear") return false;
   const auto inner = [](const char* name) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, ""); };
@@ -48,7 +48,7 @@ BelowAutograd BelowAutogradOf(const c10::OperatorHandle& op) {
 }
 
 bool ConvertsNumber(const c10::OperatorHandle& op) {
-  return OpRowOf(op.operator_name()).Has(ops::kConvertsNumber) && HasTorchsAutograd(op) && HasTorchsKernelOnCpu(op);
+  return OpRowOf(op).Has(ops::kConvertsNumber) && HasTorchsAutograd(op) && HasTorchsKernelOnCpu(op);
 }
 
 std::atomic<uint64_t> kernels_noted{0};
@@ -62,7 +62,7 @@ bool HasAliases(const c10::FunctionSchema& schema) {
 }
 
 OpVerdict Judge(const c10::OperatorHandle& op) {
-  if (!absl::StartsWith(op.operator_name().name, "aten::")) return {};
+  if (!IsOfTorch(op)) return {};
   return {BelowAutogradOf(op), ConvertsNumber(op), InPlaceForm(op).has_value(), IsPlainFunction(op)};
 }
 

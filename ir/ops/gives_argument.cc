@@ -5,11 +5,10 @@
 namespace frametap {
 
 GivesArgument GivesArgumentOf(const c10::OperatorHandle& op) {
-  const OpRow row = OpRowOf(op.operator_name());
-  if (row.Has(ops::kGivesByType) && !row.in_place) return GivesArgument::kByType;
+  const OpRow row = OpRowOf(op);
+  if (row.Has(ops::kGivesByType | ops::kGivesByDtype) && !row.in_place) return GivesArgument::kByType;
   // Kernels of their own give what their schema says.
-  const bool is_kernel = op.operator_name().getNamespace() == "aten" &&
-                         !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  const bool is_kernel = IsOfTorch(op) && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   return is_kernel || row.Has(ops::kGivesNew) ? GivesArgument::kNever : GivesArgument::kByContent;
 }
 

@@ -8,7 +8,7 @@ namespace frametap {
 
 bool OnlyReads(const c10::OperatorHandle& op, size_t parameter) {
   if (op.schema().arguments()[parameter].alias_info() != nullptr) return false;
-  if (OpRowOf(op.operator_name()).Has(ops::kOnlyReads)) return true;
+  if (OpRowOf(op).Has(ops::kOnlyReads)) return true;
   // Some schemas name one written parameter and not another (running statistics of an `out` form).
   return !FactsOf(op).writes_inputs && GivesArgumentOf(op) == GivesArgument::kNever;
 }

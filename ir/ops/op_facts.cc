@@ -142,7 +142,7 @@ bool IsView(const c10::FunctionSchema& schema) {
 
 bool TakesAnyElement(const c10::OperatorHandle& op, const OpRow& row) {
   if (row.Has(ops::kAnyElement)) return true;
-  return op.operator_name().getNamespace() == "aten" && (op.hasTag(at::Tag::pointwise) || IsView(op.schema()));  // F3
+  return IsOfTorch(op) && (op.hasTag(at::Tag::pointwise) || IsView(op.schema()));  // F3
 }
 
 // Every combination of facts exists once, so that an answer outlives the op it was given for.
@@ -187,7 +187,7 @@ class Departures : public c10::OpRegistrationListener {
 };
 
 const OpFacts& WorkOut(const c10::OperatorHandle& op) {
-  const OpRow row = OpRowOf(op.operator_name());
+  const OpRow row = OpRowOf(op);
   uint16_t bits = RowBits(row);
   // The schema's guess is that a number follows from elements.
   const uint16_t schema = SchemaBits(op.schema());

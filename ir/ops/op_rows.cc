@@ -19,12 +19,14 @@ namespace {
 // A part of a row, for some overloads.
 struct Part {
   const char* overloads;
-  uint32_t facts;
+  uint64_t facts;
   SizeRule* sizes;
+  BuiltinOp of_ints = BuiltinOp::kNone;
 };
 
 constexpr Part Sizes(SizeRule* rule, const char* overloads = "default") { return {overloads, kNone, rule}; }
-constexpr Part For(const char* overloads, uint32_t facts) { return {overloads, facts, nullptr}; }
+constexpr Part For(const char* overloads, uint64_t facts) { return {overloads, facts, nullptr}; }
+constexpr Part OfInts(const char* overloads, BuiltinOp op) { return {overloads, kNone, nullptr, op}; }
 
 constexpr Part kParts[] = {
 #define OP(name, facts, ...) __VA_ARGS__ __VA_OPT__(, )
@@ -35,7 +37,7 @@ constexpr Part kParts[] = {
 
 struct Row {
   absl::string_view name;
-  uint32_t facts;
+  uint64_t facts;
   uint16_t parts;
   uint16_t first_part = 0;
 };
@@ -93,8 +95,21 @@ OpRow OpRowOf(const c10::OperatorName& op) {
     if (!ops::Names(part, op.overload_name)) continue;
     found.facts |= part.facts;
     if (part.sizes != nullptr && !found.in_place) found.sizes = part.sizes;
+    if (part.of_ints != BuiltinOp::kNone) found.of_ints = part.of_ints;
   }
   return found;
+}
+
+bool IsOfTorch(const c10::OperatorHandle& op) { return absl::StartsWith(op.operator_name().name, "aten::"); }
+
+// A sparse tensor holds its indices and values in tensors, which all ops of the family hand on as they like.
+static bool IsOfSparseFamily(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return absl::StartsWith(name, "aten::sparse_") || absl::StartsWith(name, "aten::_sparse_");
+}
+
+bool SharesMemoryUnseen(const c10::OperatorHandle& op) {
+  return OpRowOf(op).Has(ops::kSharesMemory) || IsOfSparseFamily(op);
 }
 
 std::vector<std::string> OpsWith(ops::Fact fact) {

@@ -6,7 +6,7 @@
 namespace frametap {
 
 bool IsPlainFunction(const c10::OperatorHandle& op) {
-  return OpRowOf(op.operator_name()).Has(ops::kPlain) && !HasAliases(op.schema()) && HasTorchsKernelOnCpu(op);
+  return OpRowOf(op).Has(ops::kPlain) && !HasAliases(op.schema()) && HasTorchsKernelOnCpu(op);
 }
 
 std::vector<std::string> PlainFunctions() { return OpsWith(ops::kPlain); }

@@ -183,7 +183,7 @@ bool ReturnsWhatItWrites(const c10::FunctionSchema& schema) {
 }
 
 SizeRule* RuleOf(const c10::OperatorHandle& op) {
-  SizeRule* const rule = OpRowOf(op.operator_name()).sizes;
+  SizeRule* const rule = OpRowOf(op).sizes;
   if (rule != nullptr || !ReturnsWhatItWrites(op.schema()) || FactsOf(op).changes_metadata) return rule;
   return ops::Like;
 }

@@ -29,8 +29,6 @@ bool TakesTensor(const c10::FunctionSchema& schema) {
   return std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return HoldsTensor(*a.type()); });
 }
 
-bool IsOfTorch(const c10::OperatorHandle& op) { return op.operator_name().getNamespace() == "aten"; }
-
 bool IsProven(const c10::OperatorHandle& op, const OpRow& row) {
   return row.Has(ops::kSizesFromSizes) || row.sizes != nullptr || HasTag(op, at::Tag::pointwise) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
@@ -42,7 +40,7 @@ bool IsOutOfProven(const c10::OperatorHandle& op) {
   if (!absl::ConsumeSuffix(&overload, "out")) return false;
   absl::ConsumeSuffix(&overload, "_");
   const auto plain = c10::Dispatcher::singleton().findSchema({op.operator_name().name, std::string(overload)});
-  return plain && IsProven(*plain, OpRowOf(plain->operator_name()));
+  return plain && IsProven(*plain, OpRowOf(*plain));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ir/graph/literal.h"
 #include "ir/ops/below_autograd.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
 namespace frametap {
@@ -30,7 +31,7 @@ Role RoleOf(const c10::OperatorHandle& op) {
   role.repeatable = verdict.plain_function && verdict.below != BelowAutograd::kDiffers;
   const OpFacts& facts = FactsOf(op);
   // Kernels of others run what they like, Python as well.
-  role.may_write = facts.writes_inputs || facts.no_result || op.operator_name().getNamespace() != "aten";
+  role.may_write = facts.writes_inputs || facts.no_result || !IsOfTorch(op);
   return role;
 }
 

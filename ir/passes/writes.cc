@@ -1,12 +1,10 @@
 #include "ir/passes/writes.h"
 
 #include <algorithm>
-#include <iterator>
 
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "ir/ops/gives_argument.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap {
 namespace {
@@ -22,21 +20,6 @@ bool IsInferenceBatchNorm(const c10::FunctionSchema& schema, const Node& node) {
   if (!index) return false;
   const Arg& arg = node.args[static_cast<size_t>(*index)];
   return arg.kind == Arg::Kind::kConst && arg.constant.isBool() && !arg.constant.toBool();
-}
-
-// Share memory with an argument, and their schemas do not show it.
-bool IsKeptQuiet(absl::string_view name) {
-  constexpr absl::string_view kViews[] = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
-                                          "aten::data", "aten::einsum"};
-  return std::find(std::begin(kViews), std::end(kViews), name) != std::end(kViews) ||
-         absl::StartsWith(name, "aten::sparse_") || absl::StartsWith(name, "aten::_sparse_");
-}
-
-// Gives another dtype to the same memory.
-bool ReadsAnew(const c10::OperatorName& op) {
-  constexpr absl::string_view kOps[] = {"aten::view_as_real", "aten::view_as_complex", "aten::real", "aten::imag"};
-  return std::find(std::begin(kOps), std::end(kOps), op.name) != std::end(kOps) ||
-         (op.name == "aten::view" && op.overload_name == "dtype");
 }
 
 }  // namespace
@@ -59,11 +42,10 @@ bool MayShareMemory(const Graph& graph, const Node& node, size_t arg, ValueId in
     const Type& to = graph.value(out).type;
     return to.kind != Type::Kind::kTensor || from.kind != Type::Kind::kTensor || to.dtype == from.dtype;
   };
-  if (!std::any_of(node.outputs.begin(), node.outputs.end(), may_be_of) && !ReadsAnew(node.op->operator_name())) {
-    return false;
-  }
+  const bool has_its_dtype = std::any_of(node.outputs.begin(), node.outputs.end(), may_be_of);
+  if (!has_its_dtype && !OpRowOf(*node.op).Has(ops::kReinterprets)) return false;
   return node.op->schema().arguments()[arg].alias_info() != nullptr ||
-         GivesArgumentOf(*node.op) != GivesArgument::kNever || IsKeptQuiet(node.op->operator_name().name);
+         GivesArgumentOf(*node.op) != GivesArgument::kNever || SharesMemoryUnseen(*node.op);
 }
 
 std::vector<bool> WrittenValues(const Graph& graph) {

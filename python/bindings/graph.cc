@@ -15,6 +15,7 @@
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/ops/op_rows.h"
 #include "ir/text/symbolic_sizes.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
@@ -89,6 +90,8 @@ std::vector<std::string> SchemaArgs(const NodeView& self) {
   }
   return names;
 }
+
+OpRow Row(const NodeView& self) { return self.node().op ? OpRowOf(*self.node().op) : OpRow(); }
 
 bool Writes(const NodeView& self) {
   const c10::FunctionSchema* schema = self.schema();
@@ -243,6 +246,12 @@ void BindNode(py::module_& m) {
       .def_property_readonly(
           "may_raise", [](const NodeView& self) { return MayRaise(self.node().builtin_op); },
           "Arithmetic on Python numbers that raises for some of them: `int(inf)`.")
+      .def_property_readonly(
+          "takes_float_tensor", [](const NodeView& self) { return Row(self).Has(ops::kTakesFloatTensor); },
+          "Whether a float among the first two arguments may be a tensor of float64 without dimensions instead.")
+      .def_property_readonly(
+          "drops_out", [](const NodeView& self) { return Row(self).Has(ops::kDropsOut) && !Row(self).in_place; },
+          "Returns its argument where `train` is false or `p` is 0.")
       .def_property_readonly("args", NodeArgs)
       .def_property_readonly("schema_args", SchemaArgs)
       .def_property_readonly("outputs", [](const NodeView& self) { return Views(self.graph, self.node().outputs); })

@@ -109,15 +109,6 @@ def build(
     return builder.module({*numbers, *left_out})
 
 
-# Where a Python float becomes a tensor without dimensions in torch itself: arguments by number.
-_FLOAT_IS_TENSOR = (
-    {f"aten.{name}.Tensor": (0, 1) for name in ("mul", "add", "sub", "div")}
-    | {f"aten.{name}_.Tensor": (1,) for name in ("mul", "add", "sub", "div")}
-    | {"aten.rsub.Scalar": (1,)}
-)
-_OVERLOAD_FOR_TENSOR = {"aten.rsub.Scalar": "aten.rsub.Tensor"}
-
-
 def takes_tensor(node: _C.Node, value: _C.Value) -> bool:
     """Whether ``node`` gives the same bits if its float ``value`` is a float64 tensor without dimensions.
 
@@ -126,7 +117,7 @@ def takes_tensor(node: _C.Node, value: _C.Value) -> bool:
     """
     args = node.args
     at = [i for i, arg in enumerate(args) if isinstance(arg, _C.Value) and arg == value]
-    if len(at) != 1 or at[0] not in _FLOAT_IS_TENSOR.get(node.op, ()):
+    if len(at) != 1 or at[0] > 1 or not node.takes_float_tensor:
         return False
     other = args[1 - at[0]]
     is_tensor = isinstance(other, _C.Value) and other.kind == "tensor"
@@ -260,18 +251,20 @@ class _Builder:
     def _call(self, node: _C.Node, outputs: list[_C.Value], meta: dict[str, Any]) -> None:
         op = node.op
         self._make_constants(node.args, meta)
-        if any(isinstance(arg, _C.Value) and arg in self.as_tensors for arg in node.args):
-            op = _OVERLOAD_FOR_TENSOR.get(op, op)
+        if node.takes_float_tensor and any(
+            isinstance(arg, _C.Value) and arg in self.as_tensors for arg in node.args
+        ):
+            op = op.rpartition(".")[0] + ".Tensor"
         target = target_of(op)
         args = [self._arg(arg) for arg in node.args]
         kwargs: dict[str, Any] = {}
         if not node.is_scalar:
             args, kwargs = _call_form(target, args)
             target = _as_text(target)
-        if op == "aten.dropout" and _drops_nothing(*node.args):
+        if node.drops_out and _drops_nothing(*node.args):
             self.env[outputs[0]] = args[0]
             return
-        if op == "aten.dropout" and self.traced and _drops_everything(*node.args):
+        if node.drops_out and self.traced and _drops_everything(*node.args):
             zero = self.fx.call_function(torch.ops.aten.new_zeros.default, (args[0], []))
             product = self.fx.call_function(torch.ops.aten.mul.Tensor, (args[0], zero))
             for made in (zero, product):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -747,13 +748,16 @@ def test_a_checkpoint_of_a_captured_function_recomputes_what_its_forward_saved()
         assert grads[0][0].equal(grads[1][0]) and grads[0][1].equal(grads[1][1])
 
 
+@pytest.mark.parametrize("op", [torch.dropout, torch.feature_dropout, torch.alpha_dropout])
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_dropout_draws_as_many_random_numbers_as_plain_python(dynamic: bool | None) -> None:
+def test_dropout_draws_as_many_random_numbers_as_plain_python(
+    op: Callable[..., torch.Tensor], dynamic: bool | None
+) -> None:
     def f(x: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.nn.functional.dropout(x, p) + 1, torch.rand(2)
+        return op(x, p, True) + 1, torch.rand(2)
 
     captured = frametap.compile(f, backend="aot_eager", dynamic=dynamic)
-    x = torch.tensor([1.0, -1.0, float("nan")], requires_grad=True)
+    x = torch.tensor([[1.0, -1.0, float("nan")]], requires_grad=True)
     for p in (0.5, 0.2, 1.0, 1.0, 0.0, 0.0, 1.0):
         results = []
         for call in (f, captured):

@@ -21,7 +21,8 @@ struct Part {
 };
 
 Part Sizes(SizeRule*, const char* overloads = "default") { return {overloads, false}; }
-Part For(const char* overloads, uint32_t) { return {overloads, true}; }
+Part For(const char* overloads, uint64_t) { return {overloads, true}; }
+Part OfInts(const char* overloads, BuiltinOp) { return {overloads, true}; }
 
 struct Row {
   std::string name;

@@ -23,6 +23,7 @@
 #include "guards/objects/well_known_objects.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
+#include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -267,12 +268,12 @@ bool RepeatedCalls::HasGoodNodes(MemoEntry* memo) const {
     if (!(graph.states[node.state.raw()] == memo->signature.thread_state.state)) return false;
     if (node.op) {
       const OpFacts& facts = *trace_.aten.op_facts.Of(*node.op).facts;
-      const bool is_of_torch = node.op->operator_name().name.rfind("aten::", 0) == 0;
-      if (!is_of_torch || facts.no_result || facts.scalar_from_data || facts.scalar_from_metadata ||
+      if (!IsOfTorch(*node.op) || facts.no_result || facts.scalar_from_data || facts.scalar_from_metadata ||
           facts.data_dependent_size) {
         return false;
       }
-      const bool may_write = facts.writes_inputs && (node.op->schema().is_mutable() || !IsDropout(*node.op));
+      const bool may_write =
+          facts.writes_inputs && (node.op->schema().is_mutable() || !OpRowOf(*node.op).Has(ops::kDropsOut));
       for (size_t k = 0; may_write && k < node.args.size(); ++k) {
         if (WritesTo(node, k)) return false;
       }

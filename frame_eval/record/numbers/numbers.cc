@@ -23,6 +23,7 @@
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap {
 
@@ -173,7 +174,8 @@ void FixValue(Trace& trace, ValueId value, const TensorRead& read, absl::flat_ha
 static ValueId TensorOfElement(const Graph& graph, Shadow shadow) {
   if (shadow.kind != Shadow::Kind::kValue) return ValueId();
   const NodeId def = graph.value(ValueId(shadow.id)).def;
-  if (!def.valid() || !graph.node(def).op || graph.node(def).op->operator_name().name != "aten::item") return ValueId();
+  if (!def.valid() || !graph.node(def).op) return ValueId();
+  if (!OpRowOf(*graph.node(def).op).Has(ops::kGivesElement)) return ValueId();
   const Arg& arg = graph.node(def).args[0];
   return arg.kind == Arg::Kind::kValue ? arg.value : ValueId();
 }

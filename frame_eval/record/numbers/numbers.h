@@ -35,10 +35,9 @@ inline c10::IValue ValueOf(const Number& number) {
   return number.is_float ? c10::IValue(number.f) : c10::IValue(number.i);
 }
 
-std::string_view BaseName(const c10::OperatorHandle& op);  // "add" of aten::add_ and aten::add
-// One of those that give their argument itself back where they drop nothing; in place or not. By their tags they might write
-// to it as well, which they do in place only.
-bool IsDropout(const c10::OperatorHandle& op);
+// Returns "add" for aten::add_ and aten::add. It is for the ops that a binding of torch makes on its way, whose names are a
+// part of the binding. Facts of ops are in their rows (ops.def).
+std::string_view BaseName(const c10::OperatorHandle& op);
 
 void Specialize(Trace& trace, PyObject* object, Shadow shadow);  // fix the value of a scalar
 void CompareValues(Trace& trace, FrameNote& note, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op);

@@ -13,6 +13,7 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
+#include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
 namespace frametap {
@@ -193,9 +194,8 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   const bool is_element = type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
   if (!is_element || !def.valid() || trace.aten.memory.MayBeWritten(tensor)) return std::nullopt;
   const Node node = trace.aten.graph().node(def);  // a copy: terms add nodes
-  if (!node.op || node.op->operator_name().name.rfind("aten::", 0) != 0) return std::nullopt;
-  const std::string_view name = BaseName(*node.op);
-  if (name != "scalar_tensor" && !IsPlainFunction(*node.op)) return std::nullopt;
+  if (!node.op) return std::nullopt;
+  const OpRow row = OpRowOf(*node.op);
   const auto term_of = [&](size_t at) -> std::optional<IntTerm> {
     const Arg& arg = node.args[at];
     if (arg.kind == Arg::Kind::kConst) {
@@ -210,23 +210,17 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   const auto is_const = [&](size_t at, const c10::IValue& wanted) {
     return node.args[at].kind == Arg::Kind::kConst && node.args[at].constant == wanted;
   };
-  if (name == "scalar_tensor") return term_of(0);
-  const bool is_linear = name == "add" || name == "sub";
-  if (node.args.size() != (name == "mul" ? 2 : 3)) return std::nullopt;
-  const bool is_quotient = name == "div" && (is_const(2, c10::IValue("trunc")) || is_const(2, c10::IValue("floor")));
-  if (!is_quotient && name != "mul" && !(is_linear && is_const(2, c10::IValue(int64_t{1})))) return std::nullopt;
+  if (row.Has(ops::kMakesElement)) return term_of(0);
+  if (row.of_ints == BuiltinOp::kNone || !IsPlainFunction(*node.op)) return std::nullopt;
+  const bool is_quotient = row.of_ints == BuiltinOp::kIntFloorDiv;
+  const bool has_factor = !is_quotient && node.args.size() > 2;
+  if (has_factor && !is_const(2, c10::IValue(int64_t{1}))) return std::nullopt;
+  if (is_quotient && !is_const(2, c10::IValue("trunc")) && !is_const(2, c10::IValue("floor"))) return std::nullopt;
   const std::optional<IntTerm> a = term_of(0), b = term_of(1);
   if (!a || !b) return std::nullopt;
-  if (!is_quotient) {
-    return IntOp(trace,
-                 name == "mul"   ? BuiltinOp::kIntMul
-                 : name == "add" ? BuiltinOp::kIntAdd
-                                 : BuiltinOp::kIntSub,
-                 *a, *b);
-  }
   // Towards zero and downwards are one direction for these.
-  if (!IsNotNegative(trace, *a) || !b->is_constant() || b->constant <= 0) return std::nullopt;
-  return IntOp(trace, BuiltinOp::kIntFloorDiv, *a, *b);
+  const bool rounds_down = IsNotNegative(trace, *a) && b->is_constant() && b->constant > 0;
+  return is_quotient && !rounds_down ? std::nullopt : IntOp(trace, row.of_ints, *a, *b);
 }
 
 // With few elements, each is a number of the graph. Their count is fixed, unless it is known to differ from call to

@@ -12,6 +12,7 @@
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/op_facts.h"
+#include "ir/ops/op_rows.h"
 #include "ir/ops/size_rules.h"
 #include "ir/symbols/simplifier.h"
 
@@ -71,8 +72,9 @@ void FixRank(Trace& trace, ValueId value) {
 // Guards, for each dimension that would be left out if its size was one, whether it is one. Returns false if it is not
 // such an op.
 static bool DecideSqueeze(Trace& trace, const Node& node) {
-  const std::string& name = node.op->operator_name().name;  // squeeze_ changes the sizes of its argument
-  if ((name != "aten::squeeze" && name != "aten::squeeze_copy") || node.args[0].kind != Arg::Kind::kValue) return false;
+  const OpRow row = OpRowOf(*node.op);
+  const bool drops_ones = row.Has(ops::kDropsOnes) && !row.in_place;  // in place, it changes the sizes of its argument
+  if (!drops_ones || node.args[0].kind != Arg::Kind::kValue) return false;
   const ValueId tensor = node.args[0].value;
   const Sizes sizes = trace.aten.graph().value(tensor).type.sizes;
   const auto rank = static_cast<int64_t>(sizes.size());
@@ -261,20 +263,15 @@ bool GivesBack(Trace& trace, const FrameNote& note, const Event& e, PyObject* re
   }
   if (made != 1 || !graph.nodes.back().op) return false;
   const Node& node = graph.nodes.back();
-  const std::string_view name = BaseName(*node.op);
+  const OpRow row = OpRowOf(*node.op);
   const auto is_const = [&](const char* parameter, const c10::IValue& wanted) {
     const std::optional<int> at = node.op->schema().argumentIndexWithName(parameter);
     if (!at) return true;
     const Arg& arg = node.args[static_cast<size_t>(*at)];
     return arg.kind == Arg::Kind::kConst && (wanted.isNone() ? arg.constant.isNone() : arg.constant == wanted);
   };
-  if (name == "to" || name == "type_as") return is_const("memory_format", c10::IValue());
-  if (IsDropout(*node.op)) {
-    return is_const("train", false) || is_const("p", 0.0);
-  }
-  static constexpr std::string_view kByType[] = {"conj", "resolve_conj", "resolve_neg",
-                                                 "real", "positive",     "lift_fresh"};
-  return std::find(std::begin(kByType), std::end(kByType), name) != std::end(kByType);
+  if (row.Has(ops::kDropsOut)) return is_const("train", false) || is_const("p", 0.0);
+  return row.Has(ops::kGivesByDtype) && is_const("memory_format", c10::IValue());
 }
 
 // The same for a result that is not the argument, where the op returns its argument at other times. If nothing else
@@ -333,17 +330,15 @@ void RefuseUnknownLength(const Node& node) {
 
 // How many tensors came follows from one size; the list is the program's from now on.
 void ReadListLength(Trace& trace, const Node& node, const Event& e) {
-  const std::string_view name = BaseName(*node.op);
-  static constexpr std::string_view kAlong[] = {"split",        "chunk",        "unbind",      "split_with_sizes",
-                                                "unsafe_split", "unsafe_chunk", "tensor_split"};
+  const OpRow row = OpRowOf(*node.op);
   const std::optional<int> dim = node.op->schema().argumentIndexWithName("dim");
   const Arg* along = dim ? &node.args[static_cast<size_t>(*dim)] : nullptr;
-  if (std::find(std::begin(kAlong), std::end(kAlong), name) == std::end(kAlong) || along == nullptr ||
-      along->kind != Arg::Kind::kConst || !along->constant.isInt() || node.args[0].kind != Arg::Kind::kValue) {
+  if (!row.Has(ops::kPartsAlongDim | ops::kPartForEachSize) || along == nullptr || along->kind != Arg::Kind::kConst ||
+      !along->constant.isInt() || node.args[0].kind != Arg::Kind::kValue) {
     for (int i = 0; i < e.n; ++i) ReadAllTensors(trace, e.in[i], false);
     return;
   }
-  if (name == "split_with_sizes") return;  // as many as sizes were given
+  if (row.Has(ops::kPartForEachSize)) return;
   const ValueId tensor = node.args[0].value;
   const auto rank = static_cast<int64_t>(trace.aten.graph().value(tensor).type.sizes.size());
   const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();

@@ -16,6 +16,7 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap {
 
@@ -90,7 +91,8 @@ bool TakesNumber(const c10::Type& type) {
 
 // A size that the schema declares as a plain int.
 bool IsCount(const c10::OperatorHandle& op, size_t parameter) {
-  return BaseName(op) == "one_hot" && op.schema().arguments()[parameter].real_type()->kind() == c10::TypeKind::IntType;
+  return OpRowOf(op).Has(ops::kTakesSize) &&
+         op.schema().arguments()[parameter].real_type()->kind() == c10::TypeKind::IntType;
 }
 
 bool IsSizes(const c10::Type& type) {
@@ -162,11 +164,6 @@ std::string_view BaseName(const c10::OperatorHandle& op) {
   name.remove_prefix(name.find("::") + 2);
   if (!name.empty() && name.back() == '_') name.remove_suffix(1);
   return name;
-}
-
-bool IsDropout(const c10::OperatorHandle& op) {
-  static constexpr std::string_view kNames[] = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"};
-  return std::find(std::begin(kNames), std::end(kNames), BaseName(op)) != std::end(kNames);
 }
 
 // Arguments of a C function that dispatches: tensors are known, numbers may wait for the node (numbers/N1), everything
@@ -257,7 +254,7 @@ static void LeaveOpen(Trace& trace, FrameNote& note, PyObject* object, Shadow sh
 
 // Whether the node is the `item` of an operand that waits for it (LeaveElementOpen).
 static bool TakesElement(Trace& trace, FrameNote& note, const Node& node) {
-  if (note.op.open.empty() || node.op->operator_name().name != "aten::item") return false;
+  if (note.op.open.empty() || !OpRowOf(*node.op).Has(ops::kGivesElement)) return false;
   for (SymbolicNumber& number : note.op.open) {
     if (!number.tensor.valid() || number.is_taken || node.args[0].value != number.tensor) continue;
     number.is_taken = true;
@@ -284,8 +281,8 @@ void BindSymbolicArgs(Trace& trace, FrameNote& note, const Event& e, PyObject* r
   const bool waits = std::any_of(note.op.open.begin(), note.op.open.end(),
                                  [](const SymbolicNumber& number) { return number.tensor.valid(); });
   for (const Node* node : made) {
-    if (waits && node->op->operator_name().name == "aten::item") {
-      throw Break{Reason::value_of_tensor, "aten::item"};
+    if (waits && OpRowOf(*node->op).Has(ops::kGivesElement)) {
+      throw Break{Reason::value_of_tensor, node->op->operator_name().name};
     }
   }
   if (note.op.marks.makes_tensor) {
@@ -358,13 +355,12 @@ static void StoreAsItIs(Trace& trace, const FrameNote& note) {
 static void LinkOperator(Trace& trace, FrameNote& note, const std::vector<Node*>& made) {
   if (note.op.open.size() != 1 || made.empty() || made.size() > 2) return;
   SymbolicNumber& number = note.op.open[0];
-  const std::string_view name = BaseName(*made.back()->op);
-  if (made.size() == 2 && (number.position != 0 || BaseName(*made[0]->op) != "reciprocal" || name != "mul")) return;
-  static constexpr std::string_view kOperators[] = {"add",  "sub", "mul", "div", "pow", "remainder", "floor_divide",
-                                                    "rsub", "lt",  "le",  "eq",  "ne",  "gt",        "ge"};
-  if (std::find(std::begin(kOperators), std::end(kOperators), name) == std::end(kOperators)) return;
-  const size_t parameter = name == "pow" && number.position == 0 ? 0 : 1;
-  Link(trace, &number, made.back(), parameter);
+  const c10::OperatorHandle& op = *made.back()->op;
+  if (!OpRowOf(op).Has(ops::kOfOperator)) return;
+  const bool has_reciprocal = number.position == 0 && BaseName(*made[0]->op) == "reciprocal" && BaseName(op) == "mul";
+  if (made.size() == 2 && !has_reciprocal) return;
+  const bool is_number_first = op.schema().arguments()[0].real_type()->kind() == c10::TypeKind::NumberType;
+  Link(trace, &number, made.back(), is_number_first ? 0 : 1);
 }
 
 static void Link(Trace& trace, SymbolicNumber* number, Node* node, size_t parameter) {
@@ -382,7 +378,7 @@ static void LinkCall(Trace& trace, FrameNote& note, Node* node) {
   if (!called.empty() && called.back() == '_') called.remove_suffix(1);
   if (called != BaseName(*node->op)) return;
   // Whether the argument itself comes back depends on the number.
-  if (called.find("dropout") != std::string_view::npos) return;
+  if (OpRowOf(*node->op).Has(ops::kDropsOut)) return;
   const std::vector<c10::Argument>& parameters = node->op->schema().arguments();
   for (SymbolicNumber& number : note.op.open) {
     if (number.linked || (number.tensor.valid() && !number.is_taken)) continue;

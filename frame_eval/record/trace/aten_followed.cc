@@ -2,11 +2,10 @@
 #include <ATen/SavedTensorHooks.h>
 
 #include "frame_eval/record/trace/aten_recorder.h"
+#include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
-
-static bool IsOfTorch(const c10::OperatorHandle& op) { return op.operator_name().getNamespace() == "aten"; }
 
 // Hooks on saved tensors (checkpointing) run in an op of torch as well; they are what they are for.
 void AtenRecorder::MeetFrameBelow() {

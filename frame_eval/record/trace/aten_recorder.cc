@@ -12,6 +12,7 @@
 #include "frame_eval/record/trace/size_dependence.h"
 #include "ir/dcheck.h"
 #include "ir/graph/eager_state.h"
+#include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
 
 namespace frametap {
@@ -325,7 +326,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.op = op;
   node.args.reserve(arg_count);
   for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) node.args.push_back(ArgOf(value));
-  const bool is_number = expect_number && op.operator_name().name == "aten::item";
+  const bool is_number = expect_number && OpRowOf(op).Has(ops::kGivesElement);
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};
   }

@@ -1,16 +1,14 @@
 #include "frame_eval/record/trace/size_dependence.h"
 
-#include <string>
-#include <string_view>
-
+#include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
 namespace frametap {
 
 // x[i, j] with tensors of numbers: the result's size follows from sizes. (With masks it follows from their elements.)
 static bool IsIndexByNumbers(const Graph& graph, const Node& node) {
-  const std::string& name = node.op->operator_name().name;
-  if (name != "aten::index" || node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
+  if (node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
+  if (!OpRowOf(*node.op).Has(ops::kSizesFromMasks)) return false;
   for (const Arg& index : node.args[1].items) {
     if (index.kind != Arg::Kind::kValue) continue;
     c10::ScalarType dtype = graph.value(index.value).type.dtype;
@@ -38,9 +36,9 @@ static bool IsOfNumbers(const AtenRecorder& aten, ValueId value) {
     const Node& node = graph.node(def);
     if (node.builtin_op == BuiltinOp::kSize) continue;
     if (!is_number && (type.kind != Type::Kind::kTensor || aten.memory.MayBeWritten(id))) return false;
-    const std::string_view name = node.op ? std::string_view(node.op->operator_name().name) : "";
-    if (node.op && name != "aten::item" && name != "aten::scalar_tensor" && !IsPlainFunction(*node.op)) return false;
     if (!node.op && !is_number) return false;
+    const bool is_element = node.op && OpRowOf(*node.op).Has(ops::kGivesElement | ops::kMakesElement);
+    if (node.op && !is_element && !IsPlainFunction(*node.op)) return false;
     ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
   }
   return true;
@@ -79,9 +77,8 @@ const Node* ResizerOf(const AtenRecorder& aten, ValueId value) {
 bool CanForetellSizes(const Graph& graph, const Node& node, const OpFacts& facts) {
   if (facts.asks_for_elements) return false;
   if (!facts.data_dependent_size || IsIndexByNumbers(graph, node)) return true;
-  return node.op->operator_name().getNamespace() != "aten" &&
-         (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
-          node.op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
+  return !IsOfTorch(*node.op) && (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+                                  node.op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
 }
 
 }  // namespace frametap
