@@ -37,9 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     if rest and given.command != "bench":
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if given.command == "demo":
-        from frametap._demo import main as demo
-
-        return demo()
+        return _run(_tools("demo") / "demo.py")
     if given.command == "explain":
         return _explain(given.target, given.example, given.segments)
     if given.command == "bench":
@@ -132,19 +130,22 @@ def _found(target: str) -> Any:
 
 
 def _bench(names: list[str], options: list[str]) -> int:
-    folder = Path(__file__).resolve().parents[2] / "tools" / "bench"
+    folder = _tools("bench") / "bench"
     programs = {p.stem: p for p in sorted(folder.glob("*.py")) if "__main__" in p.read_text()}
-    if not programs:
-        _stop(
-            "bench", "the benchmarks are programs of a checkout (tools/bench); there is none here"
-        )
     if unknown := [name for name in names if name not in programs]:
         _stop("bench", f"there is no {unknown[0]!r}; there is {', '.join(programs)}")
-    codes = [
-        subprocess.run([sys.executable, str(programs[name]), *options], check=False).returncode
-        for name in names or programs
-    ]
-    return max(codes)
+    return max(_run(programs[name], *options) for name in names or programs)
+
+
+def _tools(command: str) -> Path:
+    folder = Path(__file__).resolve().parents[2] / "tools"
+    if not folder.is_dir():
+        _stop(command, "its programs are in a checkout (tools/); there is none here")
+    return folder
+
+
+def _run(program: Path, *options: str) -> int:
+    return subprocess.run([sys.executable, str(program), *options], check=False).returncode
 
 
 def _stop(command: str, sentence: str) -> NoReturn:

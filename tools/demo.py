@@ -1,4 +1,4 @@
-"""``python -m frametap demo``: a small CNN, captured, explained, quantized to int8, saved and loaded.
+"""``tools/dev demo``: a small CNN, captured, explained, quantized to int8, saved and loaded.
 
 Everything that is printed is real. Except for the lines that begin with ``time``, it is the same at
 every run. Each output is compared with plain PyTorch; the exit code is 1 if any comparison fails.
@@ -346,7 +346,7 @@ import sys, torch, frametap
 torch.set_num_threads(1)
 program = frametap.load(sys.argv[1])
 outputs = [program(images) for images in torch.load(sys.argv[2])]
-assert "frametap._demo" not in sys.modules
+assert "demo" not in sys.modules
 torch.save(outputs, sys.argv[3])
 """
 
