@@ -1100,6 +1100,10 @@ TOY_GUARD = {
     "ir/segment/predicates.def": "tests/toy/predicates.def",
     "guards/kinds/bits.cc": "tests/toy/guard.cc",
 }
+TOY_GUARD_WITH_PARAMETER = {
+    "ir/segment/predicates.def": "tests/toy/predicates_with_parameter.def",
+    "guards/kinds/bit.cc": "tests/toy/guard_with_parameter.cc",
+}
 TOY_EFFECT = {
     "ir/segment/effects.def": "tests/toy/effects.def",
     "frame_eval/replay/append.cc": "tests/toy/effect.cc",
@@ -1122,7 +1126,10 @@ def with_pages(tree: Tree) -> Tree:
 SLOW_RULES = {l12_one_class_a_name, l13_names, l16_circles, l18_laws, l19_named_files}
 
 
-@pytest.mark.parametrize("toy", [TOY_GUARD, TOY_EFFECT], ids=["guard", "effect"])
+TOYS = {"guard": TOY_GUARD, "parameter": TOY_GUARD_WITH_PARAMETER, "effect": TOY_EFFECT}
+
+
+@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS)
 def test_a_new_kind_touches_two_files(toy: dict[str, str]) -> None:
     """The unit tests of tests/toy compile and run these files. Here no rule asks for another one.
 
@@ -1136,7 +1143,7 @@ def test_a_new_kind_touches_two_files(toy: dict[str, str]) -> None:
 
 def test_the_unit_tests_of_the_toys_add_nothing_else() -> None:
     added = {path for path in our_tree() if path.startswith("tests/toy/")}
-    parts = {*TOY_GUARD.values(), *TOY_EFFECT.values()}
+    parts = {part for toy in TOYS.values() for part in toy.values()}
     assert added - parts == {"tests/toy/README.md", "tests/toy/toy_rows_test.cc"}
     assert len(l24_predicates_page(with_toy(TOY_GUARD))) == 1
     assert len(l20_effects_page(with_toy(TOY_EFFECT))) == 1

@@ -159,7 +159,7 @@ void FixCode(Trace& trace, PyObject* function) {
     if (recent != function && !trace.guards.IsPinned(function)) trace.guards.Pinned(function, CallableName(function));
     recent = function;
   } else if (IsOpen(trace, function))
-    trace.guards.Code(SourceOf(trace, function), trace.frames.Here());
+    trace.guards.Add(GuardKind::kCode, SourceOf(trace, function), trace.frames.Here());
 }
 
 // C code calls a function that the trace has made. Which of its arguments are defaults is not reported.

@@ -131,24 +131,19 @@ void GuardRecorder::Identity(SourceId id, const GuardSite& why) {
              [&] { return MakeIdentityGuard(impl_->object(id), is_named ? step.text : std::string()); });
 }
 
-void GuardRecorder::Address(SourceId id, const GuardSite& why) {
-  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
-  impl_->Say(id, Guard::Kind::kAddress, 0, nullptr, why, [&] { return MakeAddressGuard(impl_->object(id)); });
-}
-
-void GuardRecorder::Code(SourceId id, const GuardSite& why) {
-  if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kIdentity)) return;
-  impl_->Say(id, Guard::Kind::kCode, 0, nullptr, why, [&] { return MakeCodeGuard(impl_->object(id)); });
-}
-
 namespace {
 
-using MakeGuardOf = std::unique_ptr<Guard> (*)(PyObject*);
+using MakeGuardOf = std::unique_ptr<Guard> (*)(PyObject*, const GuardParameter&);
 
-// By kind; null for a kind that needs more than the object.
+template <GuardKind kKind, class... Parameter>
+std::unique_ptr<Guard> MakeWith(PyObject* object, const GuardParameter& parameter) {
+  return MakeGuard<kKind>(object, parameter.As<Parameter>()...);
+}
+
+// By kind; null for a kind that has a method of its own.
 constexpr MakeGuardOf kMakers[] = {
 #define GUARD(kind, transfer) nullptr,
-#define GUARD_OF(kind, transfer) &MakeGuard<GuardKind::kind>,
+#define GUARD_OF(kind, transfer, ...) &MakeWith<GuardKind::kind __VA_OPT__(, ) __VA_ARGS__>,
 #define FORM(form, word, text, meaning)
 #include "ir/segment/predicates.def"
 #undef GUARD
@@ -156,19 +151,22 @@ constexpr MakeGuardOf kMakers[] = {
 #undef FORM
 };
 
+bool IsImpliedByIdentity(GuardKind kind) { return kind == GuardKind::kAddress || kind == GuardKind::kCode; }
+
 }  // namespace
 
-void GuardRecorder::Add(GuardKind kind, SourceId id, const GuardSite& why) {
+void GuardRecorder::Add(GuardKind kind, SourceId id, const GuardSite& why, const GuardParameter& parameter) {
   const MakeGuardOf make = kMakers[static_cast<size_t>(kind)];
   FT_DCHECK(make != nullptr);
   if (impl_->object(id) == nullptr) return;
-  impl_->Say(id, kind, 0, nullptr, why, [&] { return make(impl_->object(id)); });
+  if (IsImpliedByIdentity(kind) && impl_->Has(id, GuardKind::kIdentity)) return;
+  impl_->Say(id, kind, parameter.number, parameter.object, why, [&] { return make(impl_->object(id), parameter); });
 }
 
 void GuardRecorder::Field(SourceId id, Py_ssize_t offset, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   Identity(id, why);
-  impl_->Say(id, Guard::Kind::kField, offset, nullptr, why, [&] { return MakeFieldGuard(impl_->object(id), offset); });
+  Add(GuardKind::kField, id, why, {.number = offset});
 }
 
 void GuardRecorder::Registry(const GuardSite& why) {
@@ -176,13 +174,7 @@ void GuardRecorder::Registry(const GuardSite& why) {
     Ref<> module = MustImport("_abc");
     return Must(PyObject_GetAttrString(module.get(), "get_cache_token")).Release();
   }();
-  impl_->Say(Pinned(counter, "abc.get_cache_token"), Guard::Kind::kRegistry, 0, nullptr, why,
-             [] { return MakeAnswerGuard(Guard::Kind::kRegistry, counter); });
-}
-
-void GuardRecorder::Answer(PyObject* function, const char* name, const GuardSite& why) {
-  impl_->Say(Pinned(function, name), Guard::Kind::kAnswer, 0, nullptr, why,
-             [function] { return MakeAnswerGuard(Guard::Kind::kAnswer, function); });
+  Add(GuardKind::kRegistry, Pinned(counter, "abc.get_cache_token"), why);
 }
 
 void GuardRecorder::Value(SourceId id, const GuardSite& why) {
@@ -202,17 +194,6 @@ int64_t GuardRecorder::SeenNumber(SourceId id) const { return impl_->reached(id)
 bool GuardRecorder::IsFixed(SourceId id) const { return impl_->Has(id, Guard::Kind::kValue); }
 
 bool GuardRecorder::HasLayout(SourceId id) const { return impl_->Has(id, Guard::Kind::kLayout); }
-
-void GuardRecorder::Member(SourceId set, PyObject* item, const GuardSite& why) {
-  if (impl_->object(set) == nullptr) return;
-  impl_->Say(set, Guard::Kind::kMember, 0, item, why, [&] { return MakeMemberGuard(impl_->object(set), item); });
-}
-
-void GuardRecorder::AddressInSet(SourceId set, PyObject* item, const GuardSite& why) {
-  if (impl_->object(set) == nullptr) return;
-  impl_->Say(set, Guard::Kind::kAddressInSet, 0, item, why,
-             [&] { return MakeAddressInSetGuard(impl_->object(set), item); });
-}
 
 void GuardRecorder::Length(SourceId id, const GuardSite& why, Py_ssize_t length) {
   if (impl_->object(id) == nullptr || impl_->Has(id, Guard::Kind::kKeys) || impl_->IsToldByNoHooks(id)) return;

@@ -18,6 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "guards/collect/guard_site.h"
 #include "guards/kinds/class_note.h"
+#include "guards/kinds/guard_parameter.h"
 #include "guards/kinds/tensor_read.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/size_mark.h"
@@ -64,8 +65,9 @@ class GuardRecorder {
   std::string Name(SourceId id) const;  // "L.self.weight"; slow
 
   // -- predicates -- `why` is the instruction that has read the fact. Its code is kept alive.
-  // A guard of a kind that is made of the object alone (GUARD_OF in ir/segment/predicates.def).
-  void Add(GuardKind kind, SourceId id, const GuardSite& why);
+  // Adds a guard of a kind that is made of the object, and of the parameter of its row (GUARD_OF in predicates.def). Does
+  // nothing if there is no object, or if a guard on its identity implies the kind.
+  void Add(GuardKind kind, SourceId id, const GuardSite& why, const GuardParameter& parameter = {});
   // Requires the exact type, with the same attributes under the names that the recording has read (ReadsName,
   // ReadsNamesOf) before its end, and under the names that C code looks up.
   void Type(SourceId id, const GuardSite& why);
@@ -76,8 +78,6 @@ class GuardRecorder {
   }
   void ReadsNamesOf(PyCodeObject* code);             // all names in it
   void Identity(SourceId id, const GuardSite& why);  // the very object
-  // Requires an object at the address of this one, on which its default hash depends. Unlike Identity, it holds nothing.
-  void Address(SourceId id, const GuardSite& why);
   // Requires equal type and value, for None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.
   void Value(SourceId id, const GuardSite& why);
@@ -86,13 +86,7 @@ class GuardRecorder {
   // Requires this length of a list, tuple, dict or set; by default, its present length.
   void Length(SourceId id, const GuardSite& why, Py_ssize_t length = -1);
   void Keys(SourceId id, const GuardSite& why);  // dict: its keys in order (implies the length)
-  void Elements(SourceId id, const GuardSite& why) { Add(GuardKind::kElements, id, why); }  // of a set of plain values
-  // Where the elements of a set stand in its table, or the dtype, sizes and strides of an array of NumPy.
-  void Layout(SourceId set, const GuardSite& why) { Add(GuardKind::kLayout, set, why); }
   bool HasLayout(SourceId set) const;
-  void Member(SourceId set, PyObject* item, const GuardSite& why);  // whether `item` (plain, or a class) is in it
-  // … an object that is hashed by its address, which is guarded by itself.
-  void AddressInSet(SourceId set, PyObject* item, const GuardSite& why);
   void Absent(SourceId dict, PyObject* key, const GuardSite& why);
   void Present(SourceId dict, PyObject* key, const GuardSite& why);
   void Tensor(SourceId id, const TensorRead& read, const GuardSite& why);  // reads of one tensor are merged
@@ -106,19 +100,13 @@ class GuardRecorder {
   void Class(PyTypeObject* type, const GuardSite& why);
   // The object in a field of a C struct that no accessor leads to. The source is known by identity.
   void Field(SourceId id, Py_ssize_t offset, const GuardSite& why);
-  void Leaf(SourceId tensor, const GuardSite& why) {
-    Add(GuardKind::kLeaf, tensor, why);
-  }  // of autograd's graph, or not
   // No class was registered with an abstract base class since: what its caches do not hold, they still do not.
   void Registry(const GuardSite& why);
   // The answer of this C function about the process: an int, None or a device.
-  void Answer(PyObject* function, const char* name, const GuardSite& why);
-  // A function by its code, globals, number of defaults. Implied by Identity.
-  void Code(SourceId function, const GuardSite& why);
-  void Suspended(SourceId generator, const GuardSite& why) { Add(GuardKind::kSuspended, generator, why); }  // and where
+  void Answer(PyObject* function, const char* name, const GuardSite& why) {
+    Add(GuardKind::kAnswer, Pinned(function, name), why);
+  }
   void NoInstanceAttr(SourceId object, PyObject* name, const GuardSite& why);  // not in object.__dict__
-  // A module that is called runs `forward` of its class, and no hooks of its own.
-  void NoHooks(SourceId module, const GuardSite& why) { Add(GuardKind::kNoHooks, module, why); }
   // Returns whether `no hooks` of its module says all of the dict at `id`, except which object it is.
   bool IsToldByNoHooks(SourceId id) const;
 

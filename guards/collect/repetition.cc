@@ -127,12 +127,10 @@ bool GuardRecorder::Repeat(Repetition* repetition, absl::FunctionRef<bool(Source
       SameObject(other, id, predicate.same, predicate.why);
     } else if (key.kind == Guard::Kind::kIdentity) {
       Identity(id, predicate.why);
-    } else if (key.kind == Guard::Kind::kAddress) {
-      Address(id, predicate.why);
     } else if (key.kind == Guard::Kind::kTensor) {
       Tensor(id, TensorRead(), predicate.why);
     } else {
-      Add(key.kind, id, predicate.why);
+      Add(key.kind, id, predicate.why, {key.detail, static_cast<PyObject*>(const_cast<void*>(key.object))});
     }
     if (r.predicates.size() == count) return false;
   }

@@ -64,10 +64,14 @@ class AddressInSetGuard : public Guard {
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item) {
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kAddressInSet>(PyObject* set, PyObject* item) {
   return std::make_unique<AddressInSetGuard>(set, item);
 }
 
-std::unique_ptr<Guard> MakeAddressGuard(PyObject* object) { return std::make_unique<AddressGuard>(object); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kAddress>(PyObject* object) {
+  return std::make_unique<AddressGuard>(object);
+}
 
 }  // namespace frametap

@@ -45,8 +45,14 @@ class AnswerGuard : public Guard {
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeAnswerGuard(Guard::Kind kind, PyObject* function) {
-  return std::make_unique<AnswerGuard>(kind, function);
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kAnswer>(PyObject* function) {
+  return std::make_unique<AnswerGuard>(GuardKind::kAnswer, function);
+}
+
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kRegistry>(PyObject* function) {
+  return std::make_unique<AnswerGuard>(GuardKind::kRegistry, function);
 }
 
 }  // namespace frametap

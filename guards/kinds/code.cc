@@ -65,6 +65,9 @@ class CodeGuard : public Guard {
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeCodeGuard(PyObject* function) { return std::make_unique<CodeGuard>(function); }
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kCode>(PyObject* function) {
+  return std::make_unique<CodeGuard>(function);
+}
 
 }  // namespace frametap

@@ -9,7 +9,7 @@ namespace {
 
 class FieldGuard : public Guard {
  public:
-  FieldGuard(PyObject* object, Py_ssize_t offset)
+  FieldGuard(PyObject* object, int64_t offset)
       : Guard(Kind::kField), object_(Ref<>::New(object)), offset_(offset), value_(Ref<>::New(At(object))) {}
 
   Scope scope() const override { return Scope::kContent; }
@@ -30,13 +30,14 @@ class FieldGuard : public Guard {
   }
 
   Ref<> object_;
-  Py_ssize_t offset_;
+  int64_t offset_;
   Ref<> value_;
 };
 
 }  // namespace
 
-std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset) {
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kField>(PyObject* object, int64_t offset) {
   return std::make_unique<FieldGuard>(object, offset);
 }
 

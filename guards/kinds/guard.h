@@ -44,13 +44,13 @@ class Guard {
   Kind kind_;
 };
 
-// Makes a guard of a kind that needs the object alone (GUARD_OF). The file of the kind defines it.
-template <GuardKind kKind>
-std::unique_ptr<Guard> MakeGuard(PyObject* object) = delete;
+// Makes a guard of a kind that needs the object, and the parameter of its row (GUARD_OF). The file of the kind defines it.
+template <GuardKind kKind, class... Parameter>
+std::unique_ptr<Guard> MakeGuard(PyObject* object, Parameter... parameter) = delete;
 #define GUARD(kind, transfer)
-#define GUARD_OF(kind, transfer) \
-  template <>                    \
-  std::unique_ptr<Guard> MakeGuard<GuardKind::kind>(PyObject * object);
+#define GUARD_OF(kind, transfer, ...) \
+  template <>                         \
+  std::unique_ptr<Guard> MakeGuard<GuardKind::kind>(PyObject * object __VA_OPT__(, __VA_ARGS__ parameter));
 #define FORM(form, word, text, meaning)
 #include "ir/segment/predicates.def"
 #undef GUARD
@@ -58,13 +58,6 @@ std::unique_ptr<Guard> MakeGuard(PyObject* object) = delete;
 #undef FORM
 
 std::unique_ptr<Guard> MakeIdentityGuard(PyObject* object, std::string text);  // a function: its code and defaults too
-std::unique_ptr<Guard> MakeAddressGuard(PyObject* object);                     // holds nothing
-std::unique_ptr<Guard> MakeAddressInSetGuard(PyObject* set, PyObject* item);   // holds neither
-std::unique_ptr<Guard> MakeFieldGuard(PyObject* object, Py_ssize_t offset);    // what is there in the C struct
-std::unique_ptr<Guard> MakeCodeGuard(PyObject* function);                      // whichever function runs it
-std::unique_ptr<Guard> MakeAnswerGuard(Guard::Kind kind, PyObject* function);  // what a C function says
-// `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
-std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item);
 std::unique_ptr<Guard> MakeValueGuard(const Reached& at);
 std::unique_ptr<Guard> MakeRelationGuard(const Reached& at, int py_compare_op, PyObject* constant, bool outcome);
 

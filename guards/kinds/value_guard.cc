@@ -165,7 +165,9 @@ std::unique_ptr<Guard> MakeGuard<GuardKind::kLayout>(PyObject* object) {
   return std::make_unique<SetLayoutGuard>(object);
 }
 
-std::unique_ptr<Guard> MakeMemberGuard(PyObject* set, PyObject* item) {
+// `item` is a plain value or a class with type's own hash, so that the test runs no code of a user.
+template <>
+std::unique_ptr<Guard> MakeGuard<GuardKind::kMember>(PyObject* set, PyObject* item) {
   return std::make_unique<MemberGuard>(set, item);
 }
 

@@ -12,7 +12,7 @@ namespace frametap {
 namespace {
 
 constexpr Transfer kTransfers[] = {
-#define GUARD(kind, transfer) Transfer::transfer,
+#define GUARD(kind, transfer, ...) Transfer::transfer,
 #define GUARD_OF GUARD
 #define FORM(form, word, text, meaning)
 #include "ir/segment/predicates.def"
@@ -22,7 +22,7 @@ constexpr Transfer kTransfers[] = {
 };
 
 constexpr PredicateRow kRows[] = {
-#define GUARD(kind, transfer)
+#define GUARD(kind, transfer, ...)
 #define GUARD_OF GUARD
 #define FORM(form, word, text, meaning) {word, text, meaning},
 #include "ir/segment/predicates.def"

@@ -23,7 +23,7 @@ namespace frametap {
 class SourceTable;
 
 enum class GuardKind : uint8_t {
-#define GUARD(kind, transfer) kind,
+#define GUARD(kind, transfer, ...) kind,
 #define GUARD_OF GUARD
 #define FORM(form, word, text, meaning)
 #include "ir/segment/predicates.def"
@@ -43,7 +43,7 @@ Transfer TransferOf(GuardKind kind);
 
 struct Predicate {
   enum class Form : uint8_t {
-#define GUARD(kind, transfer)
+#define GUARD(kind, transfer, ...)
 #define GUARD_OF GUARD
 #define FORM(form, word, text, meaning) form,
 #include "ir/segment/predicates.def"

@@ -53,6 +53,36 @@ TEST_F(ToyRowsTest, TheGuardIsTransferredAsItsRowSays) {
   }
 }
 
+TEST_F(ToyRowsTest, TheParameterIsPartOfTheGuard) {
+  Exec("x = 5");
+  GuardRecorder r(WorldState::Now());
+  const SourceId x = Arg(r, "x");
+  for (const int64_t bit : {0, 1, 0, 1}) r.Add(GuardKind::kBit, x, GuardSite(), {.number = bit});  // guard_recorder/R3
+  auto tree = PlantTree(r.Freeze({}));
+  EXPECT_EQ(tree->predicate_count(), 2u);
+  EXPECT_EQ(WantAt(*tree, 0), "bit 0 set");
+  EXPECT_EQ(WantAt(*tree, 1), "bit 1 clear");
+  Exec("x = 9");
+  EXPECT_TRUE(Hits(*tree));
+  Exec("x = 3");
+  EXPECT_EQ(Why(*tree), "L.x: 3 has the bit");
+}
+
+TEST_F(ToyRowsTest, AGuardThatIsMadeAgainHasItsParameter) {
+  Exec("class Layer: pass\na = Layer(); a.n = 4\nb = Layer(); b.n = 8");
+  GuardRecorder r(WorldState::Now());
+  const SourceId a = Arg(r, "a"), b = Arg(r, "b");
+  const GuardRecorder::Mark from = r.mark();
+  r.Add(GuardKind::kBit, Attr(r, a, "n"), GuardSite(), {.number = 2});
+  const auto part = r.PartOf(a, from, r.mark());
+  ASSERT_TRUE(part.has_value());
+  GuardRecorder::Repetition repetition(*part, b);
+  ASSERT_TRUE(r.Repeat(&repetition, [](SourceId, SourceId) { return true; }));
+  auto tree = PlantTree(r.Freeze({}));
+  EXPECT_EQ(WantAt(*tree, 0), "bit 2 set");
+  EXPECT_EQ(WantAt(*tree, 1), "bit 2 clear");
+}
+
 TEST_F(ToyRowsTest, BothHaveATextThatParsesBack) {
   const absl::StatusOr<SegmentIr> segment = ParseSegment(kText);
   ASSERT_TRUE(segment.ok()) << segment.status();

@@ -260,7 +260,7 @@ a, b, c = Layer(), Layer(), Layer()
           r.Type(root, GuardSite());
           break;
         case 1:
-          r.NoHooks(root, GuardSite());
+          r.Add(GuardKind::kNoHooks, root, GuardSite());
           break;
         case 2:
           r.Tensor(ModuleAttr(r, ModuleAttr(r, root, "linear"), "weight"), TensorRead(), GuardSite());

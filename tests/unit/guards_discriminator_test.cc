@@ -58,7 +58,7 @@ TEST_F(DiscriminatorTest, LengthsTypesAndCode) {
   Plant({"a = ()", "a = {}", "a = nn.ReLU()", "a = nn.Tanh()"}, [&](GuardRecorder& r) { r.Type(Arg(r, "a"), kHere); });
   TellsAllApart();
   Plant({"a = lambda x: x", "a = lambda x: -x", "def a(x): return x"},
-        [&](GuardRecorder& r) { r.Code(Arg(r, "a"), kHere); });
+        [&](GuardRecorder& r) { r.Add(GuardKind::kCode, Arg(r, "a"), kHere); });
   EXPECT_TRUE(Find());
 }
 

@@ -41,7 +41,7 @@ model = Model()
   // Records one call of the module at `m`.
   void Called(GuardRecorder& r, SourceId m) {
     r.Type(m, kHere);
-    r.NoHooks(m, kHere);
+    r.Add(GuardKind::kNoHooks, m, kHere);
   }
 
   std::unique_ptr<GuardTree> Record(bool identity = false) {

@@ -27,7 +27,7 @@ other = a.items
     b_ = Arg(r, "b");
     const GuardRecorder::Mark from = r.mark();
     r.Type(a_, kHere);
-    r.NoHooks(a_, kHere);
+    r.Add(GuardKind::kNoHooks, a_, kHere);
     r.NoInstanceAttr(a_, Str("tag").get(), kHere);
     const SourceId linear = ModuleAttr(r, a_, "linear");
     r.Type(linear, kHere);

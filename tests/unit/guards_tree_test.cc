@@ -116,7 +116,7 @@ TEST_F(GuardsTest, TypesAreExactAndWatched) {
 TEST_F(GuardsTest, AnAddressIsGuardedWithoutHoldingTheObject) {
   Exec("class A: pass\nx = A(); other = A(); import weakref; gone = weakref.ref(x)");
   GuardRecorder r(WorldState::Now());
-  r.Address(Arg(r, "x"), kHere);
+  r.Add(GuardKind::kAddress, Arg(r, "x"), kHere);
   auto tree = PlantTree(r.Freeze({}));
   EXPECT_TRUE(Hits(*tree));
   Exec("kept = x; x = other");

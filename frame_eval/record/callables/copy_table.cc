@@ -94,7 +94,7 @@ class Copied {
     for (const auto& [type, objects] : met_) {
       for (size_t i = 0; i < objects.size(); ++i) {
         if (objects.size() > kMostPaired) {
-          trace_.guards.Address(SourceOf(trace_, objects[i]), trace_.frames.Here());
+          trace_.guards.Add(GuardKind::kAddress, SourceOf(trace_, objects[i]), trace_.frames.Here());
           continue;
         }
         for (size_t k = 0; k < i; ++k) ReadSame(trace_, objects[k], objects[i]);

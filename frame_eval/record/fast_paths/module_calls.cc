@@ -267,7 +267,7 @@ class Crossing {
       if (trace_.objects.knows_ordered_dicts && trace_.objects.Find(own) != nullptr) return false;
     }
     GuardTypeOrIdentity(trace_, self_);
-    trace_.guards.NoHooks(known.source, trace_.frames.Here());
+    trace_.guards.Add(GuardKind::kNoHooks, known.source, trace_.frames.Here());
     return true;
   }
 

@@ -309,7 +309,8 @@ static void ReadAddress(Trace& trace, PyObject* object, int depth) {
   }
   RefuseNan(object);
   if (IsFixed(trace, object)) return;
-  if (SourceId source = SourceOf(trace, object); source.valid()) trace.guards.Address(source, trace.frames.Here());
+  if (SourceId source = SourceOf(trace, object); source.valid())
+    trace.guards.Add(GuardKind::kAddress, source, trace.frames.Here());
 }
 
 void ReadKey(Trace& trace, PyObject* table, PyObject* key) {
@@ -401,7 +402,7 @@ void ReadSearch(Trace& trace, PyObject* sequence, PyObject* item) {
 void ReadLayout(Trace& trace, PyObject* object) {
   ObjectRecord* known = IsAnySet(object) ? trace.objects.Find(object) : nullptr;
   if (known == nullptr || known->state != ObjectRecord::State::kSource) return;
-  if (!known->mutated) return trace.guards.Layout(known->source, trace.frames.Here());
+  if (!known->mutated) return trace.guards.Add(GuardKind::kLayout, known->source, trace.frames.Here());
   if (!trace.guards.HasLayout(known->source)) {
     throw Break{Reason::set_from_outside, "a set that was changed before, in its order"};
   }
@@ -438,13 +439,14 @@ void FixAddress(Trace& trace, SourceId source) {
   if (!source.valid() || IsPassed(trace, source, false)) {
     throw Break{Reason::unknown_callable, "the id or hash of an object that is made for the call"};
   }
-  trace.guards.Address(source, trace.frames.Here());
+  trace.guards.Add(GuardKind::kAddress, source, trace.frames.Here());
 }
 
 void ReadTensorAddress(Trace& trace, PyObject* tensor) {
   const SourceId source = SourceOf(trace, tensor);
   const bool is_parameter = PyObject_TypeCheck(tensor, Objects().parameter);
-  source.valid() && is_parameter ? trace.guards.Address(source, trace.frames.Here()) : FixAddress(trace, source);
+  source.valid() && is_parameter ? trace.guards.Add(GuardKind::kAddress, source, trace.frames.Here())
+                                 : FixAddress(trace, source);
 }
 
 Shadow OpenAddress(Trace& trace, PyObject* object) {

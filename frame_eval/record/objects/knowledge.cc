@@ -398,7 +398,7 @@ void AdoptElements(Trace& trace, PyObject* container) {
     while (_PySet_NextEntry(container, &at, &element, &hash)) {
       if (!IsScalar(element)) throw Break{Reason::set_from_outside, ""};
     }
-    trace.guards.Elements(source, trace.frames.Here());
+    trace.guards.Add(GuardKind::kElements, source, trace.frames.Here());
   } else if (IsAnySet(container)) {
     throw Break{Reason::set_from_outside, ""};
   }

@@ -150,14 +150,14 @@ void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item
     }
     GuardTypeOrIdentity(trace, container);
     if (plain_class) GuardTypeOrIdentity(trace, item);
-    trace.guards.Member(known->source, item, trace.frames.Here());
+    trace.guards.Add(GuardKind::kMember, known->source, trace.frames.Here(), {.object = item});
     return;
   }
   if (PyAnySet_CheckExact(container) && is_source && !known->adopted && IsExactTensor(item)) {
     ReadsAddress(trace);
     ReadTensorAddress(trace, item);
     GuardTypeOrIdentity(trace, container);
-    trace.guards.AddressInSet(known->source, item, trace.frames.Here());
+    trace.guards.Add(GuardKind::kAddressInSet, known->source, trace.frames.Here(), {.object = item});
     return;
   }
   if (!IsSequence(container) || IsDeque(container)) {

@@ -33,7 +33,7 @@ void MeetGenerator(Trace& trace, PyObject* generator) {
     throw Break{Reason::foreign_generator, ""};
   }
   GuardTypeOrIdentity(trace, generator);
-  trace.guards.Suspended(source, trace.frames.Here());
+  trace.guards.Add(GuardKind::kSuspended, source, trace.frames.Here());
   auto* function = reinterpret_cast<PyObject*>(frame.function);
   FromSource(trace, trace.guards.Child(source, Accessor::kFunc, 0, nullptr, function), function, false);
   SavedGenerator saved{Ref<>::New(generator), {}, Ref<>::New(function), false, trace.epoch};

@@ -76,7 +76,7 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
   const auto is_guarded_leaf = [&] {
     if (!is_as_it_came) return false;
     if (trace.repeated_calls) trace.repeated_calls->Invalidate();
-    trace.guards.Leaf(known->source, trace.frames.Here());
+    trace.guards.Add(GuardKind::kLeaf, known->source, trace.frames.Here());
     return true;
   };
   if (std::strcmp(text, "is_leaf") == 0 && is_guarded_leaf()) return;

@@ -167,7 +167,8 @@ bool TakesArrays(Trace& trace, const Call& call) {
 void ReadArray(Trace& trace, PyObject* object) {
   const SourceId source = SourceOf(trace, object);
   if (!source.valid()) return;
-  IsArray(object) ? trace.guards.Layout(source, trace.frames.Here()) : trace.guards.Type(source, trace.frames.Here());
+  IsArray(object) ? trace.guards.Add(GuardKind::kLayout, source, trace.frames.Here())
+                  : trace.guards.Type(source, trace.frames.Here());
 }
 
 ValueId ArrayValue(Trace& trace, PyObject* object) {
