@@ -3,12 +3,19 @@
 #include "absl/strings/str_cat.h"
 #include "ir/graph/literal.h"
 #include "ir/segment/frame_slot.h"
+#include "ir/segment/predicate.h"
 
 namespace frametap {
 namespace {
 
 constexpr std::string_view kAccessorWords[] = {
-#define ACCESSOR(kind, word) word,
+#define ACCESSOR(kind, word, text) word,
+#include "ir/segment/accessors.def"
+#undef ACCESSOR
+};
+
+constexpr std::string_view kTexts[] = {
+#define ACCESSOR(kind, word, text) text,
 #include "ir/segment/accessors.def"
 #undef ACCESSOR
 };
@@ -104,54 +111,19 @@ std::string StepText(const Source& s) {
     case Accessor::kAttr:
     case Accessor::kModuleAttr:
       return AttrText(s.text);
-    case Accessor::kItem:
-      return absl::StrCat("[", s.index, "]");
     case Accessor::kKey:
       return IsPlainQuoted(s.text) ? absl::StrCat("[", s.text, "]") : absl::StrCat("[key ", Quoted(s.text), "]");
     case Accessor::kGlobal:
       return ".<global>" + AttrText(s.text);
-    case Accessor::kDict:
-      return ".__dict__";
-    case Accessor::kClosure:
-      return absl::StrCat(".<closure>[", s.index, "]");
-    case Accessor::kDefault:
-      return absl::StrCat(".<default>[", s.index, "]");
     case Accessor::kKwDefault:
       return absl::StrCat(".<default>[", Quoted(s.text), "]");
-    case Accessor::kSelf:
-      return ".__self__";
-    case Accessor::kFunc:
-      return ".__func__";
-    case Accessor::kFrame:
-      return absl::StrCat(".<frame>[", s.index, "]");
-    case Accessor::kSize:
-      return absl::StrCat(".size(", s.index, ")");
-    case Accessor::kStride:
-      return absl::StrCat(".stride(", s.index, ")");
-    case Accessor::kLength:
-      return ".len";
-    case Accessor::kGrad:
-      return ".grad";
-    case Accessor::kDictKeyAt:
-      return absl::StrCat(".keys[", s.index, "]");
-    case Accessor::kOver:
-      return absl::StrCat(".<over>[", s.index, "]");
-    case Accessor::kNext:
-      return absl::StrCat(".<next>[", s.index, "]");
-    case Accessor::kNextKey:
-      return absl::StrCat(".<key>[", s.index, "]");
-    case Accessor::kCount:
-      return absl::StrCat(".<count>[", s.index, "]");
-    case Accessor::kLeft:
-      return ".<left>";
-    case Accessor::kAddress:
-      return ".<id>";
-    case Accessor::kReferent:
-      return ".<referent>";
-    case Accessor::kContextValue:
-      return ".<context>";
+    default:
+      break;
   }
-  return "?";
+  const HoleIn text(kTexts[static_cast<size_t>(s.accessor)]);
+  std::string shown(text.before);
+  if (text.exists()) absl::StrAppend(&shown, s.index, std::string(text.after));
+  return shown;
 }
 
 }  // namespace frametap

@@ -16,7 +16,7 @@
 namespace frametap {
 
 enum class Accessor : uint8_t {
-#define ACCESSOR(kind, word) kind,
+#define ACCESSOR(kind, ...) kind,
 #include "ir/segment/accessors.def"
 #undef ACCESSOR
 };

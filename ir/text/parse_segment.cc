@@ -10,6 +10,12 @@
 namespace frametap {
 namespace {
 
+constexpr std::pair<Accessor, std::string_view> kSteps[] = {
+#define ACCESSOR(kind, word, text) {Accessor::kind, text},
+#include "ir/segment/accessors.def"
+#undef ACCESSOR
+};
+
 class SegmentParser {
  public:
   explicit SegmentParser(Lexer& lex) : lex_(lex) {}
@@ -293,48 +299,28 @@ class SegmentParser {
     return item;
   }
 
-  SourceId Indexed(SourceId source, Accessor accessor, std::string_view open, std::string_view close) {
-    lex_.Expect(open);
-    const SourceId id = Add(source, accessor, lex_.Int());
-    lex_.Expect(close);
-    return id;
-  }
-
   SourceId NextDot(SourceId source) {
+    if (lex_.Accept(".<global>")) return Add(source, Accessor::kGlobal, 0, AttrName());
     const size_t from = lex_.pos();
-    lex_.Expect(".");
-    if (lex_.Accept("<global>")) return Add(source, Accessor::kGlobal, 0, AttrName());
-    if (lex_.Accept("<referent>")) return Add(source, Accessor::kReferent);
-    if (lex_.Accept("<context>")) return Add(source, Accessor::kContextValue);
-    if (lex_.Accept("<closure>")) return Indexed(source, Accessor::kClosure, "[", "]");
-    if (lex_.Accept("<frame>")) return Indexed(source, Accessor::kFrame, "[", "]");
-    if (lex_.Accept("<over>")) return Indexed(source, Accessor::kOver, "[", "]");
-    if (lex_.Accept("<next>")) return Indexed(source, Accessor::kNext, "[", "]");
-    if (lex_.Accept("<key>")) return Indexed(source, Accessor::kNextKey, "[", "]");
-    if (lex_.Accept("<count>")) return Indexed(source, Accessor::kCount, "[", "]");
-    if (lex_.Accept("<left>")) return Add(source, Accessor::kLeft);
-    if (lex_.Accept("<id>")) return Add(source, Accessor::kAddress);
-    if (lex_.Accept("<default>")) {
-      if (lex_.peek(1) != '"') return Indexed(source, Accessor::kDefault, "[", "]");
-      lex_.Expect("[");
+    if (lex_.Accept(".<default>[") && lex_.peek() == '"') {
       const SourceId id = Add(source, Accessor::kKwDefault, 0, lex_.QuotedString());
       lex_.Expect("]");
       return id;
     }
-    if (lex_.peek() == '<') {
+    lex_.Seek(from);
+    for (const auto& [accessor, text] : kSteps) {
+      const HoleIn hole(text);
+      if (!text.starts_with('.') || !lex_.Accept(hole.before)) continue;
+      if (hole.exists()) {
+        const SourceId id = Add(source, accessor, lex_.Int());
+        lex_.Expect(hole.after);
+        return id;
+      }
+      const bool is_longer = IsWordChar(text.back()) && IsWordChar(lex_.peek());  // .length is not .len
+      if (!is_longer) return Add(source, accessor);
       lex_.Seek(from);
-      return Add(source, Accessor::kAttr, 0, AttrName());
     }
-    const std::string word = lex_.Word();
-    if (word == "size" && lex_.peek() == '(') return Indexed(source, Accessor::kSize, "(", ")");
-    if (word == "stride" && lex_.peek() == '(') return Indexed(source, Accessor::kStride, "(", ")");
-    if (word == "keys" && lex_.peek() == '[') return Indexed(source, Accessor::kDictKeyAt, "[", "]");
-    if (word == "len") return Add(source, Accessor::kLength);
-    if (word == "grad") return Add(source, Accessor::kGrad);
-    if (word == "__dict__") return Add(source, Accessor::kDict);
-    if (word == "__self__") return Add(source, Accessor::kSelf);
-    if (word == "__func__") return Add(source, Accessor::kFunc);
-    return Add(source, Accessor::kAttr, 0, word);
+    return Add(source, Accessor::kAttr, 0, AttrName());
   }
 
   // -- operands --
