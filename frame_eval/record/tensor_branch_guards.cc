@@ -5,6 +5,7 @@
 
 #include "frame_eval/record/trace.h"
 #include "guards/objects/torch_tensor.h"
+#include "ir/graph/walk.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
@@ -57,21 +58,10 @@ std::vector<bool> WrittenBetween(const Graph& graph, size_t begin, size_t end) {
 // Returns whether anything that `value` is computed from has been written to before, or is the result of such an op.
 bool DependsOnWrites(const Graph& graph, ValueId value) {
   const std::vector<bool> written = WrittenBetween(graph, 0, EndOf(graph, value));
-  std::vector<bool> seen(graph.values.size());
-  std::vector<ValueId> work{value};
-  while (!work.empty()) {
-    const ValueId id = work.back();
-    work.pop_back();
-    if (seen[id.raw()]) continue;
-    seen[id.raw()] = true;
-    if (written[id.raw()]) return true;
-    const NodeId def = graph.value(id).def;
-    if (!def.valid()) continue;
-    const Node& node = graph.node(def);
-    if (node.op && FactsOf(*node.op).writes_inputs) return true;
-    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
-  }
-  return false;
+  return !WalkOperands(graph, value, [&](ValueId id, const Node* node) {
+    if (written[id.raw()]) return Walk::kEnd;
+    return node != nullptr && node->op && FactsOf(*node->op).writes_inputs ? Walk::kEnd : Walk::kOn;
+  });
 }
 
 // Returns the writes before `value` is made, if it depends on any at all. Linear for the values that do not, which are

@@ -22,6 +22,7 @@
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/graph/walk.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 
@@ -87,22 +88,15 @@ static bool IsDynamic(Trace& trace, SourceId source) {
 }
 
 bool IsDynamic(Trace& trace, ValueId value) {
-  std::vector<ValueId> work{value};
-  while (!work.empty()) {
-    const ValueId id = work.back();
-    work.pop_back();
+  const auto visit = [&](ValueId id, const Node* node) {
     if (auto it = trace.numbers.inputs.find(id.raw()); it != trace.numbers.inputs.end()) {
-      if (IsDynamic(trace, it->second)) return true;
-      continue;
+      return IsDynamic(trace, it->second) ? Walk::kEnd : Walk::kNotBelow;
     }
-    const NodeId def = trace.aten.graph().value(id).def;
-    if (!def.valid()) continue;
-    const Node& node = trace.aten.graph().node(def);
-    if (node.builtin_op == BuiltinOp::kSize && !trace.numbers.sizes_open()) continue;
-    if (!node.is_scalar() || node.builtin_op == BuiltinOp::kSize) return true;
-    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
-  }
-  return false;
+    if (node == nullptr) return Walk::kOn;
+    if (node->builtin_op == BuiltinOp::kSize && !trace.numbers.sizes_open()) return Walk::kNotBelow;
+    return !node->is_scalar() || node->builtin_op == BuiltinOp::kSize ? Walk::kEnd : Walk::kOn;
+  };
+  return !WalkOperands(trace.aten.graph(), value, visit);
 }
 
 bool LeavesOpen(Trace& trace, PyObject* object, Shadow shadow) {

@@ -1,5 +1,6 @@
 #include "frame_eval/record/trace/size_dependence.h"
 
+#include "ir/graph/walk.h"
 #include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
@@ -20,28 +21,16 @@ static bool IsIndexByNumbers(const Graph& graph, const Node& node) {
 // Returns whether the elements follow from numbers alone, by ops that give the same each time.
 static bool IsOfNumbers(const AtenRecorder& aten, ValueId value) {
   const Graph& graph = aten.graph();
-  std::vector<ValueId> work{value};
-  absl::flat_hash_set<ValueId> seen;
-  while (!work.empty()) {
-    const ValueId id = work.back();
-    work.pop_back();
-    if (!seen.insert(id).second) continue;
+  return WalkOperands(graph, value, [&](ValueId id, const Node* node) {
     const Type& type = graph.value(id).type;
     const bool is_number = type.kind == Type::Kind::kInt || type.kind == Type::Kind::kFloat;
-    const NodeId def = graph.value(id).def;
-    if (!def.valid()) {
-      if (!is_number) return false;
-      continue;
-    }
-    const Node& node = graph.node(def);
-    if (node.builtin_op == BuiltinOp::kSize) continue;
-    if (!is_number && (type.kind != Type::Kind::kTensor || aten.memory.MayBeWritten(id))) return false;
-    if (!node.op && !is_number) return false;
-    const bool is_element = node.op && OpRowOf(*node.op).Has(ops::kGivesElement | ops::kMakesElement);
-    if (node.op && !is_element && !IsPlainFunction(*node.op)) return false;
-    ForEachUse(node.args, [&](ValueId use) { work.push_back(use); });
-  }
-  return true;
+    if (node == nullptr) return is_number ? Walk::kOn : Walk::kEnd;
+    if (node->builtin_op == BuiltinOp::kSize) return Walk::kNotBelow;
+    if (!is_number && (type.kind != Type::Kind::kTensor || aten.memory.MayBeWritten(id))) return Walk::kEnd;
+    if (!node->op) return is_number ? Walk::kOn : Walk::kEnd;
+    const bool is_element = OpRowOf(*node->op).Has(ops::kGivesElement | ops::kMakesElement);
+    return is_element || IsPlainFunction(*node->op) ? Walk::kOn : Walk::kEnd;
+  });
 }
 
 const Node* SizeCone(AtenRecorder& aten, ValueId value, std::vector<ValueId>* inputs,

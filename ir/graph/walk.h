@@ -1,0 +1,34 @@
+// A walk over the values that a value is computed from.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "ir/graph/graph.h"
+
+namespace frametap {
+
+enum class Walk : uint8_t { kOn, kNotBelow, kEnd };
+
+// Calls `visit(value, node)` for the value and for each value that it is computed from, once each. `node` makes the value; it
+// is null for inputs and constants. The answer says whether the walk continues, leaves out the operands of this node, or ends.
+// Returns false if the walk was ended.
+template <class F>
+bool WalkOperands(const Graph& graph, ValueId value, F&& visit) {
+  std::vector<ValueId> work{value};
+  absl::flat_hash_set<ValueId> seen;
+  while (!work.empty()) {
+    const ValueId id = work.back();
+    work.pop_back();
+    if (!seen.insert(id).second) continue;
+    const NodeId def = graph.value(id).def;
+    const Node* const node = def.valid() ? &graph.node(def) : nullptr;
+    const Walk walk = visit(id, node);
+    if (walk == Walk::kEnd) return false;
+    if (walk == Walk::kOn && node != nullptr) ForEachUse(node->args, [&](ValueId use) { work.push_back(use); });
+  }
+  return true;
+}
+
+}  // namespace frametap
