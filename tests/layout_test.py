@@ -635,7 +635,6 @@ def l25_effects(tree: Tree) -> list[str]:
 
 NAMES_ARE_READ = {
     ("frame_eval/replay/faults.cc", "tp_name"): "text for a message",
-    ("backends/callable/callable_backend.cc", '"__name__"'): "text for a message",
     ("frame_eval/record/break_words.cc", "co_filename"): "which line to name in a message",
     ("frame_eval/record/callables/table.cc", "func_qualname"): "text for a message",
     ("frame_eval/record/callables/table.cc", "tp_name"): "text for a message",

@@ -45,11 +45,9 @@ class Held {
 
 // Raises BackendError(text) with the exception as its cause; a BackendError stays as it is.
 [[noreturn]] void RaiseAsBackendError(const std::string& name, py::error_already_set& error) {
-  const py::object type = Imported("frametap._errors").attr("BackendError");
+  const py::object errors = Imported("frametap._errors"), type = errors.attr("BackendError");
   if (error.matches(type)) throw error;
-  const std::string text = absl::StrCat(
-      "the backend '", name, "' could not compile a graph: ", std::string(py::str(error.type().attr("__name__"))), ": ",
-      std::string(py::str(error.value())));
+  const std::string text = py::str(errors.attr("could_not_compile")(name, error.value()));
   py::raise_from(error, type.ptr(), text.c_str());
   throw py::error_already_set();
 }

@@ -93,7 +93,8 @@ Elements ResultOf(const Node& node, const std::vector<Elements>& of) {
   return way == Way::kMoves || worst == Elements::kFinite ? worst : Elements::kAny;
 }
 
-// The values that ops compute with. Others are masks, or may be: they are added, or select elements.
+}  // namespace
+
 std::vector<bool> ComputedWith(const Graph& graph) {
   std::vector<bool> is_read(graph.values.size(), false);
   for (size_t i = graph.nodes.size(); i-- > 0;) {
@@ -109,18 +110,15 @@ std::vector<bool> ComputedWith(const Graph& graph) {
   return is_read;
 }
 
-}  // namespace
-
-std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal) {
+std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal, const std::vector<bool>& computed_with) {
   const Graph& graph = normal.graph;
-  const std::vector<bool> is_read = ComputedWith(graph);
   std::vector<Elements> of(graph.values.size(), Elements::kFinite);
   for (size_t i = 0; i < of.size(); ++i) {
     if (graph.values[i].def.valid()) continue;
     if (normal.known[i].defined()) {
       of[i] = ElementsIn(normal.known[i]);
     } else if (IsFloat(graph.values[i].type)) {
-      of[i] = is_read[i] ? Elements::kFinite : Elements::kMinusInfinity;
+      of[i] = computed_with[i] ? Elements::kFinite : Elements::kMinusInfinity;
     } else if (MayHold(graph.values[i].type)) {
       of[i] = Elements::kAny;  // a number is not checked
     }
@@ -141,7 +139,8 @@ bool LosesNaN(const quant::CurveOp& curve, bool is_transposed) {
          curve.curve == Curve::kHardsigmoid || (curve.curve == Curve::kLeakyRelu && curve.low == 0);
 }
 
-std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, const std::vector<ValueId>& lossy) {
+std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, const std::vector<bool>& computed_with,
+                                        const std::vector<ValueId>& lossy) {
   const Graph& graph = normal.graph;
   std::vector<bool> leads(graph.values.size(), false);
   for (const ValueId v : lossy) leads[v.raw()] = true;
@@ -152,12 +151,11 @@ std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, co
     if (is_on_way)
       ForEachUse(node.args, [&](ValueId v) { leads[v.raw()] = leads[v.raw()] || MayHold(graph.value(v).type); });
   }
-  const std::vector<bool> is_read = ComputedWith(graph);
   std::vector<CheckedInput> checked;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const ValueId v = graph.inputs[i];
     if (leads[v.raw()] && IsFloat(graph.value(v).type) && !normal.known[v.raw()].defined()) {
-      checked.push_back({i, !is_read[v.raw()]});
+      checked.push_back({i, !computed_with[v.raw()]});
     }
   }
   return checked;

@@ -26,8 +26,11 @@ enum class Elements : uint8_t {
   kAny,
 };
 
+// By value of the graph: whether ops compute with it. Others are masks, or may be: they are added, or select elements.
+std::vector<bool> ComputedWith(const Graph& graph);
+
 // N2. By value of the graph, for inputs that pass N1 and with the weights as they are.
-std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal);
+std::vector<Elements> ElementsOf(const quant::NormalizedGraph& normal, const std::vector<bool>& computed_with);
 
 // Whether the curve of a kernel turns NaN or infinity into something else than torch's op does.
 bool LosesNaN(const quant::CurveOp& curve, bool is_transposed);
@@ -38,7 +41,8 @@ struct CheckedInput {
 };
 
 // N1. `lossy`: the results of kernels that lose NaN.
-std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, const std::vector<ValueId>& lossy);
+std::vector<CheckedInput> InputsToCheck(const quant::NormalizedGraph& normal, const std::vector<bool>& computed_with,
+                                        const std::vector<ValueId>& lossy);
 
 bool AreFinite(const std::vector<CheckedInput>& checked, const std::vector<c10::IValue>& inputs);
 

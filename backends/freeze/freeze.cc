@@ -80,7 +80,8 @@ class Lowering {
         frozen_(frozen),
         uses_(from_),
         aliases_(from_),
-        elements_(ElementsOf(normal)),
+        computed_with_(ComputedWith(from_)),
+        elements_(ElementsOf(normal, computed_with_)),
         out_(from_, &normal.origin) {
     for (EagerState& state : out_.graph.states) {
       if (!config_.keeps_grad_mode) state.grad_mode = false;  // F6
@@ -125,7 +126,7 @@ class Lowering {
       const auto op = kernel.curve.valid() ? quant::CurveOf(from_.node(kernel.curve)) : std::nullopt;
       if (mixes_neighbours || (op && LosesNaN(*op, IsTransposed(kernel)))) lossy.push_back(ResultOf(kernel));
     }
-    return InputsToCheck(normal_, lossy);
+    return InputsToCheck(normal_, computed_with_, lossy);
   }
 
   bool IsInt8(NodeId n) const {
@@ -522,6 +523,7 @@ class Lowering {
   quant::FrozenWeights* const frozen_;
   const quant::Uses uses_;
   const quant::Aliases aliases_;
+  const std::vector<bool> computed_with_;
   const std::vector<Elements> elements_;
   quant::Rewrite out_;
   const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null

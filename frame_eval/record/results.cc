@@ -1,5 +1,4 @@
 // The recorder after an operation: what it gave is known, and ops are bound to the numbers that they took.
-#include "absl/container/flat_hash_set.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
@@ -19,6 +18,7 @@
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/tensor_attributes.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
@@ -62,7 +62,7 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
   if (note.op.marks.switches_inference) aten::SeeEveryOp(true);
   if (note.op.arrays != nullptr) {
     // array_nodes/N7. The result is an object of the program's, whether or not the segment ends before it.
-    if (!trace_.store.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
+    if (!trace_.store.backend().calls_numpy()) throw NumPyUnderCompiler();
     return ArrayResult(trace_, note, result, [this](Shadow number) { return NumberValue(trace_, number); });
   }
   if (!note.op.open.empty() || note.op.is_index) BindSymbolicArgs(trace_, note, e, result);

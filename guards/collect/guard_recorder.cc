@@ -1,6 +1,5 @@
 #include "guards/collect/guard_recorder.h"
 
-#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <utility>

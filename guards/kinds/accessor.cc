@@ -7,6 +7,7 @@
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/cpython/suspended_frame.h"
+#include "guards/kinds/needs_python.h"
 #include "guards/kinds/roots.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"
@@ -275,8 +276,7 @@ std::string NotFound(PyObject* dict, DictOf which, const Key& key, const char* w
   if (dict == nullptr) return absl::StrCat(what, " ", ShortRepr(key.object.get()), " is missing: there is no dict");
   PyObject* unused;
   const Found found = IsReadable(which, dict) ? DictGet(dict, key, &unused) : Found::kDoubt;
-  return absl::StrCat(what, " ", ShortRepr(key.object.get()),
-                      found == Found::kNo ? " is missing" : " cannot be looked up without running Python code");
+  return absl::StrCat(what, " ", ShortRepr(key.object.get()), found == Found::kNo ? " is missing" : kNeedsPython);
 }
 
 }  // namespace

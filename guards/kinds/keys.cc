@@ -1,8 +1,7 @@
 #include "guards/kinds/keys.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
+#include "guards/kinds/needs_python.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
 
@@ -136,7 +135,7 @@ std::string KeyGuard::Why(const Reached& at) const {
   PyObject* dict = at.object != nullptr ? DictAt(dict_, at.object) : nullptr;
   PyObject* unused;
   if (dict != nullptr && (!IsReadable(dict_, dict) || DictGet(dict, key_, &unused) == Found::kDoubt)) {
-    return absl::StrCat(what, key, " cannot be looked up without running Python code");
+    return absl::StrCat(what, key, kNeedsPython);
   }
   return absl::StrCat(what, key, present_ ? " is missing" : " is present");
 }

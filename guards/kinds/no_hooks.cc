@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
+#include "guards/kinds/needs_python.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
 
@@ -96,7 +97,7 @@ std::string NoHooksGuard::Why(const Reached& at) const {
   const std::string name = unusual.name != nullptr ? ShortRepr(unusual.name) : "";
   switch (unusual.found) {
     case Found::kDoubt:
-      return absl::StrCat("attribute ", name, " cannot be looked up without running Python code");
+      return absl::StrCat("attribute ", name, kNeedsPython);
     case Found::kNo:
       return absl::StrCat("attribute ", name, " is missing");
     case Found::kYes:

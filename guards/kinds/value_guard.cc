@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/kinds/array.h"
 #include "guards/kinds/guard.h"
+#include "guards/kinds/needs_python.h"
 #include "guards/objects/array_view.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
@@ -119,7 +120,7 @@ class MemberGuard : public Guard {
     const std::string item = ShortRepr(item_.get());
     if (at.object != nullptr && PyAnySet_CheckExact(at.object) &&
         SetHas(at.object, item_.get(), hash_) == Found::kDoubt) {
-      return absl::StrCat("element ", item, " cannot be looked up without running Python code");
+      return absl::StrCat("element ", item, kNeedsPython);
     }
     return absl::StrCat("element ", item, present_ ? " is missing" : " was added");
   }

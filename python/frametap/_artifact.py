@@ -41,7 +41,7 @@ import torch
 
 from frametap import _C
 from frametap import _saved_objects as objects
-from frametap._errors import ArtifactError, FreezeError, GraphError, QuantizationError
+from frametap._errors import ArtifactError, FreezeError, GraphError, QuantizationError, not_finite
 from frametap._formula import COMPARISONS, Formula
 from frametap._version import __version__
 
@@ -779,9 +779,7 @@ class LoadedProgram:
                     f"arguments ({described}): {error}"
                 ) from error
             if self.program.checks_finite and (place := _C.take_not_finite()):
-                raise QuantizationError(
-                    f"{self.program.name}: NaN or infinity reached an int8 op, in {place}; bytes hold neither"
-                )
+                raise QuantizationError(f"{self.program.name}: {not_finite(place)}")
             slots.update(zip(block.outputs, results, strict=True))
             way_out = block.exit
             if isinstance(way_out, Return):

@@ -29,7 +29,7 @@ import torch
 
 from frametap import _C, fx
 from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails
-from frametap._errors import BackendError
+from frametap._errors import BackendError, could_not_compile
 from frametap._records import counted
 from frametap._symbolic import Condition, Symbols
 
@@ -362,10 +362,7 @@ class Program:
                     error,
                 )
                 return module
-            raise BackendError(
-                f"the backend {self._name!r} could not compile a graph: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise BackendError(could_not_compile(self._name, error)) from error
         if not callable(compiled):
             raise BackendError(
                 f"the backend {self._name!r} returned {type(compiled).__name__}; "

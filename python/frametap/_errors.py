@@ -88,6 +88,14 @@ class ConstraintError(CaptureError):
     """
 
 
+def could_not_compile(backend: str, error: BaseException) -> str:
+    return f"the backend {backend!r} could not compile a graph: {type(error).__name__}: {error}"
+
+
+def not_finite(place: str) -> str:
+    return f"NaN or infinity reached an int8 op, in {place}; bytes hold neither"
+
+
 _REFUSED = {
     "not_recorded": "call it with such arguments before, so that it is recorded",
     "miss": "call it with such arguments before, or make what differs a tensor",

@@ -20,7 +20,7 @@ import torch
 from frametap import _C
 from frametap._batches import ProgressLine, accepting, arguments, copied, iterate
 from frametap._errors import FrametapError, FrametapWarning, FreezeError
-from frametap._inference_model import InferenceModel, captured_copy, outside
+from frametap._inference_model import InferenceModel, captured_copy, outside, run_by_python
 from frametap._model_state import ModelState
 from frametap._quant_report import place_of, render_table
 from frametap._read_weights import weights_reached_by
@@ -161,18 +161,8 @@ class FrozenModel(InferenceModel):
                 )
 
     def _problems(self, problem: dict[str, Any]) -> list[str]:
-        problems = self._backend.problems
-        if problem["modes"]:
-            problems.append(f"plain Python runs {problem['modes']}")
-        elif problem["plain_layer"]:
-            problems.append(
-                f"plain Python ran {problem['plain_layer']}, outside of all graphs; report_text() and "
-                "frametap.explain name the places where graphs end"
-            )
-        return problems
-
-    def _how_to_keep(self) -> str:
-        return "; use frametap.save for that"
+        ran = run_by_python(problem)
+        return self._backend.problems + ([ran] if ran else [])
 
     def frozen_graph(self, segment: _C.Segment) -> _C.Graph | None:
         """The graph that runs for a segment; None if it runs as it was recorded."""

@@ -111,14 +111,11 @@ class InferenceModel(torch.nn.Module):
                 + self._instead.format("take the state dict of")
             )
         warnings.warn(
-            f"the state dict of a module leaves out the {self._kind} model in it{self._how_to_keep()}",
+            f"the state dict of a module leaves out the {self._kind} model in it; use frametap.save for that",
             FrametapWarning,
             stacklevel=outside(globals()),
         )
         return super().state_dict(*args, **kwargs)
-
-    def _how_to_keep(self) -> str:
-        return ""
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         raise self._error(
@@ -140,7 +137,9 @@ class InferenceModel(torch.nn.Module):
         self._refuse("cannot be scripted by torch.jit", "script")
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # of copy, deepcopy and pickle
-        raise self._error(f"a {self._kind} model cannot be copied or pickled{self._how_to_keep()}")
+        raise self._error(
+            f"a {self._kind} model cannot be copied or pickled; use frametap.save for that"
+        )
 
     def _name_of_original(self) -> str:
         original = self._frametap.__self__
@@ -156,6 +155,18 @@ _dynamo.set_code_exec_strategy(
     InferenceModel.forward.__code__,
     _dynamo._FrameExecStrategy(_dynamo._FrameAction.SKIP, _dynamo._FrameAction.SKIP),
 )
+
+
+def run_by_python(problem: dict[str, Any]) -> str | None:
+    """The part of a call that plain Python ran, in words; None if all of it ran in graphs."""
+    if problem["modes"]:
+        return f"plain Python runs {problem['modes']}"
+    if problem["plain_layer"]:
+        return (
+            f"plain Python ran {problem['plain_layer']}, outside of all graphs; "
+            "report_text() and frametap.explain name the places where graphs end"
+        )
+    return None
 
 
 def captured_copy(

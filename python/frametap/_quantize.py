@@ -42,6 +42,7 @@ from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
 from frametap._quantized_model import QuantizedModel
+from frametap._records import reasons_text
 
 __all__ = ["DynamicModel", "QuantizedModel", "quantize"]
 
@@ -427,7 +428,7 @@ def _convert(
     if not rows:
         raise QuantizationError(
             "quantize: no graph was captured, so there is nothing to quantize"
-            + _reasons_for_no_graph(compiled_of(model, "quantize"))
+            + reasons_text(compiled_of(model, "quantize"))
         )
     if not any(row["decision"] == "int8" for row in rows):
         plain = plain_parts(converted, compiled_of(model, "quantize"))
@@ -444,13 +445,3 @@ def _convert(
         segment.set_executable(executable)
     backend.end_calibration()
     return converted
-
-
-def _reasons_for_no_graph(compiled: _C.CompiledFunction) -> str:
-    lines = []
-    for row in _C.log(compiled):
-        if row["kind"] in ("break", "abort", "error"):
-            line = f"\n  {row['position']['text']}: {row['text']}; {row['advice']}"
-            if line not in lines:
-                lines.append(line)
-    return "".join(lines)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from frametap import _C
-from frametap._errors import FrametapWarning, QuantizationError
-from frametap._inference_model import InferenceModel, outside
+from frametap._errors import FrametapWarning, QuantizationError, not_finite
+from frametap._inference_model import InferenceModel, outside, run_by_python
 from frametap._quant_outputs import Decibels
 from frametap._quant_report import plain_parts, render_report
 from frametap._records import counted
@@ -90,9 +90,7 @@ class QuantizedModel(InferenceModel):
 
     def _note_call(self, problem: dict[str, Any]) -> None:
         if problem["not_finite"]:
-            raise QuantizationError(
-                f"NaN or infinity reached an int8 op, in {problem['not_finite']}; bytes hold neither"
-            )
+            raise QuantizationError(not_finite(problem["not_finite"]))
         cause = _cause_of(problem, self._frametap)
         self._causes[cause] += 1
         text = f"a quantized model ran in float: {cause}"
@@ -147,9 +145,6 @@ class QuantizedModel(InferenceModel):
         count = sum(row["decision"] == "int8" for row in self.report)
         return f"QuantizedModel({self._name_of_original()}, {count} ops in int8)"
 
-    def _how_to_keep(self) -> str:
-        return "; use frametap.save for that"
-
 
 def _cause_of(problem: dict[str, Any], compiled: _C.CompiledFunction) -> str:
     if problem["unconverted"]:
@@ -161,13 +156,8 @@ def _cause_of(problem: dict[str, Any], compiled: _C.CompiledFunction) -> str:
             "a call of a new kind was recorded, with several graphs or with lasting effects; "
             "a later call is int8 if these graphs fit it"
         )
-    if problem["modes"]:
-        return f"plain Python runs {problem['modes']}"
-    if problem["plain_layer"]:
-        return (
-            f"plain Python ran {problem['plain_layer']}, outside of all graphs; "
-            "report_text() and frametap.explain name the places where graphs end"
-        )
+    if ran := run_by_python(problem):
+        return ran
     return f"no graph was replayed. {_last('abort', compiled)}".rstrip()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Exit", "MissText", "counted"]
+from frametap import _C
+
+__all__ = ["Exit", "MissText", "counted", "reasons_text"]
 
 
 class Exit(dict):
@@ -46,6 +48,16 @@ class MissText:
         if self.position and self.position != "?":
             lines.append(f"  read  {self.position}")
         return "\n".join(lines)
+
+
+def reasons_text(compiled: _C.CompiledFunction) -> str:
+    """A line for each place where a graph of the function ended, or could not begin."""
+    lines = (
+        f"\n  {row['position']['text']}: {row['text']}; {row['advice']}"
+        for row in _C.log(compiled)
+        if row["kind"] in ("break", "abort", "error")
+    )
+    return "".join(dict.fromkeys(lines))
 
 
 def counted(number: int, one: str, more: str = "") -> str:

@@ -36,6 +36,7 @@ from frametap._freeze import FrozenModel
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._guards import PLAIN_TYPES, UNREAD, value_of
 from frametap._quantized_model import QuantizedModel
+from frametap._records import reasons_text
 
 __all__ = ["load", "save"]
 
@@ -788,15 +789,11 @@ def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionT
 
 
 def _refuse_unrecorded(compiled: _C.CompiledFunction, function: types.FunctionType) -> NoReturn:
-    reasons = [
-        f"\n  {row['position']['text']}: {row['text']}; {row['advice']}"
-        for row in _C.log(compiled)
-        if row["kind"] in ("break", "abort", "error")
-    ]
+    reasons = reasons_text(compiled)
     if _C.segments(compiled) and reasons:
         raise ArtifactError(
             f"save: no graph begins at the start of {function.__qualname__}, since plain Python runs before its "
-            "first graph, and a file holds no Python:" + "".join(dict.fromkeys(reasons))
+            f"first graph, and a file holds no Python:{reasons}"
         )
     if _C.segments(compiled):
         raise ArtifactError(
@@ -804,8 +801,7 @@ def _refuse_unrecorded(compiled: _C.CompiledFunction, function: types.FunctionTy
             "__call__ of its own, cannot be saved: remove them, call it once, save again"
         )
     raise ArtifactError(
-        f"save: nothing of {function.__qualname__} was captured yet; call it at least once before saving"
-        + "".join(dict.fromkeys(reasons))
+        f"save: nothing of {function.__qualname__} was captured yet; call it at least once before saving{reasons}"
     )
 
 

@@ -235,6 +235,41 @@ PyObject* AfterClauses(PyObject* group, PyObject* exceptions) {
   return result;
 }
 
+// Puts the `exit` method in the place of the manager on the stack, and the result of `enter` above it.
+Step EnterBlock(Execution& m, Operation& op, PyObject* enter_name, PyObject* exit_name, const char* protocol) {
+  PyObject* manager = m.Peek(1);
+  PyObject* enter = LookupSpecial(manager, enter_name);
+  if (enter == nullptr) {
+    if (!PyErr_Occurred()) {
+      PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol", Py_TYPE(manager)->tp_name,
+                   protocol);
+    }
+    return op.Raised();
+  }
+  PyObject* exit = LookupSpecial(manager, exit_name);
+  if (exit == nullptr) {
+    if (!PyErr_Occurred()) {
+      PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol (missed %U method)",
+                   Py_TYPE(manager)->tp_name, protocol, exit_name);
+    }
+    Py_DECREF(enter);
+    return op.Raised();
+  }
+  PyObject* entered = PyObject_CallNoArgs(enter);
+  Py_DECREF(enter);
+  if (entered == nullptr) {
+    op.Raised();
+    Py_DECREF(exit);
+    return Step::kRaised;
+  }
+  Shadow shadow = op.Succeeded(entered);
+  m.Peek(1) = exit;
+  m.PeekShadow(1) = Shadow{};
+  m.Push(entered, shadow);
+  Py_DECREF(manager);
+  return Step::kNext;
+}
+
 }  // namespace
 
 OPCODE(PushExcInfo, "exception -- previous exception") {
@@ -329,38 +364,12 @@ OPCODE(LoadAssertionError, "-- AssertionError") {
 
 OPCODE(BeforeWith, "manager -- exit entered") {
   Operation op(m, Op::kBeforeWith, 1);
-  PyObject* manager = m.Peek(1);
-  PyObject* enter = LookupSpecial(manager, interned.enter);
-  if (enter == nullptr) {
-    if (!PyErr_Occurred()) {
-      PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the context manager protocol",
-                   Py_TYPE(manager)->tp_name);
-    }
-    return op.Raised();
-  }
-  PyObject* exit = LookupSpecial(manager, interned.exit);
-  if (exit == nullptr) {
-    if (!PyErr_Occurred()) {
-      PyErr_Format(PyExc_TypeError,
-                   "'%.200s' object does not support the context manager protocol (missed __exit__ method)",
-                   Py_TYPE(manager)->tp_name);
-    }
-    Py_DECREF(enter);
-    return op.Raised();
-  }
-  PyObject* entered = PyObject_CallNoArgs(enter);
-  Py_DECREF(enter);
-  if (entered == nullptr) {
-    op.Raised();
-    Py_DECREF(exit);
-    return Step::kRaised;
-  }
-  Shadow shadow = op.Succeeded(entered);
-  m.Peek(1) = exit;
-  m.PeekShadow(1) = Shadow{};
-  m.Push(entered, shadow);
-  Py_DECREF(manager);
-  return Step::kNext;
+  return EnterBlock(m, op, interned.enter, interned.exit, "context manager");
+}
+
+OPCODE(BeforeAsyncWith, "manager -- exit awaitable") {
+  Operation op(m, Op::kAsync, 1);
+  return EnterBlock(m, op, interned.aenter, interned.aexit, "asynchronous context manager");
 }
 
 OPCODE(WithExceptStart, "exit index previous exception -- exit index previous exception suppress") {

@@ -174,41 +174,4 @@ OPCODE(EndAsyncFor, "iterator exception -- (or raises)") {
   return Step::kReraised;
 }
 
-OPCODE(BeforeAsyncWith, "manager -- exit awaitable") {
-  Operation op(m, Op::kAsync, 1);
-  PyObject* manager = m.Peek(1);
-  PyObject* enter = LookupSpecial(manager, interned.aenter);
-  if (enter == nullptr) {
-    if (!PyErr_Occurred()) {
-      PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the asynchronous context manager protocol",
-                   Py_TYPE(manager)->tp_name);
-    }
-    return op.Raised();
-  }
-  PyObject* exit = LookupSpecial(manager, interned.aexit);
-  if (exit == nullptr) {
-    if (!PyErr_Occurred()) {
-      PyErr_Format(
-          PyExc_TypeError,
-          "'%.200s' object does not support the asynchronous context manager protocol (missed __aexit__ method)",
-          Py_TYPE(manager)->tp_name);
-    }
-    Py_DECREF(enter);
-    return op.Raised();
-  }
-  PyObject* awaitable = PyObject_CallNoArgs(enter);
-  Py_DECREF(enter);
-  if (awaitable == nullptr) {
-    op.Raised();
-    Py_DECREF(exit);
-    return Step::kRaised;
-  }
-  Shadow shadow = op.Succeeded(awaitable);
-  m.Peek(1) = exit;
-  m.PeekShadow(1) = Shadow{};
-  m.Push(awaitable, shadow);
-  Py_DECREF(manager);
-  return Step::kNext;
-}
-
 }  // namespace frametap::opcodes

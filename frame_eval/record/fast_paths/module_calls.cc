@@ -3,10 +3,7 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
-#include <iterator>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/callables/table.h"

@@ -1,11 +1,9 @@
 #include "frame_eval/record/objects/force.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/record/callables/getters.h"
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
@@ -18,6 +16,7 @@
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/held_object.h"
@@ -76,7 +75,7 @@ static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWa
   bool is_row = PyTuple_Check(object) || PyList_Check(object);
   if (is_row || PyDict_Check(object)) {
     if (!walk->Visit(object)) return;
-    if (++walk->depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+    if (++walk->depth > kDeepest) throw TooDeep();
   }
   if (is_row) {
     AdoptElements(trace, object);

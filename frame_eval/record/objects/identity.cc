@@ -12,6 +12,7 @@
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/function_attributes.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/held_object.h"
@@ -250,7 +251,7 @@ void ReadEqualElements(Trace& trace, PyObject* a, PyObject* b, int depth) {
 }
 
 void ReadEqual(Trace& trace, PyObject* a, PyObject* b, int depth) {
-  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (depth > kDeepest) throw TooDeep();
   if (IsScalar(a) || IsScalar(b) || IsTensor(a) || IsTensor(b)) return;
   if (HasDefaultEq(a) || HasDefaultEq(b)) return ReadSame(trace, a, b);
   if (IsRow(a) && IsRow(b)) {
@@ -302,7 +303,7 @@ void ReadDistinct(Trace& trace, const std::vector<PyObject*>& objects) {
 }
 
 static void ReadAddress(Trace& trace, PyObject* object, int depth) {
-  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (depth > kDeepest) throw TooDeep();
   if (IsRow(object)) {
     ForEachElement(object, [&](PyObject* element) { ReadAddress(trace, element, depth + 1); });
     return;
@@ -391,7 +392,7 @@ void ReadIdentities(Trace& trace, Reads reads, const Call& call) {
 void ReadSearch(Trace& trace, PyObject* sequence, PyObject* item) {
   bool found = false;
   const bool known = ForEachElement(sequence, [&](PyObject* element) {
-    if (!found && (IsTensor(element) || IsTensor(item))) throw Break{Reason::value_of_tensor, "a test for membership"};
+    if (!found && (IsTensor(element) || IsTensor(item))) throw MembershipByElements();
     if (!found) ReadEqualElements(trace, element, item);
     found = found || element == item;
   });
@@ -505,7 +506,7 @@ static void ReadPrintedParts(Trace& trace, PyObject* object, int depth) {
 }
 
 void ReadPrinted(Trace& trace, PyObject* object, Printed how, int depth) {
-  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (depth > kDeepest) throw TooDeep();
   if (IsScalar(object)) return;
   ReadClassName(trace, PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object));
   const bool plain_row = IsRow(object) || IsAnySet(object);

@@ -1,9 +1,5 @@
 #include "frame_eval/record/objects/knowledge.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "absl/container/flat_hash_set.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
@@ -17,6 +13,7 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/iterators.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/sites.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
@@ -439,7 +436,7 @@ void BeginMutation(Trace& trace, PyObject* container) {
     if (PyDict_Check(container)) {
       // A value written by a name (a global, a buffer) is kept apart.
       if (known->written != nullptr && PyDict_CheckExact(container)) {
-        throw Break{Reason::unknown_operation, "a dict whose object was written to"};
+        throw DictOfWrittenObject();
       }
       trace.objects.has_mutated_dicts = true;
     }

@@ -16,6 +16,7 @@
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/tensor_branch_guards.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
@@ -127,7 +128,7 @@ void TruthOf(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow) {
 }
 
 void Contains(Trace& trace, FrameNote& note, PyObject* container, PyObject* item) {
-  if (IsTensor(container)) throw Break{Reason::value_of_tensor, "a test for membership"};
+  if (IsTensor(container)) throw MembershipByElements();
   if (PyObject* dict = DictBelow(trace, container)) return Contains(trace, note, dict, item);
   if (!PyTuple_Check(container) && !PyList_Check(container)) RefuseNan(item);
   ObjectRecord* known = trace.objects.Find(container);

@@ -13,6 +13,7 @@
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/iterators.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
@@ -31,7 +32,7 @@ void ThrowForeignOperator(PyObject* object);
 void RefuseForeignKey(PyObject* key, int depth) {
   constexpr int kDeepest = 100;
   if (IsScalar(key) || IsTensor(key)) return;
-  if (depth > kDeepest) throw Break{Reason::unknown_operation, "an object nested very deeply"};
+  if (depth > kDeepest) throw TooDeep();
   if (IsOfNumPy(key)) throw Break{Reason::numpy_code, "an array or one of its numbers as a key"};
   RefuseForeignOperator(key);
   if (PySlice_Check(key)) {

@@ -4,6 +4,7 @@
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/throw_if_null.h"
@@ -64,8 +65,7 @@ bool IsMetIterator(const Trace& trace, PyObject* object) { return trace.iteratio
 
 // Its content has changed since the entry, and the old content is unknown.
 void RefuseWrittenDict(const Trace& trace, PyObject* dict) {
-  if (!trace.effects.pending.empty() && IsWrittenDict(trace, dict))
-    throw Break{Reason::unknown_operation, "a dict whose object was written to"};
+  if (!trace.effects.pending.empty() && IsWrittenDict(trace, dict)) throw DictOfWrittenObject();
 }
 
 // Something of the object that the dict belongs to was written, or of the module.

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/match.h"
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
@@ -13,6 +11,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/import.h"
@@ -135,7 +134,7 @@ static ValueId AddArrayNode(Trace& trace, std::shared_ptr<ArrayCall> call, Type 
 }
 
 Shadow AddPlainNumber(Trace& trace, PyObject* number, Ref<>* plain) {
-  if (!trace.store.backend().calls_numpy()) throw Break{Reason::numpy_code, "NumPy under a backend that compiles"};
+  if (!trace.store.backend().calls_numpy()) throw NumPyUnderCompiler();
   const bool is_float = PyNumber_Check(number) && !PyIndex_Check(number);
   auto call = std::make_unique<ArrayCall>();
   call->access = ArrayAccess::kNumber;
