@@ -1,4 +1,4 @@
-"""The parts of a model that may change in calls: buffers, counters, lists, hidden states.
+"""The parts of a model that may change in calls: buffers, counters, lists, hidden states, hooks.
 
 M1  After `put_back`, a call begins as if there had been none since the state was taken.
 M2  A tensor, list, dict, set or object that was there stays the same object and gets its content back. Later ones are removed.
@@ -17,6 +17,7 @@ import torch
 __all__ = ["ModelState"]
 
 _OF_TORCH = vars(torch.nn.Module()).keys()  # hooks, parameters, submodules, the mode
+_HOOKS = [name for name in _OF_TORCH if "hooks" in name]
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 
 
@@ -56,6 +57,10 @@ class ModelState:
                 self._restores.append(_restore_of_tensor(value))
         elif isinstance(value, torch.nn.Module):
             self._take_attributes(value, _OF_TORCH)
+            for (
+                name
+            ) in _HOOKS:  # a first call may install some, and note in an attribute that it has
+                self._take_container(vars(value)[name])
             self._take_container(value._buffers)
             self._left += value._modules.values()
         elif type(value) is tuple:

@@ -24,7 +24,7 @@ class Stateful(nn.Module):
 
     def __init__(self, step: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer = nn.Linear(16, 16)
+        self.layer, self.after = nn.Linear(16, 16), nn.Identity()
         self.register_buffer("mean", torch.zeros(16))
         self.register_buffer("past", None)
         self.step = step
@@ -95,6 +95,13 @@ def _counter(m: Any, h: Tensor) -> Tensor:
     return h * m.calls
 
 
+def _hooks(m: Any, h: Tensor) -> Tensor:
+    if not getattr(m, "is_hooked", False):
+        m.after.register_forward_hook(lambda module, args, result: result * 2)
+        m.is_hooked = True
+    return m.after(h)
+
+
 STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     step.__name__[1:]: step
     for step in (
@@ -109,6 +116,7 @@ STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
         _deque,
         _object,
         _counter,
+        _hooks,
     )
 }
 FORMS: dict[str, Callable[[nn.Module, list[Tensor]], Any]] = {
