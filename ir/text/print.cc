@@ -32,7 +32,7 @@ std::string TypedName(const Graph& graph, ValueId id, const SymbolicSizes* sizes
 // An input that is the size of another one says so: "%n : int = s0".
 std::string InputName(const Graph& graph, ValueId id, const SymbolicSizes* sizes) {
   std::string out = TypedName(graph, id, sizes);
-  for (size_t i = 0; sizes != nullptr && i < graph.symbols.size(); ++i) {
+  for (size_t i = 0; sizes != nullptr && !sizes->symbols.empty() && i < graph.symbols.size(); ++i) {
     if (graph.symbols[i].number == id) absl::StrAppend(&out, " = ", sizes->symbols[i].first);
   }
   return out;
@@ -118,8 +118,8 @@ std::string NodeText(const Graph& graph, const Node& node, const SymbolicSizes* 
   return out;
 }
 
-void AppendGraph(std::string* out, const Graph& graph, const std::string& indent, const PrintOptions& options) {
-  const SymbolicSizes found = options.types ? SizesInSymbols(graph) : SymbolicSizes();
+void AppendGraph(std::string* out, const Graph& graph, const std::string& indent, const PrintOptions& options,
+                 const SymbolicSizes& found) {
   const SymbolicSizes* const sizes = options.types ? &found : nullptr;
   absl::StrAppend(
       out, indent, "graph (",
@@ -156,6 +156,10 @@ void AppendGraph(std::string* out, const Graph& graph, const std::string& indent
                     "\n");
   }
   absl::StrAppend(out, indent, "}\n");
+}
+
+void AppendGraph(std::string* out, const Graph& graph, const std::string& indent, const PrintOptions& options) {
+  AppendGraph(out, graph, indent, options, options.types ? SizesInSymbols(graph) : SymbolicSizes());
 }
 
 // -- segments
@@ -354,6 +358,12 @@ void AppendExit(std::string* out, const SegmentIr& segment) {
 std::string Print(const Graph& graph, const PrintOptions& options) {
   std::string out;
   AppendGraph(&out, graph, "", options);
+  return out;
+}
+
+std::string PrintWithRecordedSizes(const Graph& graph) {
+  std::string out;
+  AppendGraph(&out, graph, "", {}, RecordedSizes(graph));
   return out;
 }
 

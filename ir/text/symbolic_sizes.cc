@@ -174,4 +174,13 @@ class Finder {
 
 SymbolicSizes SizesInSymbols(const Graph& graph) { return Finder(graph).Find(); }
 
+SymbolicSizes RecordedSizes(const Graph& graph) {
+  SymbolicSizes out;
+  for (const Value& value : graph.values) {
+    out.sizes.emplace_back();
+    for (const int64_t size : value.type.sizes) out.sizes.back().push_back(size < 0 ? "?" : absl::StrCat(size));
+  }
+  return out;
+}
+
 }  // namespace frametap

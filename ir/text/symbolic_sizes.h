@@ -23,5 +23,7 @@ struct SymbolicSizes {
 
 // Sizes of a graph without symbols are those that were recorded.
 SymbolicSizes SizesInSymbols(const Graph& graph);
+// The sizes of the recording as numbers, without any symbol.
+SymbolicSizes RecordedSizes(const Graph& graph);
 
 }  // namespace frametap

@@ -12,6 +12,8 @@
 namespace frametap {
 
 std::string Print(const Graph& graph, const PrintOptions& options = {});
+// With the sizes of the recording as numbers. Parsing gives them back, where `%n` and its like have no value.
+std::string PrintWithRecordedSizes(const Graph& graph);
 std::string Print(const SegmentIr& segment, const PrintOptions& options = {});
 std::string Print(const Operand& operand, const SegmentIr& segment);
 std::string Print(const Effect& effect, const SegmentIr& segment);

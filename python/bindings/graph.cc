@@ -325,13 +325,15 @@ void BindGraph(py::module_& m) {
       .def_property_readonly("entry_state", [](const GraphHandle& self) { return StateDict(self.graph->states[0]); })
       .def(
           "text",
-          [](const GraphHandle& self, bool positions, bool types) {
+          [](const GraphHandle& self, bool positions, bool types, bool symbols) {
+            if (!symbols) return PrintWithRecordedSizes(*self.graph);
             PrintOptions options;
             options.positions = positions;
             options.types = types;
             return Print(*self.graph, options);
           },
-          py::kw_only(), py::arg("positions") = true, py::arg("types") = true)
+          py::kw_only(), py::arg("positions") = true, py::arg("types") = true, py::arg("symbols") = true,
+          "`symbols`: False gives the sizes of the recording as numbers.")
       .def("__str__", [](const GraphHandle& self) { return Print(*self.graph); })
       .def("__repr__", [](const GraphHandle& self) {
         return absl::StrCat("<frametap.Graph of ", self.graph->nodes.size(), " nodes, ", self.graph->inputs.size(),

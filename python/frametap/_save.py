@@ -344,9 +344,11 @@ class _Converter:
         for value, slot in zip(segment.graph.outputs, outputs, strict=True):
             values[value.name] = art.Ref(slot)
         view = _SegmentView(segment, environment, slots, values)
+        # Lowering reads sizes: with the same ones, the loaded graph has the same kernels.
+        is_converted = self.quantized is not None or self.frozen is not None
         block = art.Block(
             name=name,
-            graph_text=graph.text(),
+            graph_text=graph.text(symbols=not is_converted),
             exit=art.Return(art.Const(None)),
             constants=tuple(tensor for _, tensor in graph.constants),
             inputs=tuple(inputs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,3 +94,32 @@ def test_operands_may_be_broadcast_in_a_later_call() -> None:
     assert quantized.calls["float"] == calls["float"]
     with pytest.raises(RuntimeError, match="size of tensor"):
         quantized(x, torch.randn(2, 24))
+
+
+class Grouped(nn.Module):
+    """Has sizes that follow from numbers, which no symbol of the graph stands for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(24, 24), nn.LayerNorm(24, elementwise_affine=False)
+
+    def forward(self, x: Tensor, groups: int) -> Tensor:
+        x = x.view(groups, -1, 24)
+        return self.norm(x + self.a(x))
+
+
+def test_a_file_gives_the_bits_of_the_model_that_was_saved(tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    x = torch.randn(4, 1, 24)
+    model, data = Grouped().eval(), [(x, 1), (x, 2)]
+    for form, converted in (
+        ("int8", frametap.quantize(model, data, progress=False)),
+        ("float32", frametap.freeze(model, data)),
+    ):
+        for args in (*data, (x, 2)):
+            converted(*args)
+        path = tmp_path / form
+        frametap.save(converted, path)
+        loaded = frametap.load(path)
+        for args in (*data, (x, 2)):
+            assert torch.equal(loaded(*args), converted(*args)), form
