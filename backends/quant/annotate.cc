@@ -19,6 +19,8 @@ std::string NotFloat32(const Type& type) {
   if (type.is_number()) return "one of its operands is a number that may differ from call to call";
   if (type.kind != Type::Kind::kTensor || !type.device.is_cpu())
     return "it computes with something else than a tensor on the CPU";
+  if (!c10::isFloatingType(type.dtype))
+    return absl::StrCat("it computes in ", DtypeName(type.dtype), "; only float32 is quantized");
   return absl::StrCat("it computes in ", DtypeName(type.dtype),
                       "; int8 takes the place of float32: call .float() on the model and its data");
 }
@@ -72,8 +74,8 @@ class Annotator {
     return v;
   }
 
-  // "" if the node may be int8 as far as its surroundings go.
-  std::string Excluded(NodeId n) const {
+  // "" if the node may be int8 as far as its surroundings go. `floats`: its result stays float, and may be written to.
+  std::string Excluded(NodeId n, bool floats = false) const {
     const Node& node = graph_.node(n);
     if (const std::string request = FloatByRequest(config_, node); !request.empty()) return request;
     if (IsUnderAutocast(graph_, node)) {
@@ -82,13 +84,15 @@ class Annotator {
     if (n.raw() < excluded_.size() && !excluded_[n.raw()].empty()) return excluded_[n.raw()];
     std::string why;
     const auto check = [&](ValueId v) {
-      if (normal_.written[v.raw()] && why.empty()) {
+      if (normal_.rewritten[v.raw()] && why.empty()) {
         why = absl::StrCat("%", graph_.value(v).name, " is written in place by ", normal_.writer[v.raw()],
                            "; use the out-of-place form");
       }
     };
     ForEachUse(node.args, check);
-    for (ValueId v : node.outputs) check(v);
+    if (!floats) {
+      for (ValueId v : node.outputs) check(v);
+    }
     return why;
   }
 
@@ -104,7 +108,7 @@ class Annotator {
     if (kind != Family::kConv && kind != Family::kLinear) return;
     const Node& node = graph_.node(n);
     std::string& why = a_.reason[n.raw()];
-    why = Excluded(n);
+    why = Excluded(n, true);
     if (!why.empty()) return;
     const auto input = TensorArg(node, "input");
     if (!input || !IsFloatTensor(type(*input))) {
@@ -204,7 +208,7 @@ class Annotator {
   // Longest first: anchor, add, relu; then anchor with relu or a curve.
   void Absorb(NodeId anchor) {
     const ValueId result = graph_.node(anchor).outputs[0];
-    const NodeId next = SoleReader(result);
+    const NodeId next = normal_.rewritten[result.raw()] ? NodeId() : SoleReader(result);
     if (!next.valid() || a_.role[next.raw()] != Role::kFloat) return;
     if (TakesSum(anchor) && IsPlainAdd(next) && LastAnchorOf(next) == anchor) {
       residual_.push_back({next, anchor});
@@ -307,7 +311,7 @@ class Annotator {
     bytes_.assign(graph_.values.size(), false);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const NodeId n(i);
-      bool can = a_.role[i] == Role::kAnchor;
+      bool can = a_.role[i] == Role::kAnchor && !normal_.rewritten[graph_.nodes[i].outputs[0].raw()];
       if (a_.role[i] == Role::kPart) can = bytes_[graph_.node(a_.owner[i]).outputs[0].raw()];
       std::string why;
       if (a_.role[i] == Role::kFloat && IsByteFamily(family(n)) && HasByteForm(n, &why)) {
@@ -419,6 +423,11 @@ class Annotator {
     const OpRow* row = RowOf(node);
     if (row != nullptr && row->why != nullptr) return row->why;
     if (family(n) == Family::kDropout) return "dropout in training mode; call eval() before capturing";
+    if (row == nullptr && !node.outputs.empty()) {
+      const Type& made = type(node.outputs[0]);
+      if (made.kind == Type::Kind::kTensor && !c10::isFloatingType(made.dtype))
+        return absl::StrCat("its result is of ", DtypeName(made.dtype), "; only float32 is quantized");
+    }
     return absl::StrCat("no int8 kernel for ", node.op_name());
   }
 

@@ -6,7 +6,7 @@
 //       then asks for its own inputs. Nothing is quantized that no int8 op reads.
 //   A3  Ops on bytes that cannot leave the range of their input share its parameters (union-find).
 //   A4  Every node has a role and, if it stays float, a reason in words.
-//   A5  A value whose memory some op writes in place stays float.
+//   A5  A value whose memory some later op writes in place stays float. A layer may make one: bytes in, floats out.
 //   A6  A recurrence with frozen weights multiplies bytes, and needs no calibration.
 //   A7  A large linear layer whose input has few rows, and comes from floats, quantizes each row at each call, in two bytes
 //       (dynamic_linear/D4). Its time is the time of reading its weights.

@@ -65,6 +65,11 @@ Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
       step.fates[i].folded = "dropout does nothing in eval mode";
       continue;
     }
+    if (Is(node, "aten::detach_") && node.args[0].kind == Arg::Kind::kValue) {
+      out.Map(node.outputs[0], out.at(node.args[0].value));
+      step.fates[i].folded = "no gradients are computed";
+      continue;
+    }
     const auto form = OutOfPlace(node);
     if (form && node.args[0].kind == Arg::Kind::kValue) {
       const ValueId self = node.args[0].value;
@@ -128,17 +133,22 @@ std::vector<at::Tensor> KnownOf(const Graph& graph, const std::vector<at::Tensor
   return known;
 }
 
-void FindWritten(const Graph& graph, std::vector<bool>* written, std::vector<std::string>* writer) {
+void FindWritten(NormalizedGraph* normal) {
+  const Graph& graph = normal->graph;
   const Aliases aliases(graph);
-  std::vector<std::string> by_root(graph.values.size());
-  for (const Node& node : graph.nodes) {
-    for (ValueId v : WrittenBy(node)) by_root[aliases.root(v)] = NameWithPlace(node);
+  std::vector<NodeId> last(graph.values.size());  // by alias root
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId v : WrittenBy(graph.nodes[i])) last[aliases.root(v)] = NodeId(i);
   }
-  written->assign(graph.values.size(), false);
-  writer->assign(graph.values.size(), "");
+  normal->written.assign(graph.values.size(), false);
+  normal->rewritten.assign(graph.values.size(), false);
+  normal->writer.assign(graph.values.size(), "");
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    (*writer)[v] = by_root[aliases.root(ValueId(v))];
-    (*written)[v] = !(*writer)[v].empty();
+    const NodeId writer = last[aliases.root(ValueId(v))], def = graph.values[v].def;
+    if (!writer.valid()) continue;
+    normal->written[v] = true;
+    normal->rewritten[v] = !def.valid() || def < writer;
+    normal->writer[v] = NameWithPlace(graph.node(writer));
   }
 }
 
@@ -274,15 +284,13 @@ void Follow(const std::vector<NodeDisposition>& next_step, std::vector<NodeDispo
   }
 }
 
-// M4. Returns the frozen tensors, and fills in which values are written by which op.
-std::vector<at::Tensor> KnownUnlessWritten(const Graph& graph, const std::vector<at::Tensor>& weights,
-                                           std::vector<bool>* written, std::vector<std::string>* writer) {
-  std::vector<at::Tensor> known = KnownOf(graph, weights);
-  FindWritten(graph, written, writer);
-  for (size_t v = 0; v < known.size(); ++v) {
-    if ((*written)[v]) known[v] = at::Tensor();
+// M4. Fills in the frozen tensors, and which values are written by which op.
+void FindKnown(const std::vector<at::Tensor>& weights, NormalizedGraph* normal) {
+  normal->known = KnownOf(normal->graph, weights);
+  FindWritten(normal);
+  for (size_t v = 0; v < normal->known.size(); ++v) {
+    if (normal->written[v]) normal->known[v] = at::Tensor();
   }
-  return known;
 }
 
 }  // namespace
@@ -290,7 +298,7 @@ std::vector<at::Tensor> KnownUnlessWritten(const Graph& graph, const std::vector
 void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal) {
   normal->graph = std::move(step.rewrite.graph);
   normal->origin = std::move(step.rewrite.origin);
-  normal->known = KnownUnlessWritten(normal->graph, weights, &normal->written, &normal->writer);
+  FindKnown(weights, normal);
   Follow(step.fates, &normal->fates);
 }
 

@@ -2,7 +2,7 @@
 //   M0  Pieces of a split are ops of their own (pieces.h).
 //   M1  An in-place op becomes its out-of-place form if nothing can see the difference. All its tensors are f32, the
 //       memory it writes belongs to the graph, and no other value that may share this memory is used later.
-//   M2  Dropout in eval mode disappears.
+//   M2  Dropout in eval mode disappears, and so does detach_, which writes no element.
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
 //       between them has no other reader.
 //   M5  A product with a frozen weight is aten.linear (linears.h).
@@ -42,7 +42,8 @@ struct NormalizedGraph {
   std::vector<ValueId> origin;         // by value of `graph`: the value of the source graph
   std::vector<at::Tensor> known;       // by value of `graph`: frozen tensors (weights and constants), else undefined
   std::vector<bool> written;           // by value of `graph`: a remaining op may write its memory
-  std::vector<std::string> writer;     // by value: that op, in words
+  std::vector<bool> rewritten;         // by value of `graph`: such an op comes after the one that makes the value
+  std::vector<std::string> writer;     // by value: the last of these ops, in words
   std::vector<NodeDisposition> fates;  // by node of the source graph
   bool has_bytes = false;              // M6: Lower has something to do
 
