@@ -124,9 +124,9 @@ class Adoption {
       if (arg.kind == Arg::Kind::kList) return false;
       if (arg.kind == Arg::Kind::kValue && !known_[arg.value.raw()].defined()) return false;
     }
-    const auto result = ComputedOnce(node, known_, frozen_);
+    const auto result = ComputedOnce(graph_, node, known_, frozen_);
     if (!result) return false;
-    known_[node.outputs[0].raw()] = *result;
+    known_[node.outputs[0].raw()] = (*result)[0];
     return is_computed_[n.raw()] = true;
   }
 

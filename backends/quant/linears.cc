@@ -1,7 +1,6 @@
 #include "backends/quant/linears.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 
 #include <bit>
@@ -20,6 +19,7 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/reference/boxing.h"
+#include "ir/ops/op_facts.h"
 
 namespace frametap::quant {
 namespace {
@@ -63,6 +63,15 @@ std::optional<at::Tensor> Transposed(const Node& node, const std::vector<at::Ten
     std::swap(dims[0], dims[1]);
   }
   return InOrder(tensor, dims, frozen);
+}
+
+// Whether it is a list of tensors, or of tensors that may be None.
+bool HoldsTensors(const c10::Type& type) {
+  const c10::TypePtr element = ElementType(type);
+  return element != nullptr &&
+         (element->kind() == c10::TypeKind::TensorType ||
+          (element->kind() == c10::TypeKind::OptionalType &&
+           element->castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType));
 }
 
 struct Product {
@@ -156,10 +165,10 @@ class WeightOps {
     makes_weight_.assign(graph.nodes.size(), false);
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       makes_weight_[i] = OnFrozenAlone(graph.nodes[i]);
-      if (makes_weight_[i]) is_frozen_[graph.nodes[i].outputs[0].raw()] = true;
+      for (const ValueId v : graph.nodes[i].outputs) is_frozen_[v.raw()] = makes_weight_[i];
     }
     for (size_t i = graph.nodes.size(); i-- > 0;) {
-      if (makes_weight_[i]) makes_weight_[i] = OnlyLayersRead(graph.nodes[i].outputs[0]);
+      if (makes_weight_[i]) makes_weight_[i] = OnlyLayersRead(graph.nodes[i]);
     }
   }
 
@@ -168,31 +177,39 @@ class WeightOps {
 
  private:
   bool OnFrozenAlone(const Node& node) const {
-    if (node.is_scalar() || node.outputs.size() != 1 || node.args.empty()) return false;
+    if (node.is_scalar() || node.outputs.empty() || node.args.empty()) return false;
     const c10::FunctionSchema& schema = node.op->schema();
-    if (schema.is_mutable() || schema.returns().size() != 1 || node.op->hasTag(at::Tag::nondeterministic_seeded) ||
-        !IsFloatTensor(graph_.value(node.outputs[0]).type)) {
+    if (schema.is_mutable() || schema.returns().size() != node.outputs.size() || FactsOf(*node.op).random ||
+        IsUnderAutocast(graph_, node) || Is(node, "frametap::dequantize_per_channel")) {  // L3
       return false;
     }
-    if (IsUnderAutocast(graph_, node) || Is(node, "frametap::dequantize_per_channel")) return false;  // L3
-    // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (normalise/M4).
-    bool any = false;
-    for (const Arg& arg : node.args) {
-      if (arg.kind == Arg::Kind::kConst) continue;
-      if (arg.kind != Arg::Kind::kValue || !is_frozen_[arg.value.raw()]) return false;
-      any = true;
+    for (const ValueId v : node.outputs) {
+      const Type& type = graph_.value(v).type;
+      if (type.kind != Type::Kind::kTensor || !type.device.is_cpu()) return false;
     }
-    return any;
-  }
-
-  bool OnlyLayersRead(ValueId v) const {
-    if (uses_.nodes[v.raw()].empty()) return false;
-    for (const NodeId reader : uses_.nodes[v.raw()]) {
-      const Node& node = graph_.node(reader);
-      if (makes_weight_[reader.raw()]) continue;
-      if (!IsWeightOf(node, v)) return false;
+    // A change of the weight's memory by an op of the graph leaves no frozen tensor at all (normalise/M4).
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      const Arg& arg = node.args[i];
+      if (arg.kind == Arg::Kind::kValue && !is_frozen_[arg.value.raw()]) return false;
+      if (arg.kind == Arg::Kind::kList && !HoldsTensors(*schema.arguments()[i].type())) return false;
+      for (const Arg& item : arg.items) {
+        if (item.kind != Arg::Kind::kValue || !is_frozen_[item.value.raw()]) return false;
+      }
     }
     return true;
+  }
+
+  bool OnlyLayersRead(const Node& node) const {
+    bool any = false;
+    for (const ValueId v : node.outputs) {
+      for (const NodeId reader : uses_.nodes[v.raw()]) {
+        if (!makes_weight_[reader.raw()] && !IsWeightOf(graph_.node(reader), v)) return false;
+        any = true;
+      }
+      // A result of several that the graph gives as well would be made by another run of the op.
+      if (node.outputs.size() > 1 && is_output(v)) return false;
+    }
+    return any;
   }
 
   static bool IsWeightOf(const Node& node, ValueId v) {
@@ -208,29 +225,48 @@ class WeightOps {
 
 }  // namespace
 
-std::optional<at::Tensor> ComputedOnce(const Node& node, const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
+std::optional<std::vector<at::Tensor>> ComputedOnce(const Graph& graph, const Node& node,
+                                                    const std::vector<at::Tensor>& known, FrozenWeights* frozen) {
   std::ostringstream what;
   what << std::setprecision(17) << "result of " << node.op_name();
   FrozenWeights::Tensors from;
+  const auto take = [&](ValueId v) {
+    from.push_back(known[v.raw()]);
+    what << " tensor";
+    return from.back().defined();
+  };
   torch::jit::Stack stack;
   const auto& parameters = node.op->schema().arguments();
   for (size_t i = 0; i < node.args.size(); ++i) {
     const Arg& arg = node.args[i];
     if (arg.kind == Arg::Kind::kValue) {
-      if (!known[arg.value.raw()].defined()) return std::nullopt;
-      from.push_back(known[arg.value.raw()]);
+      if (!take(arg.value)) return std::nullopt;
       stack.emplace_back(from.back().detach());
-      what << " tensor";
+    } else if (arg.kind == Arg::Kind::kList) {
+      c10::impl::GenericList list(ElementType(*parameters[i].type()));
+      for (const Arg& item : arg.items) {
+        if (!take(item.value)) return std::nullopt;
+        list.push_back(from.back().detach());
+      }
+      what << " in a list";
+      stack.emplace_back(std::move(list));
     } else {
       stack.push_back(Box(arg.constant, BoxingFor(*parameters[i].type())));
       what << " " << arg.constant;
     }
   }
   try {
-    return FrozenWeights::Of(frozen, what.str(), from, [&] {
+    const FrozenWeights::Tensors results = FrozenWeights::Of(frozen, what.str(), from, [&] {
       node.op->callBoxed(stack);
-      return FrozenWeights::Tensors{stack[0].toTensor().contiguous()};
-    })[0];
+      FrozenWeights::Tensors made;
+      for (const c10::IValue& result : stack) made.push_back(result.toTensor().contiguous());
+      return made;
+    });
+    for (size_t i = 0; i < results.size(); ++i) {
+      const Type& type = graph.value(node.outputs[i]).type;
+      if (results[i].scalar_type() != type.dtype || results[i].layout() != at::kStrided) return std::nullopt;
+    }
+    return results;
   } catch (const c10::Error&) {  // the op raises where it stands, too
     return std::nullopt;
   }
@@ -251,19 +287,18 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
   absl::flat_hash_map<ValueId, ValueId> handed_out;  // results of weight ops that the graph gives, too: a tensor a run
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    std::optional<at::Tensor> computed;
-    if (weight_ops.contains(NodeId(i))) computed = ComputedOnce(node, known, frozen);
+    std::optional<std::vector<at::Tensor>> computed;
+    if (weight_ops.contains(NodeId(i))) computed = ComputedOnce(graph, node, known, frozen);
     if (computed) {
-      const ValueId result = node.outputs[0];
-      known[result.raw()] = *computed;
-      if (weight_ops.is_output(result)) {
-        step.fates[i].now = out.Copy(node);
-        handed_out[result] = out.at(result);
-        out.Map(result, out.AddConstant(graph.value(result).name, *computed));
-        continue;
+      const bool is_output = weight_ops.is_output(node.outputs[0]);
+      if (is_output) step.fates[i].now = out.Copy(node);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        const ValueId result = node.outputs[o];
+        known[result.raw()] = (*computed)[o];
+        if (is_output) handed_out[result] = out.at(result);
+        out.Map(result, out.AddConstant(graph.value(result).name, (*computed)[o]));
       }
-      out.Map(result, out.AddConstant(graph.value(result).name, *computed));
-      step.fates[i].folded = "computed once, of frozen weights";
+      if (!is_output) step.fates[i].folded = "computed once, of frozen weights";
       continue;
     }
     if (const std::optional<at::Tensor> transposed = Transposed(node, known, frozen)) {

@@ -83,6 +83,31 @@ PRODUCTS: dict[
     "einsum, weight first": (lambda x, w, b: torch.einsum("oi,bi->bo", w, x), (8, 16), (5, 16)),
     "bmm": (lambda x, w, b: torch.bmm(x, w.expand(2, 16, 8)), (16, 8), (2, 5, 16)),
     "part of a weight": (lambda x, w, b: F.linear(x, w[:4], b[:4]), (8, 16), (5, 16)),
+    "rows of a weight": (
+        lambda x, w, b: F.linear(x, w[torch.tensor([1, 0, 5, 3])]),
+        (8, 16),
+        (5, 16),
+    ),
+    "weights in one": (
+        lambda x, w, b: F.linear(x, torch.cat([w, -w]), torch.cat((b, b))).relu(),
+        (8, 16),
+        (5, 16),
+    ),
+    "weight with small elements left out": (
+        lambda x, w, b: F.linear(x, torch.where(w.abs() > 0.1, w, 0.0), b),
+        (8, 16),
+        (5, 16),
+    ),
+    "weight that is standardised": (
+        lambda x, w, b: F.linear(x, (w - (s := torch.std_mean(w, 1, keepdim=True))[1]) / s[0], b),
+        (8, 16),
+        (5, 16),
+    ),
+    "weight beside the identity": (
+        lambda x, w, b: F.linear(x, w + 0.5 * torch.eye(16)),
+        (16, 16),
+        (5, 16),
+    ),
     "weight times a factor": (lambda x, w, b: F.linear(x, w * 0.5, b), (8, 16), (5, 16)),
     "used twice": (lambda x, w, b: F.linear(F.linear(x, w).relu(), w), (16, 16), (5, 16)),
     "tied": (lambda x, w, b: F.linear(x, w).relu() @ w, (16, 16), (5, 16)),
@@ -124,6 +149,7 @@ def test_norms_of_weights_are_computed_once() -> None:
             parametrizations.weight_norm(nn.Linear(16, 8)),
             nn.ReLU(),
             parametrizations.spectral_norm(nn.Linear(8, 8)),
+            parametrizations.orthogonal(nn.Linear(8, 6)),
         )
 
     _check(model(), 5, 16)
