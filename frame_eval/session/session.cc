@@ -234,7 +234,10 @@ void Session::Inspect(FrameState& f) {
       const std::string fault = FaultIn(trace(), f);
       MustFit(fault.empty() ? FaultOfEnds(trace()) : fault);
     }
-    if (trace().lifetimes.watches()) LetGo(trace());
+    if (trace().lifetimes.watches()) {
+      LetGo(trace());
+      MeetReturn(trace(), f);
+    }
     MayEndRecording(*store_);
   });
 }

@@ -282,6 +282,20 @@ void LetGo(Trace& trace) {
   }
 }
 
+void MeetReturn(Trace& trace, const FrameState& f) {
+  if (trace.lifetimes.ending.size() < 2 || !trace.frames.is_base(f) || trace.frames.inlined.size() > 1) return;
+  if (!InstructionAt(f.code, f.offset).is_return) return;
+  const auto& entry = trace.frames.bound_at_entry;
+  for (int i = 0; i < f.nlocalsplus; ++i) {
+    PyObject* const object = f.objects[i];
+    if (NeverEnds(object) || f.shadows[i].kind == Shadow::Kind::kUnread) continue;
+    const bool stays = std::any_of(entry.begin(), entry.end(), [&](const auto& one) {
+      return one.first == i && one.second.valid() && trace.guards.seen(one.second) == object;
+    });
+    if (!stays && ReachesFinalizer(object)) throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
+  }
+}
+
 // Self-check of E5: what is not watched is held by somebody else.
 std::string FaultOfEnds(Trace& trace) {
   if (trace.aten.pending) return "";

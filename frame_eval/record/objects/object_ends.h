@@ -24,6 +24,9 @@ std::string FaultOfEnds(Trace& trace);
 // Releases what the recording alone keeps alive. While objects are watched, this comes before each instruction, and inner
 // frames are observed too.
 void LetGo(Trace& trace);
+// Ends the recording before the base frame returns, if the frame holds such objects in other slots than at the entry. A
+// replay leaves the frame as it was at the entry, and the objects would die in another order.
+void MeetReturn(Trace& trace, const FrameState& f);
 // Notes that a frame begins that does not belong to the recording.
 void MeetUnrecorded(Trace& trace, const FrameState& f);
 // Watches all noted objects from now on (E5).
