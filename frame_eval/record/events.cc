@@ -269,6 +269,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       note.op.marks.makes_iterator = LeavesContentOpen(trace_, object);
       if (note.op.marks.makes_iterator) trace_.iteration.iterated.assign(1, object);
       if (note.op.marks.makes_iterator) return;
+      if (LoopOver(trace_, object)) return;
       SpecializeDeep(trace_, object, Shadow(), true);
       return ViewRows(trace_, object);
     }

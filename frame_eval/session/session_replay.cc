@@ -91,8 +91,8 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
   return miss;
 }
 
-// Why the latest segment could not be used. Numbers and sizes that kept others from it are noted as well: the latest may
-// be for tensors of another kind.
+// Why the latest segment could not be used. Numbers, sizes and objects that kept others from it are noted as well: the
+// latest may be for tensors of another kind.
 MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, SegmentCache* store) {
   constexpr size_t kMost = 8;
   MissReport of_latest;

@@ -1,8 +1,11 @@
-"""A call that makes its own keys and classes must not leave a segment that fits no other call: each call would be recorded.
+"""A call that makes its own keys, classes and objects must not leave a segment that fits no other call: each call would be
+recorded.
 
 Laws
   F1  A look-up by a key of built-in immutable types finds an equal key, whichever object it is.
   F2  A class that the call itself makes ends the graph where it is used, so that the rest can be replayed.
+  F3  A place in a global that was seen to hold another object takes any object of the kind from then on.
+  F4  A loop over values() or items() reads of the objects in the dict only what its body reads.
 """
 
 from __future__ import annotations
@@ -177,3 +180,121 @@ def test_f2_a_class_that_a_table_holds_stays_in_the_graph() -> None:
         captured(torch.ones(2))
     report = frametap.explain(captured)
     assert (report.recordings, report.graph_count, report.hits) == (1, 1, 2)
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.betas: tuple[float, ...] = (0.9, 0.99)
+        self.seen: Any = collections.defaultdict(dict)
+        self.rows = [1.0]
+
+
+SETTINGS = Settings()
+
+
+def tuple_replaced(x: torch.Tensor) -> torch.Tensor:
+    SETTINGS.betas = (SETTINGS.betas[0] * 0.9, *SETTINGS.betas[1:])
+    return x * SETTINGS.betas[0] + SETTINGS.betas[1]
+
+
+def tuple_taken_apart_and_replaced(x: torch.Tensor) -> torch.Tensor:
+    first, second = SETTINGS.betas
+    SETTINGS.betas = (first * 0.9, second)
+    return x * first
+
+
+def dict_replaced(x: torch.Tensor) -> torch.Tensor:
+    SETTINGS.seen["x"]["rank"] = x.dim()
+    y = x + SETTINGS.seen["x"]["rank"]
+    SETTINGS.seen = collections.defaultdict(dict)
+    return y
+
+
+def list_replaced(x: torch.Tensor) -> torch.Tensor:
+    SETTINGS.rows = [SETTINGS.rows[0] + 1.0]
+    return x * SETTINGS.rows[0]
+
+
+def holder_replaced(x: torch.Tensor) -> torch.Tensor:
+    global SETTINGS
+    y = x * SETTINGS.rows[0]
+    SETTINGS = Settings()
+    return y
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        tuple_replaced,
+        tuple_taken_apart_and_replaced,
+        dict_replaced,
+        list_replaced,
+        holder_replaced,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_f3_an_object_that_is_replaced(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    global SETTINGS
+    results = []
+    for call in (f, captured := frametap.compile(f)):
+        SETTINGS = Settings()
+        results.append([call(torch.arange(4.0) + i) for i in range(CALLS)])
+    for plain, replayed in zip(*results, strict=True):
+        assert torch.equal(plain, replayed)
+    assert frametap.explain(captured).recordings <= MOST_RECORDINGS
+
+
+def test_f3_by_identity_is_by_identity() -> None:
+    table = {"t": (1.0, 2.0)}
+    captured = frametap.compile(lambda x: x * table["t"][0], options={"by_identity": True})
+    for i in range(CALLS):
+        table["t"] = (float(i), 2.0)
+        assert torch.equal(captured(torch.ones(2)), torch.ones(2) * i)
+
+
+def steps_of_values(state: Any, x: torch.Tensor) -> torch.Tensor:
+    for one in state.values():
+        one["step"] += 1
+        x = x * one["step"]
+    return x
+
+
+def steps_of_items(state: Any, x: torch.Tensor) -> torch.Tensor:
+    for key, one in state.items():
+        one["step"] = one["step"] + len(key)
+        x = x + one["step"]
+    return x
+
+
+def steps_in_a_comprehension(state: Any, x: torch.Tensor) -> torch.Tensor:
+    for key in state:
+        state[key]["step"] += 1
+    return x + torch.tensor([one["step"] for one in state.values()]).sum()
+
+
+def steps_in_lists(state: Any, x: torch.Tensor) -> torch.Tensor:
+    for one in state.values():
+        one["rows"][0] += 1
+        x = x * one["rows"][0]
+    return x
+
+
+@pytest.mark.parametrize(
+    "f",
+    [steps_of_values, steps_of_items, steps_in_a_comprehension, steps_in_lists],
+    ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize("kind", [dict, collections.defaultdict])
+def test_f4_counters_of_objects_in_a_dict(f: Callable[..., torch.Tensor], kind: Any) -> None:
+    def make() -> Any:
+        state = kind() if kind is dict else kind(dict)
+        state["a"], state["bc"] = {"step": 0, "rows": [0]}, {"step": 7, "rows": [3, 4]}
+        return state
+
+    plain, own = make(), make()
+    captured = frametap.compile(lambda x: f(own, x))
+    for i in range(CALLS):
+        x = torch.arange(4.0) + i
+        assert torch.equal(captured(x), f(plain, x))
+        assert own == plain
+    assert frametap.explain(captured).recordings <= MOST_RECORDINGS

@@ -174,7 +174,7 @@ class Run:
     def _execute_code(self) -> None:
         tree = ast.parse(self.program.code)
         ast.increment_lineno(tree, self.program.code_line - 1)
-        exec(compile(tree, self.program.file, "exec"), self.names)  # noqa: S102 - a test program
+        exec(compile(tree, self.program.file, "exec", dont_inherit=True), self.names)  # noqa: S102 - a test program
         if not self.captured:
             self.names["f"] = self._decorate(self.names["f"])
 
@@ -194,7 +194,7 @@ class Run:
 
         self.names["_call"] = _call
         if isinstance(statement, ast.Expr):
-            code = compile(_expression(statement), self.program.file, "eval")
+            code = compile(_expression(statement), self.program.file, "eval", dont_inherit=True)
         else:
             code = compile(ast.Module([statement], []), self.program.file, "exec")
         printed = io.StringIO()

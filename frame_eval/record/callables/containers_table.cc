@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/cpython/loop_head.h"
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
@@ -71,9 +73,19 @@ void SetDefault(Trace& trace, Call& call) {
   Mutate(trace, call, *FindCallable(call.callable));
 }
 
+// Records a view that a loop takes apart. Returns false for other calls: C code may get their view, and read all that is in it.
+bool ViewInLoop(Trace& trace, Call& call) {
+  if (call.args.size() != 1 || CallSiteOf(call.f).callable != call.callable) return false;
+  return LoopTakesResult(call.f.code, call.f.offset) && LoopOver(trace, call.args[0]);
+}
+
 void DictValues(Trace& trace, Call& call) {
   if (call.args.size() == 1 && ViewValues(trace, call.args[0])) return;
-  SpecializeArguments(trace, call, 0, true);
+  if (!ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
+}
+
+void DictItems(Trace& trace, Call& call) {
+  if (!ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
 }
 
 // operator.setitem, operator.delitem
@@ -334,6 +346,7 @@ void LoadContainers() {
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);
   AddSpecial("builtins", "dict", "values", DictValues);
+  AddSpecial("builtins", "dict", "items", DictItems);
   AddSpecial("types", "MappingProxyType", "get", DictGet);
 }
 

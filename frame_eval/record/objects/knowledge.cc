@@ -99,6 +99,14 @@ static void RegisterTensor(Trace& trace, PyObject* object, SourceId id) {
   }
 }
 
+// Returns whether other objects were seen in the place. By identity, each of them would need a recording of its own.
+// Examples are a tuple that each step replaces, and a dict that an empty one replaces.
+static bool IsReplaceable(const Trace& trace, SourceId id, PyObject* object) {
+  const SegmentCache& store = trace.store;
+  return store.has_changing_numbers() && !store.options().by_identity && !IsIdentityKind(object) &&
+         store.IsChanging(trace.guards.Name(id));
+}
+
 Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
   trace.objects.SetPinned(id, pinned);
   if (IsScalar(object)) return Shadow{Shadow::Kind::kSource, id.raw()};
@@ -128,6 +136,10 @@ Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
       }
     }
     return Shadow();
+  }
+  if (pinned && IsReplaceable(trace, id, object)) {
+    pinned = false;
+    trace.objects.SetPinned(id, false);
   }
   ObjectRecord& known = AddFresh(trace, object, ObjectRecord::State::kSource);
   known.source = id;

@@ -3,8 +3,10 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/class_references.h"
+#include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/trace.h"
@@ -132,6 +134,21 @@ bool StoreUnderNewKey(Trace& trace, PyObject* dict, PyObject* key, PyObject* val
   if (!known->changes) known->changes = std::make_unique<OutsideChanges>();
   known->changes->stored[PlainKey(trace, key)] = shadow;
   NoteOutsideChange(trace, dict);
+  return true;
+}
+
+bool LoopOver(Trace& trace, PyObject* dict) {
+  if (!PyDict_CheckExact(dict) && Py_TYPE(dict) != DefaultDict()) return false;
+  const ObjectRecord* const known = trace.objects.Find(dict);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
+  FixKeys(trace, dict);
+  AdoptElements(trace, dict);
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &at, &key, &value) != 0) {
+    const Shadow* const open = StoredItem(trace, dict, key);
+    Specialize(trace, value, open != nullptr ? *open : Shadow());
+  }
   return true;
 }
 

@@ -39,6 +39,10 @@ Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key);  // what the tr
 PyObject* PlainKey(Trace& trace, PyObject* key);
 bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
 bool AppendOutside(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
+// Records a loop over a dict that existed before, or over its values() or items(). The loop gets the objects in it one by
+// one, and reads of them are guarded where they happen: a counter in one of them stays open. Returns false, with nothing
+// noted, for other containers.
+bool LoopOver(Trace& trace, PyObject* dict);
 void NoteOutsideChange(Trace& trace, PyObject* container);
 
 }  // namespace frametap
