@@ -1,4 +1,4 @@
-"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of eleven sorts
+"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of twelve sorts
 of body.
 
 Each row is a sort; each column is a number of rounds. A cell is the time of the first captured
@@ -125,6 +125,16 @@ def numbers(n: int, x: Tensor, holder: Holder) -> Tensor:
     return x + total
 
 
+def numbers_fixed_late(n: int, x: Tensor, holder: Holder) -> Tensor:
+    """Uses each number several times for the next one, and fixes all of them after the loop."""
+    size = total = x.shape[0]
+    for _ in range(n):
+        total = (total + total * 2 + total * 3) % 1000
+    for _ in range(size):
+        pass
+    return x + total
+
+
 def strings(n: int, x: Tensor, holder: Holder) -> Tensor:
     text = ""
     for i in range(n):
@@ -149,6 +159,7 @@ SORTS: dict[str, tuple[Loop, int]] = {
     "exceptions": (exceptions, MOST),
     "modules": (modules, MOST_WITH_OPS),
     "numbers": (numbers, MOST),
+    "numbers fixed late": (numbers_fixed_late, MOST),
     "strings": (strings, MOST),
     "decisions": (decisions, MOST_WITH_OPS),
 }
