@@ -5,6 +5,8 @@
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
+#include "guards/kinds/anomaly_mode.h"
+
 namespace frametap {
 
 KeptThreadState::KeptThreadState()
@@ -28,7 +30,7 @@ KeptThreadState::Rest KeptThreadState::Now() {
       .default_dtype = c10::get_default_dtype_as_scalartype(),
       .autocast_nesting = at::autocast::decrement_nesting(),
       .autocast_cache = at::autocast::is_autocast_cache_enabled(),
-      .anomaly = torch::autograd::AnomalyMode::is_enabled(),
+      .anomaly = AnomalyModeOfProgram(),
       .anomaly_checks_nan = torch::autograd::AnomalyMode::should_check_nan(),
       .deterministic = context.deterministicAlgorithms(),
       .deterministic_warns = context.deterministicAlgorithmsWarnOnly(),

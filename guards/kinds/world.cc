@@ -9,12 +9,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/PyInterpreter.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
+#include "guards/kinds/anomaly_mode.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/ref.h"
@@ -147,7 +147,7 @@ WorldState WorldState::Now() {
   state.autocast_cpu = autocast_on.has(c10::DispatchKey::AutocastCPU);
   state.autocast_dtype = static_cast<int8_t>(at::autocast::get_autocast_dtype(at::DeviceType::CPU));
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
-  state.anomaly_mode = torch::autograd::AnomalyMode::is_enabled();
+  state.anomaly_mode = AnomalyModeOfProgram();
   state.default_dtype = static_cast<int8_t>(c10::get_default_dtype_as_scalartype());
   state.deterministic = at::globalContext().deterministicAlgorithms();
   state.backends = BackendsNow();

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/callable/callable_backend.h"
 #include "backends/callable/values.h"
+#include "guards/kinds/anomaly_mode.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -92,6 +93,8 @@ void BindBackends(py::module_& m) {
       "reference_backend", []() -> BackendHandle { return MakeReferenceBackend(); }, "Op by op: the oracle.");
   m.def(
       "native_backend", []() -> BackendHandle { return MakeNativeBackend(); }, "The planned executor in C++.");
+  m.def("begin_compilation", &BeginCompilation);
+  m.def("end_compilation", &EndCompilation);
   m.def(
       "callable_backend",
       [](py::object function, std::string name, bool static_shapes) -> BackendHandle {

@@ -44,13 +44,20 @@ log = logging.getLogger("frametap")
 _own_lock = threading.RLock()
 
 
-def _one_compilation() -> contextlib.AbstractContextManager[Any]:
-    """Returns the lock for compilations, which torch.compile takes as well.
+@contextlib.contextmanager
+def _one_compilation() -> Iterator[None]:
+    """Holds the lock for compilations, which torch.compile takes as well.
 
-    torch's tracers keep state of the process (``CURRENT_PATCHER`` of torch.fx, in torch 2.13).
+    torch's tracers keep state of the process (``CURRENT_PATCHER`` of torch.fx, in torch 2.13), and turn anomaly mode on
+    for all threads.
     """
     module = sys.modules.get("torch._dynamo.convert_frame")
-    return getattr(module, "compile_lock", _own_lock)
+    with getattr(module, "compile_lock", _own_lock):
+        _C.begin_compilation()
+        try:
+            yield
+        finally:
+            _C.end_compilation()
 
 
 # Names of torch's registry that run the module as it is: nothing relies on sizes.
