@@ -52,6 +52,25 @@ class Held {
   throw py::error_already_set();
 }
 
+// Lets a compiler make its calls where the program is near its recursion limit: plain Python would not compile there.
+class RoomForCalls {
+ public:
+  RoomForCalls() : limit_(Py_GetRecursionLimit()) { Py_SetRecursionLimit(limit_ + kCalls); }
+  ~RoomForCalls() {
+    if (Py_GetRecursionLimit() == limit_ + kCalls) Py_SetRecursionLimit(limit_);
+  }
+  RoomForCalls(const RoomForCalls&) = delete;
+  RoomForCalls& operator=(const RoomForCalls&) = delete;
+
+ private:
+  static constexpr int kCalls = 1000;
+  const int limit_;
+};
+
+bool IsWrappedNumber(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 // Numbers that follow from numbers of the inputs. Compilers have symbols for them, which neither overflow nor raise.
 class NumberCheck {
  public:
@@ -110,11 +129,12 @@ class CallableExecutable : public Executable, public HoldsObjects {
  public:
   // `compiles`: the program compiles the graph, it does not run it as it is.
   // `fixed`: sizes and strides of the inputs are the recorded ones at each run.
-  CallableExecutable(py::object program, bool compiles, bool fixed, const Graph& graph)
+  // `as_recorded`: dtypes of results follow from dtypes of the inputs.
+  CallableExecutable(py::object program, bool compiles, bool fixed, bool as_recorded, const Graph& graph)
       : program_(std::move(program)),
         compiles_(compiles),
         numbers_(graph),
-        facts_follow_(compiles && FactsFollow(graph, fixed)),
+        facts_follow_(compiles && as_recorded && FactsFollow(graph, fixed)),
         sizes_follow_(facts_follow_ && fixed) {
     for (ValueId id : graph.outputs) {
       Type& type = types_.emplace_back(graph.value(id).type);
@@ -137,7 +157,9 @@ class CallableExecutable : public Executable, public HoldsObjects {
     for (size_t i = 0; i < inputs.size(); ++i) args[i] = ToPython(inputs[i]);
     const KeptThreadState state;
     const auto versions = Versions(inputs);
-    PyObject* const called = StayingAtThreadEnd([&] { return PyObject_CallObject((*program_).ptr(), args.ptr()); });
+    const bool runs_plain = compiles_ && std::any_of(inputs.begin(), inputs.end(), IsUntraceable);
+    const py::object run = runs_plain ? py::object((*program_).attr("run_plain")) : *program_;
+    PyObject* const called = StayingAtThreadEnd([&] { return PyObject_CallObject(run.ptr(), args.ptr()); });
     py::object results = py::reinterpret_steal<py::object>(called);
     if (!results) {
       py::error_already_set error;
@@ -161,7 +183,8 @@ class CallableExecutable : public Executable, public HoldsObjects {
         (*program_).attr("refuse_result")(i,
                                           absl::StrCat("a torch.Tensor expected, got ", Py_TYPE(item.ptr())->tp_name));
       }
-      if (facts_follow_ && types_[i].kind == Type::Kind::kTensor && !IsAsRecorded(value->toTensor(), types_[i])) {
+      if (facts_follow_ && !runs_plain && types_[i].kind == Type::Kind::kTensor &&
+          !IsAsRecorded(value->toTensor(), types_[i])) {
         Type want = types_[i];
         if (!sizes_follow_) std::fill(want.sizes.begin(), want.sizes.end(), -1);
         const std::string got = ToString(Type::Of(value->toTensor()));
@@ -188,6 +211,13 @@ class CallableExecutable : public Executable, public HoldsObjects {
       versions.push_back(has_version ? inputs[i].toTensor()._version() : 0);
     }
     return versions;
+  }
+
+  // Compilers see neither that a tensor counts as a Python number nor that its storage was resized to nothing.
+  static bool IsUntraceable(const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return false;
+    const at::Tensor& tensor = value.toTensor();
+    return IsWrappedNumber(value) || (tensor.has_storage() && tensor.storage().nbytes() == 0 && tensor.numel() != 0);
   }
 
   static bool IsOneOf(py::handle object, const py::tuple& args) {
@@ -259,6 +289,7 @@ class CallableBackend : public Backend, public HoldsObjects {
  private:
   absl::StatusOr<std::unique_ptr<Executable>> Build(const Graph& graph, const Examples* examples) {
     py::gil_scoped_acquire lock;
+    const RoomForCalls room;
     try {
       py::object make = Imported("frametap._callable").attr("Program");
       py::list open, sizes;
@@ -274,7 +305,9 @@ class CallableBackend : public Backend, public HoldsObjects {
         program.attr("prepare")(values);
       }
       const bool is_fixed = static_shapes_ && examples != nullptr && examples->open.empty();
-      return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, is_fixed, graph);
+      const bool as_recorded =
+          examples == nullptr || std::none_of(examples->values.begin(), examples->values.end(), IsWrappedNumber);
+      return std::make_unique<CallableExecutable>(std::move(program), static_shapes_, is_fixed, as_recorded, graph);
     } catch (py::error_already_set& error) {
       if (!error.matches(PyExc_Exception)) throw;  // an interrupt, or an exit of the process
       RaiseAsBackendError(name_, error);

@@ -15,6 +15,7 @@
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 #include "ir/text/symbolic_sizes.h"
 #include "ir/text/text.h"
@@ -255,6 +256,13 @@ void BindNode(py::module_& m) {
       .def_property_readonly("args", NodeArgs)
       .def_property_readonly("schema_args", SchemaArgs)
       .def_property_readonly("outputs", [](const NodeView& self) { return Views(self.graph, self.node().outputs); })
+      .def_property_readonly(
+          "is_factory",
+          [](const NodeView& self) { return !self.node().is_scalar() && FactsOf(*self.node().op).factory; },
+          "Whether the op makes tensors without reading any, as `torch.zeros` does.")
+      .def_property_readonly(
+          "is_pure", [](const NodeView& self) { return self.node().is_scalar() || FactsOf(*self.node().op).pure(); },
+          "Whether only its results, or an exception, show that the op ran.")
       .def_property_readonly("writes", Writes, "Whether the op's schema writes to an argument.")
       .def_property_readonly("position", PositionObject)
       .def_property_readonly("stack_trace", StackTrace)

@@ -31,6 +31,7 @@ from frametap import _C, fx
 from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails
 from frametap._errors import BackendError, could_not_compile
 from frametap._records import counted
+from frametap._second_derivatives import allow_second_derivatives
 from frametap._symbolic import Condition, Symbols
 
 __all__ = ["MAX_VARIANTS", "Program", "resolve_backend"]
@@ -105,27 +106,37 @@ def _from_torch(name: str) -> CompilerFn:
     # The import happens now, not within the first call. The modules register classes with abstract
     # bases when they are imported, and guards of that call would see the change.
     importlib.import_module(_COMPILERS.get(name, "torch._functorch.aot_autograd"))
-
-    def compile_exactly(module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        with _exact_results():
-            return function(module, examples)
-
-    return compile_exactly
+    return function
 
 
 @contextlib.contextmanager
 def _exact_results() -> Iterator[None]:
     """Settings under which torch's compilers do what eager does where they would not by default."""
     import torch._functorch.config
-    import torch._inductor.config
 
+    inductor = sys.modules.get("torch._inductor.config")
     with (
         # The random numbers of eager mode, not of a generator of inductor's own.
-        torch._inductor.config.patch(fallback_random=True),
+        inductor.patch(fallback_random=True) if inductor else contextlib.nullcontext(),
         # Else a second backward through the same graph is refused.
         torch._functorch.config.patch(donated_buffer=False),
+        # Plain Python computes gradients without autocast, even if the graph begins in a block of autocast.
+        torch._functorch.config.patch(backward_pass_autocast="off"),
     ):
         yield
+
+
+def _is_of_tracer(error: BaseException) -> bool:
+    """Whether AOTAutograd failed on the ops of the graph, before it called the compiler below it (torch 2.13)."""
+    tracer = sys.modules.get("torch._functorch._aot_autograd.graph_compile")
+    if tracer is None:
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    entry = vars(sys.modules["torch._functorch.aot_autograd"])
+    calls = {tracer._aot_stage2b_compile_forward_or_inference, tracer._aot_stage2b_bw_compile}
+    below = {function.__code__ for function in calls}
+    in_tracer = any(frame.f_globals is entry for frame in frames)
+    return in_tracer and not any(frame.f_code in below for frame in frames)
 
 
 class Program:
@@ -163,7 +174,9 @@ class Program:
         # serves all calls.
         self._needs_one_form = not (self._is_open or host or self._watch_aliases)
         self._one_form: Callable[..., Any] | None = None
+        self._may_run_again = static and all(node.is_pure for node in graph.nodes)
         self._plain: torch.fx.GraphModule | None = None
+        self._has_warned = False
         # A graph that cannot be shown to the backend is an error now, not at the first run.
         fx.build(graph, {})
 
@@ -176,7 +189,13 @@ class Program:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         if self._numbers and _saving_is_watched():
-            return list(self._plain_module()(*inputs))
+            return self.run_plain(*inputs)
+        results = self._run(inputs)
+        if self._may_run_again and torch.is_grad_enabled():
+            allow_second_derivatives(results, inputs, self._run_again)
+        return results
+
+    def _run(self, inputs: Sequence[Any]) -> list[Any]:
         if self._one_form is not None:
             return self._checked(self._one_form(*inputs))
         if self._is_open:
@@ -184,7 +203,7 @@ class Program:
         numbers = self._evaluate(inputs)
         variant = self._find(inputs, numbers)
         if variant is None:
-            return list(self._plain_module()(*inputs))
+            return self.run_plain(*inputs)
         results = self._checked(variant.run(*(inputs[i] for i in variant.passed)))
         return self._with_numbers(results, numbers)
 
@@ -199,7 +218,7 @@ class Program:
     def _run_open(self, inputs: Sequence[Any]) -> list[Any]:
         variant = self._find_open(inputs)
         if variant is None:
-            return list(self._plain_module()(*inputs))
+            return self.run_plain(*inputs)
         has_numbers = bool(variant.as_tensors) or len(self._given) < len(self._outputs)
         numbers = self._evaluate(inputs) if has_numbers else {}
         tensors = (_tensor_of(numbers[value]) for value in variant.as_tensors)
@@ -276,8 +295,9 @@ class Program:
         ]
         floats = self._evaluate(examples) if as_tensors else {}
         tensors = [fake(_tensor_of(floats[value])) for value in as_tensors]
-        shares = bool(shared) and inputs is examples
-        run = self._call_backend(module, [*(inputs[i] for i in passed), *tensors], shares)
+        may_run = inputs is examples
+        given = [*(inputs[i] for i in passed), *tensors]
+        run = self._call_backend(module, given, may_run, may_run and bool(shared))
         keys = {i: _number_key(n) for i, n in baked.items()}
         return _OpenVariant(run, passed, as_tensors, keys, shared)
 
@@ -337,10 +357,13 @@ class Program:
 
     def _compile(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> _Variant:
         again = self._given_again(inputs)
-        module = fx.build(self._graph, numbers, again=again, traced=self._numbers is not None)
+        traced = self._numbers is not None
+        module = fx.build(self._graph, numbers, again=again, traced=traced, runs=not traced)
         passed = [i for i in self._passed if self._graph_inputs[i] not in again]
         shares = self._watch_aliases and bool(_alias_key(inputs))
-        return _Variant(self._call_backend(module, [inputs[i] for i in passed], shares), passed)
+        return _Variant(
+            self._call_backend(module, [inputs[i] for i in passed], True, shares), passed
+        )
 
     def _given_again(self, inputs: Sequence[Any]) -> dict[_C.Value, _C.Value]:
         """The inputs that are the tensor of an earlier input, where the graph writes to tensors.
@@ -353,11 +376,14 @@ class Program:
         return {values[i]: values[first] for i, _, first, *_ in _alias_key(inputs) if first != i}
 
     def _call_backend(
-        self, module: torch.fx.GraphModule, examples: list[Any], shares: bool
+        self, module: torch.fx.GraphModule, examples: list[Any], may_run: bool, shares: bool
     ) -> Callable[..., Any]:
-        """``shares``: the graph writes to tensors, and inputs share memory. Not every compiler can do that."""
+        """Compiles a module. ``may_run``: it runs uncompiled where AOTAutograd cannot trace it.
+
+        ``shares``: the graph writes to tensors, and inputs share memory. Not every compiler can do that.
+        """
         try:
-            with _one_compilation(), fx.entry_state(self._graph.entry_state):
+            with _one_compilation(), _exact_results(), fx.entry_state(self._graph.entry_state):
                 compiled = self._function(module, examples)
         except Exception as error:
             if (fails := _assumption_in(error)) is not None:
@@ -368,6 +394,10 @@ class Program:
                     self._name,
                     error,
                 )
+                return module
+            if may_run and _is_of_tracer(error):
+                told = f"{type(error).__name__}: {error}"
+                log.warning("backend %r: %s. The graph runs uncompiled.", self._name, told)
                 return module
             raise BackendError(could_not_compile(self._name, error)) from error
         if not callable(compiled):
@@ -389,13 +419,22 @@ class Program:
             )
         return given
 
+    def run_plain(self, *inputs: Any) -> list[Any]:
+        """Runs the graph op by op, for inputs that no compiled form takes."""
+        return list(self._plain_module()(*inputs))
+
+    def _run_again(self, *inputs: Any) -> list[Any]:
+        with fx.entry_state(self._graph.entry_state):
+            return self.run_plain(*inputs)
+
     def _plain_module(self) -> torch.fx.GraphModule:
         if self._plain is None:
-            self._plain = fx.build(self._graph, {})
+            self._plain = fx.build(self._graph, {}, runs=True)
         return self._plain
 
     def _warn_once(self) -> None:
-        if self._plain is None:
+        if not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "backend %r: a graph was compiled for %d sets of numbers or shared inputs; further "
                 "ones run uncompiled. Pass numbers that change often as tensors.",

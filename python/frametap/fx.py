@@ -95,6 +95,7 @@ def build(
     *,
     again: Mapping[_C.Value, _C.Value] | None = None,
     traced: bool = False,
+    runs: bool = False,
 ) -> torch.fx.GraphModule:
     """The module for the graph with the values in ``numbers`` replaced by plain numbers.
 
@@ -103,9 +104,10 @@ def build(
     Numbers in ``free`` do not appear, except numbers in ``as_tensors``. These are arguments after the
     inputs, float64 tensors without dimensions (:func:`takes_tensor`). Inputs in ``again`` do not appear, because
     each has the tensor of an earlier input. ``traced``: for a compiler that traces the
-    module. A fact that it would not see raises :class:`AssumptionFails`.
+    module. A fact that it would not see raises :class:`AssumptionFails`. ``runs``: the module runs as it is, and its
+    tensors count writes as they do in plain Python.
     """
-    builder = _Builder(graph, numbers, sizes or {}, free, as_tensors, again or {}, traced)
+    builder = _Builder(graph, numbers, sizes or {}, free, as_tensors, again or {}, traced, runs)
     return builder.module({*numbers, *left_out})
 
 
@@ -153,6 +155,19 @@ def _caller_of(target: Any) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
+def _filling(target: Any) -> Callable[..., Any]:
+    """Makes tensors as torch's own bindings do: filling a new one is not a write that its version counts."""
+    write_counter = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(write_counter):
+            return target(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = _word(target.name())
+    return call
+
+
 @contextlib.contextmanager
 def entry_state(state: State) -> Iterator[None]:
     """The thread state in which a graph begins; what was there before is put back afterwards."""
@@ -182,10 +197,12 @@ class _Builder:
         as_tensors: Sequence[_C.Value],
         again: Mapping[_C.Value, _C.Value],
         traced: bool,
+        runs: bool,
     ) -> None:
         self.graph = graph
         self.again = again
         self.traced = traced
+        self.runs = runs
         self.sizes = sizes
         self.free = free
         self.as_tensors = as_tensors
@@ -260,7 +277,7 @@ class _Builder:
         kwargs: dict[str, Any] = {}
         if not node.is_scalar:
             args, kwargs = _call_form(target, args)
-            target = _as_text(target)
+            target = _filling(target) if self.runs and node.is_factory else _as_text(target)
         if node.drops_out and _drops_nothing(*node.args):
             self.env[outputs[0]] = args[0]
             return

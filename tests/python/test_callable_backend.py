@@ -811,6 +811,155 @@ def test_shared_memory_that_a_compiler_refuses_runs_uncompiled(
     assert "share memory" in caplog.text
 
 
+def test_a_module_that_runs_as_it_is_counts_writes_as_plain_python_does() -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.zeros(2), torch.full((x.shape[0],), 3.0), torch.randn(2).add_(x)]
+
+    captured = frametap.compile(f, backend="eager")
+    for _ in range(3):
+        assert [t._version for t in captured(torch.ones(2))] == [0, 0, 1]
+
+
+def test_gradients_of_a_graph_that_begins_under_autocast_are_computed_without_it() -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            print(end="")  # ends the graph
+            y = layer(x)
+        return y.float() + layer(x)
+
+    captured = frametap.compile(f, backend="aot_eager")
+    for _ in range(3):
+        grads = []
+        for call in (f, captured):
+            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            call(x).square().sum().backward()
+            grads.append((x.grad, layer.weight.grad))
+            layer.zero_grad()
+        for want, got in zip(*grads, strict=True):
+            assert torch.equal(want, got)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(kind: str, is_packed: bool) -> None:
+    layer = getattr(torch.nn, kind)(2, 3, num_layers=2)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if is_packed:
+            x = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]))
+            return layer(x)[0].data
+        return layer(x)[0]
+
+    captured = frametap.compile(f, backend="aot_eager")
+    for has_grad in (True, False, True):
+        results = []
+        for call in (f, captured):
+            x = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(0))
+            with torch.set_grad_enabled(has_grad):
+                y = call(x)
+            if has_grad:
+                y.sum().backward()
+            results.append([y, *(p.grad for p in layer.parameters() if has_grad)])
+            layer.zero_grad()
+        for want, got in zip(*results, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_sparse_tensors_are_left_to_python() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y).relu() + y.to_sparse().to_dense()
+
+    captured = frametap.compile(f, backend="aot_eager")
+    for _ in range(3):
+        for x in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), torch.eye(2)):
+            assert torch.equal(captured(x, torch.ones(2, 2)), f(x, torch.ones(2, 2)))
+
+
+def test_a_tensor_that_counts_as_a_number_runs_uncompiled() -> None:
+    x = torch.ones(3, requires_grad=True)
+    number = (x * 1.1).grad_fn._saved_other
+    captured = frametap.compile(lambda n: n * 0.5, backend="aot_eager")
+    for n in (number, number, torch.tensor(1.1, dtype=torch.float64), number, torch.tensor(1.1)):
+        want, got = n * 0.5, captured(n)
+        assert (got.dtype, got.item()) == (want.dtype, want.item())
+
+
+def test_a_view_of_a_tensor_without_memory_raises() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x[0].relu()
+
+    captured = frametap.compile(f, backend="aot_eager")
+    for size in (16, 16, 0, 16):
+        raised = []
+        for call in (f, captured):
+            x = torch.ones(2, 2)
+            x.untyped_storage().resize_(size)
+            try:
+                raised.append(str(call(x).tolist()))
+            except RuntimeError as error:
+                raised.append(str(error))
+        assert raised[0] == raised[1]
+
+
+def test_a_graph_that_the_tracer_refuses_runs_uncompiled(caplog: pytest.LogCaptureFixture) -> None:
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        n = torch.div(x.size(0), 2, rounding_mode="trunc")
+        n.view(1).add_(1)
+        return x.new_zeros((n, 2)), n.item() * x
+
+    captured = frametap.compile(f, backend="aot_eager")
+    with caplog.at_level(logging.WARNING, "frametap"):
+        for size in (4, 4, 6, 6):
+            for want, got in zip(f(torch.ones(size)), captured(torch.ones(size)), strict=True):
+                assert torch.equal(want, got)
+    assert "AssertionError: aot_autograd expected" in caplog.text
+    assert "The graph runs uncompiled." in caplog.text
+
+
+def test_a_compiler_below_the_tracer_that_raises_is_named() -> None:
+    from torch._dynamo.backends.common import aot_autograd
+
+    def inner(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        raise RuntimeError("no such machine")
+
+    captured = frametap.compile(lambda x: x * 2, backend=aot_autograd(fw_compiler=inner))
+    for has_grad in (False, True):
+        with pytest.raises(BackendError, match="no such machine"):
+            captured(torch.ones(2, requires_grad=has_grad))
+
+
+def _penalty(x: torch.Tensor, w: torch.Tensor, k: float) -> torch.Tensor:
+    return ((x @ w).sin() * k).square().sum() + w.exp().sum()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_second_derivatives(dynamic: bool | None) -> None:
+    captured = frametap.compile(_penalty, backend="aot_eager", dynamic=dynamic)
+    for rows, k in ((2, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (4, 2.0)):
+        results = []
+        for call in (_penalty, captured):
+            generator = torch.Generator().manual_seed(1)
+            x = torch.randn(rows, 3, generator=generator).requires_grad_()
+            w = torch.randn(3, 2, generator=generator).requires_grad_()
+            scale = torch.ones((), requires_grad=True)
+            loss = call(x * scale, w, k)
+            (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+            (loss + grad.norm()).backward()
+            results.append([grad, x.grad, w.grad, scale.grad])
+        for want, got in zip(*results, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_second_derivatives_that_nothing_asks_for_are_not_missed() -> None:
+    captured = frametap.compile(lambda x: (x**3).sum(), backend="aot_eager")
+    x = torch.tensor([1.0, 2.0])
+    for _ in range(3):
+        hessian = torch.autograd.functional.hessian(captured, x)
+        assert hessian.tolist() == [[6.0, 0.0], [0.0, 12.0]]
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly")
 def test_anomaly_mode_of_a_tracer_is_not_that_of_other_threads() -> None:
     """A recording that another thread makes meanwhile is used again."""

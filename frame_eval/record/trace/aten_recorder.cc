@@ -29,13 +29,25 @@ bool HasOut(const c10::FunctionSchema& schema) {
   return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) { return one.is_out(); });
 }
 
-// Compilers cannot trace quantized tensors.
-std::optional<Break> QuantizedAmong(c10::ArrayRef<c10::IValue> values) {
-  const bool any = std::any_of(values.begin(), values.end(), [](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().defined() && c10::isQIntType(value.toTensor().scalar_type());
+bool IsAmong(c10::ArrayRef<c10::IValue> values, bool (*is_meant)(const at::Tensor&)) {
+  return std::any_of(values.begin(), values.end(), [is_meant](const c10::IValue& value) {
+    if (value.isTensor()) return value.toTensor().defined() && is_meant(value.toTensor());
+    if (!value.isTensorList()) return false;
+    const auto list = value.toTensorVector();
+    return std::any_of(list.begin(), list.end(),
+                       [is_meant](const at::Tensor& t) { return t.defined() && is_meant(t); });
   });
-  return any ? std::optional(Break{Reason::unknown_operation, "a quantized tensor, which compilers cannot trace"})
-             : std::nullopt;
+}
+
+// Compilers cannot trace these.
+std::optional<Break> UntraceableAmong(c10::ArrayRef<c10::IValue> values) {
+  const char* what = nullptr;
+  if (IsAmong(values, [](const at::Tensor& t) { return c10::isQIntType(t.scalar_type()); })) {
+    what = "a quantized tensor, which compilers cannot trace";
+  } else if (IsAmong(values, [](const at::Tensor& t) { return t.layout() != c10::kStrided && !t.is_nested(); })) {
+    what = "a sparse tensor, which compilers cannot trace";
+  }
+  return what != nullptr ? std::optional(Break{Reason::unknown_operation, what}) : std::nullopt;
 }
 
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -336,9 +348,12 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   const PlaceId at = place();
 
   if (foretells_sizes && !pending && !CanForetellSizes(graph_, node, facts)) {
-    pending = Break{Reason::data_dependent_size, c10::toString(op.operator_name())};
+    const std::string name = c10::toString(op.operator_name());
+    pending = facts.asks_for_elements
+                  ? Break{Reason::unknown_operation, absl::StrCat(name, ", which compilers cannot trace")}
+                  : Break{Reason::data_dependent_size, name};
   }
-  if (foretells_sizes && !pending) pending = QuantizedAmong(torch::jit::last(*stack, arg_count));
+  if (foretells_sizes && !pending) pending = UntraceableAmong(torch::jit::last(*stack, arg_count));
   // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
   if (foretells_sizes && !pending && op.operator_name().overload_name == "from") {
     pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
@@ -379,7 +394,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     since = running.since;
   }
   if (pending) return;
-  if (foretells_sizes) pending = QuantizedAmong(torch::jit::last(*stack, schema.returns().size()));
+  if (foretells_sizes) pending = UntraceableAmong(torch::jit::last(*stack, schema.returns().size()));
   if (pending) return;
   // A compiler that traces an op with `out=` does not see that the op has resized it (torch 2.13, FunctionalTensor).
   const bool may_change = facts.changes_metadata && !(foretells_sizes && HasOut(schema));
