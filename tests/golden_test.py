@@ -32,7 +32,8 @@ from torch.utils.hooks import RemovableHandle
 
 from fixtures.subject import EAGER, frametap
 from fixtures.switches import switched
-from same.harness import Program, Run, compare, is_repeated, plain
+from same.backends import cases, compare_under
+from same.harness import Program, Run, is_repeated, plain
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 _SHOWN = (Tensor, list, tuple, dict, str, int, float)
@@ -216,10 +217,11 @@ def test_golden_without_fast_paths(golden: Golden) -> None:
             assert want == got, diff(want, got)
 
 
-@pytest.mark.parametrize("golden", ALL, ids=lambda golden: golden.name)
-def test_same(golden: Golden) -> None:
+@cases([golden.name for golden in ALL], ["native"])
+def test_same(name: str, backend: str) -> None:
     """The full comparison: arguments, globals, random state, tracebacks, and replays of every call."""
-    for run in compare(golden.program, plain if EAGER else frametap.compile):
+    golden = next(golden for golden in ALL if golden.name == name)
+    for run in compare_under(backend, golden.program):
         run.close()
 
 

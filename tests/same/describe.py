@@ -14,7 +14,7 @@ import hashlib
 import re
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,13 @@ def normalized(text: str) -> str:
 class Describer:
     """Numbers objects and storages in the order of their first visit; one Describer describes one moment of one run."""
 
-    def __init__(self, resolve: Callable[[Any], Any] = lambda obj: obj) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[Any], Any] = lambda obj: obj,
+        unseen: Collection[str] = (),
+    ) -> None:
         self._resolve = resolve  # a captured callable -> what it was made of
+        self._unseen = unseen  # parts of tensors, by their names below or as attributes
         self._seen: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         self._keep: list[Any] = []  # ids stay unique while the objects live
@@ -161,7 +166,8 @@ class Describer:
 
     def _attributes(self, path: str, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
-            self.add(f"{path}.{name}", value)
+            if name not in self._unseen:
+                self.add(f"{path}.{name}", value)
 
     def _tensor(self, head: str, path: str, t: Tensor) -> None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -180,14 +186,15 @@ class Describer:
             try:
                 flags += [name for name in ("requires_grad", "is_leaf") if getattr(t, name)]
                 if t.grad_fn is not None:
-                    flags.append(f"grad_fn {type(t.grad_fn).__name__}")
+                    name = "" if "grad_fn" in self._unseen else type(t.grad_fn).__name__
+                    flags.append(f"grad_fn {name}")
             except RuntimeError as e:  # a view whose base was changed in another mode
                 flags.append(str(e)[:40])
             if t.is_inference():
                 flags.append("inference")
-            else:
+            elif "version" not in self._unseen:
                 flags.append(f"version {t._version}")
-            if t._is_view():
+            if t._is_view() and "view" not in self._unseen:
                 flags.append("view")
             if t._backward_hooks:
                 flags.append(f"hooks {len(t._backward_hooks)}")

@@ -32,7 +32,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -142,8 +142,10 @@ class Run:
         program: Program,
         capture: Callable[..., Any],
         scope: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        unseen: Collection[str] = (),
     ) -> None:
         self.program = program
+        self._unseen = unseen
         self._capture = capture
         self._scope = scope
         self._originals: dict[int, Any] = {}
@@ -217,7 +219,7 @@ class Run:
         if raised != expected and self._capture is plain and not is_forced:
             place = f"{self.program.file}:{statement.lineno}"
             raise ValueError(f"{place}: {ast.unparse(statement)}: expected {expected}: {error!r}")
-        describer = Describer(self.original)
+        describer = Describer(self.original, self._unseen)
         if error is not None:
             describer.lines += self._exception("raises", error, describer)
         elif is_call:
@@ -398,11 +400,14 @@ def is_out_of_memory(observation: Observation) -> bool:
 
 
 def compare(
-    program: Program, capture: Callable[..., Any], repeats: int = REPEATS
+    program: Program,
+    capture: Callable[..., Any],
+    repeats: int = REPEATS,
+    unseen: Collection[str] = (),
 ) -> tuple[Run, Run]:
     """Runs a program both ways, and raises Difference if they differ."""
-    plain_run = perform(Run(program, plain), repeats)
-    captured_run = perform(Run(program, capture), repeats)
+    plain_run = perform(Run(program, plain, unseen=unseen), repeats)
+    captured_run = perform(Run(program, capture, unseen=unseen), repeats)
     compare_runs(plain_run, captured_run)
     return plain_run, captured_run
 
