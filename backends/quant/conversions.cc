@@ -1,5 +1,6 @@
 #include "backends/quant/conversions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,10 +11,8 @@
 namespace frametap::quant {
 namespace {
 
-using Places = absl::flat_hash_map<uint32_t, std::vector<ValueId>>;
-
-Places PlacesOf(const std::vector<uint32_t>& names) {
-  Places places;
+absl::flat_hash_map<uint32_t, std::vector<ValueId>> PlacesOf(const std::vector<uint32_t>& names) {
+  absl::flat_hash_map<uint32_t, std::vector<ValueId>> places;
   for (size_t v = 0; v < names.size(); ++v) places[names[v]].push_back(ValueId(v));
   return places;
 }
@@ -40,41 +39,51 @@ void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights
   known.statistics.resize(graph.values.size());
   known.by_exact = PlacesOf(known.structure.exact);
   known.by_loose = PlacesOf(known.structure.loose);
+  known.by_local = PlacesOf(known.structure.local);
   known_.push_back(std::move(known));
   for (const at::Tensor& weight : weights) {
     if (weight.defined()) weights_.Add(weight);
   }
 }
 
-// If several values of both graphs have one name, the n-th here is the n-th there. Returns false if there is none.
-bool Conversions::AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const {
-  bool any = false;
-  for (const Known& known : known_) {
-    const Places& places = is_loose ? known.by_loose : known.by_exact;
+// If several values of both graphs have one name, the n-th here is the n-th there. `count`: how many are here.
+void Conversions::AddMatches(uint32_t name, size_t place, size_t count, Places Known::*names, Matches* matches) const {
+  for (size_t k = 0; k < known_.size(); ++k) {
+    const Places& places = known_[k].*names;
     const auto found = places.find(name);
     if (found == places.end()) continue;
-    any = true;
     const bool is_paired = found->second.size() == count;
     for (size_t i = 0; i < found->second.size(); ++i) {
-      if (!is_paired || i == place) to->Add(known.statistics[found->second[i].raw()]);
+      if (!is_paired || i == place) matches->emplace_back(k, found->second[i].raw());
     }
   }
-  return any;
 }
 
-// K1.
+// K1. In a graph that calibration has not met, a value may have the exact name of another one by chance. For example, a round
+// of a loop has the sizes of another round, or two inputs have one name. So values that are equal up to sizes count as well.
 void Conversions::Match(const Structure& structure, ObservationView* seen) const {
   const size_t values = structure.exact.size();
   seen->statistics.assign(values, Statistics());
   seen->met.assign(values, true);
+  seen->extrapolated.assign(values, false);
+  const bool is_known = std::any_of(known_.begin(), known_.end(),
+                                    [&](const Known& known) { return known.structure.exact == structure.exact; });
   const Places by_exact = PlacesOf(structure.exact), by_loose = PlacesOf(structure.loose);
   absl::flat_hash_map<uint32_t, size_t> exact_met, loose_met;
   for (size_t v = 0; v < values; ++v) {
-    const uint32_t exact = structure.exact[v], loose = structure.loose[v];
+    const uint32_t exact = structure.exact[v], loose = structure.loose[v], local = structure.local[v];
     const size_t exact_place = exact_met[exact]++, loose_place = loose_met[loose]++;
-    Statistics& statistics = seen->statistics[v];
-    if (AddMatches(exact, exact_place, by_exact.at(exact).size(), false, &statistics)) continue;
-    seen->met[v] = AddMatches(loose, loose_place, by_loose.at(loose).size(), true, &statistics);
+    Matches matches;
+    AddMatches(exact, exact_place, by_exact.at(exact).size(), &Known::by_exact, &matches);
+    if (!is_known) AddMatches(loose, loose_place, by_loose.at(loose).size(), &Known::by_loose, &matches);
+    if (matches.empty() && local != 0) {
+      AddMatches(local, 0, 0, &Known::by_local, &matches);  // no round is the n-th: there are never 0 of a name
+      seen->extrapolated[v] = !matches.empty();
+    }
+    seen->met[v] = !matches.empty();
+    std::sort(matches.begin(), matches.end());
+    matches.erase(std::unique(matches.begin(), matches.end()), matches.end());
+    for (const auto& [k, of] : matches) seen->statistics[v].Add(known_[k].statistics[of]);
   }
 }
 
@@ -91,6 +100,7 @@ absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::ve
     const bool is_int8 = row.decision == Decision::kInt8;
     converted.is_int8 = converted.is_int8 || is_int8;
     if (!IsLayer(node)) continue;
+    if (is_int8 && row.is_extrapolated) ++converted.extrapolated;
     const std::string weight = WeightOf(graph, node, weights);
     if (!may_be_unseen) {
       if (is_int8) int8_weights_.insert(weight);

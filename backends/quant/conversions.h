@@ -1,6 +1,7 @@
 // Conversions: what calibration has learned of all graphs of a function, for these and for all that are recorded later.
 //   K1  Statistics belong to values by their structure (structure.h). A graph recorded again is converted with the same
-//       scales. A graph for other sizes gets the scales of all graphs that are equal up to sizes.
+//       scales. Any other graph gets the scales of all graphs that are equal up to sizes. Later rounds of a loop than
+//       calibration has met get the scales of all rounds of the same layers; the report marks their ops.
 //   K2  Weights are folded, quantized and packed once.
 //   K3  A layer of a later graph that is float though it was int8 after calibration, or because calibration did not meet it,
 //       is named, with the reason.
@@ -9,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -31,6 +33,7 @@ struct Converted {
   QuantizedGraph quantized;
   bool is_int8 = false;         // some op of it
   std::vector<LostLayer> lost;  // K3
+  int extrapolated = 0;         // layers in int8 with the ranges of other rounds (K1)
 };
 
 class Conversions {
@@ -46,19 +49,20 @@ class Conversions {
   absl::StatusOr<Converted> ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs);
 
  private:
+  using Places = absl::flat_hash_map<uint32_t, std::vector<ValueId>>;  // by name, in the order of the values
   struct Known {
     Graph graph;
     std::vector<at::Tensor> weights;
     std::vector<std::vector<c10::IValue>> kept;  // inputs of runs; none once their rounding errors are known
     Structure structure;
-    std::vector<Statistics> statistics;                            // by value
-    absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_exact;  // in the order of the values
-    absl::flat_hash_map<uint32_t, std::vector<ValueId>> by_loose;
+    std::vector<Statistics> statistics;  // by value
+    Places by_exact, by_loose, by_local;
   };
 
   void AddAllRoundingErrors();
   void Match(const Structure& structure, ObservationView* seen) const;
-  bool AddMatches(uint32_t name, size_t place, size_t count, bool is_loose, Statistics* to) const;
+  using Matches = std::vector<std::pair<size_t, uint32_t>>;  // places in `known_`, and values there
+  void AddMatches(uint32_t name, size_t place, size_t count, Places Known::*names, Matches* matches) const;
   absl::StatusOr<Converted> Convert(const Graph& graph, const std::vector<at::Tensor>& weights, ObservationView seen,
                                     bool may_be_unseen);
 

@@ -47,6 +47,14 @@ std::vector<std::string> NotMet(const NormalizedGraph& normal, const Observation
   return excluded;
 }
 
+bool ReadsExtrapolated(const Node& node, const ObservationView& seen) {
+  if (seen.extrapolated.empty()) return false;
+  bool any = false;
+  ForEachUse(node.args, [&](ValueId v) { any = any || seen.extrapolated[v.raw()]; });
+  for (const ValueId v : node.outputs) any = any || seen.extrapolated[v.raw()];
+  return any;
+}
+
 // Whether the node is a layer that is to be static, or a recurrence that is to be dynamic.
 bool HasChoice(const Annotation& a, NodeId n) {
   return a.role[n.raw()] == Role::kAnchor || a.role[n.raw()] == Role::kDynamic;
@@ -245,6 +253,8 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
         row.decision = DecisionOf(annotation.role[n]);
         row.reason = annotation.reason[n];
         if (row.decision == Decision::kFloat && !fate.note.empty()) row.reason = fate.note;
+        row.is_extrapolated = row.decision == Decision::kInt8 && ReadsExtrapolated(graph.nodes[i], seen);
+        if (row.is_extrapolated) absl::StrAppend(&row.reason, row.reason.empty() ? "" : "; ", kExtrapolated);
         if (annotation.role[n] != Role::kPart) {
           const auto& outputs = normal->graph.node(LastOf(fate.now, annotation)).outputs;
           if (!outputs.empty() && IsFloatTensor(normal->graph.value(outputs[0]).type)) {

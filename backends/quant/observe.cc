@@ -216,7 +216,7 @@ int64_t Observation::runs() const {
 
 ObservationView ObservationView::Of(const Observation& observation) {
   const std::lock_guard<std::mutex> lock(observation.mutex_);
-  return {observation.runs_, observation.statistics_, observation.kept_, {}};
+  return {observation.runs_, observation.statistics_, observation.kept_, {}, {}};
 }
 
 absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,

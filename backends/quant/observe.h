@@ -9,11 +9,15 @@ namespace frametap::quant {
 
 inline constexpr char kNotMet[] = "calibration did not meet it; add such a batch to the calibration data";
 
+inline constexpr char kExtrapolated[] =
+    "calibration did not meet this round of a loop, which has the ranges of its other rounds";
+
 struct ObservationView {
   int64_t runs = 0;
   std::vector<Statistics> statistics;
   std::vector<std::vector<c10::IValue>> kept;
-  std::vector<bool> met;  // by value; empty: all of them
+  std::vector<bool> met;           // by value; empty: all of them
+  std::vector<bool> extrapolated;  // by value: the statistics are of other rounds (conversions/K1)
 
   static ObservationView Of(const Observation& observation);
 };

@@ -52,6 +52,7 @@ struct OpReport : ReportedOp {
   std::string reason{};                     // how it is int8, where it was folded, or why it is float, with advice
   std::optional<double> sqnr{};             // dB: this op quantized, everything before it in float
   std::optional<double> cumulative_sqnr{};  // dB: everything up to here quantized; infinite if nothing differs
+  bool is_extrapolated = false;             // it has the ranges of other rounds of a loop
   std::string not_comparable{};             // why there is none: the sizes in float and in int8 differ
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "backends/quant/frozen.h"
+#include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/rewrite.h"
 
@@ -88,6 +89,8 @@ class Namer {
   Namer(const Graph& graph, Names* names) : graph_(graph), names_(names) {
     result_.exact.assign(graph.values.size(), 0);
     result_.loose.assign(graph.values.size(), 0);
+    result_.local.assign(graph.values.size(), 0);
+    is_frozen_.assign(graph.values.size(), false);
   }
 
   Structure Run(const std::vector<at::Tensor>& weights) {
@@ -97,6 +100,7 @@ class Namer {
       if (i < weights.size() && weights[i].defined()) {
         const std::string text = absl::StrCat("weight ", IdentityOf(weights[i]));
         Set(graph_.inputs[i], text, text);
+        is_frozen_[graph_.inputs[i].raw()] = true;
         continue;
       }
       const std::string type = absl::StrCat("input ", static_cast<int>(value.type.kind), " ",
@@ -106,6 +110,7 @@ class Namer {
     for (const auto& [v, tensor] : graph_.constants) {
       const std::string text = absl::StrCat("constant ", ContentOf(tensor));
       Set(v, text, text);
+      is_frozen_[v.raw()] = true;
     }
     now_ = result_;
     for (const Node& node : graph_.nodes) Meet(node);
@@ -129,6 +134,49 @@ class Namer {
     return text + ")";
   }
 
+  // S3. `is_layer`: the argument is of a layer, whose other arguments do not count.
+  std::string LocalText(const Arg& arg, bool is_layer, bool is_size) const {
+    if (arg.kind == Arg::Kind::kValue) {
+      const size_t v = arg.value.raw();
+      if (is_layer && !is_frozen_[v]) return "_";
+      if (now_.local[v] != 0) return absl::StrCat("@", now_.local[v]);
+    }
+    if (arg.kind != Arg::Kind::kList) return Text(arg, true, is_size);
+    std::string text = "(", last;
+    for (const Arg& item : arg.items) {
+      const std::string one = LocalText(item, is_layer, is_size);
+      if (one != last) absl::StrAppend(&text, one, ",");
+      last = one;
+    }
+    return text + ")";
+  }
+
+  // Returns "" if no layer has a part in the results.
+  std::string LocalTextOf(const Node& node, const std::string& op) const {
+    bool reads_frozen = false, reads_local = false;
+    ForEachUse(node.args, [&](ValueId v) {
+      reads_frozen = reads_frozen || is_frozen_[v.raw()];
+      reads_local = reads_local || now_.local[v.raw()] != 0;
+    });
+    const bool may_be_layer = IsLayer(node) || MayBeLinear(node) || FamilyOf(node) == Family::kRecurrent;
+    const bool is_layer = may_be_layer && reads_frozen;
+    if (!is_layer && !reads_local) return "";
+    std::string text = op;
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      absl::StrAppend(&text, " ", LocalText(node.args[i], is_layer, !node.is_scalar() && IsSize(node, i)));
+    }
+    return text;
+  }
+
+  bool IsFrozen(const Node& node) const {
+    bool reads_any = false, reads_other = false;
+    ForEachUse(node.args, [&](ValueId v) {
+      reads_any = true;
+      reads_other = reads_other || !is_frozen_[v.raw()];
+    });
+    return reads_any && !reads_other;
+  }
+
   static std::string Blank(const c10::IValue& value) {
     if (value.isNone()) return "none";
     if (!value.isList()) return "#";
@@ -138,32 +186,42 @@ class Namer {
   }
 
   void Meet(const Node& node) {
+    std::string op = node.is_scalar()
+                         ? absl::StrCat("scalar ", static_cast<int>(node.builtin_op))
+                         : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
+    if (IsUnderAutocast(graph_, node)) op += " autocast";
     std::string text[2];
     for (const bool is_loose : {false, true}) {
       std::string& one = text[is_loose];
-      one = node.is_scalar() ? absl::StrCat("scalar ", static_cast<int>(node.builtin_op))
-                             : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
-      if (IsUnderAutocast(graph_, node)) one += " autocast";
+      one = op;
       for (size_t i = 0; i < node.args.size(); ++i) {
         absl::StrAppend(&one, " ", Text(node.args[i], is_loose, !node.is_scalar() && IsSize(node, i)));
       }
     }
+    const std::string local = LocalTextOf(node, op);
+    const bool is_frozen = IsFrozen(node);
     for (ValueId v : WrittenBy(node)) {
       now_.exact[v.raw()] = names_->Of("=written " + text[0]);
       now_.loose[v.raw()] = names_->Of("~written " + text[1]);
+      now_.local[v.raw()] = local.empty() ? 0 : names_->Of("@written " + local);
+      is_frozen_[v.raw()] = is_frozen_[v.raw()] && is_frozen;
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId v = node.outputs[o];
       Set(v, absl::StrCat(o, " of ", text[0]), absl::StrCat(o, " of ", text[1]));
       now_.exact[v.raw()] = result_.exact[v.raw()];
       now_.loose[v.raw()] = result_.loose[v.raw()];
+      result_.local[v.raw()] = now_.local[v.raw()] =
+          local.empty() ? 0 : names_->Of(absl::StrCat("@", o, " of ", local));
+      is_frozen_[v.raw()] = is_frozen;
     }
   }
 
   const Graph& graph_;
   Names* const names_;
-  Structure result_;  // of values when they were new
-  Structure now_;     // of values as later nodes meet them: some have been written to
+  Structure result_;             // of values when they were new
+  Structure now_;                // of values as later nodes meet them: some have been written to
+  std::vector<bool> is_frozen_;  // by value: made of weights and constants alone
 };
 
 }  // namespace

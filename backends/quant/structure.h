@@ -3,8 +3,11 @@
 //   S1  Two values of equal `exact` names are made by the same ops from the same weights, constants and inputs.
 //   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. The
 //       n-th inputs of a type count as equal, too, however the program has come to them.
-//   S3  Grad mode, inference mode and requires_grad do not count. Autocast does.
-//   S4  A weight is known by its memory, and a constant by its content. Another input is known by its name, dtype and rank.
+//   S3  Two values of equal `local` names are made by the same ops from the results of the same layers, up to sizes. The
+//       inputs of these layers do not count, so that rounds of a loop have equal names. Neighbours in a list that are equal
+//       count once. A value that no layer has a part in has no such name. A running sum has another name in each round.
+//   S4  Grad mode, inference mode and requires_grad do not count. Autocast does.
+//   S5  A weight is known by its memory, and a constant by its content. Another input is known by its name, dtype and rank.
 // Not here: what is done with equal values (conversions.h).
 #pragma once
 
@@ -28,7 +31,7 @@ class Names {
 };
 
 struct Structure {
-  std::vector<uint32_t> exact, loose;  // by value
+  std::vector<uint32_t> exact, loose, local;  // by value; `local` may be 0, for none
 };
 
 // `weights`: beside the inputs; undefined where an input is not a weight.

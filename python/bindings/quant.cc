@@ -207,6 +207,7 @@ void BindQuant(py::module_& m) {
         for (const quant::LostLayer& one : executable->converted().lost)
           lost.append(py::make_tuple(one.layer, one.why));
         d["lost"] = lost;
+        d["extrapolated"] = executable->converted().extrapolated;
         d["quantized"] = HandleOf(executable->converted().quantized, {});
         return d;
       },

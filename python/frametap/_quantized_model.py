@@ -186,6 +186,9 @@ def _how_it_runs(segment: _C.Segment) -> str:
         runs = f"runs in int8 except {counted(len(lost), 'layer')} ({count})"
     else:
         runs = f"runs in int8 ({count})"
+    if made["extrapolated"]:
+        layers_then = counted(made["extrapolated"], "layer")
+        runs += f"; {layers_then} in rounds of a loop that calibration did not meet, with the ranges of the other rounds"
     return "\n".join(
         [
             runs,
