@@ -82,7 +82,9 @@ Recorder::Recorder(SegmentCache& store, FrameState& base, FrameNote& note, const
   if (store.options().fullgraph || store.options().answers_by_replay || trace_.entry.has_marks) {
     effects.undo = std::make_unique<UndoLog>();
   }
-  if (store.backend().keeps_first_values()) effects.first_values = std::make_unique<FirstValues>();
+  if (store.backend().keeps_first_values() || store.options().answers_by_replay) {
+    effects.first_values = std::make_unique<FirstValues>();
+  }
   if (effects.undo != nullptr || effects.first_values != nullptr) {
     trace_.aten.before_write = [&effects](const at::Tensor& tensor) {
       if (effects.undo != nullptr) effects.undo->Before(tensor);

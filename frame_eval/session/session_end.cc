@@ -7,6 +7,7 @@
 #include "frame_eval/record/break_words.h"
 #include "frame_eval/record/finish/freeze.h"
 #include "frame_eval/record/shadow_check.h"
+#include "frame_eval/replay/recorded_values.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/segment/event_log.h"
@@ -22,6 +23,12 @@ namespace frametap {
 static std::string SelfCheckText(const std::string& fault, Trace& trace) {
   return "frametap self-check: " + fault + " at " + ToString(BreakPosition(trace));
 }
+// The call that was recorded has the values of a replay from here on, where the backend approximates.
+static void AnswerRecorded(Segment& segment, const RecordedRun* run) {
+  const bool is_wanted = run != nullptr && segment.executable->approximates();
+  if (!is_wanted || !TakeReplayedValues(segment, *run)) segment.executable->NoteRecordedRun();
+}
+
 // The recording is of all that Run has called.
 bool Session::IsWholeCall(const FrameState& f) const {
   return store_->options().answers_by_replay && &f == outermost_ && !publisher_.went_on() && !refusal_.is_set() &&
@@ -82,7 +89,12 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
   FT_DCHECK(&f == &trace().frames.base());
   const Position at = BreakPosition(trace());
   Break why{Reason::internal_error, ""};
-  const auto finish = [&] { return FinishReturn(trace(), value, shadow); };
+  std::unique_ptr<RecordedRun> run;
+  const auto finish = [&] {
+    Finished finished = FinishReturn(trace(), value, shadow);
+    run = std::move(finished.run);
+    return std::move(finished.segment);
+  };
   std::shared_ptr<Segment> segment = Finish(finish, &why);
   if (segment != nullptr && SelfChecking()) {
     const std::string fault = CheckSegment(trace(), *segment);
@@ -106,7 +118,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
     undo->TakeBack();
     is_taken_back_ = true;
   } else {
-    segment->executable->NoteRecordedRun();
+    AnswerRecorded(*segment, run.get());
   }
 }
 
@@ -195,7 +207,12 @@ void Session::End(const Break& given, const FrameState* until) {
   }
   const bool in_block = recorder().is_in_inference_block();
   Break why{Reason::internal_error, ""};
-  const auto finish = [&] { return FinishBreak(trace(), reason); };
+  std::unique_ptr<RecordedRun> run;
+  const auto finish = [&] {
+    Finished finished = FinishBreak(trace(), reason);
+    run = std::move(finished.run);
+    return std::move(finished.segment);
+  };
   std::shared_ptr<Segment> segment = row.is_break ? Finish(finish, &why) : nullptr;
   // The new exception on the stack cannot be made again. The user reads about the exception, not about the object.
   if (!row.is_break || (reason.reason == Reason::exception_handling && why.reason == Reason::escaping_object)) {
@@ -212,7 +229,7 @@ void Session::End(const Break& given, const FrameState* until) {
     return;
   }
   if (holds_nothing) return publisher_.NoteNoGraph(reason, at, offset);
-  if (publisher_.Publish(segment, offset, &reason)) segment->executable->NoteRecordedRun();
+  if (publisher_.Publish(segment, offset, &reason)) AnswerRecorded(*segment, run.get());
 }
 
 }  // namespace frametap

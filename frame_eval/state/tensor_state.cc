@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "frame_eval/state/unexpanded.h"
+
 namespace frametap {
 
 // The gradient history of a tensor, as a write in place changes it.
@@ -34,18 +36,6 @@ struct TensorState::History {
     meta->output_nr_ = output_nr;
   }
 };
-
-namespace {
-
-// Each element once: torch copies nothing into an expanded tensor.
-at::Tensor Unexpanded(at::Tensor tensor) {
-  for (int64_t d = 0; tensor.layout() == c10::kStrided && d < tensor.dim(); ++d) {
-    if (tensor.stride(d) == 0 && tensor.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
-  }
-  return tensor;
-}
-
-}  // namespace
 
 TensorState::TensorState(at::Tensor tensor)
     : tensor_(std::move(tensor)),

@@ -139,11 +139,13 @@ class Nesting {
 Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
   Operand operand;
   if (object == nullptr) return operand;
-  if (shadow.kind == Shadow::Kind::kValue) {
+  const auto of_value = [&](ValueId value) {
+    if (DescribedValues::current != nullptr) DescribedValues::current->objects.emplace_back(value, Ref<>::New(object));
     operand.kind = Operand::Kind::kValue;
-    operand.value = ValueId(shadow.id);
+    operand.value = value;
     return operand;
-  }
+  };
+  if (shadow.kind == Shadow::Kind::kValue) return of_value(ValueId(shadow.id));
   auto from_source = [&](SourceId id) {
     if (id.raw() >= trace.guards.mark().sources) throw Escapes(object);  // met in the part that was cut away
     operand.kind = Operand::Kind::kSource;
@@ -164,9 +166,7 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
         tensor.grad_fn() == nullptr) {
       throw Break{Reason::escaping_object, "a view made in inference mode that requires grad"};
     }
-    operand.kind = Operand::Kind::kValue;
-    operand.value = known->value;
-    return operand;
+    return of_value(known->value);
   }
   ObjectRecord* known = trace.objects.Find(object);
   if (known != nullptr && known->state == ObjectRecord::State::kSource &&
@@ -190,11 +190,7 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
     }
   }
   if (known->state == ObjectRecord::State::kSource) return from_source(known->source);
-  if (IsArrayOperand(trace, object)) {
-    operand.kind = Operand::Kind::kValue;
-    operand.value = ArrayValue(trace, object);
-    return operand;
-  }
+  if (IsArrayOperand(trace, object)) return of_value(ArrayValue(trace, object));
   if (trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }

@@ -121,6 +121,9 @@ static void Compact(Trace& trace, Segment* segment) {
     if (!is_output[operand.value.raw()]) graph.outputs.push_back(operand.value);
     is_output[operand.value.raw()] = true;
   });
+  if (DescribedValues* const described = DescribedValues::current) {
+    for (auto& [value, object] : described->objects) value = now[value.raw()];
+  }
   ir->graph = std::move(graph);
 }
 
@@ -251,7 +254,8 @@ static void DescribeExamples(const Trace& trace, Segment* segment) {
     examples.values.push_back(seen != nullptr ? ExampleOf(seen) : c10::IValue(trace.guards.SeenNumber(sources[i])));
     if (examples.values.back().isTensor()) {
       const at::Tensor before = trace.aten.resized.AsAtEntry(examples.values.back().toTensor());
-      examples.values.back() = trace.effects.first_values != nullptr ? trace.effects.first_values->Of(before) : before;
+      const bool is_first = trace.store.backend().keeps_first_values();
+      examples.values.back() = is_first ? trace.effects.first_values->Of(before) : before;
     }
     if (!trace.numbers.any_open() || !trace.store.backend().assumptions().static_sizes) continue;
     examples.open.push_back(LeavesInputOpen(trace, sources[i]));
@@ -263,7 +267,20 @@ static void DescribeExamples(const Trace& trace, Segment* segment) {
   }
 }
 
-static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> segment) {
+static bool KeepsRun(const Trace& trace) {
+  return trace.store.options().answers_by_replay && !trace.store.backend().keeps_first_values();
+}
+
+static void DescribeRun(const Trace& trace, const Segment& segment, RecordedRun* run) {
+  for (const c10::IValue& value : segment.examples.values) {
+    run->now.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+    run->inputs.push_back(value.isTensor() ? trace.effects.first_values->Of(value.toTensor()) : value);
+  }
+  run->objects = std::move(DescribedValues::current->objects);
+  run->has_gone_on = run->has_gone_on || trace.aten.uses_random();
+}
+
+static Finished Freeze(Trace& trace, std::shared_ptr<Segment> segment, std::unique_ptr<RecordedRun> run) {
   SegmentIr& ir = segment->ir;
   FixInputSizes(trace, ir);
   GuardAgainstAliases(trace);
@@ -287,7 +304,10 @@ static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> se
                       (trace.objects.pinned[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());
   }
-  if (trace.store.backend().reads_examples() || !segment->restartable) DescribeExamples(trace, segment.get());
+  if (trace.store.backend().reads_examples() || !segment->restartable || run != nullptr) {
+    DescribeExamples(trace, segment.get());
+  }
+  if (run != nullptr) DescribeRun(trace, *segment, run.get());
   std::vector<SourceId> wanted = segment->input_sources;
   absl::flat_hash_set<SourceId> met;
   ForEachOperand(ir, [&](Operand& o) {
@@ -319,10 +339,10 @@ static std::shared_ptr<Segment> Freeze(Trace& trace, std::shared_ptr<Segment> se
   segment->code = trace.entry.code;
   segment->globals = trace.entry.globals;
   segment->callers = trace.frames.callers;
-  return segment;
+  return {std::move(segment), std::move(run)};
 }
 
-std::shared_ptr<Segment> FinishReturn(Trace& trace, PyObject* value, Shadow shadow) {
+Finished FinishReturn(Trace& trace, PyObject* value, Shadow shadow) {
   trace.aten.Stop();
   if (trace.aten.pending) throw Break(*trace.aten.pending);
   for (const auto& [object, count] : trace.lifetimes.watched) {
@@ -330,6 +350,8 @@ std::shared_ptr<Segment> FinishReturn(Trace& trace, PyObject* value, Shadow shad
     const ObjectRecord* known = IsGenerator(object) && EndRunsCodeNow(object) ? trace.objects.Find(object) : nullptr;
     if (known != nullptr && known->state != ObjectRecord::State::kSource) throw Break{Reason::generator_dropped, ""};
   }
+  std::optional<DescribedValues> described;
+  if (KeepsRun(trace)) described.emplace();
   auto segment = std::make_shared<Segment>();
   segment->ir.exit.kind = Exit::Kind::kReturn;
   segment->ir.exit.at = PositionOf(trace, trace.frames.base().code, trace.frames.base().offset);
@@ -337,13 +359,15 @@ std::shared_ptr<Segment> FinishReturn(Trace& trace, PyObject* value, Shadow shad
   DescribeYields(trace, &segment->ir);
   DescribeState(trace, &segment->ir);
   segment->ir.exit.result = Describe(trace, value, shadow);
-  return Freeze(trace, std::move(segment));
+  return Freeze(trace, std::move(segment), described ? std::make_unique<RecordedRun>() : nullptr);
 }
 
-std::shared_ptr<Segment> FinishBreak(Trace& trace, const Break& reason) {
+Finished FinishBreak(Trace& trace, const Break& reason) {
   trace.aten.Stop();
   trace.frames.ends_with_break = true;
   const Position at = BreakPosition(trace);
+  const size_t ops_met = trace.aten.ops_met();
+  std::optional<DescribedValues> described;
   std::optional<Break> why;
   // As far inside as frames can be rebuilt and what is in them can be described.
   for (size_t i = trace.frames.inlined.size(); i-- > 0;) {
@@ -359,6 +383,8 @@ std::shared_ptr<Segment> FinishBreak(Trace& trace, const Break& reason) {
     Rewind(trace, trace.frames.cut);
     trace.operands.labels.clear();
     trace.operands.labelled.clear();
+    described.reset();
+    if (KeepsRun(trace)) described.emplace();
     auto segment = std::make_shared<Segment>();
     Exit& exit = segment->ir.exit;
     exit.kind = Exit::Kind::kResume;
@@ -376,7 +402,9 @@ std::shared_ptr<Segment> FinishBreak(Trace& trace, const Break& reason) {
         exit.frames.push_back(DescribeFrame(trace, *f, NoteOf(*f).mark));
         segment->frame_codes.push_back(Ref<>::New(reinterpret_cast<PyObject*>(f->code)));
       }
-      return Freeze(trace, std::move(segment));
+      auto run = described ? std::make_unique<RecordedRun>() : nullptr;
+      if (run != nullptr) run->has_gone_on = trace.aten.ops_met() != ops_met;
+      return Freeze(trace, std::move(segment), std::move(run));
     } catch (const Break& b) {
       why = b;
     }
