@@ -115,6 +115,7 @@ struct InferenceCalls {
 py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObject* kwargs, py::object* problem) {
   const std::shared_ptr<SegmentCache> store = StoreOf(compiled);
   const uint64_t segments_before = store->hits + store->recordings;
+  const uint64_t recordings_before = store->recordings;
   quant::Tally tally;
   const quant::FiniteNotes notes;
   const PlainLayers plain_layers(tally, calls.weights, RunsPlainParts(*store));
@@ -131,9 +132,11 @@ py::object Run(PyObject* compiled, InferenceCalls& calls, PyObject* args, PyObje
   if (!result) return result;
   // Under modes, all graphs belong to the Python code of the mode.
   const bool is_plain = tally.int8 == 0 && (store->hits + store->recordings == segments_before || HasActiveModes());
+  // Only where a graph was recorded may there be something new to say of frozen graphs.
+  const bool is_new = calls.freezes != nullptr && store->recordings != recordings_before;
   const bool has_problems = calls.freezes != nullptr && calls.freezes->has_problems();
   if (tally.recorded == 0 && tally.unconverted == 0 && !is_plain && plain_layers.count() == 0 && !has_problems &&
-      notes.first().empty()) {
+      !is_new && notes.first().empty()) {
     ++calls.quiet;
     return result;
   }

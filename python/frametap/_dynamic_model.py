@@ -5,11 +5,13 @@ Not here: the kernels (``backends/quant/dynamic_linear.h``), and the calls (``_i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frametap._errors import QuantizationError
+from frametap._errors import FrametapWarning, QuantizationError
 from frametap._freeze import FrozenModel
+from frametap._inference_model import outside
 from frametap._quant_report import render_report
 
 __all__ = ["DynamicModel"]
@@ -33,11 +35,29 @@ class DynamicModel(FrozenModel):
     def __init__(self, model: Any, options: Mapping[str, Any], *, strict: bool = False) -> None:
         super().__init__(model, "dynamic int8", options)
         self._strict = strict
+        self._awaits_int8 = False
 
     def _note_call(self, problem: dict[str, Any]) -> None:
         if self._strict and (texts := self._problems(problem)):
             raise QuantizationError(f"{self._slow}: {texts[0]}")
         super()._note_call(problem)
+        if self._awaits_int8 and self.report:
+            self._awaits_int8 = False
+            if text := self.text_if_float("no op of the first call runs in int8"):
+                warnings.warn(text, FrametapWarning, stacklevel=outside(globals()))
+
+    def await_int8(self) -> None:
+        """Lets the first call that records graphs warn if none of their ops is int8."""
+        self._awaits_int8 = True
+
+    def text_if_float(self, text: str) -> str:
+        """Returns a warning if no op recorded so far runs in int8, else "". Raises under `strict`."""
+        rows = self.report
+        if not rows or any(row["decision"] == "int8" for row in rows):
+            return ""
+        if self._strict:
+            raise QuantizationError(f"quantize: {text}:\n{render_report(rows)}")
+        return f"quantize: {text}; report_text() has the reasons"
 
     @staticmethod
     def _shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

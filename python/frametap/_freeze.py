@@ -20,7 +20,13 @@ import torch
 from frametap import _C
 from frametap._batches import ProgressLine, accepting, arguments, copied, iterate
 from frametap._errors import FrametapError, FrametapWarning, FreezeError
-from frametap._inference_model import InferenceModel, captured_copy, outside, run_by_python
+from frametap._inference_model import (
+    InferenceModel,
+    captured_copy,
+    outside,
+    run_by_python,
+    under_torch_compile,
+)
 from frametap._model_state import ModelState
 from frametap._quant_report import place_of, render_table
 from frametap._read_weights import weights_reached_by
@@ -67,6 +73,7 @@ def freeze(
     does not accept a batch.
     """
     checked_dtype(dtype, "freeze", FreezeError)
+    model = under_torch_compile(model)
     backend = functools.partial(
         freezing_backend, "freeze", FreezeError, products_of(dtype), {}, model
     )

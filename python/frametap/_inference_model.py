@@ -26,7 +26,7 @@ from frametap._errors import FrametapError, FrametapWarning
 from frametap._exported import leave_dynamo_settings_out
 from frametap._model_state import ModelState
 
-__all__ = ["InferenceModel", "captured_copy", "outside"]
+__all__ = ["InferenceModel", "captured_copy", "outside", "under_torch_compile"]
 
 
 class InferenceModel(torch.nn.Module):
@@ -181,7 +181,7 @@ def captured_copy(
 
     `who`: the function that asks, for errors.
     """
-    model = _under_torch_compile(model)
+    model = under_torch_compile(model)
     if isinstance(model, CompiledModule):
         model = type(model)._orig_mod
     if isinstance(model, InferenceModel):
@@ -222,11 +222,16 @@ def captured_copy(
     return _compiled(types.MethodType(method, twin), backend), twin, state
 
 
-def _under_torch_compile(model: Any) -> Any:
-    """The module that was given to torch.compile, or `model` itself."""
+def under_torch_compile(model: Any) -> Any:
+    """The module, method or function that was given to torch.compile, or `model` itself."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # which torch imports when it is needed
-    is_compiled = dynamo is not None and isinstance(model, dynamo.OptimizedModule)
-    return model._orig_mod if is_compiled else model
+    if dynamo is None:
+        return model
+    if isinstance(model, dynamo.OptimizedModule):
+        return model._orig_mod
+    if isinstance(model, types.MethodType):  # of a class that has it under torch.compile
+        return types.MethodType(dynamo.innermost_fn(model.__func__), model.__self__)
+    return dynamo.innermost_fn(model) if isinstance(model, types.FunctionType) else model
 
 
 def _computed_tensors(owner: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -37,7 +37,7 @@ from frametap._dynamic_model import DynamicModel
 from frametap._errors import FrametapWarning, QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._inference_model import captured_copy, outside
+from frametap._inference_model import captured_copy, outside, under_torch_compile
 from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
@@ -107,6 +107,7 @@ def quantize(
         raise QuantizationError(
             f"quantize: scheme must be {' or '.join(map(repr, _SCHEMES))}, not {scheme!r:.60}{_did_you_mean(near)}"
         )
+    model = under_torch_compile(model)
     if isinstance(model, torch.nn.Module) and has_decomposed(model):
         raise QuantizationError(
             "quantize: the model holds a graph that is quantized already (quantized_decomposed ops); "
@@ -208,14 +209,10 @@ def _dynamic(
     compiled, _, state = captured_copy(model, "quantize", QuantizationError, backend)
     quantized = DynamicModel(compiled, options, strict=strict)
     record(quantized, state, "quantize", QuantizationError, data, progress)
-    rows = quantized.report
-    if rows and not any(row["decision"] == "int8" for row in rows):
-        text = "quantize: no op of the given batches runs in int8"
-        if strict:
-            raise QuantizationError(f"{text}:\n{render_report(rows)}")
-        warnings.warn(
-            f"{text}; report_text() has the reasons", FrametapWarning, stacklevel=outside(globals())
-        )
+    if data is None:
+        quantized.await_int8()
+    elif text := quantized.text_if_float("no op of the given batches runs in int8"):
+        warnings.warn(text, FrametapWarning, stacklevel=outside(globals()))
     return quantized
 
 

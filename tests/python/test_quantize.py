@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -274,6 +275,42 @@ def test_what_torch_compile_gives_stands_for_what_it_was_given() -> None:
         lambda m: frametap.freeze(m, data),
     ):
         assert repr(convert(compiled)) == repr(convert(model))
+
+
+class UnderTorchCompile(Small):
+    @torch.compile(backend="eager")
+    def encode(self, x: Tensor) -> Tensor:
+        return self(x)
+
+    def plain(self, x: Tensor) -> Tensor:
+        return self(x)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda f, data: frametap.quantize(f, data),
+        lambda f, data: frametap.quantize(f, data, scheme="dynamic"),
+        lambda f, data: frametap.freeze(f, data),
+    ],
+    ids=["static", "dynamic", "freeze"],
+)
+def test_functions_and_methods_under_torch_compile(convert: Callable[[Any, Any], Any]) -> None:
+    model, data = UnderTorchCompile().eval(), [images(4)]
+
+    def function(x: Tensor) -> Tensor:
+        return model(x).relu()
+
+    want = convert(function, data)
+    got = convert(torch.compile(function, backend="eager"), data)
+    assert repr(got) == repr(want)
+    assert torch.equal(got(data[0]), want(data[0]))
+    assert len(frametap.segments(got)) == len(frametap.segments(want)) == 1
+    want = convert(model.plain, data)
+    for method in (torch.compile(model.plain, backend="eager"), model.encode):
+        got = convert(method, data)
+        assert len(frametap.segments(got)) == 1
+        assert torch.equal(got(data[0]), want(data[0]))
 
 
 def test_a_function() -> None:

@@ -152,6 +152,30 @@ def test_a_model_without_an_int8_op_is_named(model: nn.Module, x: Tensor) -> Non
         frametap.quantize(model, [x], scheme="dynamic", progress=False, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(2, 3, 8, 8)),
+        (nn.Linear(8, 4).double(), torch.randn(2, 8).double()),
+    ],
+)
+def test_without_data_the_first_call_tells_that_no_op_is_int8(model: nn.Module, x: Tensor) -> None:
+    words = "quantize: no op of the first call runs in int8"
+    quantized = frametap.quantize(model, scheme="dynamic")
+    with pytest.warns(frametap.FrametapWarning, match=words) as warned:
+        got = quantized(x)
+    assert warned[0].filename == __file__
+    assert torch.allclose(got, model(x), atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", frametap.FrametapWarning)
+        quantized(x)  # once
+        quantized(x.repeat(2, *[1] * (x.dim() - 1)))
+        frametap.quantize(nn.Linear(8, 4), scheme="dynamic")(torch.randn(2, 8))
+    strict = frametap.quantize(model, scheme="dynamic", strict=True)
+    with pytest.raises(frametap.QuantizationError, match=rf"(?s){words}:.*float"):
+        strict(x)
+
+
 def test_float_ops_and_scopes_stay_in_float() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval(), torch.randn(3, 8)
     quantized = frametap.quantize(model, [x], scheme="dynamic", float_scopes=["1"], progress=False)
