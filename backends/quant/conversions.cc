@@ -140,4 +140,11 @@ absl::StatusOr<Converted> Conversions::ConvertRecorded(const Graph& graph, const
   return Convert(graph, weights_.Among(inputs, graph.inputs.size()), std::move(seen), true);
 }
 
+std::vector<at::Tensor> Conversions::AllWeights() {
+  std::vector<at::Tensor> all;
+  weights_.AddTo(&all);
+  frozen_.AddTo(&all);
+  return all;
+}
+
 }  // namespace frametap::quant

@@ -48,6 +48,9 @@ class Conversions {
   // Any graph of the function. `inputs` are the inputs of the recording, beside Graph::inputs.
   absl::StatusOr<Converted> ConvertRecorded(const Graph& graph, const std::vector<c10::IValue>& inputs);
 
+  // The weights of all graphs, and what has been made of them once.
+  std::vector<at::Tensor> AllWeights();
+
  private:
   using Places = absl::flat_hash_map<uint32_t, std::vector<ValueId>>;  // by name, in the order of the values
   struct Known {

@@ -20,8 +20,9 @@ std::string IdentityOf(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
     return absl::StrCat("impl ", reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()));
   }
-  return absl::StrCat(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()), ":", static_cast<int>(tensor.scalar_type()),
-                      "[", absl::StrJoin(tensor.sizes(), ","), "/", absl::StrJoin(tensor.strides(), ","), "]");
+  return absl::StrCat(reinterpret_cast<uintptr_t>(MemoryOf(tensor)), "+", tensor.storage_offset(), ":",
+                      static_cast<int>(tensor.scalar_type()), "[", absl::StrJoin(tensor.sizes(), ","), "/",
+                      absl::StrJoin(tensor.strides(), ","), "]");
 }
 
 std::vector<at::Tensor> WeightSet::Among(const std::vector<c10::IValue>& inputs, size_t count) const {
@@ -32,6 +33,10 @@ std::vector<at::Tensor> WeightSet::Among(const std::vector<c10::IValue>& inputs,
     if (found != weights_.end()) weights[i] = found->second;
   }
   return weights;
+}
+
+void WeightSet::AddTo(std::vector<at::Tensor>* all) const {
+  for (const auto& [name, weight] : weights_) all->push_back(weight);
 }
 
 FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string& what, const Tensors& from,
@@ -51,6 +56,14 @@ FrozenWeights::Tensors FrozenWeights::Of(FrozenWeights* made, const std::string&
 bool FrozenWeights::HasUsed(const at::Tensor& weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return used_.contains(MemoryOf(weight));
+}
+
+void FrozenWeights::AddTo(std::vector<at::Tensor>* all) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [name, entry] : entries_) {
+    all->insert(all->end(), entry.from.begin(), entry.from.end());
+    all->insert(all->end(), entry.result.begin(), entry.result.end());
+  }
 }
 
 }  // namespace frametap::quant

@@ -1,6 +1,7 @@
 // FrozenWeights: tensors that are made of weights once and used by every graph with these weights. They are folded,
 // quantized or packed.
-//   Z1  A weight is known by its memory, sizes and strides; it is held, so that its memory is never another's.
+//   Z1  A weight is known by its storage and its place in it; it is held, so that its storage is never another's. The memory
+//       of the storage may be moved (offload.h).
 //   Z2  These tensors do not change; later changes of the weight do not show (quantize/Q1).
 // Not here: how weights are folded, quantized or packed.
 #pragma once
@@ -18,7 +19,7 @@
 
 namespace frametap::quant {
 
-// Tells tensors of different memory, sizes, strides or dtype apart; "-" for an undefined one.
+// Tells tensors of different storages, offsets, sizes, strides or dtypes apart; "-" for an undefined one.
 std::string IdentityOf(const at::Tensor& tensor);
 
 // Tensors that inputs of a graph are found among (Z1).
@@ -28,6 +29,7 @@ class WeightSet {
   bool contains(const at::Tensor& tensor) const { return weights_.contains(IdentityOf(tensor)); }
   // Beside the inputs: the weight that an input is, or an undefined tensor. `count`: of the inputs of the graph.
   std::vector<at::Tensor> Among(const std::vector<c10::IValue>& inputs, size_t count) const;
+  void AddTo(std::vector<at::Tensor>* all) const;
 
  private:
   absl::flat_hash_map<std::string, at::Tensor> weights_;  // by IdentityOf
@@ -44,6 +46,8 @@ class FrozenWeights {
 
   // Whether something was made of the tensor, or of another one in its memory.
   bool HasUsed(const at::Tensor& weight);
+
+  void AddTo(std::vector<at::Tensor>* all);  // weights, and what is made of them
 
  private:
   struct Entry {

@@ -39,6 +39,7 @@ void BindErrors(pybind11::module_& m);          // errors.cc: absl::Status and C
 void BindGraph(pybind11::module_& m);           // graph.cc: Graph, Node, Value, parse, print, verify
 void BindBackends(pybind11::module_& m);        // backends.cc: reference, native, callable
 void BindQuant(pybind11::module_& m);           // quant.cc
+void BindOffload(pybind11::module_& m);         // offload.cc: float weights of quantized models in a file
 void BindFreeze(pybind11::module_& m);          // freeze.cc
 void BindInferenceCalls(pybind11::module_& m);  // inference_calls.cc: calls of quantized and frozen models
 void BindCallables(pybind11::module_& m);       // callables.cc: what is known of C callables

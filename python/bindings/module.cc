@@ -10,6 +10,7 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindGraph(m);
   frametap::BindBackends(m);
   frametap::BindQuant(m);
+  frametap::BindOffload(m);
   frametap::BindFreeze(m);
   frametap::BindInferenceCalls(m);
   frametap::BindCompiled(m);

@@ -8,11 +8,15 @@ Not here: R1 and R3 (``_inference_model.py``), calibration and conversion (``_qu
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from frametap import _C
 from frametap._errors import FrametapWarning, QuantizationError, not_finite
@@ -100,6 +104,24 @@ class QuantizedModel(InferenceModel):
             raise QuantizationError(text)
         if self._causes[cause] == 1:
             warnings.warn(text, FrametapWarning, stacklevel=outside(globals()))
+
+    def offload_weights(self, directory: str | os.PathLike[str] | None = None) -> int:
+        """Moves the float weights that no int8 call reads from memory to a file, and returns their bytes.
+
+        They are needed where a call of a new kind is recorded, and are read from the file then. Results stay the same.
+        `directory`: on a disk, with room for the weights; by default the one of :mod:`tempfile`. The file has no name, and
+        goes when the model goes. No other thread may call the model meanwhile.
+        """
+        if not isinstance(self._frametap.__self__, torch.nn.Module):
+            raise QuantizationError(
+                "offload_weights: the weights belong to the modules that the function reads; quantize a module, or a "
+                "method of one, of which a copy is made"
+            )
+        try:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                return _C.offload_weights(self._frametap, file.fileno())
+        except OSError as error:
+            raise QuantizationError(f"offload_weights: no file can be made: {error}") from error
 
     def quantized_graph(self, segment: _C.Segment) -> _C.QuantizedGraph | None:
         """The int8 form of a segment; None if it runs in float."""

@@ -1,4 +1,4 @@
-"""Memory: the peak while a call is recorded, what a segment holds, and what is left after `reset`.
+"""Memory: the peak while a call is recorded, what a segment or a quantized model holds, and what is left after `reset`.
 
 Each row comes from processes of its own. A peak is the peak of one call above the resident memory
 before it. The calls are a warm eager call, the first captured call of the process, and a first call
@@ -86,6 +86,32 @@ print(json.dumps({"each": held / count, "left": left}))
 """
 )
 
+# The float model is dropped after its conversion, as a program that only serves the int8 model does.
+QUANTIZED = (
+    MEMORY
+    + """
+import json, sys
+import torch
+torch.set_num_threads(1)
+import frametap
+from int8_rows import ROWS
+row = next(row for row in ROWS if row.name == sys.argv[1])
+torch.manual_seed(0)
+x = row.input(None)
+frametap.quantize(torch.nn.Linear(8, 8), [torch.randn(2, 8)], progress=False)(torch.randn(2, 8))
+before = resident()
+model = row.model()
+weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+quantized = frametap.quantize(model, [row.input(None) for _ in range(2)], progress=False)
+del model
+quantized(x)
+held = resident() - before
+moved = quantized.offload_weights()
+quantized(x)
+print(json.dumps({"weights": weights, "held": held, "moved": moved, "left": resident() - before}))
+"""
+)
+
 PEAKS = [
     ("10 blocks of width 256, batch 4096, eval", "blocks", 4096, False),
     ("10 blocks of width 256, batch 4096, training", "blocks", 4096, True),
@@ -134,7 +160,20 @@ def main() -> int:
         if timing.wanted(arguments, title):
             numbers = numbers_of(SEGMENTS, which)
             held.add(title, numbers["each"], numbers["left"])
-    return timing.report([peaks, held], arguments.json)
+    quantized = timing.Numbers(
+        "Memory that a quantized model holds, its float weights included",
+        {
+            "float weights": timing.mebibytes,
+            "resident": timing.mebibytes,
+            "offloaded": timing.mebibytes,
+            "resident then": timing.mebibytes,
+        },
+    )
+    for title in ("resnet18, 224x224", "bert, 12 layers, 128 tokens", "mlp, 4 x 1024"):
+        if timing.wanted(arguments, title):
+            numbers = numbers_of(QUANTIZED, title)
+            quantized.add(title, *(numbers[key] for key in ("weights", "held", "moved", "left")))
+    return timing.report([peaks, held, quantized], arguments.json)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,11 @@ def peak():
 def numbers_of(program: str, *arguments: str) -> dict[str, Any]:
     """Runs `program` in a fresh Python; what is freed goes back to the system at once, so that peaks can be seen."""
     path = os.pathsep.join(
-        [str(timing.ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        [
+            str(timing.ROOT / "tests"),
+            str(timing.ROOT / "tools" / "bench"),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
     )
     environment = {
         **os.environ,
