@@ -13,7 +13,7 @@ FastCheck::Answer FastCheck::Check(CheckPlan& tree, const Roots& roots) {
   const bool is_quiet = epoch == epoch_;  // Q4
   size_t word = 0, quiet = 0;
   const auto words_hold = [&](size_t end_word, size_t end_quiet) {
-    const bool hold = is_quiet ? QuietHold(quiet, end_quiet) : WordsHold(tree, word, end_word);
+    const bool hold = is_quiet ? QuietHold(quiet, end_quiet) : WordsHold(tree, roots, word, end_word);
     word = end_word;
     quiet = end_quiet;
     return hold;
@@ -27,7 +27,7 @@ FastCheck::Answer FastCheck::Check(CheckPlan& tree, const Roots& roots) {
       if (!tree.Follow(node, roots)) return Answer::kMiss;
     }
     for (const uint32_t w : stage.kept) {
-      if (!tree.watches[w].IsSame() && !Renew(tree, w)) return unknown();
+      if (!tree.watches[w].IsSame() && !Renew(tree, roots, w)) return unknown();
     }
     if (!words_hold(stage.end_word, stage.end_quiet)) return unknown();
     for (const uint32_t w : stage.loose) {
@@ -41,14 +41,14 @@ FastCheck::Answer FastCheck::Check(CheckPlan& tree, const Roots& roots) {
   return Answer::kHit;
 }
 
-bool FastCheck::WordsHold(CheckPlan& tree, size_t begin, size_t end) {
+bool FastCheck::WordsHold(CheckPlan& tree, const Roots& roots, size_t begin, size_t end) {
   Word* const words = words_.data();
   for (Word *word = words + begin, *last = words + end; word != last; ++word) {
     if (word->IsSame()) [[likely]]
       continue;
     const size_t at = static_cast<size_t>(word - words);
     const auto version = std::lower_bound(versions_.begin(), versions_.end(), std::pair(at, uint32_t{0}));
-    if (version == versions_.end() || version->first != at || !Renew(tree, version->second)) return false;
+    if (version == versions_.end() || version->first != at || !Renew(tree, roots, version->second)) return false;
     word->Renew();
   }
   return true;
@@ -63,7 +63,7 @@ bool FastCheck::QuietHold(size_t begin, size_t end) const {
 }
 
 // Something else has changed in the dict (a counter of the module, say): are the objects that count still the same?
-bool FastCheck::Renew(CheckPlan& tree, uint32_t w) {
+bool FastCheck::Renew(CheckPlan& tree, const Roots& roots, uint32_t w) {
   Watch& watch = tree.watches[w];
   View& view = tree.views[watch.view];
   const auto changed = [&view] {
@@ -79,6 +79,21 @@ bool FastCheck::Renew(CheckPlan& tree, uint32_t w) {
   size_t i = 0;
   for (const KeyRead& read : view.reads) {
     if (read.child != kNoNode && tree.registers[read.child].object != before[i++]) return changed();
+  }
+  return IsBelowAsItWas(tree, roots, watch.view) || changed();
+}
+
+// Another object may have come to the address of one that has died.
+bool FastCheck::IsBelowAsItWas(CheckPlan& tree, const Roots& roots, uint32_t view) const {
+  auto below = std::lower_bound(below_.begin(), below_.end(), view,
+                                [](const Below& one, uint32_t wanted) { return one.view < wanted; });
+  for (; below != below_.end() && below->view == view; ++below) {
+    const Reached before = tree.registers[below->node];
+    if (below->fact != nullptr) {
+      if (!below->fact->Holds(before)) return false;
+    } else if (!tree.Follow(below->node, roots) || tree.registers[below->node].object != before.object) {
+      return false;
+    }
   }
   return true;
 }
@@ -104,10 +119,17 @@ void FastCheck::Take(const CheckPlan& tree) {
   versions_.clear();
   stages_.clear();
   checks_ = Checks();
+  below_.clear();
   std::vector<bool> is_held(tree.nodes.size());  // Q1
+  constexpr uint32_t kPinned = ~uint32_t{0};
+  std::vector<uint32_t> view_of(tree.nodes.size(), kPinned);  // of a held node: the view that leads to it
   const auto ask = [&](int32_t node, const Guard* guard) {
     const size_t before = words_.size();
-    if (!guard->Words(tree.registers[node], &words_)) checks_.contents.push_back({node, guard});
+    if (!guard->Words(tree.registers[node], &words_)) {
+      checks_.contents.push_back({node, guard});
+    } else if (words_.size() == before && view_of[node] != kPinned) {
+      below_.push_back({view_of[node], node, guard});
+    }
     quiet_.insert(quiet_.end(), words_.begin() + static_cast<std::ptrdiff_t>(before), words_.end());
   };
   const auto any_word = [&](const void* at) {
@@ -128,6 +150,8 @@ void FastCheck::Take(const CheckPlan& tree) {
         continue;
       }
       is_held[i] = true;
+      if (!tree.IsPinned(i)) view_of[i] = view_of[node.parent];
+      if (view_of[i] != kPinned) below_.push_back({view_of[i], i, nullptr});
       if (node.type != nullptr) type_word(i);
       for (const Guard* guard : node.on_bind) ask(i, guard);
     }
@@ -147,7 +171,9 @@ void FastCheck::Take(const CheckPlan& tree) {
         words_.emplace_back(DictVersionPlace(watch.dict));
       }
       for (const KeyRead& read : view.reads) {
-        if (read.child != kNoNode) is_held[read.child] = true;
+        if (read.child == kNoNode) continue;
+        is_held[read.child] = true;
+        view_of[read.child] = watch.view;
       }
     }
     left.end_word = words_.size();
@@ -179,6 +205,7 @@ void FastCheck::Take(const CheckPlan& tree) {
     if (!is_held[c.a] || !is_held[c.b]) checks_.pairs.push_back(c);
   }
   checks_.numbers = tree.checks.numbers;
+  std::stable_sort(below_.begin(), below_.end(), [](const Below& a, const Below& b) { return a.view < b.view; });
 }
 
 void FastCheck::TakeTensors(const CheckPlan& tree, const std::vector<bool>& is_held) {

@@ -5,6 +5,8 @@
 //   Q2  A view that has been another dict, or got other objects, kMostChanges times goes back to being read and checked
 //       as what it is.
 //   Q3  After a doubt the tree is checked properly, and words are taken again, ever more seldom where they do not last.
+//       So a view that was read again, and found the same addresses, has what follows from them asked again: items of
+//       tuples, and facts that can have no word.
 //   Q4  As long as no dict of the process has changed (DictEpoch), the dicts that were seen to be as before still are.
 //       Half of the words state no more than that.
 #pragma once
@@ -43,9 +45,10 @@ class FastCheck {
 
   void Take(const CheckPlan& tree);
   void TakeTensors(const CheckPlan& tree, const std::vector<bool>& is_held);
-  bool WordsHold(CheckPlan& tree, size_t begin, size_t end);
+  bool WordsHold(CheckPlan& tree, const Roots& roots, size_t begin, size_t end);
   bool QuietHold(size_t begin, size_t end) const;
-  bool Renew(CheckPlan& tree, uint32_t watch);
+  bool Renew(CheckPlan& tree, const Roots& roots, uint32_t watch);
+  bool IsBelowAsItWas(CheckPlan& tree, const Roots& roots, uint32_t view) const;
 
   static constexpr uint32_t kLongestWait = 64;
   static constexpr uint8_t kMostChanges = 3;
@@ -59,6 +62,14 @@ class FastCheck {
   Words quiet_;                                        // those that may differ though no dict has changed (Q4)
   std::vector<std::pair<size_t, uint32_t>> versions_;  // the words that are versions of dicts, and their watches
   std::vector<Left> stages_;
+  // Items of tuples, and facts of objects, that have no word: they cannot change while the view that leads to them is as
+  // it was. By view, parents first.
+  struct Below {
+    uint32_t view;
+    int32_t node;
+    const Guard* fact;  // null: an item
+  };
+  std::vector<Below> below_;
   PinnedWeights tensors_;
   std::vector<bool> holds_tensor_;  // by node: it is among them
   std::vector<TensorCheck> other_tensors_;
