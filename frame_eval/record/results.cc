@@ -236,6 +236,18 @@ static Shadow UnpackedItem(Trace& trace, const FrameNote& note, const Event& e, 
   return shadow.kind != Shadow::Kind::kNone ? shadow : AdoptResult(trace, result);
 }
 
+// Fixes the numbers that the nodes from `first` on were given.
+static void FixNumbersOf(Trace& trace, size_t first) {
+  std::vector<ValueId> numbers;
+  for (size_t i = first; i < trace.node_count(); ++i) {
+    ForEachUse(trace.aten.graph().nodes[i].args, [&](ValueId use) {
+      const Type::Kind kind = trace.aten.graph().value(use).type.kind;
+      if (kind == Type::Kind::kInt || kind == Type::Kind::kFloat) numbers.push_back(use);
+    });
+  }
+  for (const ValueId number : numbers) Specialize(trace, nullptr, Shadow{Shadow::Kind::kValue, number.raw()});
+}
+
 static Shadow TorchResult(Trace& trace, FrameState&, FrameNote& note, const Event& e, PyObject* result) {
   if (trace.aten.pending) return Shadow();
   if (note.op.listed != nullptr) return ListElements(trace, note, result);
@@ -254,14 +266,15 @@ static Shadow TorchResult(Trace& trace, FrameState&, FrameNote& note, const Even
         !trace.aten.graph().value(known->value).type.requires_grad) {
       throw Break{Reason::tensor_attribute, "requires_grad=True"};  // set by the binding, past the dispatcher
     }
-    bool is_argument = false;
-    for (int i = 0; i < e.n; ++i) is_argument = is_argument || e.in[i] == result;
-    bool wrote =
+    const bool is_argument = made > 0 && trace.aten.tensors.IsGivenBack(TensorOf(result));
+    const bool wrote =
         made > 0 && trace.aten.graph().nodes.back().op && trace.aten.graph().nodes.back().op->schema().is_mutable();
     // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
     const bool has_decided = made == 0 || (is_argument && !wrote);
-    if (has_decided ? !GivesBack(trace, note, e, result) : !IsKnownToBeNew(trace, note, e, *known))
+    if (has_decided ? !GivesBack(trace, note, e, result) : !IsKnownToBeNew(trace, note, e, *known)) {
       read_arguments(true);
+      FixNumbersOf(trace, note.op.nodes_before);
+    }
     return Shadow();
   }
   if (result == Py_None) return Shadow();

@@ -33,6 +33,13 @@ std::optional<ValueId> TensorValues::ValueOf(const at::Tensor& tensor) {
   return known->value;
 }
 
+bool TensorValues::IsGivenBack(const at::Tensor& tensor) {
+  for (size_t i = journal_.size(); i-- > 0;) {
+    if (journal_[i].first == tensor.unsafeGetTensorImpl()) return journal_[i].second.valid();
+  }
+  return Find(tensor)->source.valid();
+}
+
 ValueId TensorValues::ValueBefore(const at::Tensor& tensor, const Mark& mark) {
   for (size_t i = mark.journal; i < journal_.size(); ++i) {
     if (journal_[i].first == tensor.unsafeGetTensorImpl()) return journal_[i].second;

@@ -47,6 +47,8 @@ class TensorValues {
   bool AddSource(const at::Tensor& tensor, SourceId source);
   // Returns the value of a known tensor. Makes a graph input of one that is known by its source only.
   std::optional<ValueId> ValueOf(const at::Tensor& tensor);
+  // Returns whether a known tensor is older than its value: an op has been given it, and has given it back.
+  bool IsGivenBack(const at::Tensor& tensor);
   // Returns the value at a mark, of a tensor that had one then.
   ValueId ValueBefore(const at::Tensor& tensor, const Mark& mark);
   void Bind(const at::Tensor& tensor, ValueId value);               // that is its value from now on
