@@ -70,6 +70,7 @@ NOT_COMPARED = {
     ("raise", "deepcopy_of_captured"): "the compiled object's __deepcopy__ is in the traceback",
     ("raise", "mask_assignment_sizes"): _VIEWS,
     ("raise", "stores_to_parts_with_other_sizes"): _VIEWS,
+    ("raise", "repeated_layers_take_from_sets"): "which ops run follows from addresses of modules",
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): _UNCOUNTED,
     ("raise", "finaliser_with_a_break_of_its_own_between_an_exit_and_its_frames"): _UNCOUNTED,
