@@ -127,8 +127,8 @@ void FastCheck::Take(const CheckPlan& tree) {
     const size_t before = words_.size();
     if (!guard->Words(tree.registers[node], &words_)) {
       checks_.contents.push_back({node, guard});
-    } else if (words_.size() == before && view_of[node] != kPinned) {
-      below_.push_back({view_of[node], node, guard});
+    } else if (words_.size() == before && tree.nodes[node].step < 0) {
+      below_.push_back({view_of[node], node, guard});  // the facts of an item are asked as it is followed
     }
     quiet_.insert(quiet_.end(), words_.begin() + static_cast<std::ptrdiff_t>(before), words_.end());
   };

@@ -1,12 +1,11 @@
 // FastCheck: the quick answer of a guard tree. The facts of the last hit stand while the words that they rested on do.
 //   Q1  Only objects that are held all the time have words: what segments pin, and what a dict of an unchanged version
 //       or a tuple of these holds. An object at an equal address reached in another way may be another one, so it is
-//       followed and asked.
+//       followed and asked. If a view was read again, and found the same addresses, what follows from them is asked again:
+//       items of tuples, and facts that can have no word.
 //   Q2  A view that has been another dict, or got other objects, kMostChanges times goes back to being read and checked
 //       as what it is.
 //   Q3  After a doubt the tree is checked properly, and words are taken again, ever more seldom where they do not last.
-//       So a view that was read again, and found the same addresses, has what follows from them asked again: items of
-//       tuples, and facts that can have no word.
 //   Q4  As long as no dict of the process has changed (DictEpoch), the dicts that were seen to be as before still are.
 //       Half of the words state no more than that.
 #pragma once
