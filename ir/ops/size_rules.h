@@ -29,6 +29,9 @@ std::vector<std::optional<SizeExpr>> SizesOf(const Graph& graph, ValueId value,
 // Whether the op has a rule at all.
 bool HasSizeRule(const c10::OperatorHandle& op);
 
+// Returns whether an index of this dtype chooses by its elements, so that sizes follow from them.
+inline bool IsMask(c10::ScalarType dtype) { return dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte; }
+
 // Returns the ops of ATen that have one, as "aten::add.Tensor".
 std::vector<std::string> OpsWithSizeRules();
 

@@ -418,8 +418,6 @@ Shape MeshGrid(const OpCall& call) {
 
 // ---- Indices ----
 
-static bool IsMask(c10::ScalarType dtype) { return dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte; }
-
 // Integer indices are broadcast with each other. They take the place of the dimensions they index if these are
 // neighbours, and come first otherwise.
 Shape Index(const OpCall& call) {

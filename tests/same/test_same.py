@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.subject import EAGER, frametap
+from fixtures.subject import own_faults
 
 from .backends import NOT_COMPARED, cases, compare_under
-from .harness import Difference, Program, Run, all_programs, compare
+from .harness import Difference, Program, all_programs, compare
 
 PROGRAMS = {program.name: program for program in all_programs()}
-
-
-def own_faults(run: Run) -> list[str]:
-    """The recordings that frametap has given up by a fault of its own, and graphs that raised where the program does not.
-
-    Results are right, and come from plain Python.
-    """
-    made = [] if EAGER else [f for f in run.captured if f is not None]
-    reports = [frametap.explain(f) for f in made]
-    given_up = [
-        one for report in reports for one in report.aborts if one.reason == "internal_error"
-    ]
-    return [str(one) for one in (*given_up, *(one for r in reports for one in r.fault_reports))]
 
 
 @cases(list(PROGRAMS), ["native", "reference"])
@@ -30,7 +17,8 @@ def test_same(name: str, backend: str) -> None:
     plain_run, captured_run = compare_under(backend, PROGRAMS[name])
     # A graph of torch's compilers may raise where the program does not.
     if backend not in NOT_COMPARED:
-        assert own_faults(captured_run) == []
+        made = [f for f in captured_run.captured if f is not None]
+        assert [fault for f in made for fault in own_faults(f)] == []
     plain_run.close()
     captured_run.close()
 

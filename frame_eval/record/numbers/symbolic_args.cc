@@ -17,6 +17,7 @@
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/op_rows.h"
+#include "ir/ops/size_rules.h"
 
 namespace frametap {
 
@@ -310,8 +311,7 @@ static size_t RankOfIndexed(const Graph& graph, const Node& index_put) {
   size_t rank = rank_of(index_put.args[0]), of_indices = 0;
   for (const Arg& index : index_put.args[1].items) {
     if (index.kind != Arg::Kind::kValue) continue;
-    const c10::ScalarType dtype = graph.value(index.value).type.dtype;
-    const bool is_mask = dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte;
+    const bool is_mask = IsMask(graph.value(index.value).type.dtype);
     rank -= is_mask ? rank_of(index) : 1;
     of_indices = std::max(of_indices, is_mask ? 1 : rank_of(index));
   }

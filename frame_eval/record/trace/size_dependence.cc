@@ -3,6 +3,7 @@
 #include "ir/graph/walk.h"
 #include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
+#include "ir/ops/size_rules.h"
 
 namespace frametap {
 
@@ -11,9 +12,7 @@ static bool IsIndexByNumbers(const Graph& graph, const Node& node) {
   if (node.args.size() < 2 || node.args[1].kind != Arg::Kind::kList) return false;
   if (!OpRowOf(*node.op).Has(ops::kSizesFromMasks)) return false;
   for (const Arg& index : node.args[1].items) {
-    if (index.kind != Arg::Kind::kValue) continue;
-    c10::ScalarType dtype = graph.value(index.value).type.dtype;
-    if (dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte) return false;
+    if (index.kind == Arg::Kind::kValue && IsMask(graph.value(index.value).type.dtype)) return false;
   }
   return true;
 }
