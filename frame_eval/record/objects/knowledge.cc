@@ -1,5 +1,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 
+#include <span>
+
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
@@ -28,6 +30,8 @@
 namespace frametap {
 
 static void TouchMetaclass(Trace& trace, PyTypeObject* type);
+static std::span<PyObject* const> HiddenParts(PyTypeObject* type);
+static void GuardPart(Trace& trace, SourceId source, PyObject* object, PyObject* name);
 static bool IsOneOfScalarTypes(PyTypeObject* type);
 
 bool IsScalarType(PyTypeObject* type) {
@@ -291,7 +295,29 @@ void GuardTypeOrIdentity(Trace& trace, PyObject* object) {
       return;
     }
   }
-  trace.guards.Type(known->source, trace.frames.Here());
+  const SourceId source = known->source;
+  trace.guards.Type(source, trace.frames.Here());
+  for (PyObject* name : HiddenParts(Py_TYPE(object))) GuardPart(trace, source, object, name);
+}
+
+// The attributes that C code reads of an object to decide what an operation on it gives. The type leaves them open.
+static std::span<PyObject* const> HiddenParts(PyTypeObject* type) {
+  static PyObject* const of_super[] = {InternedName("__thisclass__"), InternedName("__self__"),
+                                       InternedName("__self_class__")};
+  static PyObject* const of_union[] = {InternedName("__args__")};
+  if (type == &PySuper_Type) return of_super;
+  if (type == Objects().union_type) return of_union;
+  return {};
+}
+
+static void GuardPart(Trace& trace, SourceId source, PyObject* object, PyObject* name) {
+  const Ref<> part = Must(PyObject_GenericGetAttr(object, name));
+  if (part.get() == Py_None) return trace.guards.Identity(source, trace.frames.Here());  // super(C) has no object
+  const Shadow shadow =
+      FromSource(trace, trace.guards.Child(source, Accessor::kAttr, 0, name, part.get()), part.get(), false);
+  if (PyTuple_CheckExact(part.get())) return SpecializeDeep(trace, part.get(), shadow, true);
+  Specialize(trace, part.get(), shadow);
+  GuardTypeOrIdentity(trace, part.get());
 }
 
 // Operations on a class look at the class of the class: isinstance, truth, ==, len.
